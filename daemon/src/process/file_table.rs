@@ -42,6 +42,8 @@ pub struct FileTable {
     path_bytes: usize,
     /// Files forgotten at the bound.
     pub forgotten: u64,
+    /// Files announced for the first time.
+    pub met: u64,
 }
 
 impl FileTable {
@@ -141,6 +143,7 @@ impl FileTable {
             relatives: relatives(),
         };
         if send(seen) {
+            self.met += u64::from(entry.announced == 0);
             entry.sampled = now;
             let wait = ANNOUNCE_AGAIN.get(entry.announced as usize);
             entry.announce_after = wait.map_or(Mono(u64::MAX), |&wait| now.plus(wait));

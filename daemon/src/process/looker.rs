@@ -7,7 +7,7 @@
 //! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of
 //! stacks are read for no more than that they are there (`unwind/holes.rs`).
 
-use super::maps::{self, Map};
+use super::maps;
 use crate::helpers::Helpers;
 use crate::ids::{Pid, ProcessId};
 use crate::perf::watch::WordWatch;
@@ -46,6 +46,10 @@ const PIECE_BYTES: usize = 32 << 10;
 
 /// A page of memory, or a part of one.
 const PAGE_BYTES: usize = 4096;
+
+/// Other stacks of a process in which a hole is read too. Each may cost the process a page for its
+/// page table.
+const STACKS_MAX: usize = 64;
 
 /// Longest list of mappings read. Unit: bytes. Some 10,000 mappings: reading it holds a lock that the
 /// process needs to map memory.
@@ -172,23 +176,31 @@ fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
         .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
 }
 
-/// Reads a byte of each page of a hole, up to one that cannot be read. May block for ever. Only of
-/// private memory that no file backs: elsewhere more than a page of zeros might come.
+/// Reads a byte of each page of a hole, up to one that cannot be read, and of the same place of other
+/// threads' stacks, which run the same code. May block for ever. Only of private memory that no file
+/// backs: elsewhere more than a page of zeros might come.
 fn touch(hole: Hole) -> Result<(), Failure> {
     let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
     let maps = within("maps").map_err(failure)?.take(MAPS_BYTES_MAX);
-    let stack = maps::at(BufReader::with_capacity(16 << 10, maps), hole.start);
-    let stack = stack
-        .filter(Map::is_own_memory)
-        .ok_or(Failure::Unreadable)?;
+    let maps = BufReader::with_capacity(16 << 10, maps);
+    let stacks = maps::alike(maps, hole.start, STACKS_MAX);
+    let own = stacks.first().ok_or(Failure::Unreadable)?;
+    let into = hole.start - own.start;
     let memory = within("mem").map_err(failure)?;
-    let end = stack.end.min(hole.start.saturating_add(HOLE_BYTES));
     let mut byte = [0];
-    for page in (hole.start..end).step_by(PAGE_BYTES) {
-        let read = memory.read_at(&mut byte, page);
-        byte = std::hint::black_box([0]);
-        read.map_err(failure)?;
+    for stack in &stacks {
+        let start = stack.start + into;
+        let end = stack.end.min(start.saturating_add(HOLE_BYTES));
+        for page in (start..end).step_by(PAGE_BYTES) {
+            let read = memory.read_at(&mut byte, page);
+            byte = std::hint::black_box([0]);
+            match read {
+                Ok(_) => {}
+                Err(error) if stack == own => return Err(failure(error)),
+                Err(_) => break,
+            }
+        }
     }
     Ok(())
 }

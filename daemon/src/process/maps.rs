@@ -76,19 +76,22 @@ pub fn files(from: impl BufRead, mut each: impl FnMut(Map, bool)) {
     });
 }
 
-/// The mapping that holds an address.
-pub fn at(from: impl BufRead, address: u64) -> Option<Map> {
-    let mut found = None;
+/// The process's own memory: the mapping that holds an address, and first to last at most `max` others
+/// of its size, as the stacks of threads are. None when the address is in no such mapping.
+pub fn alike(from: impl BufRead, address: u64, max: usize) -> Vec<Range<u64>> {
+    let mut own: Vec<Range<u64>> = Vec::new();
     each_line(from, |line| {
-        let first = line.split(|&byte| byte == b' ').next();
-        if first
-            .and_then(range)
-            .is_some_and(|(start, end)| (start..end).contains(&address))
-        {
-            found = parse(line);
+        if let Some(map) = parse(line).filter(Map::is_own_memory) {
+            own.push(map.start..map.end);
         }
     });
-    found
+    let Some(found) = own.iter().find(|range| range.contains(&address)).cloned() else {
+        return Vec::new();
+    };
+    let size = |range: &Range<u64>| range.end - range.start;
+    let others = own.into_iter().filter(|range| *range != found);
+    let others = others.filter(|range| size(range) == size(&found)).take(max);
+    std::iter::once(found.clone()).chain(others).collect()
 }
 
 /// Every mapping's addresses, and whether they are executable. Reading ends early where it fails.
@@ -201,6 +204,18 @@ mod tests {
             told.push((range, executable))
         });
         assert_eq!(told, [(0x10..0x20, true), (0x30..0x40, false)]);
+    }
+
+    #[test]
+    fn own_memory_of_the_same_size_is_alike() {
+        let text = b"10-20 rw-p 0 0:0 0 \n20-30 rw-p 0 0:0 7 /a\n30-40 rw-p 0 0:0 0 \n\
+            40-60 rw-p 0 0:0 0 \n60-70 rw-p 0 0:0 0 [anon:x]\n70-80 rw-s 0 0:0 0 \n";
+        let of = |address, max| alike(&text[..], address, max);
+        assert_eq!(of(0x38, 9), [0x30..0x40, 0x10..0x20, 0x60..0x70]);
+        assert_eq!(of(0x38, 1), [0x30..0x40, 0x10..0x20]);
+        assert_eq!(of(0x48, 9), [0x40..0x60]);
+        assert_eq!(of(0x28, 9), []);
+        assert_eq!(of(0x78, 9), []);
     }
 
     #[test]

@@ -714,6 +714,11 @@ impl ProcessTable {
             .announce(file, mapping, pid, relatives, when, send);
     }
 
+    /// Files that the store was told of, each once.
+    pub fn files_met(&self) -> u64 {
+        self.files.met
+    }
+
     /// Tells the store of the files that a process has mapped, when there are new ones: the callers
     /// of a sample are in other files than its leaf, and their unwind information takes a while. Of
     /// each process `AHEAD_MAX` at most; the others are announced when they have samples.

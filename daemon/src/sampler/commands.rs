@@ -1,6 +1,7 @@
 //! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
 
 use super::held::Which;
+use super::pace::Deep;
 use super::{Begin, Follow, Sampler, SamplerError};
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::cpu_ring::{CpuRing, CpuRings};
@@ -87,6 +88,7 @@ impl Sampler {
         self.unwinder.depths = next.depths;
         self.folder.batch().period = next.period;
         self.folder.reduced = next.reduced;
+        self.deep = Deep::since(self.unwinder.counts().copies.cut);
         Ok(())
     }
 

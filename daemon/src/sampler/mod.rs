@@ -10,6 +10,7 @@ mod captures;
 mod commands;
 mod drain;
 mod held;
+mod pace;
 mod recent;
 mod shared;
 pub mod waits;
@@ -38,6 +39,7 @@ use crate::unwind::{StackBuffer, Unwinder};
 use captures::{Captures, NamerGone};
 use commands::{Successor, listen};
 use held::{Held, WINDOW_WAITS_MAX, Which};
+use pace::{Deep, Pace};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -45,17 +47,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::Duration;
-
-/// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a window
-/// is noticed.
-const TICK: Duration = Duration::from_secs(1);
-
-/// The same for [`FRESH`] after files were met that were never met before: programs that end soon
-/// are opened while they are there, and stacks wait for their unwind information.
-const TICK_FRESH: Duration = Duration::from_millis(100);
-
-/// See [`TICK_FRESH`].
-const FRESH: Duration = Duration::from_secs(1);
 
 /// Time between two readings of /proc on a large host. On a smaller one it is as much shorter as
 /// there are fewer processes, so that readings, which cost about 50 µs a process, take half a
@@ -158,8 +149,8 @@ pub struct Sampler {
     flush_since: Option<Mono>,
     /// Samples that wait for a file.
     held: Held,
-    /// When the last new files were met, and how many were met before.
-    met: (Mono, u64),
+    pace: Pace,
+    deep: Deep,
     repair: Repair,
     lateness: Lateness,
     /// The last drain left records behind.
@@ -260,7 +251,8 @@ impl Sampler {
             window_over: None,
             flush_since: None,
             held: Held::default(),
-            met: (Mono(0), 0),
+            pace: Pace::default(),
+            deep: Deep::default(),
             repair: Repair::default(),
             lateness: Lateness::default(),
             behind: false,
@@ -277,7 +269,7 @@ impl Sampler {
     /// # Errors
     /// [`SamplerError`] when it cannot go on.
     pub fn run(mut self) -> Result<(), SamplerError> {
-        let mut next_tick = Mono::now().plus(TICK);
+        let mut next_tick = Mono::now().plus(pace::TICK);
         loop {
             // A drain that left records behind is followed by the next one at once.
             let now = Mono::now();
@@ -298,11 +290,7 @@ impl Sampler {
             let now = Mono::now();
             self.pass(now)?;
             // Every pass empties all rings, so the next is due a tick from here.
-            let (met, _) = self.met;
-            next_tick = now.plus(match now.since(met) < FRESH {
-                true => TICK_FRESH,
-                false => TICK,
-            });
+            next_tick = now.plus(self.pace.tick(now));
             self.shared.heartbeat.store(now.0, Ordering::Relaxed);
             if self.shared.stop.load(Ordering::Acquire) {
                 return self.finish();
@@ -328,11 +316,13 @@ impl Sampler {
         self.take_looks(now);
         self.look_at_held(Which::Ready);
         let horizon = self.drain_up_to(horizon_at(now))?;
-        let announced = self.folder.batch().files_announced;
-        if announced > self.met.1 {
-            self.met = (now, announced);
-        }
         self.ask_for_looks(now);
+        let unwinding = self.unwinder.counts();
+        let files = self.processes.files_met();
+        self.pace.met(files, unwinding.holes.asked, now);
+        if self.deep.is_due(unwinding.copies.cut, now) {
+            self.shared.deep.wake();
+        }
         self.hand_over_captures(horizon)?;
         if flush || self.flush_since.is_some() {
             self.flush(horizon, now)?;

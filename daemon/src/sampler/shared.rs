@@ -26,6 +26,8 @@ pub struct Shared {
     obeyed: Mutex<Option<Receiver<Command>>>,
     pub(super) flush: AtomicBool,
     pub(super) stop: AtomicBool,
+    /// Woken when many stacks were cut by their copies, which the counts of `facts` tell.
+    pub deep: WakeFd,
     /// Who wants to know of cgroups as they are made.
     pub containers: OnceLock<Announcer>,
     /// Monotonic time of the last pass of the loop: the watchdog's heartbeat.
@@ -91,6 +93,7 @@ impl Shared {
         let (commands, obeyed) = sync_channel(COMMANDS_MAX);
         Ok(Shared {
             wake: WakeFd::new()?,
+            deep: WakeFd::new()?,
             commands,
             obeyed: Mutex::new(Some(obeyed)),
             flush: AtomicBool::new(false),

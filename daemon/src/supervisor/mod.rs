@@ -94,6 +94,7 @@ impl Stages {
         const SIGNAL: u64 = 0;
         const END: u64 = 1;
         const KERNEL: u64 = 2;
+        const DEEP: u64 = 3;
         let watchdog = sd_notify::watchdog_enabled();
         let events = KernelEvents::new()
             .inspect_err(|error| tracing::info!(%error, "CPUs that come and go are looked for"))
@@ -106,6 +107,7 @@ impl Stages {
         let poller = match Poller::new().and_then(|poller| {
             poller.add(signals.as_raw_fd(), SIGNAL)?;
             poller.add(self.ends.wake.as_raw_fd(), END)?;
+            poller.add(self.agent.sampler.deep.as_raw_fd(), DEEP)?;
             if let Some(events) = &events {
                 poller.add(events.as_raw_fd(), KERNEL)?;
             }
@@ -124,8 +126,17 @@ impl Stages {
                 true => interval.min(UNSENT_INTERVAL),
                 false => interval,
             };
-            if let Err(error) = poller.wait(Some(interval), |_| {}) {
+            let mut woken = Vec::new();
+            if let Err(error) = poller.wait(Some(interval), |token| woken.push(token)) {
                 return Some(RunError::Setup(error));
+            }
+            if woken.contains(&DEEP) {
+                self.agent.sampler.deep.clear();
+                self.agent.keep_copies(Mono::now());
+            }
+            // A whole interval has to pass until heartbeats are looked at.
+            if woken == [DEEP] {
+                continue;
             }
             while let Some(signal) = signals.next() {
                 match signal {

@@ -247,7 +247,7 @@ impl Agent {
     }
 
     /// Copies as much of each stack as many need, while nothing is limited.
-    fn keep_copies(&self, now: Mono) {
+    pub fn keep_copies(&self, now: Mono) {
         let counted = lock(&self.sampler.facts).unwinding.copies;
         let wanted = {
             let mut budget = lock(&self.budget);
