@@ -14,7 +14,7 @@ mod runtimes;
 mod stacks;
 mod status;
 
-use crate::aggregate::recorder::{Recorder, RecorderOptions};
+use crate::aggregate::recorder::{Covered, Recorder, RecorderOptions};
 use crate::aggregate::runtimes::Runtimes;
 use crate::bounds::{Bounds, CacheBounds};
 use crate::capture::manager::Captures;
@@ -50,6 +50,7 @@ pub use budget::Budget;
 pub use host::Watchers;
 pub use losses::RecentLosses;
 use losses::Stalls;
+use profile::Ledger;
 use profile::text::with_causes;
 
 /// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so
@@ -253,6 +254,8 @@ pub struct Agent {
     pub losses: Mutex<RecentLosses>,
     /// Which degradations hold, since when, and what of them was said.
     pub alarms: Mutex<Alarms>,
+    /// The ledger of the last minute, and the end of the newest window in it.
+    pub recent: Mutex<Option<(Mono, (Ledger, Covered))>>,
     /// Bounds of the caches in force.
     pub bounds: Arc<CacheBounds>,
     /// The symbolizer's counters.

@@ -185,15 +185,21 @@ impl Agent {
 
     /// What does not work as it should, by what is known now.
     pub(super) fn degradations_now(&self, now: Mono) -> Vec<Degradation> {
-        let (quality, outcomes, recent) = {
+        let mut known = lock(&self.recent);
+        let (quality, outcomes, (newest, recent)) = {
             let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
+            let newest = recorder.newest_end();
+            // The main thread asks twice while a window lasts.
+            let recent = known.take().filter(|(end, _)| *end == newest);
             (
                 recorder.totals_of_quality(),
                 recorder.outcomes(),
-                recorder.recent_ledger(),
+                recent.unwrap_or_else(|| (newest, recorder.recent_ledger())),
             )
         };
-        self.degradations(now, &quality, &outcomes, &recent)
+        let list = self.degradations(now, &quality, &outcomes, &recent);
+        *known = Some((newest, recent));
+        list
     }
 
     /// Said when no sample has arrived for a while though CPUs were busy.

@@ -213,6 +213,7 @@ impl Parts {
             budget: Mutex::new(budget),
             losses: Mutex::default(),
             alarms: Mutex::default(),
+            recent: Mutex::default(),
             bounds: Arc::new(CacheBounds::new(bounds)),
             symbols: Arc::clone(&self.counters),
             containers: Arc::clone(&self.container_counts),

@@ -123,7 +123,9 @@ pub struct ModuleCounts {
     pub rule_misses: u64,
 }
 
+/// Half a line of the CPU's cache, and never on two.
 #[derive(Clone, Copy)]
+#[repr(align(32))]
 struct CachedRule {
     key: u64,
     rule: Rule,
@@ -458,6 +460,11 @@ fn place(key: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_takes_half_a_line_of_the_cache() {
+        assert_eq!(size_of::<CachedRule>(), 32);
+    }
 
     #[test]
     fn a_rule_is_found_for_its_own_place_alone() {

@@ -137,7 +137,7 @@ pub fn find<R: ReadAt + ?Sized>(
         }
     }
     let _charge = budget.charge(size_of_val(&*described) + PIECE_BYTES)?;
-    let lengths = described.iter().map(|function| length(function));
+    let lengths = described.iter().map(length);
     let with = lengths.fold(0u64, u64::saturating_add);
     if with >= without {
         return Ok(None);
