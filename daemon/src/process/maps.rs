@@ -213,7 +213,7 @@ mod tests {
         let of = |address, max| alike(&text[..], address, max);
         assert_eq!(of(0x38, 9), [0x30..0x40, 0x10..0x20, 0x60..0x70]);
         assert_eq!(of(0x38, 1), [0x30..0x40, 0x10..0x20]);
-        assert_eq!(of(0x48, 9), [0x40..0x60]);
+        assert_eq!(of(0x48, 9), std::slice::from_ref(&(0x40..0x60)));
         assert_eq!(of(0x28, 9), []);
         assert_eq!(of(0x78, 9), []);
     }
