@@ -3,7 +3,7 @@
 //! One folder a stage, in the order data flows: [`perf`] → [`process`] → [`unwind`] → [`aggregate`]
 //! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
 //! [`export`] pushes what the recorder
-//! has closed to a collector. ARCHITECTURE.md has the threads.
+//! has closed to a collector. ARCHITECTURE.md and docs/development/threads.md have the threads.
 
 pub mod agent;
 pub mod aggregate;
