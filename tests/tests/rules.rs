@@ -4,7 +4,7 @@ use fixtures::repository::{files, root, rust_sources};
 use regex::Regex;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -47,6 +47,16 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),
 ];
 const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];
+
+/// What pages link to before it is there: the screenshot, and pages that are generated from tables
+/// of the code. A name goes from here when its file comes.
+const STILL_TO_COME: &[&str] = &[
+    "docs/images/flame.png",
+    "docs/reference/cli.md",
+    "docs/reference/config-agent.md",
+    "docs/reference/config-collector.md",
+    "docs/reference/metrics.md",
+];
 
 fn members() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -230,6 +240,102 @@ fn scripts_can_be_run() {
             );
         }
     }
+}
+
+/// The lines of a Markdown text that are no code, each with its number from 0.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    text.lines().enumerate().filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    })
+}
+
+/// What links call the headings of a page: as code hosts make it of their text.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (_, line) in prose(text) {
+        let title = line.trim_start_matches('#');
+        if title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
+        let title = title.trim().to_lowercase();
+        let name = title.chars().filter(kept).collect::<String>();
+        let name = name.replace(' ', "-");
+        // Equal headings are numbered from the second on.
+        let mut anchor = name.clone();
+        let mut nth = 0;
+        while !found.insert(anchor) {
+            nth += 1;
+            anchor = format!("{name}-{nth}");
+        }
+    }
+    found
+}
+
+/// The file that `page` links to by a relative path; `None` when it is outside of the repository.
+fn linked(page: &Path, path: &str) -> Option<PathBuf> {
+    let mut file = page.parent()?.to_owned();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => file.pop().then_some(())?,
+            name => file.push(name),
+        }
+    }
+    Some(file)
+}
+
+fn leads_somewhere(page: &Path, target: &str) -> bool {
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let file = match path {
+        "" => Some(page.to_owned()),
+        path => linked(page, path),
+    };
+    let Some(file) = file else { return false };
+    if STILL_TO_COME.iter().any(|name| file == Path::new(name)) {
+        return true;
+    }
+    let file = root().join(file);
+    match anchor {
+        "" => file.exists(),
+        anchor => std::fs::read_to_string(file).is_ok_and(|text| anchors(&text).contains(anchor)),
+    }
+}
+
+#[test]
+fn every_link_in_the_documentation_leads_somewhere() {
+    let link = Regex::new(r"\]\(([^()\s]+)\)").unwrap();
+    let mut wrong = Vec::new();
+    for page in files()
+        .iter()
+        .filter(|file| file.extension().is_some_and(|e| e == "md"))
+    {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        for (number, line) in prose(&text) {
+            for found in link.captures_iter(line) {
+                let target = &found[1];
+                let is_ours = !target.contains("://") && !target.starts_with("mailto:");
+                if is_ours && !leads_somewhere(page, target) {
+                    wrong.push(format!("{}:{}: {target}", page.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "links that lead nowhere:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn headings_are_linked_by_what_is_left_of_their_text() {
+    let page = "# A `b.c`: d's\n## A b\n```\n# no\n```\n## A b\n#no\n";
+    let expected = ["a-b", "a-b-1", "a-bc-ds"].map(str::to_owned);
+    assert_eq!(anchors(page), BTreeSet::from(expected));
 }
 
 /// The words of a list of single-quoted texts in a TypeScript source.
