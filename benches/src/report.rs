@@ -1,4 +1,4 @@
-//! How figures are shown: as aligned text for people, as Markdown for a README.
+//! How figures are shown: as aligned text for people, as Markdown for docs/measurements.
 
 use crate::machine::Machine;
 use serde::Serialize;
