@@ -364,3 +364,18 @@ fn the_page_knows_every_stack_end_and_every_reason_for_a_missing_name() {
     let listed = format!("const COMPLETE = [{}];", complete.join(", "));
     assert!(source.contains(&listed), "the page lacks `{listed}`");
 }
+
+#[test]
+fn the_reference_knows_every_stack_end_and_every_reason_for_a_missing_name() {
+    use profile::{StackEnd, Unnamed};
+    let path = root().join("docs/reference/outcomes.md");
+    let page = std::fs::read_to_string(path).expect("failed to read the page");
+    let ends = StackEnd::ALL.iter().map(|&end| (end as u8, end.word()));
+    let reasons = Unnamed::ALL
+        .iter()
+        .map(|&reason| (reason as u8, reason.word()));
+    for (id, word) in ends.chain(reasons) {
+        let row = format!("\n| {id} | `{word}` |");
+        assert!(page.contains(&row), "the page lacks `{word}`");
+    }
+}
