@@ -179,7 +179,10 @@ fn read<R: ReadAt + ?Sized>(image: &R, headers: &Headers, address: u64, into: &m
 /// without a branch.
 fn rule_at_jump(code: &[u8], accesses: &mut Accesses) -> Option<Rule> {
     let mut frame = Frame::ENTERED;
-    for instruction in Decoder::new(64, code, DecoderOptions::NONE) {
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    loop {
+        // At the end of the code there is an invalid one.
+        let instruction = decoder.decode();
         if instruction.is_invalid() {
             return None;
         }
@@ -330,15 +333,39 @@ mod tests {
     fn functions_that_branch_call_or_keep_registers_lend_nothing() {
         let rule = |code: &[u8]| rule_at_jump(code, &mut Accesses::new());
         // A dispatch through a table: a branch comes before.
-        let branch = [&STG_RUN[..42], &[0x77, 0x02], &STG_RUN[42..]].concat();
+        let (before, jump) = STG_RUN.split_at(STG_RUN.len() - 2);
+        let branch = [before, &[0x77, 0x02], jump].concat();
         assert_eq!(rule(&branch), None);
-        let call = [&STG_RUN[..42], &[0xff, 0xd7], &STG_RUN[42..]].concat();
+        let call = [before, &[0xff, 0xd7], jump].concat();
         assert_eq!(rule(&call), None);
         // jmp *%rdi alone, and all registers saved, but a return.
         assert_eq!(rule(&[0xff, 0xe7]), None);
-        let returns = [&STG_RUN[..STG_RUN.len() - 2], &[0xc3]].concat();
+        let returns = [before, &[0xc3]].concat();
         assert_eq!(rule(&returns), None);
-        assert_eq!(rule(&STG_RUN[..STG_RUN.len() - 2]), None, "no jump");
+        assert_eq!(rule(before), None, "no jump");
+    }
+
+    #[test]
+    fn a_program_of_ghc_has_one_and_others_have_none() {
+        let lender_of = |path: &str| {
+            let file = std::fs::File::open(path).ok()?;
+            let image = crate::symbolize::files::Image::open(file).expect("facts");
+            let budget = FileBudget::default();
+            let module =
+                crate::unwind::module::Module::read(&image, None, b"", (&[], true), &budget);
+            let module = module.expect("within the budget").expect("a module");
+            Some(module.lender().cloned())
+        };
+        match lender_of("/usr/bin/shellcheck") {
+            None => fixtures::skip("no program in Haskell"),
+            Some(lender) => {
+                let lender = lender.expect("StgRun");
+                let registers = Registers::at_return(0x1234, SP);
+                assert_eq!(lender.slot(&registers), Some(SP + SLOT as u64 * 8));
+                assert!(!lender.returns.is_empty());
+            }
+        }
+        assert_eq!(lender_of("/proc/self/exe"), Some(None));
     }
 
     #[test]
