@@ -51,6 +51,9 @@ const PAGE_BYTES: usize = 4096;
 /// page table.
 const STACKS_MAX: usize = 64;
 
+/// Time from which on other stacks are left as they are.
+const OTHERS_TIME: Duration = Duration::from_millis(50);
+
 /// Longest list of mappings read. Unit: bytes. Some 10,000 mappings: reading it holds a lock that the
 /// process needs to map memory.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
@@ -176,9 +179,10 @@ fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
         .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
 }
 
-/// Reads a byte of each page of a hole, up to one that cannot be read, and of the same place of other
-/// threads' stacks, which run the same code. May block for ever. Only of private memory that no file
-/// backs: elsewhere more than a page of zeros might come.
+/// Reads a byte of each page of a hole that was never there, and of the same place of other threads'
+/// stacks, which run the same code, as far as that takes no time. May block for ever. Only of private
+/// memory that no file backs, and not of what was swapped out: elsewhere more than a page of zeros
+/// might come.
 fn touch(hole: Hole) -> Result<(), Failure> {
     let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
@@ -188,11 +192,16 @@ fn touch(hole: Hole) -> Result<(), Failure> {
     let own = stacks.first().ok_or(Failure::Unreadable)?;
     let into = hole.start - own.start;
     let memory = within("mem").map_err(failure)?;
+    let pages = within("pagemap").map_err(failure)?;
+    let begin = Mono::now();
     let mut byte = [0];
     for stack in &stacks {
         let start = stack.start + into;
         let end = stack.end.min(start.saturating_add(HOLE_BYTES));
-        for page in (start..end).step_by(PAGE_BYTES) {
+        for page in untouched(&pages, start..end).map_err(failure)? {
+            if stack != own && Mono::now().since(begin) > OTHERS_TIME {
+                return Ok(());
+            }
             let read = memory.read_at(&mut byte, page);
             byte = std::hint::black_box([0]);
             match read {
@@ -203,6 +212,27 @@ fn touch(hole: Hole) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The pages of a range that are neither in memory nor swapped out (bits 63 and 62 of what
+/// `/proc/PID/pagemap` has of a page, Documentation/admin-guide/mm/pagemap.rst).
+fn untouched(pagemap: &File, range: Range<u64>) -> io::Result<impl Iterator<Item = u64>> {
+    const ENTRY: usize = size_of::<u64>();
+    let mut entries = [0; HOLE_BYTES as usize / PAGE_BYTES * ENTRY];
+    let pages = (range.end.saturating_sub(range.start) as usize).div_ceil(PAGE_BYTES);
+    let bytes = (pages * ENTRY).min(entries.len());
+    let at = range.start / PAGE_BYTES as u64 * ENTRY as u64;
+    pagemap.read_exact_at(&mut entries[..bytes], at)?;
+    let first = range.start;
+    let untouched = move |number: usize| {
+        let entry = &entries[number * ENTRY..(number + 1) * ENTRY];
+        let entry = entry
+            .iter()
+            .rev()
+            .fold(0u64, |all, &byte| all << 8 | u64::from(byte));
+        (entry >> 62 == 0).then_some(first + (number * PAGE_BYTES) as u64)
+    };
+    Ok((0..bytes / ENTRY).filter_map(untouched))
 }
 
 /// Reads a range of memory into `sieve`, up to where it cannot be read.

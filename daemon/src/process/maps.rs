@@ -76,22 +76,27 @@ pub fn files(from: impl BufRead, mut each: impl FnMut(Map, bool)) {
     });
 }
 
-/// The process's own memory: the mapping that holds an address, and first to last at most `max` others
-/// of its size, as the stacks of threads are. None when the address is in no such mapping.
+/// The process's own memory that it may read and write: the mapping that holds an address, and at most
+/// `max` others of its size, those that follow it first, as the stacks of threads are. None when the
+/// address is in no such mapping.
 pub fn alike(from: impl BufRead, address: u64, max: usize) -> Vec<Range<u64>> {
     let mut own: Vec<Range<u64>> = Vec::new();
     each_line(from, |line| {
-        if let Some(map) = parse(line).filter(Map::is_own_memory) {
+        let rights = line.split(|&byte| byte == b' ').nth(1);
+        let used = rights.is_some_and(|rights| rights.starts_with(b"rw"));
+        if let Some(map) = parse(line).filter(|map| used && map.is_own_memory()) {
             own.push(map.start..map.end);
         }
     });
-    let Some(found) = own.iter().find(|range| range.contains(&address)).cloned() else {
+    let size = |range: &Range<u64>| range.end - range.start;
+    let Some(at) = own.iter().position(|range| range.contains(&address)) else {
         return Vec::new();
     };
-    let size = |range: &Range<u64>| range.end - range.start;
-    let others = own.into_iter().filter(|range| *range != found);
-    let others = others.filter(|range| size(range) == size(&found)).take(max);
-    std::iter::once(found.clone()).chain(others).collect()
+    own.rotate_left(at);
+    let wanted = size(&own[0]);
+    own.retain(|range| size(range) == wanted);
+    own.truncate(max.saturating_add(1));
+    own
 }
 
 /// Every mapping's addresses, and whether they are executable. Reading ends early where it fails.
@@ -209,10 +214,11 @@ mod tests {
     #[test]
     fn own_memory_of_the_same_size_is_alike() {
         let text = b"10-20 rw-p 0 0:0 0 \n20-30 rw-p 0 0:0 7 /a\n30-40 rw-p 0 0:0 0 \n\
-            40-60 rw-p 0 0:0 0 \n60-70 rw-p 0 0:0 0 [anon:x]\n70-80 rw-s 0 0:0 0 \n";
+            40-60 rw-p 0 0:0 0 \n60-70 rw-p 0 0:0 0 [anon:x]\n70-80 rw-s 0 0:0 0 \n\
+            80-90 ---p 0 0:0 0 \n";
         let of = |address, max| alike(&text[..], address, max);
-        assert_eq!(of(0x38, 9), [0x30..0x40, 0x10..0x20, 0x60..0x70]);
-        assert_eq!(of(0x38, 1), [0x30..0x40, 0x10..0x20]);
+        assert_eq!(of(0x38, 9), [0x30..0x40, 0x60..0x70, 0x10..0x20]);
+        assert_eq!(of(0x38, 1), [0x30..0x40, 0x60..0x70]);
         assert_eq!(of(0x48, 9), std::slice::from_ref(&(0x40..0x60)));
         assert_eq!(of(0x28, 9), []);
         assert_eq!(of(0x78, 9), []);

@@ -29,6 +29,9 @@ use std::cell::Cell;
 /// counted.
 const OPERATIONS_MAX: u32 = 4096;
 
+/// What looking for a lent frame counts for: it reads up to 18 words.
+const LENT_OPERATIONS: u32 = 32;
+
 /// Sizes of copies whose use is counted. Unit: bytes.
 pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 
@@ -140,7 +143,7 @@ pub struct Engine {
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     pub(super) operations: Cell<u32>,
     /// The stack under way came through a lent frame.
-    lent: bool,
+    pub(super) lent: bool,
 }
 
 /// A frame whose return address lies beyond the copy.
@@ -417,7 +420,7 @@ impl Engine {
         leaf: bool,
     ) -> Next {
         if rule.lent
-            && let Some(next) = self.by_lent_frame(cursor, file)
+            && let Some(next) = self.by_lent_frame(cursor, file, rule.derived)
         {
             return next;
         }
@@ -489,8 +492,15 @@ impl Engine {
     }
 
     /// Passes code that runs in the frame of the function that jumped to it. `None` when the stack
-    /// has no such frame.
-    fn by_lent_frame(&mut self, cursor: &mut Cursor<'_>, file: FileId) -> Option<Next> {
+    /// has no such frame, or it cannot be told and there is a derived rule.
+    fn by_lent_frame(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        file: FileId,
+        derived: bool,
+    ) -> Option<Next> {
+        let left = self.operations.get().checked_sub(LENT_OPERATIONS)?;
+        self.operations.set(left);
         let State::Here(module) = self.modules.get(file, cursor.now) else {
             return None;
         };
@@ -501,17 +511,21 @@ impl Engine {
             let same = matches!(mapping.backing, Backing::File(found) if found == file);
             same.then(|| mapping.offset_of(Avma(ip)))
         };
-        match lender.caller(&cursor.registers, &cursor.stack, place_of) {
+        let is_code = |ip: u64| space.find(Avma(ip.wrapping_sub(1))).is_some();
+        match lender.caller(&cursor.registers, &cursor.stack, place_of, is_code) {
             Ok(caller) => {
-                cursor.registers = caller?;
+                cursor.registers = caller.filter(|it| it.sp() > cursor.registers.sp())?;
                 cursor.exact = false;
                 self.counts.by_lent_frame += 1;
                 self.lent = true;
                 Some(Next::Caller)
             }
+            Err(_) if derived => None,
             Err(end) => {
+                // What calls C aligns the stack for it, mostly by a word.
+                let aligned = if cursor.exact { 0 } else { 8 };
                 let slot = lender.slot(&cursor.registers);
-                self.cut = slot.and_then(|slot| cursor.cut_at(slot));
+                self.cut = slot.and_then(|slot| cursor.cut_at(slot.wrapping_add(aligned)));
                 Some(Next::End(end))
             }
         }

@@ -32,9 +32,12 @@ const VOTES_MAX: u32 = 8;
 /// Places of a thread that votes are counted for.
 const PLACES_MAX: usize = 4;
 
-/// How long a thread has to have been cut before it is looked at: calls of compilers that run for less
-/// than a second return before a look is of use.
-const CUT_MIN: Duration = Duration::from_secs(1);
+/// How long a thread has to have been cut before it is looked at: calls of compilers that run for a
+/// third of a second return before a look is of use. Those that run for two gain by it.
+const CUT_MIN: Duration = Duration::from_millis(400);
+
+/// Without a cut for so long it has not been cut until then.
+const CUT_APART: Duration = Duration::from_secs(1);
 
 /// Shortest time from the end of one look at a thread to the next; doubled for each that was of no use.
 const WAIT_MIN: Duration = Duration::from_secs(2);
@@ -190,6 +193,10 @@ impl Lookouts {
         });
         if !matches!(lookout.state, State::Idle) {
             return;
+        }
+        if time.since(lookout.used) > CUT_APART {
+            lookout.places = Default::default();
+            lookout.not_before = lookout.not_before.max(time.plus(CUT_MIN));
         }
         lookout.used = time;
         lookout.vote(slot);
@@ -454,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_for_less_than_a_second_is_not_looked_at() {
+    fn what_was_cut_for_a_moment_is_not_looked_at() {
         let mut lookouts = lookouts();
         for _ in 0..VOTES_MIN {
             lookouts.cut(thread(1), PID, 0x1000, at(1));

@@ -412,6 +412,10 @@ impl Unwinder {
                 looks.completed();
                 StackEnd::Stitched
             }
+            StackEnd::LentFrame => {
+                looks.completed();
+                StackEnd::LentFrame
+            }
             end => end,
         }
     }

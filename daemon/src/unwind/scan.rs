@@ -134,8 +134,10 @@ impl Engine {
         let leaf = Avma(cursor.registers.ip());
         out.frames.push(RawFrame::Jit(cursor.process.id, leaf));
         let before = (self.scanner, self.counts, self.operations.get());
+        let lent = self.lent;
         let found = self.first_caller(&mut aside, usize::MAX, &mut out);
         self.operations.set(before.2);
+        self.lent = lent;
         (self.scanner, self.counts) = (before.0, before.1);
         (self.cut, self.switch) = Default::default();
         self.scanner.compared = true;
@@ -159,7 +161,7 @@ impl Engine {
     ) -> Result<Registers, StackEnd> {
         let none = StackEnd::GeneratedCode;
         let from = cursor.registers;
-        let (frames, files) = (out.frames.len(), out.files.len());
+        let (frames, files, lent) = (out.frames.len(), out.files.len(), self.lent);
         for slot in (0..WORDS_MAX).map(|word| from.sp().wrapping_add(word * 8)) {
             self.scanner.words += 1;
             if self.scanner.words > ALL_WORDS_MAX {
@@ -180,6 +182,7 @@ impl Engine {
             // What the generated code did to the other registers is not known.
             let caller = Registers::at_return(word, slot.wrapping_add(8));
             (cursor.registers, cursor.exact) = (caller, false);
+            self.lent = lent;
             let end = self.go_on(cursor, depth_max, out);
             let whole = match end {
                 StackEnd::Scanned => true,

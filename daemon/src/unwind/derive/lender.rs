@@ -21,6 +21,7 @@ use crate::symbolize::elf::{Headers, ReadAt};
 use crate::unwind::rule::{Kind, Rule, Step, return_slot, step_saved};
 use crate::unwind::state::{Registers, StackCopy, number};
 use crate::unwind::table::Table;
+use hashbrown::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 use profile::StackEnd;
 use std::ops::Range;
@@ -36,6 +37,12 @@ const CALLERS_BYTES_MAX: u64 = 16 << 20;
 
 /// Most calls to a lender that are known. GHC's runtime has one or two.
 const RETURNS_MAX: usize = 16;
+
+/// Functions that may be one. Those that save all registers and jump away are few.
+const CANDIDATES_MAX: usize = 16;
+
+/// Smallest frame: six registers and the return address. Unit: bytes.
+const FRAME_BYTES_MIN: i32 = 6 * 8;
 
 /// Bytes read at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -74,39 +81,51 @@ impl Lender {
         }
     }
 
-    /// The caller's registers. `None` when the stack has no frame of the lender. `place_of`: where in
-    /// the file an address is.
+    /// The caller's registers. `None` when the stack has no frame of the lender there. `place_of`:
+    /// where in the file an address is; `is_code`: whether it is one of code at all.
     ///
     /// # Errors
-    /// How the stack ends when it cannot be read there.
+    /// How the stack ends when that cannot be told for want of memory.
     pub fn caller(
         &self,
         registers: &Registers,
         stack: &StackCopy<'_>,
         place_of: impl Fn(u64) -> Option<FileOffset>,
+        is_code: impl Fn(u64) -> bool,
     ) -> Result<Option<Registers>, StackEnd> {
-        let Step::Saved {
-            base,
-            offset,
-            places,
-        } = self.rule.step
+        let (
+            Some(slot),
+            Step::Saved {
+                base,
+                offset,
+                places,
+            },
+        ) = (self.slot(registers), self.rule.step)
         else {
             return Ok(None);
         };
+        let mut unread = None;
         for pushed in 0..=PUSHED_MAX {
-            let mut entered = *registers;
-            entered.set(number::RSP, registers.sp().wrapping_add(pushed * 8));
-            let caller = match step_saved(base, offset, &places, &entered, stack) {
-                Ok(caller) => caller,
-                Err(end) if pushed == 0 => return Err(end),
-                Err(_) => return Ok(None),
-            };
-            let place = place_of(caller.ip());
-            if place.is_some_and(|place| self.returns.contains(&place)) {
-                return Ok(Some(caller));
+            // A return address among what was pushed is that of a function in between.
+            let skipped = pushed
+                .checked_sub(1)
+                .map(|last| registers.sp().wrapping_add(last * 8));
+            if skipped.is_some_and(|at| stack.read(at).is_ok_and(&is_code)) {
+                return Ok(None);
+            }
+            match stack.read(slot.wrapping_add(pushed * 8)) {
+                Ok(word) if place_of(word).is_some_and(|place| self.returns.contains(&place)) => {
+                    let mut entered = *registers;
+                    entered.set(number::RSP, registers.sp().wrapping_add(pushed * 8));
+                    return step_saved(base, offset, &places, &entered, stack).map(Some);
+                }
+                Ok(_) => {}
+                Err(end) => {
+                    unread.get_or_insert(end);
+                }
             }
         }
-        Ok(None)
+        unread.map_or(Ok(None), Err)
     }
 }
 
@@ -124,45 +143,70 @@ pub fn find<R: ReadAt + ?Sized>(
 ) -> Result<Option<Lender>, Over> {
     let code = undescribed.iter().map(|piece| piece.len);
     let without = code.fold(0u64, u64::saturating_add);
-    let mut described: Vec<Range<u64>> = Vec::new();
-    let segments = || headers.segments.iter().filter(|segment| segment.executable);
-    for segment in segments() {
-        let end = segment.address.saturating_add(segment.file_size);
-        for table in tables {
-            table.described(segment.address..end, |function| {
-                if described.len() < FUNCTIONS_MAX {
-                    described.push(function.start..function.end.min(end));
-                }
-            });
+    // Others repeat what the first says.
+    let Some(table) = tables.first() else {
+        return Ok(None);
+    };
+    let mut segments: Vec<Range<u64>> = (headers.segments.iter())
+        .filter(|segment| segment.executable)
+        .map(|segment| segment.address..segment.address.saturating_add(segment.file_size))
+        .collect();
+    segments.sort_unstable_by_key(|segment| segment.start);
+    let (mut described, mut with, mut end): (Vec<Range<u64>>, u64, u64) = (Vec::new(), 0, 0);
+    for segment in segments {
+        budget.check()?;
+        // What overlaps is looked at once.
+        if segment.start < end {
+            continue;
         }
+        end = segment.end;
+        table.described(segment, |function| {
+            let function = function.start..function.end.min(end);
+            with = with.saturating_add(length(&function));
+            if described.len() < FUNCTIONS_MAX {
+                described.push(function);
+            }
+        });
     }
-    let _charge = budget.charge(size_of_val(&*described) + PIECE_BYTES)?;
-    let lengths = described.iter().map(length);
-    let with = lengths.fold(0u64, u64::saturating_add);
     if with >= without {
         return Ok(None);
     }
-    let mut accesses = Accesses::new();
-    for function in &described {
-        if length(function) > FUNCTION_BYTES_MAX {
+    let _charge = budget.charge(size_of_val(&*described) + PIECE_BYTES)?;
+    let candidates = candidates(image, headers, &described, budget)?;
+    let targets: Vec<u64> = candidates.iter().map(|(start, _)| *start).collect();
+    let mut returns = returns_of(image, headers, &described, &targets, budget)?;
+    let found = candidates.into_iter().find_map(|(start, rule)| {
+        let returns = returns.remove(&start)?.into();
+        Some(Lender { rule, returns })
+    });
+    Ok(found)
+}
+
+/// The functions that do what a lender does, and their rules where they jump.
+fn candidates<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    described: &[Range<u64>],
+    budget: &FileBudget<'_>,
+) -> Result<Vec<(u64, Rule)>, Over> {
+    let (mut found, mut accesses, mut unpaid) = (Vec::new(), Accesses::new(), 0);
+    for function in described {
+        if length(function) > FUNCTION_BYTES_MAX || found.len() == CANDIDATES_MAX {
             continue;
         }
         let mut bytes = [0; FUNCTION_BYTES_MAX as usize];
         let bytes = &mut bytes[..length(function) as usize];
-        budget.reads(bytes.len())?;
-        if !read(image, headers, function.start, bytes) {
-            continue;
+        unpaid += bytes.len();
+        if unpaid >= PIECE_BYTES {
+            budget.reads(std::mem::take(&mut unpaid))?;
         }
-        let Some(rule) = rule_at_jump(bytes, &mut accesses) else {
-            continue;
-        };
-        let returns = returns_of(image, headers, &described, function.start, budget)?;
-        if !returns.is_empty() {
-            let returns = returns.into();
-            return Ok(Some(Lender { rule, returns }));
+        if read(image, headers, function.start, bytes)
+            && let Some(rule) = rule_at_jump(bytes, &mut accesses)
+        {
+            found.push((function.start, rule));
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 fn length(function: &Range<u64>) -> u64 {
@@ -193,7 +237,9 @@ fn rule_at_jump(code: &[u8], accesses: &mut Accesses) -> Option<Rule> {
         }
     }
     let saves = |(_, value)| matches!(value, Value::At(_));
-    if frame.sp.is_none() || !frame.saved().into_iter().all(saves) {
+    // The frame is above, and has the return address and what was saved.
+    let is_frame = frame.sp.is_some_and(|sp| sp > FRAME_BYTES_MIN);
+    if !is_frame || !frame.saved().into_iter().all(saves) {
         return None;
     }
     match kind(&frame) {
@@ -202,31 +248,34 @@ fn rule_at_jump(code: &[u8], accesses: &mut Accesses) -> Option<Rule> {
     }
 }
 
-/// Where the calls return to that lead to `target`.
+/// Where the calls return to that lead to each of `targets`.
 fn returns_of<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
     described: &[Range<u64>],
-    target: u64,
+    targets: &[u64],
     budget: &FileBudget<'_>,
-) -> Result<Vec<FileOffset>, Over> {
-    let mut found = Vec::new();
-    let mut left = CALLERS_BYTES_MAX;
+) -> Result<HashMap<u64, Vec<FileOffset>>, Over> {
+    let mut found: HashMap<u64, Vec<FileOffset>> = HashMap::new();
+    let (mut left, mut unpaid) = (CALLERS_BYTES_MAX, 0);
     let mut bytes = vec![0; PIECE_BYTES];
-    for function in described {
+    for function in described.iter().filter(|_| !targets.is_empty()) {
         let mut at = function.start;
         while at < function.end && left > 0 {
             let len = (function.end - at).min(PIECE_BYTES as u64).min(left);
             let bytes = &mut bytes[..len as usize];
-            budget.reads(bytes.len())?;
+            unpaid += bytes.len();
+            if unpaid >= PIECE_BYTES {
+                budget.reads(std::mem::take(&mut unpaid))?;
+            }
             if !read(image, headers, at, bytes) {
                 break;
             }
-            for behind in calls_to(bytes, at, target) {
-                if let (true, Some(place)) = (found.len() < RETURNS_MAX, headers.offset_of(behind))
-                {
-                    found.push(FileOffset(place));
-                }
+            for (behind, target) in calls(bytes, at).filter(|call| targets.contains(&call.1)) {
+                let returns = found.entry(target).or_default();
+                let place = headers.offset_of(behind).map(FileOffset);
+                let room = returns.len() < RETURNS_MAX;
+                returns.extend(place.filter(|place| room && !returns.contains(place)));
             }
             left -= len;
             // A call may lie across two pieces.
@@ -235,21 +284,20 @@ fn returns_of<R: ReadAt + ?Sized>(
                 false => len,
             };
         }
-        budget.check()?;
     }
-    found.dedup();
     Ok(found)
 }
 
-/// The addresses behind direct calls to `target` in code that lies at `address`.
-fn calls_to(code: &[u8], address: u64, target: u64) -> impl Iterator<Item = u64> + '_ {
+/// What may be direct calls in code that lies at `address`: the address behind each, and where it
+/// leads.
+fn calls(code: &[u8], address: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
     memchr::memchr_iter(0xe8, code).filter_map(move |at| {
         let [_, a, b, c, d] = *code.get(at..at + CALL_BYTES)? else {
             return None;
         };
         let behind = address.wrapping_add((at + CALL_BYTES) as u64);
         let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
-        (behind.wrapping_add_signed(distance) == target).then_some(behind)
+        Some((behind, behind.wrapping_add_signed(distance)))
     })
 }
 
@@ -290,6 +338,8 @@ mod tests {
     }
 
     const SP: u64 = 0x7000_0000;
+    /// A word that is an address of code.
+    const CODE: u64 = 0x700;
     /// The word of the return address.
     const SLOT: usize = (0x4000 + 0x30) / 8;
 
@@ -297,7 +347,12 @@ mod tests {
         let bytes = stack(words, set);
         let copy = StackCopy::new(SP, &bytes, false);
         let registers = Registers::at_return(0x1234, SP);
-        let found = lender().caller(&registers, &copy, |ip| Some(FileOffset(ip)));
+        let found = lender().caller(
+            &registers,
+            &copy,
+            |ip| Some(FileOffset(ip)),
+            |ip| ip == CODE,
+        );
         Ok(found?.map(|caller| {
             let rbx = caller.get(number::RBX).expect("saved");
             (caller.ip(), caller.sp(), rbx)
@@ -320,6 +375,14 @@ mod tests {
         assert_eq!(caller(&set, SLOT + 20), Ok(Some((0x500, behind, 77))));
         let too_far = [(SLOT + PUSHED_MAX as usize + 1, 0x500)];
         assert_eq!(caller(&too_far, SLOT + 20), Ok(None));
+    }
+
+    #[test]
+    fn where_another_function_called_in_between_its_frame_comes_first() {
+        let called = [(1, CODE), (SLOT + 3, 0x500)];
+        assert_eq!(caller(&called, SLOT + 20), Ok(None));
+        let further = [(3, CODE), (SLOT + 3, 0x500)];
+        assert!(matches!(caller(&further, SLOT + 20), Ok(Some(_))));
     }
 
     #[test]
@@ -374,7 +437,7 @@ mod tests {
         let code = [
             0x90, 0xe8, 0xfa, 0x0f, 0, 0, 0xe8, 0xf6, 0x0f, 0, 0, 0xe8, 1,
         ];
-        let found: Vec<u64> = calls_to(&code, 0x1000, 0x2000).collect();
-        assert_eq!(found, [0x1006]);
+        let found: Vec<(u64, u64)> = calls(&code, 0x1000).collect();
+        assert_eq!(found, [(0x1006, 0x2000), (0x100b, 0x2001)]);
     }
 }
