@@ -185,12 +185,12 @@ impl Agent {
 
     /// What does not work as it should, by what is known now.
     pub(super) fn degradations_now(&self, now: Mono) -> Vec<Degradation> {
-        let mut known = lock(&self.recent);
+        let known = lock(&self.recent).take();
         let (quality, outcomes, (newest, recent)) = {
             let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
             let newest = recorder.newest_end();
             // The main thread asks twice while a window lasts.
-            let recent = known.take().filter(|(end, _)| *end == newest);
+            let recent = known.filter(|(end, _)| *end == newest);
             (
                 recorder.totals_of_quality(),
                 recorder.outcomes(),
@@ -198,7 +198,7 @@ impl Agent {
             )
         };
         let list = self.degradations(now, &quality, &outcomes, &recent);
-        *known = Some((newest, recent));
+        *lock(&self.recent) = Some((newest, recent));
         list
     }
 

@@ -93,7 +93,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest header list of a request. Unit: bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 
-/// How often the host is asked for its health, which its main thread looks at as often.
+/// How often the host is asked for its health.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time to wait for the host's fresh data, somewhat above the two seconds it promises.

@@ -120,6 +120,7 @@ impl Stages {
         self.manager.tell(&NotifyState::Ready);
         tracing::info!("ready");
         let mut last_beats = (0, 0);
+        let mut next_check = Mono::now().plus(interval);
         let mut unaligned = 0;
         loop {
             let interval = match self.manager.has_unsent() {
@@ -127,7 +128,8 @@ impl Stages {
                 false => interval,
             };
             let mut woken = Vec::new();
-            if let Err(error) = poller.wait(Some(interval), |token| woken.push(token)) {
+            let until = next_check.since(Mono::now()).min(interval);
+            if let Err(error) = poller.wait(Some(until), |token| woken.push(token)) {
                 return Some(RunError::Setup(error));
             }
             if woken.contains(&DEEP) {
@@ -135,9 +137,10 @@ impl Stages {
                 self.agent.keep_copies(Mono::now());
             }
             // A whole interval has to pass until heartbeats are looked at.
-            if woken == [DEEP] {
+            if woken == [DEEP] && Mono::now() < next_check {
                 continue;
             }
+            next_check = Mono::now().plus(interval);
             while let Some(signal) = signals.next() {
                 match signal {
                     libc::SIGHUP => self.reload(),
