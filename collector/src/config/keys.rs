@@ -123,7 +123,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Age up to which data is kept in steps of a minute, about half as large. With clickhouse: sums \
+        doc: "Age up to which data is kept in steps of a minute, about four fifths as large. With clickhouse: sums \
               over the hosts of each service only.",
         get: |c| Value::Int(c.retention.minute_days.into()),
         put: |c, v| put_int(&mut c.retention.minute_days, &v),
@@ -133,7 +133,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Age up to which data is kept in steps of ten minutes, about a fifth as large. Windows that \
+        doc: "Age up to which data is kept in steps of ten minutes, about half as large. Windows that \
               agents bring later are refused and counted. With clickhouse: lines over time and totals, \
               without stacks; windows are refused after raw_days.",
         get: |c| Value::Int(c.retention.ten_minutes_days.into()),
