@@ -3,8 +3,7 @@
 
 use crate::process::{Proc, wait_for};
 use rustix::process::Signal;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -103,19 +102,7 @@ impl Collector {
 
     /// What it answers over HTTP, head included; empty when it does not.
     pub fn get(&self, path: &str) -> String {
-        let ask = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(self.options.http())?;
-            stream.set_read_timeout(Some(END_LIMIT))?;
-            let host = self.options.http();
-            write!(
-                stream,
-                "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-            )?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer)?;
-            Ok(String::from_utf8_lossy(&answer).into_owned())
-        };
-        ask().unwrap_or_default()
+        crate::http::ask(&self.options.http(), path).unwrap_or_default()
     }
 
     /// Sends a signal.

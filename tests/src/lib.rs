@@ -21,6 +21,7 @@ pub mod docker;
 pub mod fleet;
 pub mod golang;
 pub mod hostile_elf;
+pub mod http;
 pub mod perf;
 pub mod process;
 pub mod recording;

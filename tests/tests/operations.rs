@@ -1,14 +1,12 @@
 //! How the daemon lives and ends: signals, the service manager, its socket, reloads, metrics and
 //! the services beside its own.
-#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+use fixtures::http::{free_address, http_get};
 use fixtures::process::wait_for;
 use fixtures::workload::c;
 use fixtures::{Cgroup, Daemon, Need, beside, live};
 use proto::agent::StreamProfilesRequest;
 use rustix::process::Signal;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -260,27 +258,6 @@ fn the_rate_of_the_start_is_the_rate_of_samples_needs_root() {
         "{} samples, {wanted:.0} expected",
         view.count()
     );
-}
-
-/// An address on loopback that was free a moment ago.
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
-fn http_get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
 }
 
 #[test]
