@@ -32,3 +32,50 @@ pub fn run(out: &Out, args: Args) -> Result<u8> {
     out.write(&String::from_utf8_lossy(&page))?;
     Ok(exit::OK)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+    use std::path::Path;
+
+    /// Every command with its help, those of a command behind it.
+    fn write(command: &mut clap::Command, above: &str, page: &mut String) {
+        let name = format!("{above}{}", command.get_name());
+        let help = command.clone().bin_name(&name).render_long_help();
+        let lines: Vec<String> = help
+            .to_string()
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect();
+        let help = lines.join("\n");
+        write!(page, "\n## {name}\n\n```text\n{}\n```\n", help.trim_end()).expect("room");
+        let below = format!("{name} ");
+        for command in command.get_subcommands_mut() {
+            if command.get_name() != "help" {
+                write(command, &below, page);
+            }
+        }
+    }
+
+    /// `FLEETPROF_BLESS=1 cargo test -p agent-ctl page` writes the page again.
+    #[test]
+    fn page_of_the_reference_is_written_from_the_command_line() {
+        let mut page = "# Commands of agent-ctl\n\n\
+            What `agent-ctl COMMAND --help` prints. [Exit codes](exit-codes.md) are documented apart.\n\
+            Generated from the program.\n"
+            .to_owned();
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        write(&mut command, "", &mut page);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/cli.md");
+        if std::env::var_os("FLEETPROF_BLESS").is_some() {
+            std::fs::write(&path, &page).expect("written");
+        }
+        let file = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            file == page,
+            "docs/reference/cli.md is old: run with FLEETPROF_BLESS=1"
+        );
+    }
+}

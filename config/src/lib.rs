@@ -12,11 +12,13 @@ mod file;
 mod items;
 mod key;
 pub mod log;
+mod reference;
 mod sample;
 mod value;
 
 pub use items::{Field, Item, Items};
 pub use key::{Key, Reload, as_text, nearest, nearest_word, put_bool, put_int, put_word, word};
+pub use reference::reference_page;
 pub use sample::sample_yaml;
 pub use value::{
     CpuShare, Kind, Listen, SocketMode, Value, parse_seconds, peer_address, show_seconds, shown,

@@ -26,6 +26,21 @@ fn sample_file_is_written_from_the_table() {
     );
 }
 
+/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-collector page` writes the page again.
+#[test]
+fn page_of_the_reference_is_written_from_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/config-collector.md");
+    let page = config::reference_page::<Config>("the collector", "collector.yaml");
+    if std::env::var_os("FLEETPROF_BLESS").is_some() {
+        std::fs::write(&path, &page).expect("written");
+    }
+    let file = std::fs::read_to_string(&path).expect("docs/reference/config-collector.md");
+    assert!(
+        file == page,
+        "docs/reference/config-collector.md is old: run with FLEETPROF_BLESS=1"
+    );
+}
+
 #[test]
 fn sample_file_says_the_defaults() {
     assert_eq!(parse(&sample_yaml::<Config>()), Ok(Config::default()));
