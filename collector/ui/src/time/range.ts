@@ -73,7 +73,7 @@ export function resolve(spec: Spec, nowMs: number): Range | string {
   const from = instant(spec.from, nowMs);
   const to = instant(spec.to, nowMs);
   const forms = 'write `now-1h`, `now`, or a date such as `2026-11-21 22:00`';
-  if (from === undefined) return `the begin of the range is not a time: ${forms}`;
+  if (from === undefined) return `the start of the range is not a time: ${forms}`;
   if (to === undefined) return `the end of the range is not a time: ${forms}`;
   if (from >= to) return 'the range ends before it begins: swap the two times';
   return { from, to };
