@@ -632,7 +632,7 @@ impl Written<'_> {
                 let event = clean(&past.info.event).into_owned();
                 note!(
                     "agent-ctl: the time before is of {event}, which does not add up with the \
-                     capture's event: left out\ngive a file with -o, and it goes to another beside it"
+                     capture's event: left out\ngive a file with -o, and it goes to another next to it"
                 );
                 Ok(exit::PARTIAL)
             }

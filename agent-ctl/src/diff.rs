@@ -211,7 +211,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         && args.before_selector == args.after_selector;
     if overlapping {
         note!(
-            "agent-ctl: both sides hold the same {:.1} s: windows are taken whole, so leave a window's \
+            "agent-ctl: both sides hold the same {:.1} s: windows are not split, so leave a window's \
              length between the ranges",
             overlap_ns as f64 * 1e-9
         );

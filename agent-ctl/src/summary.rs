@@ -152,7 +152,7 @@ fn time(info: &Info, clock: &Clock) -> String {
 /// few minutes is not worth one.
 const WIDER_PART: i64 = 10;
 
-/// `asked 500 ms, whole windows: 5 s`, where an answer is of more time than was asked for: it is
+/// `asked 500 ms, complete windows: 5 s`, where an answer is of more time than was asked for: it is
 /// made of whole windows.
 pub fn widened(asked: Range, (start_ns, end_ns): (i64, i64), clock: &Clock) -> Option<String> {
     let until_ns = match asked.end_ns {
@@ -165,7 +165,7 @@ pub fn widened(asked: Range, (start_ns, end_ns): (i64, i64), clock: &Clock) -> O
     let more_ns = covered_ns.saturating_sub(asked_ns);
     (asked_ns > 0 && more_ns > asked_ns / WIDER_PART).then(|| {
         format!(
-            "asked {}, whole windows: {}",
+            "asked {}, complete windows: {}",
             length(asked_ns),
             length(covered_ns)
         )
@@ -350,9 +350,9 @@ mod tests {
         let clock = Clock::at(1000 * S);
         let said = |start_ns, end_ns, covered| widened(Range { start_ns, end_ns }, covered, &clock);
         let half = said(900 * S, 900 * S + S / 2, (895 * S, 900 * S));
-        assert_eq!(half.as_deref(), Some("asked 500 ms, whole windows: 5 s"));
+        assert_eq!(half.as_deref(), Some("asked 500 ms, complete windows: 5 s"));
         let to_now = said(998 * S, 0, (990 * S, 1000 * S));
-        assert_eq!(to_now.as_deref(), Some("asked 2 s, whole windows: 10 s"));
+        assert_eq!(to_now.as_deref(), Some("asked 2 s, complete windows: 10 s"));
         // A window at the edge of minutes is not worth a word, nor is an answer of less.
         assert_eq!(said(700 * S, 1000 * S, (695 * S, 1000 * S)), None);
         assert_eq!(said(700 * S, 1000 * S, (990 * S, 1000 * S)), None);

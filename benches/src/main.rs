@@ -1,4 +1,4 @@
-//! What the daemon costs and how true its profiles are, beside named peers on the same seconds.
+//! What the daemon costs and how true its profiles are, compared with named peers on the same seconds.
 //!
 //! One file or folder a bench: it has its arguments, measures, and prints. Numbers inform; they never
 //! decide a pass. Everything started here ends with the command.
@@ -35,14 +35,14 @@ use std::path::{Path, PathBuf};
 #[command(
     name = "benches",
     version,
-    about = "Measures what fleetprofd costs and how true its profiles are, beside named peers",
+    about = "Measures what fleetprofd costs and how true its profiles are, compared with named peers",
     after_help = "\
 Examples:
   benches list                 what there is
-  benches overhead --quick     cost beside peers, about four minutes; as root
-  benches overhead --markdown  the tables of the README
+  benches overhead --quick     cost next to peers, about four minutes; as root
+  benches overhead --markdown  the tables of docs/measurements
   benches accuracy --quick     how true its profiles are; as root
-  benches runtimes             what it sees of language runtimes, beside perf
+  benches runtimes             what it sees of language runtimes, next to perf
   benches zoo --no-perf        what it sees of ordinary programs
   benches derive               how right derived unwind rows are
   benches scans                how right scanned callers are; as root
@@ -59,9 +59,9 @@ struct Cli {
 /// The benches. A new one is a module with `Args` and `run`, and a line here and in [`main`].
 #[derive(Subcommand)]
 enum Command {
-    /// CPU, wake-ups, memory and whole stacks of the daemon on a mixed load, beside other profilers
+    /// CPU, wake-ups, memory and complete stacks of the daemon on a mixed load, next to other profilers
     Overhead(overhead::Args),
-    /// Measured shares beside true ones, stacks beside perf's, totals beside cpu.stat
+    /// Measured shares next to true ones, stacks next to perf's, totals next to cpu.stat
     Accuracy(accuracy::Args),
     /// The unwinder on recorded samples of whatever runs; needs root
     Unwind {
@@ -78,11 +78,11 @@ enum Command {
         #[arg(long, default_value_t = 99)]
         rate_hz: u32,
     },
-    /// What a capture of waits costs threads that switch 100,000 times a second, beside perf's; needs root
+    /// What a capture of waits costs threads that switch 100,000 times a second, next to perf's; needs root
     Offcpu(offcpu::Args),
-    /// Node, Java, PHP, Erlang, Python, C and Rust at once: whole stacks and named frames, beside perf's
+    /// Node, Java, PHP, Erlang, Python, C and Rust at once: complete stacks and named frames, next to perf's
     Runtimes(runtimes::Args),
-    /// Ordinary programs in twenty languages, from their first sample on, beside perf's; needs root
+    /// Ordinary programs in twenty languages, from their first sample on, next to perf's; needs root
     Zoo(zoo::Args),
     /// Unwind rows derived from instructions, compared with those that compilers wrote
     Derive(derive::Args),

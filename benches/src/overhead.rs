@@ -42,7 +42,7 @@ Examples:
   benches overhead --quick                      a first look, about four minutes
   benches overhead --peer perf --peer bpftrace  these peers alone
   benches overhead --seconds 600                memory after ten minutes
-  benches overhead --markdown                   the tables of the README
+  benches overhead --markdown                   the tables of docs/measurements
   benches overhead --set unwind.stack_kib=32    with another setting of the daemon")]
 pub struct Args {
     /// Seconds of each steady part; peers record for a minute at most
@@ -134,7 +134,7 @@ struct DaemonCost {
     rss_anon_mib: f64,
     rss_peak_mib: f64,
     written_bytes: u64,
-    /// Share of whole stacks by the rule for all profilers, and by the daemon's own word.
+    /// Share of complete stacks by the rule for all profilers, and by the daemon's own word.
     complete: Option<f64>,
     complete_by_its_word: Option<f64>,
     programs: Vec<Program>,
@@ -361,7 +361,7 @@ fn profilers(report: &Report) -> Table {
         "wake-ups/s",
         "RSS peak, MiB",
         "written, MiB",
-        "whole stacks",
+        "complete stacks",
     ]);
     for daemon in &report.daemons {
         table.row([
@@ -475,7 +475,7 @@ fn details(report: &Report) -> Table {
     row("RSS of no file, MiB", &|daemon| {
         number(Some(daemon.rss_anon_mib), 1)
     });
-    row("whole stacks by its own word", &|daemon| {
+    row("complete stacks by its own word", &|daemon| {
         percent(daemon.complete_by_its_word)
     });
     row("system calls for each sample", &|daemon| {

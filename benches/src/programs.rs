@@ -24,7 +24,7 @@ pub struct Program {
     pub named: u64,
     /// Of the others those of files that have no symbols at all.
     pub without_symbols: u64,
-    /// Samples that are not whole, by the reason.
+    /// Samples that are not complete, by the reason.
     pub ends: BTreeMap<&'static str, u64>,
 }
 
@@ -100,10 +100,10 @@ pub fn table(mode: &str, programs: &[Program]) -> Table {
     let mut table = Table::new(&[
         &mode,
         "samples",
-        "whole stacks",
+        "complete stacks",
         "frames named",
         "where there are symbols",
-        "not whole",
+        "not complete",
     ]);
     let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
     for program in programs {

@@ -1,4 +1,4 @@
-//! Shares of whole stacks, of named leaves and of named frames, and why the rest is not.
+//! Shares of complete stacks, of named leaves and of named frames, and why the rest is not.
 
 use crate::stacks::is_complete;
 use fixtures::perf::PerfSample;
@@ -94,7 +94,7 @@ impl Shares {
         self.with_name += names().filter(is_named).count() as u64;
     }
 
-    /// Share of whole stacks; none without samples.
+    /// Share of complete stacks; none without samples.
     pub fn whole(&self) -> Option<f64> {
         self.of_samples(self.complete)
     }

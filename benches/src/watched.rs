@@ -115,7 +115,7 @@ impl Watched {
     }
 }
 
-/// Share of whole stacks of a profile.
+/// Share of complete stacks of a profile.
 pub fn complete(view: &View) -> stacks::Counted {
     let mut counted = stacks::Counted::default();
     for sample in &view.samples {

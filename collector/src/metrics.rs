@@ -129,7 +129,7 @@ catalogue! {
     control_streams Gauge "fleetprof_collector_attending" "" "Agents that attend: captures reach them.";
     control_superseded Counter "fleetprof_collector_attending_superseded_total" "" "Streams of attending agents that another of their host took the place of.";
     control_faults Counter "fleetprof_collector_attending_faults_total" "" "Streams of attending agents that broke the protocol.";
-    control_late Counter "fleetprof_collector_reports_late_total" "" "Reports of agents that nobody waited for any more.";
+    control_late Counter "fleetprof_collector_reports_late_total" "" "Reports of agents that came after the wait for them had ended.";
     control_malformed Counter "fleetprof_collector_captures_malformed_total" "" "Profiles of captures that could not be put together.";
     control_bytes Gauge "fleetprof_collector_capture_bytes" "" "Memory held for results of captures.";
     control_refused Counter "fleetprof_collector_captures_too_large_total" "" "Profiles of hosts that found no room in the memory of results.";
@@ -182,7 +182,7 @@ const STORE_HELP: &[(&str, &str)] = &[
     ),
     (
         "coarsening_bytes",
-        "Size of the coarser partition that is being written, beside the finer one.",
+        "Size of the coarser partition that is being written, next to the finer one.",
     ),
     ("dictionary_bytes", "Memory for dictionaries of partitions."),
     (

@@ -111,7 +111,7 @@ impl Drop for SurveyEnded<'_> {
 fn survey_trouble(metrics: &Metrics) -> Option<String> {
     let ended = metrics.survey_ended.get() != 0;
     ended.then(|| {
-        "nobody looks for hosts in trouble: thread `fp-survey` panicked\n  restart the collector"
+        "no thread looks for hosts in trouble: thread `fp-survey` panicked\n  restart the collector"
             .to_owned()
     })
 }

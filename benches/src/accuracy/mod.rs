@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if wants("stacks") {
         let seconds = seconds.min(WHOLE_SECONDS_MAX);
-        eprintln!("stacks beside perf's: {seconds} s, then unwinding in perf");
+        eprintln!("stacks next to perf's: {seconds} s, then unwinding in perf");
         report.stacks = Some(whole::measure(Duration::from_secs(seconds), &args.set)?);
     }
     report::put(&report, args.json.as_deref(), text)
@@ -112,7 +112,7 @@ fn text(report: &Report) -> String {
     }
     if let Some(whole) = &report.stacks {
         text += &format!(
-            "\nstacks over {:.0} s beside `perf record --call-graph dwarf,16384`; load: {}\n",
+            "\nstacks over {:.0} s next to `perf record --call-graph dwarf,16384`; load: {}\n",
             whole.seconds,
             whole.load.join(", ")
         );
@@ -177,7 +177,7 @@ fn totals(split: &Split) -> Table {
 }
 
 fn programs(whole: &Whole) -> Table {
-    let mut table = Table::new(&["whole stacks", "fleetprofd", "of", "perf", "of"]);
+    let mut table = Table::new(&["complete stacks", "fleetprofd", "of", "perf", "of"]);
     for row in whole.programs.iter().take(ROWS) {
         table.row([
             row.name.clone(),

@@ -45,7 +45,7 @@ const GROUPS: &[Group] = &[
 #[command(after_help = "\
 Examples:
   benches micro                       everything, about a minute
-  benches micro --group records       parsing of records, beside perf-event2
+  benches micro --group records       parsing of records, next to perf-event2
   benches micro --json -              for scripts")]
 pub struct Args {
     /// One group alone; may be given again

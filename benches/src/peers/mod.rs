@@ -107,7 +107,7 @@ pub struct Measured {
     pub rss_peak_bytes: u64,
     /// Bytes of the files that it left.
     pub written_bytes: u64,
-    /// Share of whole stacks, idle samples left out.
+    /// Share of complete stacks, idle samples left out.
     pub complete: Option<f64>,
     /// The daemons over the same seconds.
     pub beside: Vec<Beside>,

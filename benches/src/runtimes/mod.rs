@@ -37,7 +37,7 @@ const REASONS: usize = 3;
 Examples:
   benches runtimes                     two minutes
   benches runtimes --seconds 20        a first look
-  benches runtimes --markdown          the table of the README
+  benches runtimes --markdown          the table of docs/measurements
   benches runtimes --json report.json  for scripts")]
 pub struct Args {
     /// Seconds measured, after 15 s in which runtimes warm up
@@ -179,7 +179,7 @@ fn busy(running: &[Running], length: Duration) {
 fn text(report: &Report, markdown: bool) -> String {
     let mut text = report::machine(&report.machine);
     text += &format!(
-        "\nwhole stacks and named frames over {:.0} s, beside `perf record -F 99 -g -a` and `perf script`\n\n",
+        "\ncomplete stacks and named frames over {:.0} s, next to `perf record -F 99 -g -a` and `perf script`\n\n",
         report.seconds
     );
     for missing in &report.missing {

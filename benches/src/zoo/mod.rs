@@ -37,7 +37,7 @@ Examples:
   benches zoo --no-perf              the daemon alone, about 5 minutes
   benches zoo --only rustc --only 'go build'
   benches zoo --packages             what to install for all: apt-get install $(benches zoo --packages)
-  benches zoo --markdown             the table of the README")]
+  benches zoo --markdown             the table of docs/measurements")]
 pub struct Args {
     /// Seconds that each program runs
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=60))]

@@ -73,7 +73,7 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Restart,
         doc: "What a service is: the value of the first of these labels that a sample has. Sums over \
-              the hosts of a service are kept beside those of each host, so that questions about \
+              the hosts of a service are kept next to those of each host, so that questions about \
               services stay fast whatever the number of hosts.",
         get: |c| Value::List(c.service_labels.clone()),
         put: |c, v| {
@@ -247,7 +247,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 24),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that all pins may take, beside retention.disk_gib. At the bound the host whose pins take most \
+        doc: "Most that all pins may take, apart from retention.disk_gib. At the bound the host whose pins take most \
               loses its oldest. A pin of some minutes of a busy host takes about 1 MiB.",
         get: |c| Value::Int(c.pins.disk_mib.into()),
         put: |c, v| put_int(&mut c.pins.disk_mib, &v),
@@ -267,7 +267,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that all symbol tables may take, beside retention.disk_gib. At the bound those that were \
+        doc: "Most that all symbol tables may take, apart from retention.disk_gib. At the bound those that were \
               fetched and not used for longest go first; uploads go for other uploads only.",
         get: |c| Value::Int(c.symbols.disk_mib.into()),
         put: |c, v| put_int(&mut c.symbols.disk_mib, &v),

@@ -223,7 +223,7 @@ fn ended(control: &Control, attendant: &Attendant) -> End {
     let now = control.0.attendance.find(&attendant.key.host_id);
     End::Cut(match now {
         Some(now) if !std::ptr::eq(&*now, attendant) => {
-            Status::aborted("another stream of this host has begun")
+            Status::aborted("another stream of this host has started")
         }
         _ => Status::unavailable("it does not read its orders"),
     })

@@ -78,7 +78,7 @@ pub struct Merged {
 pub enum MergeError {
     /// There is no memory for it.
     #[error(
-        "its profile found no room beside the others: results have {mib} MiB (`query.memory_mib`); capture \
+        "its profile found no room next to the others: results have {mib} MiB (`query.memory_mib`); capture \
          fewer hosts, or for a shorter time"
     )]
     Memory {
@@ -87,7 +87,7 @@ pub enum MergeError {
     },
     /// Whoever asked could not take it.
     #[error(
-        "its profile found no room beside the others: a result has {mib} MiB at most; capture fewer hosts, or \
+        "its profile found no room next to the others: a result has {mib} MiB at most; capture fewer hosts, or \
          group by fewer labels"
     )]
     Large {

@@ -96,7 +96,7 @@ pub enum IncomingError {
     #[error(transparent)]
     Malformed(#[from] AssembleError),
     /// It ended before it was whole.
-    #[error("it ended before its profile was whole")]
+    #[error("it ended before its profile was complete")]
     Incomplete,
     /// It takes more memory than one sender has.
     #[error("it takes more than {mib} MiB in memory")]

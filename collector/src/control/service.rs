@@ -95,7 +95,7 @@ impl CaptureService for Control {
             event = ?checked.capture.event,
             seconds = checked.capture.duration_ns as f64 / 1e9,
             hosts = plan.chosen.len(),
-            "capture over the fleet begins"
+            "capture over the fleet starts"
         );
         let (client, responses) = mpsc::channel(fanout::OUTBOX);
         let fanout = Fanout {

@@ -314,7 +314,7 @@ impl<'s> Session<'s> {
     fn superseded(&self) -> End {
         self.ticket
             .was_superseded(self.last_message.elapsed() < ALIVE);
-        let status = Status::aborted("another stream of this host and boot has begun");
+        let status = Status::aborted("another stream of this host and boot has started");
         self.ingest.cut(|m| &m.cut_superseded, status)
     }
 

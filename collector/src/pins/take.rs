@@ -46,7 +46,7 @@ pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Resul
     let range = pin.range.unwrap_or_default();
     if range.start_unix_ns < 0 || range.end_unix_ns < range.start_unix_ns || pin.fired_unix_ns < 0 {
         return Err(fault(
-            "its range ends before it begins, or lies before 1970",
+            "its range ends before it starts, or lies before 1970",
         ));
     }
     let facts = host_facts(hello.facts.unwrap_or_default(), metrics);

@@ -99,7 +99,7 @@ pub fn check(range: Option<agent::TimeRange>) -> Result<(), Status> {
     }
     if range.end_unix_ns != 0 && range.end_unix_ns < range.start_unix_ns {
         return Err(invalid(
-            "failed to take the time range: it ends before it begins",
+            "failed to take the time range: it ends before it starts",
         ));
     }
     Ok(())

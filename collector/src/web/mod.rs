@@ -209,7 +209,7 @@ async fn health(State(site): State<Site>) -> Response {
     } else if site.metrics.push_failing.get() != 0 {
         "the store does not take what agents push: the log says why\n"
     } else if site.metrics.survey_ended.get() != 0 {
-        "nobody looks for hosts in trouble: a restart of the collector fixes it\n"
+        "no thread looks for hosts in trouble: a restart of the collector fixes it\n"
     } else {
         return plain(StatusCode::OK, "ok\n").map(Body::from);
     };

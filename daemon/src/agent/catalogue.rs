@@ -414,7 +414,7 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
     let gauges: [(&str, &str, Pick); 4] = [
         (
             "fleetprof_recorder_times_bytes",
-            "Memory of the times of single samples, beside the flight recorder's.",
+            "Memory of the times of single samples, apart from the flight recorder's.",
             |s| s.times_bytes as u64,
         ),
         (
@@ -601,7 +601,7 @@ fn usage(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_host_cpu_ns_total",
-            "CPU time of the whole host in closed windows, as the kernel accounts it.",
+            "CPU time of the host in closed windows, as the kernel accounts it.",
             |usage| usage.host_ns,
         ),
         (
@@ -675,7 +675,7 @@ fn export(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_export_connections_total",
-            "Times a stream to the collector began.",
+            "Times a stream to the collector started.",
             Kind::Counter,
             |c| c.connections,
         ),

@@ -27,7 +27,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "captures",
-        "Captures on demand: sampling anew, beside the continuous profile.",
+        "Captures on demand: new recordings next to the continuous profile.",
     ),
     ("budget", "What the daemon may cost, and keeps to."),
     ("server", "The gRPC server that agent-ctl talks to."),
@@ -115,7 +115,7 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Live,
         doc: "stack-copy: the kernel copies the top of each user stack and the daemon unwinds it, \
-              whole stacks whatever the compiler did. frame-pointer: the kernel follows frame \
+              complete stacks whatever the compiler did. frame-pointer: the kernel follows frame \
               pointers; code compiled without them shows one to three frames. auto: stack-copy, \
               with a smaller copy or none where memory, CPUs or rights do not allow it.",
         get: |c| word(&c.unwind.mode, MODES),
@@ -407,7 +407,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 16_384),
         unit: "MiB on disk",
         reload: Reload::Live,
-        doc: "What the minutes that triggers pinned may take beside the recorder; beyond it the trigger whose \
+        doc: "What the minutes that triggers pinned may take apart from the recorder; beyond it the trigger whose \
               pins take most loses its oldest. A pin is cut at a quarter of it. A minute of a busy host takes some 100 to 600 KiB.",
         get: |c| Value::Int(c.recorder.pins_mib.into()),
         put: |c, v| put_int(&mut c.recorder.pins_mib, &v),
@@ -431,7 +431,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(0, 1024),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory for the times of single samples, beside budget_mib: about 4 bytes each, so the \
+        doc: "Memory for the times of single samples, apart from budget_mib: about 4 bytes each, so the \
               default holds the last hour of two busy CPUs and three minutes of 64. They show in a heat \
               map what happened within a second. The oldest are forgotten first. 0: none are kept.",
         get: |c| Value::Int(c.recorder.times_mib.into()),
@@ -482,7 +482,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 4096),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory of the samples of all captures together, beside budget.memory_mib. Each that begins \
+        doc: "Memory of the samples of all captures together, apart from budget.memory_mib. Each that starts \
               may use a quarter of what the others left; what has no room goes under [other], and then the \
               oldest is given up, which its result says.",
         get: |c| Value::Int(c.captures.memory_mib.into()),
@@ -493,7 +493,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 4096),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Memory of what source lines of captures are read from, beside budget.memory_mib, while a capture \
+        doc: "Memory of what source lines of captures are read from, apart from budget.memory_mib, while a capture \
               with lines runs. Debug information counts for twice its size without types, its line programs \
               for eight times theirs; a file over it has no lines, which the result says.",
         get: |c| Value::Int(c.captures.lines_mib.into()),

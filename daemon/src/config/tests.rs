@@ -438,7 +438,7 @@ fn half_a_certificate_is_refused() {
     let server = "listen: '0.0.0.0:7000', token_file: /t";
     assert_eq!(
         refused(&format!("server: {{{server}, tls: {{cert_file: /c}}}}")),
-        "`server.tls.key_file` is missing: TLS needs it beside `server.tls.cert_file` (in `a.yaml` line 1)"
+        "`server.tls.key_file` is missing: TLS needs it together with `server.tls.cert_file` (in `a.yaml` line 1)"
     );
     let message = refused(&format!(
         "server: {{{server}, tls: {{client_ca_file: /c}}}}"

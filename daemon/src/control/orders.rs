@@ -212,7 +212,7 @@ impl Pump {
     async fn begin(self, request: CaptureRequest, peer: String) {
         let capturing = Arc::clone(&self.capturing);
         let begun = spawn_blocking(move || capturing.begin(request, peer)).await;
-        let begun = begun.unwrap_or_else(|_| Err(Status::internal("the capture could not begin")));
+        let begun = begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")));
         match begun {
             Ok(messages) => {
                 self.counts.captures.inc();

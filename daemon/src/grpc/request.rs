@@ -37,7 +37,7 @@ pub(super) fn selector(matchers: Vec<agent::LabelMatcher>) -> Result<Selector, S
 /// Monotonic begin and end of a range; an absent range, begin or end leaves that side open.
 ///
 /// # Errors
-/// INVALID_ARGUMENT when it ends before it begins.
+/// INVALID_ARGUMENT when it ends before it starts.
 pub(super) fn range(
     range: Option<agent::TimeRange>,
     clock: &WallAnchor,
@@ -53,7 +53,7 @@ pub(super) fn range(
     }
     if end_unix_ns != 0 && end_unix_ns < start_unix_ns {
         return Err(invalid(
-            "failed to take the time range: it ends before it begins",
+            "failed to take the time range: it ends before it starts",
         ));
     }
     let start = if start_unix_ns == 0 {

@@ -104,7 +104,7 @@ impl AgentService for Service {
         let place = self.captures.clone().try_acquire_owned().map_err(|_| {
             let running = captures_of(&*self.host).map_or(0, |captures| captures.running());
             Status::resource_exhausted(format!(
-                "failed to start the capture: {running} captures run already, and as many wait to begin \
+                "failed to start the capture: {running} captures run already, and as many wait to start \
                  as may\nagent-ctl captures shows them"
             ))
         })?;

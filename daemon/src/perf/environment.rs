@@ -377,7 +377,7 @@ fn check_cgroups(cgroups: &Hierarchy, list: &mut Vec<Degradation>) {
             .unwrap_or(Path::new("/sys/fs/cgroup"));
         let message = format!(
             "only a part of the cgroup tree is mounted at {}: cgroups outside have names only once \
-             they are created anew",
+             they are created again",
             mount.display()
         );
         let remedy = "mount the host's /sys/fs/cgroup into the container, read-only";

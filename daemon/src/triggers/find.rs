@@ -43,7 +43,7 @@ pub enum Part {
 pub enum TargetError {
     /// Neither of the forms.
     #[error(
-        "neither `host`, nor a path that begins with `/`, nor the name of a unit such as `api.service`"
+        "neither `host`, nor a path that starts with `/`, nor the name of a unit such as `api.service`"
     )]
     Form,
     /// The root.

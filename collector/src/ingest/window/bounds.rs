@@ -26,7 +26,7 @@ pub(super) fn plausible(facts: &wire::WindowFacts, rows: &[Row]) -> Result<(), S
 pub(super) fn range(facts: &wire::WindowFacts) -> Result<TimeRange, String> {
     let start_unix_ns = facts.start_unix_ns;
     if start_unix_ns <= 0 {
-        return Err("it begins before 1970".to_owned());
+        return Err("it starts before 1970".to_owned());
     }
     if facts.duration_ns == 0 || facts.duration_ns > WINDOW_NS_MAX {
         let ns = facts.duration_ns;

@@ -27,7 +27,7 @@ pub enum Fault {
         bytes: usize,
     },
     /// The dictionary of the stream is full.
-    #[error("the dictionary has more than `{limit}` {what}: begin a new one")]
+    #[error("the dictionary has more than `{limit}` {what}: start a new one")]
     DictionaryFull {
         /// `label sets` or `stacks`.
         what: &'static str,
@@ -35,7 +35,7 @@ pub enum Fault {
         limit: usize,
     },
     /// A part of another window before the last part of the one before.
-    #[error("window `{found}` begins before the last part of window `{open}`")]
+    #[error("window `{found}` starts before the last part of window `{open}`")]
     Interleaved {
         /// The window that is not finished.
         open: u64,
@@ -43,7 +43,7 @@ pub enum Fault {
         found: u64,
     },
     /// `new_dictionary` within a window.
-    #[error("window `{sequence}` begins a new dictionary after its first part")]
+    #[error("window `{sequence}` starts a new dictionary after its first part")]
     LateDictionary {
         /// The window.
         sequence: u64,

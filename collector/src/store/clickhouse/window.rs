@@ -38,7 +38,7 @@ pub(super) fn refusal(window: &NewWindow, options: &Options, now_unix_ns: i64) -
         ));
     }
     if end <= start || end.saturating_sub(start) > WINDOW_NS_MAX {
-        return Some("it ends before it begins or is longer than an hour".to_owned());
+        return Some("it ends before it starts or is longer than an hour".to_owned());
     }
     if start > now_unix_ns.saturating_add(ns(options.future)) {
         return Some(format!(

@@ -113,7 +113,7 @@ pub enum OpenError {
     /// The directory holds partitions of another length.
     #[error(
         "failed to open `{path}`: its partitions are {found} s long and the option says {wanted} s; \
-         keep the length, or begin a new directory"
+         keep the length, or start with a new directory"
     )]
     PartitionLength {
         /// The directory.

@@ -46,7 +46,7 @@ pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Op
     } else if start < store.evicted_before.load(Ordering::Relaxed) {
         "it is older than what the disk budget of the collector (`retention.disk_gib`) has room for"
     } else if end <= start {
-        "it ends before it begins"
+        "it ends before it starts"
     } else if end.saturating_sub(start) > WINDOW_NS_MAX {
         "it is longer than an hour"
     } else if host_id.is_empty() || host_id.len() > HOST_ID_LEN_MAX {

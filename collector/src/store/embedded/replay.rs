@@ -126,7 +126,7 @@ impl EmbeddedStore {
         said.extend(recovered.not_kept.clone());
         if !said.is_empty() {
             let said = said.join("; ");
-            let text = format!("the write-ahead log was not replayed as a whole: {said}");
+            let text = format!("the write-ahead log was not replayed completely: {said}");
             self.set_trouble("replay", Some(text));
         }
     }

@@ -209,7 +209,7 @@ impl EmbeddedStore {
             for partition in self.all_partitions() {
                 let kept = partition.keep_dict();
                 kept.map_err(|error| {
-                    format!("failed to keep a dictionary beside the log: {error}")
+                    format!("failed to keep a dictionary next to the log: {error}")
                 })?;
             }
         }

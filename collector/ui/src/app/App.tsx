@@ -91,7 +91,7 @@ export function App() {
         {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
         {(state.view === 'profile' || state.view === 'cgroups') && (
           <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })}>
-            <button type="button" class="capture-button" title="Sample what is selected anew, on its hosts, with any event and rate" onClick={() => openCapture(state.query)}>
+            <button type="button" class="capture-button" title="Sample what is selected again, on its hosts, with any event and rate" onClick={() => openCapture(state.query)}>
               Capture …
             </button>
           </QueryBar>

@@ -55,7 +55,7 @@ function Details({ quality }: { quality: DataQuality }) {
   return (
     <div class="quality-details">
       <h3>What this answer is made of</h3>
-      {covered && <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to whole steps.</p>}
+      {covered && <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to full steps.</p>}
       <table>
         <tbody>
           {details(quality).map(([name, value]) => (

@@ -358,7 +358,7 @@ function Nothing({ session }: { session: Session }) {
       trouble={{
         title: none ? 'No host took part' : 'No host had a profile to give',
         detail: (session.result?.notices ?? []).join('\n'),
-        advice: none ? 'No agent that matches is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.' : 'What each host said stands beside it.',
+        advice: none ? 'No agent that matches is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.' : 'What each host said stands next to it.',
         retry: false,
         code: 'nothing',
       }}

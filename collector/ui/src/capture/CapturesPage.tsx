@@ -139,7 +139,7 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
       title: 'Profile',
       cell: (one) =>
         one.running ? (
-          <button type="button" class="small-button" disabled={ending.includes(one.id)} title="Ends it on all hosts; who began it gets what there is" onClick={() => cancel(one.id)}>
+          <button type="button" class="small-button" disabled={ending.includes(one.id)} title="Ends it on all hosts; who started it gets what there is" onClick={() => cancel(one.id)}>
             {ending.includes(one.id) ? 'Ending …' : 'End'}
           </button>
         ) : captures.find(String(one.id)) ? (

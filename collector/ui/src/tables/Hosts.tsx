@@ -130,9 +130,9 @@ function isTime(host: Host, unit: string): boolean {
 }
 
 function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: number }) {
-  if (host.windows === 0n) return <span class="soft" title="No window of it begins in this time">–</span>;
+  if (host.windows === 0n) return <span class="soft" title="None of its windows starts in this time">–</span>;
   if (!isTime(host, unit)) {
-    if (unit === '') return <span title="Its unit is not known: the host has sent nothing since the collector began">{format.compact(Number(host.weight))} ?</span>;
+    if (unit === '') return <span title="Its unit is not known: the host has sent nothing since the collector started">{format.compact(Number(host.weight))} ?</span>;
     return <span title={`This host counts ${unit.slice(0, 40)}, not CPU time`}>{`${format.compact((Number(host.weight) / rangeNs) * 1e9)} ${unit.slice(0, 40)}/s`}</span>;
   }
   const cores = Number(host.weight) / rangeNs;

@@ -23,7 +23,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_control_captures_total",
-            "Captures begun for the collector.",
+            "Captures started for the collector.",
             Kind::Counter,
             |counts| &counts.captures,
         ),

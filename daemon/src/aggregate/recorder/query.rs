@@ -301,7 +301,7 @@ impl Recorder {
     ) -> Result<Answer, QueryError> {
         let mut runner = QueryRunner::new(asked.query);
         let mut accounting = match span {
-            // Accounts are of whole windows: parts cannot be held against them.
+            // Accounts are of complete windows: parts cannot be held against them.
             Span::Parts(..) => Accounting::none(),
             Span::Time(..) | Span::Window(_) => Accounting::of_query(asked.query),
         };

@@ -222,7 +222,7 @@ async fn bad_questions_are_told_why() {
                 }),
                 ..Default::default()
             },
-            "it ends before it begins",
+            "it ends before it starts",
         ),
     ];
     for (request, reason) in cases {
