@@ -96,7 +96,7 @@ export function App() {
             </button>
           </QueryBar>
         )}
-        {typeof resolved === 'string' && <TroubleBox trouble={{ title: 'The time range is not valid', detail: '', advice: `In short: ${resolved}.`, retry: false, code: 'range' }} />}
+        {typeof resolved === 'string' && <TroubleBox trouble={{ title: 'The time range is not valid', detail: '', advice: `${resolved}.`, retry: false, code: 'range' }} />}
         {page && <Page {...page} />}
       </main>
       {capturing !== undefined && (
@@ -161,11 +161,11 @@ function Head({ state, setState, range, now, theme, onTheme, onRefresh }: HeadPr
         >
           {() => (
             <div class="menu">
-              <CopyButton title="Copy a link that shows these very samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
-                <b>Copy, with exact times</b> <span class="soft">for others to see the same</span>
+              <CopyButton title="Copy a link that shows exactly these samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
+                <b>Copy link (fixed times)</b> <span class="soft">for others to see the same</span>
               </CopyButton>
               <CopyButton title="Copy the address as it is" text={() => location.href}>
-                <b>Copy as it is</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are exact'}</span>
+                <b>Copy link {state.to.startsWith('now') ? '(relative times)' : 'as it is'}</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are fixed'}</span>
               </CopyButton>
             </div>
           )}
@@ -202,7 +202,7 @@ function CgroupsView(props: PageProps) {
   const coveredNs = useMemo(() => (time.data ? Math.min(chartOf(time.data, '', props.now()).coveredNs, (props.range.to - props.range.from) * 1e6) : 0), [time.data]);
   return (
     <>
-      <Filters state={props.state} setState={props.setState} note="what the kernel accounts for is of all stacks, and left out" />
+      <Filters state={props.state} setState={props.setState} note="coverage needs all stacks, so it is left out" />
       <QualityLine quality={asked.data?.quality} />
       <Answer asked={asked} what="the cgroups">
         {(answer) => <Cgroups answer={answer} range={props.range} coveredNs={coveredNs} state={props.state} setState={props.setState} />}

@@ -31,7 +31,7 @@ export function ComparePage(props: PageProps) {
   const resolved = spec ? resolve(spec, range.to) : rightBefore(range);
   if (typeof resolved === 'string') {
     return (
-      <TroubleBox trouble={{ title: 'The range before is not valid', detail: '', advice: `In short: ${resolved}.`, retry: false, code: 'range' }} again={() => setState({ bfrom: '', bto: '' })} />
+      <TroubleBox trouble={{ title: 'The range before is not valid', detail: '', advice: `${resolved}.`, retry: false, code: 'range' }} again={() => setState({ bfrom: '', bto: '' })} />
     );
   }
   return <Compared {...props} beforeRange={resolved} />;
@@ -122,7 +122,7 @@ function Sides(props: SidesProps) {
         <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
         <NotFiltered state={state} />
         <span class="inline">
-          Dragging sets
+          Drag on the chart to set:
           <Choice
             label="Which side dragging sets"
             value={brushes}
@@ -170,7 +170,7 @@ function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
       <div class="side-line">
         <span>{format.span(beforeRange.from, beforeRange.to)}</span>
         <button type="button" title="The same length right before the range after" onClick={() => setState({ bfrom: '', bto: '' })}>
-          Right before
+          Previous period
         </button>
         {[['1 day', 86_400_000], ['1 week', 7 * 86_400_000]].map(([label, back]) => (
           <button key={label} type="button" title={`The same time ${label} earlier`} onClick={() => setBefore(shifted(range, -Number(back) / (range.to - range.from), props.now()))}>
@@ -205,8 +205,8 @@ function Both(props: PageProps & { before: Profile; after: Profile; rates: [numb
   );
   if (before.stack.length === 0 || after.stack.length === 0) {
     return (
-      <Empty title={`No samples ${before.stack.length === 0 ? 'before' : 'after'}`}>
-        <p>There is nothing to compare with: choose another range, or another selector for that side.</p>
+      <Empty title={`No data ${before.stack.length === 0 ? 'in the baseline' : 'after'}`}>
+        <p>Choose another range, or another selector for that side.</p>
       </Empty>
     );
   }
@@ -239,18 +239,18 @@ function Both(props: PageProps & { before: Profile; after: Profile; rates: [numb
             label="What is compared"
             value={state.compare}
             of={[
-              ['share', 'Shares', 'Each side is 100 % of what was sampled'],
+              ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
               ['sum', after.unit === 'nanoseconds' ? 'Cores' : 'Per second', rates ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after` : 'Not known: no time of one side has data that can be believed'],
             ]}
             onChange={(compare) => setState({ compare })}
           />
           <Choice
-            label="Width of frames"
+            label="Width"
             value={state.width}
             of={[
-              ['both', 'Wider', 'The larger of both: what vanished keeps its place'],
-              ['before', 'Before', 'Width is before'],
-              ['after', 'After', 'Width is after; what vanished has none'],
+              ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
+              ['before', 'before', 'Width is before'],
+              ['after', 'after', 'Width is after; what is gone has none'],
             ]}
             onChange={(width) => setState({ width })}
           />

@@ -41,7 +41,7 @@ export function NotFiltered({ state }: { state: State }) {
   if (!state.filters.length) return null;
   return (
     <span class="not-filtered" title="CPU over time is summed up without looking at stacks">
-      all stacks: the frame {state.filters.length === 1 ? 'filter does' : 'filters do'} not apply to the chart
+      frame {state.filters.length === 1 ? 'filter' : 'filters'} not applied to the chart
     </span>
   );
 }

@@ -10,9 +10,9 @@ export function GroupBy({ value, labels, onChange }: Props) {
   const all = [...new Set([...labels, ...(value ? [value] : [])])];
   return (
     <label class="inline">
-      CPU by
+      Group by
       <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
-        <option value="">nothing (one line)</option>
+        <option value="">none</option>
         {all.map((label) => (
           <option key={label} value={label}>
             {label.slice(0, 40)}

@@ -38,7 +38,7 @@ export function NoSamples({ state, setState, range, now, lost }: PageProps & { l
         )}
         {!outside && (
           <button type="button" onClick={() => setState(absoluteSpec(widened(range, now())))}>
-            Twice the range
+            Zoom out 2×
           </button>
         )}
         <button type="button" onClick={() => setState({ view: 'hosts' })}>

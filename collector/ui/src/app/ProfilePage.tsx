@@ -145,7 +145,7 @@ function Stacks(props: PageProps & { profile: Profile }) {
         labels={labels}
         profile={part}
         onRecord={(text) => props.openCapture(state.query, linesDraft(text))}
-        tools={<Download subject={subject} note={pick ? 'of all of the time, not of what is picked' : undefined} />}
+        tools={<Download subject={subject} note={pick ? 'the full range, not the picked part' : undefined} />}
         table={<TopTable tree={tree} unit={unit} state={state} setState={setState} source={source} labels={pick ? labelsOf(part) : labels} pruned={pick ? 0 : prunedPart(props.profile)} />}
       />
     </Timed>

@@ -29,7 +29,7 @@ export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
   return (
     <div class="quality" aria-label="Data quality">
       <Popover
-        title="What this answer is made of and what it misses"
+        title="What this view is based on and what it misses"
         class={`plain quality-button ${bad ? 'bad' : warns ? 'warned' : ''}`}
         label={
           <>
@@ -54,7 +54,7 @@ function Details({ quality }: { quality: DataQuality }) {
   const covered = quality.covered;
   return (
     <div class="quality-details">
-      <h3>What this answer is made of</h3>
+      <h3>What this view is based on</h3>
       {covered && <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to full steps.</p>}
       <table>
         <tbody>

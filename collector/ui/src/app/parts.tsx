@@ -152,7 +152,7 @@ export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string;
         </div>
       )}
       {trouble && <TroubleBox trouble={trouble} again={asked.again} />}
-      {trouble && asked.data !== undefined && <p class="notice">Below is the answer before this question.</p>}
+      {trouble && asked.data !== undefined && <p class="notice">Showing the previous result.</p>}
       {asked.data !== undefined ? props.children(asked.data) : asked.slow ? <Skeleton /> : !asked.trouble && <div class="quiet-box" />}
     </div>
   );

@@ -149,7 +149,7 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
   return (
     <form ref={form} class="capture-form" noValidate onSubmit={submit}>
       <div class="field wide">
-        <span>Where</span>
+        <span>Targets</span>
         <SelectorInput value={draft.query} range={range} label="Selector of the capture" onChange={(query) => onDraft({ query })} onText={(query) => onDraft({ query })} />
         <p class={touched.query && problems.query ? 'wrong' : 'hint'}>{(touched.query && problems.query) || 'Hosts with samples of it in the last ten minutes; on each host what runs there. Empty: all of every host.'}</p>
       </div>
@@ -162,8 +162,8 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
         ))}
       </datalist>
       <Field {...field('duration')} label="Duration" hint="such as 500ms, 30s, 5m; at most 1h" />
-      <Field {...field('hosts')} label="Hosts at most" hint="the others are left out" numeric />
-      <Field {...field('rate')} label="Rate" hint="samples a second on each CPU; empty: as the event is best sampled" placeholder="by event" numeric />
+      <Field {...field('hosts')} label="Max hosts" hint="others are skipped" numeric />
+      <Field {...field('rate')} label="Rate" hint="Hz per CPU (default depends on the event)" placeholder="by event" numeric />
       <label class="field">
         <span>Stacks</span>
         <select name="unwind" value={draft.unwind} onChange={(event) => onDraft({ unwind: event.currentTarget.value })}>
@@ -181,11 +181,11 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
         </select>
         <p class="hint">lines where debug information is at hand</p>
       </label>
-      <Field {...field('before')} label="Before" hint="what flight recorders have of the time before, such as 5m" placeholder="nothing" />
-      {isOffCpu(draft.event) && <Field {...field('minWait')} label="Waits from" hint="shorter ones are left out, such as 1ms" placeholder="all" />}
+      <Field {...field('before')} label="Include history" hint="Add the minutes before, from each agent’s recorder, e.g. 5m" placeholder="nothing" />
+      {isOffCpu(draft.event) && <Field {...field('minWait')} label="Minimum wait" hint="shorter waits are left out, e.g. 1ms" placeholder="all" />}
       {isTracepoint(draft.event) && <Field {...field('filter')} label="Filter" hint="the kernel’s: prev_state != 0" placeholder="all" wide />}
       <Field {...field('reason')} label="Reason" hint="for the list of captures" wide />
-      <Field {...field('who')} label="Who" hint="your name, for the list; kept in this browser" />
+      <Field {...field('who')} label="Your name" hint="for the list of captures; kept in this browser" />
       <footer>
         <button type="button" onClick={onClose}>
           Close
@@ -274,22 +274,22 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
       {!session.runs && !session.trouble && !session.profile && <Nothing session={session} />}
       {asks ? (
         <footer class="asking">
-          <span role="alert">It still runs. Leaving it now throws away what there is.</span>
+          <span role="alert">Capture still running.</span>
           <button type="button" onClick={onAway}>
-            Throw away
+            Discard
           </button>
           <button type="button" onClick={() => { session.end(); onStay(); }}>
-            End now, keep what there is
+            Stop and keep
           </button>
           <button type="button" class="primary" onClick={onStay}>
-            Go on
+            Continue
           </button>
         </footer>
       ) : (
         <footer>
           {session.runs ? (
             <button type="button" class="primary" disabled={session.phase === 'ending'} onClick={() => session.end()} title="Ends it on all hosts; the profile is of what there is">
-              {session.phase === 'asking' ? 'Cancel' : session.phase === 'ending' ? 'Ending …' : 'End now, keep what there is'}
+              {session.phase === 'asking' ? 'Cancel' : session.phase === 'ending' ? 'Ending …' : 'Stop and keep'}
             </button>
           ) : (
             <>

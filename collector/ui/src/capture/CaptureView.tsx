@@ -209,7 +209,7 @@ function Files({ part, whole, pick, name, state }: { part: Profile; whole: Profi
           >
             <b>Folded stacks</b> <span class="soft">one line a stack, counts are {state.samples ? 'samples' : part.unit || 'weights'}</span>
           </button>
-          <p class="soft">{pick ? 'Of the part that is picked. ' : ''}The collector does not keep it: what is not downloaded goes with this page.</p>
+          <p class="soft">{pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with this page.</p>
         </div>
       )}
     </Popover>

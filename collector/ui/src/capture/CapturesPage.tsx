@@ -83,7 +83,7 @@ function List(props: PageProps) {
               onSort={(sort) => props.setState({ sort })}
               keyOf={(one) => String(one.id)}
               empty={
-                <Empty title={answer.captures.length ? 'No capture has this text' : 'No captures yet'}>
+                <Empty title={answer.captures.length ? 'No matching captures' : 'No captures yet'}>
                   {!answer.captures.length && <p>A capture samples one host or many for a while, with any event, and shows when each sample was taken.</p>}
                 </Empty>
               }
@@ -106,7 +106,7 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
     { key: 'started', title: 'Started', number: true, by: (one) => Number(one.startedUnixNs), cell: (one) => <span title={format.stamp(toMs(one.startedUnixNs))}>{format.ago(toMs(one.startedUnixNs), props.now())}</span> },
     {
       key: 'who',
-      title: 'Who',
+      title: 'By',
       by: who,
       cell: (one) => (
         <span class="cell-name">
@@ -132,8 +132,8 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
         </span>
       ),
     },
-    { key: 'length', title: 'Took', number: true, by: (one) => Number(one.elapsedNs), cell: (one) => format.duration(Math.round(Number(one.elapsedNs) / 1e8) * 1e8) },
-    { key: 'outcome', title: 'Outcome', by: (one) => (one.running ? 'a' : 'b'), cell: (one) => <Outcome one={one} /> },
+    { key: 'length', title: 'Duration', number: true, by: (one) => Number(one.elapsedNs), cell: (one) => format.duration(Math.round(Number(one.elapsedNs) / 1e8) * 1e8) },
+    { key: 'outcome', title: 'Result', by: (one) => (one.running ? 'a' : 'b'), cell: (one) => <Outcome one={one} /> },
     {
       key: 'tools',
       title: 'Profile',
@@ -147,7 +147,7 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
             Open
           </button>
         ) : (
-          <span class="soft" title="The page or program that began it has, or had, its profile">
+          <span class="soft" title="The page or program that started it has, or had, its profile">
             –
           </span>
         ),

@@ -58,7 +58,7 @@ export function HostLines({ session }: { session: Session }) {
             <th scope="col" class="number" title="Estimate of samples lost">
               Lost
             </th>
-            <th scope="col">Said</th>
+            <th scope="col">Message</th>
           </tr>
         </thead>
         <tbody>

@@ -109,7 +109,7 @@ export function problemsOf(draft: Draft): Problems {
 
 function numberProblem(text: string, most: number): string | undefined {
   const value = /^\d{1,9}$/.test(text.trim()) ? Number(text) : NaN;
-  return value >= 1 && value <= most ? undefined : `a whole number from 1 to ${most.toLocaleString('en')}`;
+  return value >= 1 && value <= most ? undefined : `an integer from 1 to ${most.toLocaleString('en')}`;
 }
 
 function lengthProblem(text: string, most: number, mostText: string): string | undefined {

@@ -166,14 +166,14 @@ const KEYS: readonly (readonly [string, string])[] = [
   ['Esc', 'end the search, then zoom out'],
   ['Backspace', 'zoom out to the caller'],
   ['arrows', 'caller, callee, neighbours'],
-  ['Home, 0', 'the whole width'],
+  ['Home, 0', 'the full width'],
   ['Ctrl + wheel', 'zoom around the pointer'],
   ['drag, Shift + wheel', 'move sideways'],
   ['/', 'search'],
   ['n, N', 'next match, the one before'],
   ['s', 'callers and callees of the chosen frame'],
   ['f', 'focus on the chosen frame'],
-  ['r', 'ask again'],
+  ['r', 'refresh'],
 ];
 
 /** The chosen frame and what can be done with it; without one, what colours mean. */
@@ -183,7 +183,7 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
     return (
       <div class="detail">
         <Legend diff={props.diff} state={props.state} theme={props.theme} />
-        <Popover title="Keys" class="plain soft keys" align="right" above label="Mouse and keys">
+        <Popover title="Shortcuts" class="plain soft keys" align="right" above label="Shortcuts">
           {() => (
             <dl class="keys-list">
               {KEYS.map(([key, what]) => (
@@ -206,8 +206,8 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
       </div>
       {node > 0 && (
         <div class="detail-tools">
-          <button type="button" title="Find it everywhere" onClick={() => setState({ search: `^${escapeRegex(name)}$`, regex: true })}>
-            Search
+          <button type="button" title="Highlight all frames of this function" onClick={() => setState({ search: `^${escapeRegex(name)}$`, regex: true })}>
+            Highlight all
           </button>
           <button type="button" title="Who calls it and what it calls (s)" onClick={() => setState({ fn: name })}>
             Callers &amp; callees
@@ -216,8 +216,8 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
             Focus
           </button>
           {!props.once && (
-            <button type="button" title="Let the collector leave out stacks with this function" onClick={() => setState({ filters: [...props.state.filters, { op: 'drop', regex: `^${escapeRegex(name)}$` }] })}>
-              Drop
+            <button type="button" title="Exclude stacks with this function" onClick={() => setState({ filters: [...props.state.filters, { op: 'drop', regex: `^${escapeRegex(name)}$` }] })}>
+              Exclude
             </button>
           )}
           <CopyButton title="Copy the name as it is" text={() => name}>
@@ -239,7 +239,7 @@ function Legend({ diff, state, theme }: { diff: boolean; state: State; theme: Th
         <span class="swatch" style={{ background: diffColour(-DIFF_STEPS, theme) }} /> less
         <span class="swatch" style={{ background: diffColour(0, theme) }} /> same
         <span class="swatch" style={{ background: diffColour(DIFF_STEPS, theme) }} /> more
-        <span class="swatch hatch" /> vanished
+        <span class="swatch hatch" /> gone
       </span>
     );
   }
@@ -252,7 +252,7 @@ function Legend({ diff, state, theme }: { diff: boolean; state: State; theme: Th
         </span>
       ))}
       <span>
-        <span class="swatch hatch" /> not code
+        <span class="swatch hatch" /> lost / incomplete / other
       </span>
     </span>
   );
@@ -376,7 +376,7 @@ function Tools(props: FlamePanelProps & Pick<SearchProps, 'problem' | 'waiting' 
     <div class="tools" role="toolbar" aria-label="Tools of the profile">
       <SearchBox state={state} setState={setState} problem={problem} waiting={waiting} matched={matched} />
       <Choice
-        label="Parts"
+        label="View"
         value={state.panel}
         of={[
           ['flame', 'Graph', 'The graph alone'],
@@ -387,31 +387,31 @@ function Tools(props: FlamePanelProps & Pick<SearchProps, 'problem' | 'waiting' 
       />
       {!diff && (
         <select aria-label="Colours" value={state.colours} onChange={(event) => setState({ colours: event.currentTarget.value as State['colours'] })}>
-          <option value="kind">Colour: kind</option>
-          <option value="module">Colour: module</option>
+          <option value="kind">Colour by: type</option>
+          <option value="module">Colour by: module</option>
         </select>
       )}
-      <select aria-label="Split by a label" value={state.root} title="Stand stacks under the values of a label" onChange={(event) => setState({ root: event.currentTarget.value })}>
-          <option value="">No split</option>
+      <select aria-label="Top level" value={state.root} title="Group stacks by the values of a label" onChange={(event) => setState({ root: event.currentTarget.value })}>
+          <option value="">Top level: none</option>
           {[...new Set([...props.labels, ...(state.root ? [state.root] : [])])].map((label) => (
             <option key={label} value={label}>
-              Split by {label.slice(0, 40)}
+              Top level: {label.slice(0, 40)}
             </option>
           ))}
         </select>
       <span class="group" role="group" aria-label="Shape">
-        <Toggle pressed={state.flame} title="Root at the bottom (flame), or at the top (icicle)" onChange={(flame) => setState({ flame })}>
-          Flame
+        <Toggle pressed={state.flame} title="Draw the root at the bottom (flame graph), not at the top (icicle)" onChange={(flame) => setState({ flame })}>
+          Root at bottom
         </Toggle>
         <Toggle pressed={state.collapse} title="Show a run of the same function as one frame" onChange={(collapse) => setState({ collapse })}>
-          Fold
+          Fold recursion
         </Toggle>
         <Toggle pressed={state.samples} title="Width is the number of samples, not CPU time" onChange={(samples) => setState({ samples })}>
-          Samples
+          Count samples
         </Toggle>
       </span>
       {props.tools}
-      <button type="button" title="Whole profile, no search, no focus" disabled={!state.zoom && !state.pan && !state.search && !state.focus && !state.fn && !state.callers && !state.filters.length} onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}>
+      <button type="button" title="Full profile, no search, no focus, no filters" disabled={!state.zoom && !state.pan && !state.search && !state.focus && !state.fn && !state.callers && !state.filters.length} onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}>
         Reset
       </button>
     </div>
@@ -425,14 +425,14 @@ function Narrowed({ state, setState, once }: { state: State; setState: SetState;
     <ul class="chips" aria-label="Which stacks">
       {state.focus !== '' && (
         <li class="chip">
-          only stacks with <Name text={state.focus} max={80} />
+          contains <Name text={state.focus} max={80} />
           <button type="button" aria-label="Show all stacks again" onClick={() => setState({ focus: '' })}>
             <Icon of="close" />
           </button>
         </li>
       )}
       {!once && <FilterChips state={state} setState={setState} />}
-      <li class="soft">the {once ? 'heat map' : 'chart'} is of all stacks</li>
+      <li class="soft">not applied to the {once ? 'heat map' : 'chart'}</li>
     </ul>
   );
 }

@@ -45,7 +45,7 @@ export function FrameLines({ profile, text, kind, unit, samples, withLines, onRe
   return (
     <div class="detail-lines">
       <table aria-label="Samples by source line">
-        <caption class="soft">Of this function in the whole profile shown, not of this frame alone</caption>
+        <caption class="soft">This function in the complete profile shown, not this frame alone</caption>
         <thead>
           <tr>
             <th scope="col">Line</th>

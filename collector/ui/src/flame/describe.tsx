@@ -34,7 +34,7 @@ export function sentence(node: number, of: Describing): string {
   const id = of.layout.node[node];
   if (of.compare) {
     const change = changeOf(tree, id, of.compare);
-    const state = change.appeared ? 'new' : change.vanished ? 'vanished' : moved(id, change.delta, of);
+    const state = change.appeared ? 'new' : change.vanished ? 'gone' : moved(id, change.delta, of);
     return `before ${sided(id, 0, of)}, after ${sided(id, 1, of)}, ${state}`;
   }
   const [own, total, whole] = [tree.own[0][id], tree.total[0][id], tree.total[0][0]];
@@ -118,7 +118,7 @@ export function Numbers({ node, of }: { node: number; of: Describing }) {
 function DiffNumbers({ id, of }: { id: number; of: Describing }) {
   const { tree } = of.layout;
   const change = changeOf(tree, id, of.compare ?? 'share');
-  const state = change.appeared ? 'new' : change.vanished ? 'vanished' : undefined;
+  const state = change.appeared ? 'new' : change.vanished ? 'gone' : undefined;
   return (
     <table class="tip-numbers">
       <tbody>

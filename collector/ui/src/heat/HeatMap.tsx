@@ -85,7 +85,7 @@ export function HeatMap(props: HeatMapProps) {
           class="heat-box"
           tabIndex={0}
           role="application"
-          aria-label={`Heat map of ${format.plural(moments.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter begins and ends one, Escape shows all.`}
+          aria-label={`Heat map of ${format.plural(moments.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
           onKeyDown={onKeyDown}
           onBlur={() => picking.setCursor(undefined)}
         >
@@ -198,9 +198,9 @@ function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anc
   if (!shown || !sum) {
     return (
       <p class="soft">
-        <span class="wide-only">Drag over the map, or touch the begin and the end of a range: the graph and the table below show it alone.</span>
-        <span class="narrow-only">Touch the begin and the end of a range.</span>
-        {moments.dropped > 0 && <span class="warned"> {format.plural(moments.dropped, 'sample')} of this time {moments.dropped === 1 ? 'is' : 'are'} not on the map: there was no room for {moments.dropped === 1 ? 'its' : 'their'} time.</span>}
+        <span class="wide-only">Drag to select a time span, or tap its start and its end.</span>
+        <span class="narrow-only">Tap the start and the end of a time span.</span>
+        {moments.dropped > 0 && <span class="warned"> {format.plural(moments.dropped, 'sample')} {moments.dropped === 1 ? 'has' : 'have'} no timestamp and {moments.dropped === 1 ? 'is' : 'are'} not on the map.</span>}
         {grid.beyond > 0 && <span class="warned"> {format.plural(grid.beyond, 'sample')} after the first {format.duration(grid.columns * 1e9)} {grid.beyond === 1 ? 'is' : 'are'} not on the map.</span>}
       </p>
     );
@@ -212,7 +212,7 @@ function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anc
       </b>{' '}
       <span class="soft">
         {format.duration(shown.until - shown.from)}, {format.plural(sum.count, 'sample')}, {format.weight(sum.weight, unit)}
-        {props.anchored && <span class="narrow-only">; touch its end</span>}
+        {props.anchored && <span class="narrow-only">; tap its end</span>}
       </span>
       <button type="button" title="Show all of the time (Esc)" onClick={props.onClear}>
         <Icon of="close" /> All of the time

@@ -29,8 +29,8 @@ export function HeatPanel(props: HeatMapProps & { tools?: ComponentChildren }) {
   return (
     <section class="heat-panel" aria-label="Heat map">
       <header>
-        <h3>When samples were taken</h3>
-        <span class="soft">a column is a second, its height the time within it</span>
+        <h3>Samples over time</h3>
+        <span class="soft">one column per second, top to bottom is the time within it</span>
         {props.tools}
       </header>
       {props.moments.at.length === 0 && (

@@ -35,7 +35,7 @@ export function SelectorInput(props: Props) {
         aria-autocomplete="list"
         aria-invalid={!!wrong && !place}
         aria-describedby={`${id}-note`}
-        placeholder={'all samples: write a selector such as unit="nginx.service", host=~"web.*"'}
+        placeholder={'Filter, e.g. unit="nginx.service". Empty = all hosts'}
         spellcheck={false}
         autocomplete="off"
         dir="ltr"

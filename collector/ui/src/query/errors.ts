@@ -17,15 +17,15 @@ export interface Trouble {
 }
 
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
-  [Code.InvalidArgument]: ['The question is not valid', 'Correct the selector, the pattern or the time range.', false],
+  [Code.InvalidArgument]: ['Invalid query', 'Fix the selector, pattern or time range.', false],
   [Code.ResourceExhausted]: ['The answer would be too large', 'Narrow the time range, or select fewer hosts or units.', false],
   [Code.DeadlineExceeded]: ['It took too long', 'Narrow the time range or the selection, or try again when the collector is less busy.', true],
-  [Code.Unavailable]: ['The collector cannot answer now', 'What it says is below. Try again; if it stays, see the Collector page for what is degraded.', true],
-  [Code.Unauthenticated]: ['You are not known here', 'Sign in as this collector’s operator has set it up, then load the page again.', false],
+  [Code.Unavailable]: ['The collector cannot answer now', 'What it says is below. Try again; if it stays, see Health on the Collector page.', true],
+  [Code.Unauthenticated]: ['You are not signed in', 'Sign in as this collector’s operator has set it up, then load the page again.', false],
   [Code.PermissionDenied]: ['You may not see this', 'Ask the operator of this collector for the right to.', false],
   [Code.Unimplemented]: ['This collector does not know the question', 'The page and the collector are of different versions: load the page again, or upgrade the collector.', false],
-  [Code.NotFound]: ['There is no such thing', 'It may have gone with the retention: see which time is kept on the Collector page.', false],
-  [Code.FailedPrecondition]: ['The collector cannot answer this as it is', 'See the Collector page for what is degraded.', true],
+  [Code.NotFound]: ['Not found', 'It may have expired: see Data from–to on the Collector page.', false],
+  [Code.FailedPrecondition]: ['The collector cannot answer this as it is', 'See Health on the Collector page.', true],
   [Code.DataLoss]: ['Stored data is damaged', 'See the Collector page for partitions that were set aside; a range without them still answers.', false],
   [Code.Internal]: ['The collector failed', 'Its log has the cause. Try again; if it stays, report it with what is said here.', true],
   [Code.Aborted]: ['The question was given up', 'Try again.', true],

@@ -58,13 +58,13 @@ export function notesOf(quality: DataQuality): Note[] {
   const notes: Note[] = [
     {
       text: `${format.count(hosts)}/${format.count(alive)} hosts`,
-      title: `Hosts with windows in the answer, of those that were alive in the range; ${format.plural(Number(quality.windows), 'window')}`,
+      title: `Hosts that sent data, of all hosts online in this range; ${format.plural(Number(quality.windows), 'window')}`,
       warn: hosts < alive,
     },
-    { text: `steps of ${format.duration(Number(quality.resolutionNs))}`, title: 'Length of the windows that were read; the range is widened to them', warn: false },
+    { text: `resolution ${format.duration(Number(quality.resolutionNs))}`, title: 'Length of the windows that were read; the range is widened to them', warn: false },
   ];
   if (quality.gapsTotal > 0n) {
-    notes.push({ text: `${format.plural(Number(quality.gapsTotal), 'gap')}, ${format.duration(Number(quality.gapNsTotal))}`, title: 'Time without data of hosts that were alive', warn: true });
+    notes.push({ text: `${format.plural(Number(quality.gapsTotal), 'gap')}, ${format.duration(Number(quality.gapNsTotal))}`, title: 'Time without data from hosts that were online', warn: true });
   }
   notes.push(...samplingNotes(quality));
   const pruned = Number(quality.prunedWeight);
@@ -95,8 +95,8 @@ export function samplingNotes(quality: Pick<DataQuality, 'sampling' | 'coverage'
       if (value > 0n && of > 0) notes.push({ text: `${text} ${format.percent(Number(value) / of)}`, title, warn: Number(value) / of > from, bad: Number(value) / of >= bad });
     };
     part('lost', sampling.lostSamples, taken + Number(sampling.lostSamples), WARN_FROM.lost, 'Samples lost before their stack was seen, an estimate: they stand under [lost]', MOSTLY);
-    part('truncated', sampling.truncated, taken, WARN_FROM.truncated, 'Samples whose callers are not all known: they stand under [truncated]');
-    part('unnamed', sampling.unnamed, taken, WARN_FROM.unnamed, 'Samples whose leaf frame has no symbol');
+    part('incomplete stacks', sampling.truncated, taken, WARN_FROM.truncated, 'Samples whose callers are not all known: they stand under [truncated]');
+    part('unsymbolized', sampling.unnamed, taken, WARN_FROM.unnamed, 'Samples whose leaf frame has no symbol');
     part('folded', sampling.folded, taken, WARN_FROM.folded, 'Samples put under [other] because a bound was reached');
   }
   const fraction = coverageOf(coverage);
@@ -110,27 +110,27 @@ export function details(quality: DataQuality): [name: string, value: string][] {
   const rows: [string, string][] = [
     ['Samples', format.count(Number(quality.totalCount))],
     ['Weight', format.weight(Number(quality.totalWeight), unit)],
-    ['Windows of hosts', format.count(Number(quality.windows))],
+    ['Host windows', format.count(Number(quality.windows))],
   ];
   if (sampling) {
     const names: [string, bigint][] = [
-      ['Taken', sampling.taken],
-      ['Idle, left out on purpose', sampling.idle],
-      ['Lost, estimated samples', sampling.lostSamples],
-      ['Lost records', sampling.lost],
-      ['Lost while the agent came late', sampling.lostLate],
+      ['Samples taken', sampling.taken],
+      ['Idle samples (excluded)', sampling.idle],
+      ['Samples lost (estimate)', sampling.lostSamples],
+      ['Kernel records lost', sampling.lost],
+      ['Lost because the agent fell behind', sampling.lostLate],
       ['Throttle events', sampling.throttled],
-      ['Truncated stacks', sampling.truncated],
-      ['Of those by the depth limit', sampling.depthLimit],
-      ['Without a symbol at the leaf', sampling.unnamed],
-      ['Folded under [other]', sampling.folded],
+      ['Incomplete stacks', sampling.truncated],
+      ['… cut at the depth limit', sampling.depthLimit],
+      ['Leaf not symbolized', sampling.unnamed],
+      ['Grouped as [other]', sampling.folded],
       ['Damaged records, skipped', sampling.malformed],
       ['Taken at a lowered rate', sampling.reduced],
     ];
     for (const [name, value] of names) rows.push([name, format.count(Number(value))]);
   }
   if (coverage && coverage.expectedNs > 0n) {
-    rows.push(['Accounted by the kernel', format.duration(Number(coverage.expectedNs))], ['Of it taken', format.duration(Number(coverage.takenNs))], ['Of it not measured but estimated', format.duration(Number(coverage.estimatedNs))], ['Windows without accounting', format.count(Number(coverage.windowsUnmeasured))]);
+    rows.push(['Accounted by the kernel', format.duration(Number(coverage.expectedNs))], ['… sampled', format.duration(Number(coverage.takenNs))], ['… estimated, not measured', format.duration(Number(coverage.estimatedNs))], ['Windows without accounting', format.count(Number(coverage.windowsUnmeasured))]);
   }
   return rows;
 }

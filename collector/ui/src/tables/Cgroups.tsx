@@ -35,11 +35,11 @@ export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
     <section class="page" aria-label="Containers and services">
       <header class="page-head">
         <h2>Containers and services</h2>
-        <span class="soft">{format.plural(answer.cgroups.length, 'cgroup')}, paths of all selected hosts added up</span>
+        <span class="soft">{format.plural(answer.cgroups.length, 'cgroup')}, summed over hosts</span>
         <input type="search" class="filter" placeholder="Filter by path, unit, container or pod" aria-label="Filter cgroups" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
       </header>
       {!rows.length ? (
-        <Empty title={answer.cgroups.length ? 'No cgroup has this text' : 'No samples in this selection'} />
+        <Empty title={answer.cgroups.length ? 'No matching cgroups' : 'No samples in this selection'} />
       ) : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of cgroups">
           <table class="rows tree">

@@ -35,14 +35,14 @@ export function Collector({ answer, state, setState }: { answer: StatusResponse;
         </dd>
         <dt>On disk</dt>
         <dd>{most > 0 ? <Bar fraction={used / most} tone={used > 0.95 * most ? 'bad' : ''}>{`${format.bytes(used)} of ${format.bytes(most)}`}</Bar> : format.bytes(used)}</dd>
-        <dt>Kept</dt>
+        <dt>Data from–to</dt>
         <dd>{kept && kept.endUnixNs > kept.startUnixNs ? `${format.span(toMs(kept.startUnixNs), toMs(kept.endUnixNs))} (${format.duration(Number(kept.endUnixNs - kept.startUnixNs))})` : 'nothing yet'}</dd>
         <dt>Agents connected</dt>
         <dd>{format.count(Number(answer.streams))}</dd>
       </dl>
-      <h3>What is degraded</h3>
+      <h3>Health</h3>
       {!answer.degradations.length ? (
-        <p class="soft">Nothing.</p>
+        <p class="soft">OK</p>
       ) : (
         <ul class="degradations">
           {answer.degradations.map((one, at) => (

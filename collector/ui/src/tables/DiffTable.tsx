@@ -71,7 +71,7 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
     {
       key: 'sure',
       title: !sure ? 'Sampling error only' : cores ? 'Share significant' : 'Significant',
-      hint: `${cores ? 'Of the share: ' : ''}${sure ? `${SPREAD} Of the rows marked, at most one in twenty is chance.` : SAMPLING}`,
+      hint: `${cores ? 'For the share: ' : ''}${sure ? `${SPREAD} At most one in twenty of the marked rows is chance.` : SAMPLING}`,
       by: (row) => (row.significant ? 'a' : 'b'),
       cell: (row) => <span class={row.significant ? 'sure' : 'soft'}>{row.significant ? (sure ? 'yes' : 'beyond it') : sure ? 'within noise' : 'within it'}</span>,
     },
@@ -85,7 +85,7 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
             <Name text={row.name} max={160} />
           </button>
           {row.appeared && <span class="badge more-than">new</span>}
-          {row.vanished && <span class="badge less-than">vanished</span>}
+          {row.vanished && <span class="badge less-than">gone</span>}
           {row.module !== '' && <Module path={row.module} />}
           <button type="button" class="plain square-small" title="Callers and callees" aria-label="Callers and callees" onClick={() => setState({ fn: row.name })}>
             ⇅
@@ -120,13 +120,13 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
           keyOf={(row) => `${row.kind} ${row.module} ${row.name}`}
           rowClass={(row) => (row.significant ? '' : 'unsure')}
           leftOut={Number(answer.rowsLeftOut)}
-          empty={<Empty title={answer.rows.length ? 'No row has this text' : 'No difference'} />}
+          empty={<Empty title={answer.rows.length ? 'No matching rows' : 'No difference'} />}
         />
         {apart.length > 0 && (
-          <ul class="apart" aria-label="Not code">
+          <ul class="apart" aria-label="Lost, incomplete and other">
             {apart.map((row) => (
               <li key={row.name}>
-                <Name text={row.name} max={60} /> <span class="soft">(not code)</span> {shown(share(row)[0])} → {shown(share(row)[1])}
+                <Name text={row.name} max={60} /> <span class="soft">(lost / incomplete / other)</span> {shown(share(row)[0])} → {shown(share(row)[1])}
               </li>
             ))}
           </ul>

@@ -73,7 +73,7 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
           keyOf={(host) => `${host.hostId} ${host.bootId}`}
           rowClass={(host) => (severityOf(host) === 2 ? 'blind' : host.connected ? '' : 'away')}
           empty={
-            <Empty title={answer.hosts.length ? 'No host has this text' : 'No host has pushed anything yet'}>
+            <Empty title={answer.hosts.length ? 'No matching hosts' : 'No host has pushed anything yet'}>
               {!answer.hosts.length && <p>Start an agent with `fleetprofd --collector HOST:PORT`; it is here after its first window of ten seconds.</p>}
             </Empty>
           }

@@ -51,10 +51,10 @@ export function TopTable(props: Props) {
     <section class="top" aria-label="Table">
       <div class="tools">
         <label class="inline">
-          Table of
+          Top
           <select value={state.rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
-            {'subject' in props.source && <option value="exact">functions, as summed by the collector</option>}
+            {'subject' in props.source && <option value="exact">functions (exact)</option>}
             <option value="module">modules</option>
             {[...new Set([...props.labels, ...(BUILT_IN.includes(state.rows) ? [] : [state.rows])])].map((label) => (
               <option key={label} value={label}>
@@ -109,9 +109,9 @@ function Functions(props: Props) {
       <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={state.samples} />
       {props.pruned > 0 && (
         <p class="more">
-          {format.percent(props.pruned)} of the weight was cut to callers to keep the graph small, and counts as theirs here.{' '}
+          {format.percent(props.pruned)} of CPU time sits in frames too small to draw; it is counted in their callers.{' '}
           <button type="button" class="plain link" onClick={() => setState({ rows: 'exact' })}>
-            Sums of the collector
+            Show exact totals
           </button>
         </p>
       )}
@@ -210,7 +210,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       keyOf={(row) => row.key}
       leftOut={props.leftOut}
       empty={
-        <Empty title={rows.length ? 'No row has this text' : 'No rows'}>
+        <Empty title={rows.length ? 'No matching rows' : 'No rows'}>
           {rows.length > 0 && (
             <button type="button" onClick={() => setState({ filter: '' })}>
               <Icon of="close" /> Clear the filter

@@ -21,7 +21,7 @@ export function TimePicker(props: Props) {
   const move = (to: Range) => props.onRange(absoluteSpec(to));
   return (
     <div class="time" role="group" aria-label="Time range">
-      <button type="button" class="square" title="Earlier by half the range" aria-label="Earlier" disabled={!range} onClick={() => range && move(shifted(range, -0.5, props.now()))}>
+      <button type="button" class="square" title="Back half the range" aria-label="Earlier" disabled={!range} onClick={() => range && move(shifted(range, -0.5, props.now()))}>
         <Icon of="left" />
       </button>
       <Popover
@@ -36,16 +36,16 @@ export function TimePicker(props: Props) {
       >
         {(close) => <RangePanel {...props} close={close} />}
       </Popover>
-      <button type="button" class="square" title="Later by half the range" aria-label="Later" disabled={!range || spec.to === 'now'} onClick={() => range && move(shifted(range, 0.5, props.now()))}>
+      <button type="button" class="square" title="Forward half the range" aria-label="Later" disabled={!range || spec.to === 'now'} onClick={() => range && move(shifted(range, 0.5, props.now()))}>
         <Icon of="right" />
       </button>
-      <button type="button" class="square" title="Twice the range" aria-label="Zoom out" disabled={!range} onClick={() => range && move(widened(range, props.now()))}>
+      <button type="button" class="square" title="Zoom out 2×" aria-label="Zoom out" disabled={!range} onClick={() => range && move(widened(range, props.now()))}>
         <Icon of="out" />
       </button>
-      <Toggle class="live" pressed={props.live} title="Ask again with every window of ten seconds" onChange={props.onLive}>
+      <Toggle class="live" pressed={props.live} title="Auto-refresh every 10 s" onChange={props.onLive}>
         <span class="dot" /> Live
       </Toggle>
-      <button type="button" class="square" title="Ask again (r)" aria-label="Refresh" onClick={props.onRefresh}>
+      <button type="button" class="square" title="Refresh (r)" aria-label="Refresh" onClick={props.onRefresh}>
         <Icon of="refresh" />
       </button>
     </div>
@@ -78,7 +78,7 @@ function RangePanel(props: Props & { close: () => void }) {
           <input value={to} spellcheck={false} autocomplete="off" aria-invalid={!!wrong} onInput={(event) => setTo(event.currentTarget.value)} />
         </label>
         <p class={wrong ? 'wrong' : 'hint'} aria-live="polite">
-          {wrong ?? 'Local time; or `now-90m`, or ISO 8601 with a zone.'}
+          {wrong ?? 'Local time, relative (now-90m) or ISO 8601'}
         </p>
         <button type="submit" class="primary" disabled={!!wrong}>
           Apply

@@ -72,10 +72,10 @@ export function isRelative(text: string): boolean {
 export function resolve(spec: Spec, nowMs: number): Range | string {
   const from = instant(spec.from, nowMs);
   const to = instant(spec.to, nowMs);
-  const forms = 'write `now-1h`, `now`, or a date such as `2026-11-21 22:00`';
-  if (from === undefined) return `the start of the range is not a time: ${forms}`;
-  if (to === undefined) return `the end of the range is not a time: ${forms}`;
-  if (from >= to) return 'the range ends before it begins: swap the two times';
+  const forms = 'Try now-1h or 2026-11-21 22:00';
+  if (from === undefined) return `"From" is not a valid time. ${forms}`;
+  if (to === undefined) return `"To" is not a valid time. ${forms}`;
+  if (from >= to) return 'The range ends before it starts: swap the two times';
   return { from, to };
 }
 

@@ -62,7 +62,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await start(page);
     const said = async (name: string) => page.locator(`#capture-${name}-note`).textContent();
     expect(await said('duration')).toBe('at most 1 h');
-    expect(await said('rate')).toBe('a whole number from 1 to 9,999');
+    expect(await said('rate')).toBe('an integer from 1 to 9,999');
     expect(await said('event')).toBe('write `tracepoint:CATEGORY:NAME`');
     expect(await page.locator('dialog .field .wrong').first().textContent()).toContain('at character 6');
     expect(await page.evaluate(() => document.activeElement?.closest('.selector') !== null)).toBe(true);
@@ -70,7 +70,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await site.shot(page, 'capture-mistakes');
     await page.locator('dialog .selector input').fill('');
     await page.locator('dialog [name=rate]').fill('99');
-    expect(await said('rate')).toContain('samples a second');
+    expect(await said('rate')).toContain('Hz per CPU');
   });
 
   test('the selector completes, and Escape closes the completions before the dialog', async () => {
@@ -98,7 +98,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     expect(await page.locator('dialog .host-lines tbody tr').count()).toBe(11);
     await page.waitForFunction(() => Number(document.querySelector<HTMLProgressElement>('dialog progress')?.value) > 0);
     await site.shot(page, 'capture-running');
-    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.getByRole('button', { name: 'Stop and keep' }).click();
     await page.waitForSelector('.capture-view');
     expect(param(page, 'view')).toBe('captures');
     expect(await page.locator('.capture-hosts strong').textContent()).toContain('11 of 11 hosts answered');
@@ -113,7 +113,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await dialog(page, { duration: '10m' });
     await start(page);
     await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
-    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.getByRole('button', { name: 'Stop and keep' }).click();
     await page.waitForSelector('.capture-view');
     await drawn(page);
     expect(await page.locator('.capture-hosts').textContent()).toContain('11 ended early');
@@ -127,13 +127,13 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await start(page);
     await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
     await page.keyboard.press('Escape');
-    await page.getByText('It still runs.').waitFor();
+    await page.getByText('Capture still running.').waitFor();
     await site.shot(page, 'capture-asking');
-    await page.getByRole('button', { name: 'Go on' }).click();
+    await page.getByRole('button', { name: 'Continue' }).click();
     expect(await page.locator('dialog .host-lines').count()).toBe(1);
     const left = site.mock?.captures.left ?? 0;
     await page.getByRole('button', { name: 'Close', exact: true }).first().click();
-    await page.getByRole('button', { name: 'Throw away' }).click();
+    await page.getByRole('button', { name: 'Discard' }).click();
     await page.waitForSelector('dialog', { state: 'detached' });
     await expect.poll(() => site.mock?.captures.left ?? 0).toBe(left + 1);
     expect(await page.locator('.capture-view').count()).toBe(0);
@@ -212,7 +212,7 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     await page.locator('.top tbody .cell-name', { hasText: 'batch-1' }).waitFor();
     await page.locator('.top select').selectOption('module');
     await page.locator('.top tbody .cell-name', { hasText: 'nginx' }).first().waitFor();
-    await page.getByLabel('Split by a label').selectOption('host');
+    await page.getByLabel('Top level').selectOption('host');
     await page.waitForFunction(() => location.hash.includes('root=host'));
     expect(site.mock?.calls.get('top') ?? 0).toBe(calls);
   });
@@ -229,7 +229,7 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     await dialog(page, { duration: '10m', hosts: '5' });
     await start(page);
     await page.getByText('13 hosts match; 6 left out, because at most 5 hosts were asked for; 2 not asked, because their agents are not connected for captures: old-1, <script>').waitFor();
-    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.getByRole('button', { name: 'Stop and keep' }).click();
     await page.waitForSelector('.capture-view');
     expect(await page.locator('.capture-notices').textContent()).toContain('6 hosts match beyond the limit of 5');
     expect(await pwned(page)).toBeUndefined();
@@ -272,7 +272,7 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     });
     console.log(`longest frame beside 1,000 hosts that tell their progress: ${Math.round(longest)} ms`);
     expect(await page.locator('dialog .host-lines tbody tr').count()).toBe(100);
-    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.getByRole('button', { name: 'Stop and keep' }).click();
     await page.waitForSelector('.capture-view');
     expect(await page.locator('.capture-hosts strong').textContent()).toContain('1,000 of 1,000 hosts');
   });

@@ -142,7 +142,7 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     const [one, other] = [await place(page, BURST.at), await place(page, BURST.at + BURST.long - 20)];
     await page.touchscreen.tap(one.x, one.y);
     await expect.poll(() => picked(page)).toBe(`${cellOf(BURST.at)}-${cellOf(BURST.at) + 1}`);
-    await page.getByText('touch its end').waitFor();
+    await page.getByText('tap its end').waitFor();
     await page.touchscreen.tap(other.x, other.y);
     await expect.poll(() => picked(page)).toBe(`${cellOf(BURST.at)}-${cellOf(BURST.at + BURST.long - 20) + 1}`);
     await site.shot(page, 'phone-heat');

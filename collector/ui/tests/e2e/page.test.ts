@@ -60,7 +60,7 @@ describe('the profile', () => {
   test('frame filters are told where they do not apply, and follow to the containers', async () => {
     const page = await site.open(`frame=${encodeURIComponent('drop:^nothing_has_this$')}`);
     await drawn(page);
-    expect(await page.locator('.chart-panel').textContent()).toContain('the frame filter does not apply to the chart');
+    expect(await page.locator('.chart-panel').textContent()).toContain('frame filter not applied to the chart');
     await page.getByRole('link', { name: 'Containers' }).click();
     await page.waitForSelector('.tree tbody tr');
     await page.getByText('without').first().waitFor();
@@ -167,13 +167,13 @@ describe('the profile', () => {
     await page.waitForSelector('.crumbs');
     await page.getByLabel('Search functions and modules').fill('a');
     await page.getByLabel('Colours').selectOption('module');
-    await page.getByRole('button', { name: 'Flame', exact: true }).click();
+    await page.getByRole('button', { name: 'Root at bottom', exact: true }).click();
     await page.waitForFunction(() => /flame=1/.test(location.hash) && /colours=module/.test(location.hash) && /search=a/.test(location.hash));
     const other = await site.open(new URL(page.url()).hash.slice(1));
     await drawn(other);
     await settled(other);
     for (const seen of ['.crumbs', '.search output']) expect(await other.locator(seen).textContent()).toBe(await page.locator(seen).textContent());
-    expect(await other.getByRole('button', { name: 'Flame', exact: true }).getAttribute('aria-pressed')).toBe('true');
+    expect(await other.getByRole('button', { name: 'Root at bottom', exact: true }).getAttribute('aria-pressed')).toBe('true');
     expect(await other.locator('.flame-box canvas').getAttribute('data-zoomed')).toBe(await page.locator('.flame-box canvas').getAttribute('data-zoomed'));
   });
 

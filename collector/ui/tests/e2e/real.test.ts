@@ -74,7 +74,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
     await drawn(page);
     await page.waitForSelector('.top tbody tr');
     const badge = (name: string) => page.locator('.top tbody tr', { hasText: name }).locator('.badge').textContent();
-    expect(await badge('crc32')).toBe('vanished');
+    expect(await badge('crc32')).toBe('gone');
     expect(await badge('xxhash')).toBe('new');
     await site.shot(page, 'real-compare');
   });
@@ -159,7 +159,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
         await drawn(page);
         await start(page, '10m');
         await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
-        await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+        await page.getByRole('button', { name: 'Stop and keep' }).click();
         await page.waitForSelector('.capture-view');
         await drawn(page);
         expect(await page.locator('.capture-hosts strong').textContent()).toContain('1 of 1 host answered');

@@ -53,7 +53,7 @@ test('every code has a sentence; what was given up has none', () => {
 test('what is missing is told of, and warned of from a bound on', () => {
   const notes = notesOf(create(DataQualitySchema, { hosts: 2n, hostsAlive: 3n, totalWeight: 100n, prunedWeight: 5n, sampling: { taken: 1000n, lostSamples: 1n, truncated: 200n }, coverage: { expectedNs: 100n, takenNs: 90n }, damaged: ['p'], totalCount: 200n, namedLater: [{ source: 'upload', count: 50n }] }));
   const said = Object.fromEntries(notes.map((note) => [note.text, note.warn]));
-  expect(said).toMatchObject({ '2/3 hosts': true, 'lost 0.10 %': false, 'truncated 20.0 %': true, 'coverage 90.0 %': true, '5.0 % pruned': true, '1 partition set aside': true, '25.0 % named by upload': false });
+  expect(said).toMatchObject({ '2/3 hosts': true, 'lost 0.10 %': false, 'incomplete stacks 20.0 %': true, 'coverage 90.0 %': true, '5.0 % pruned': true, '1 partition set aside': true, '25.0 % named by upload': false });
 });
 
 test('sums that were cut are said before anything else', () => {
