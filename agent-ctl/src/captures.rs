@@ -104,7 +104,7 @@ fn show(out: &Out, captures: &[CaptureInfo], clock: &Clock) -> String {
 
 fn table(captures: &[CaptureInfo], clock: &Clock) -> Table {
     let mut table = Table::new(&[
-        ">ID", "STATE", "BEGAN", ">LASTED", "EVENT", ">SAMPLES", "WHO", "TARGET",
+        ">ID", "STATE", "STARTED", ">DURATION", "EVENT", ">SAMPLES", "WHO", "TARGET",
     ]);
     for capture in captures {
         let request = capture.request.clone().unwrap_or_default();
@@ -124,7 +124,7 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> Table {
             fit(&clean(&target(&request.matchers)), TARGET_CELLS).into_owned(),
         ]);
     }
-    table.sparing(&["WHO", "LASTED", "BEGAN", "EVENT", "SAMPLES"])
+    table.sparing(&["WHO", "DURATION", "STARTED", "EVENT", "SAMPLES"])
 }
 
 /// The event of a request; where it names none, that of an agent.

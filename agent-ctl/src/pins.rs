@@ -269,7 +269,7 @@ async fn list(out: &Out, place: &mut Place, clock: &Clock, args: &Args) -> Resul
         return Ok(exit::OK);
     }
     if pins.is_empty() {
-        note!("agent-ctl: no minutes are pinned: no trigger has fired, or there is none");
+        note!("agent-ctl: no pins: no trigger has fired, or none is configured");
         return Ok(exit::OK);
     }
     out.write(&table(&pins, clock).show(out))?;

@@ -79,7 +79,7 @@ fn name(runtime: &str) -> &str {
         "luajit" => "LuaJIT",
         "wasmtime" => "wasmtime",
         "cpython" => "Python",
-        "" => "not looked at yet",
+        "" => "not inspected yet",
         _ => "not known",
     }
 }

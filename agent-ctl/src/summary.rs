@@ -258,10 +258,10 @@ pub fn missing(quality: &Quality) -> String {
         // It is counted for the whole host, whatever was selected of it.
         parts.push(match reduced > taken {
             true => format!(
-                "{} of the host's taken by a reduced budget",
+                "{} of the host's taken at reduced quality (CPU budget)",
                 units::count(reduced)
             ),
-            false => format!("taken by a reduced budget {}", share(reduced)),
+            false => format!("taken at reduced quality (CPU budget) {}", share(reduced)),
         });
     }
     if throttled > 0 {

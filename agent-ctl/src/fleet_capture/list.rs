@@ -56,7 +56,7 @@ pub async fn print(out: &Out, connection: &Connection, peer: &Peer, json: bool) 
 
 fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
     let mut table = Table::new(&[
-        ">ID", "STARTED", ">TOOK", "STATE", ">HOSTS", "EVENT", "WHO", "WHAT",
+        ">ID", "STARTED", ">DURATION", "STATE", ">HOSTS", "EVENT", "WHO", "WHAT",
     ]);
     for info in captures {
         let row = Row::of(info);
@@ -72,7 +72,7 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
             row.what(),
         ]);
     }
-    table.sparing(&["WHO", "TOOK", "STARTED", "EVENT", "HOSTS"])
+    table.sparing(&["WHO", "DURATION", "STARTED", "EVENT", "HOSTS"])
 }
 
 #[derive(Serialize)]

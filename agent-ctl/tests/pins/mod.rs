@@ -23,7 +23,7 @@ fn pins_as_a_table() {
     );
     let ended = ask(&empty(), &["pins"]);
     assert_eq!((ended.code, ended.out.as_str()), (0, ""));
-    assert!(ended.err.contains("no minutes are pinned"), "{}", ended.err);
+    assert!(ended.err.contains("no pins"), "{}", ended.err);
 }
 
 #[test]
