@@ -692,7 +692,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         path: "collector.labels",
-        kind: Kind::Labels(32, OWN_LABELS),
+        kind: Kind::Labels(16, OWN_LABELS),
         unit: "",
         reload: Reload::Live,
         doc: "Labels that all samples of this host get at the collector: {region: eu, cluster: a}.",
