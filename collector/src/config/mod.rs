@@ -111,7 +111,7 @@ impl Configuration for Config {
         let url = &self.clickhouse.url;
         if !url.starts_with("http://") && !url.starts_with("https://") {
             let url = config::shown(url);
-            let message = format!("is `{url}`: it must begin with http:// or https://");
+            let message = format!("is `{url}`: it must start with http:// or https://");
             conflict("clickhouse.url", message);
         }
         found

@@ -293,7 +293,7 @@ async fn what_a_host_sends_wrong_costs_its_own_part_alone() {
         (
             Does::Stops,
             HostState::Failed,
-            "before its profile was whole",
+            "before its profile was complete",
         ),
         (Does::Floods, HostState::Failed, "larger than"),
         (

@@ -554,7 +554,7 @@ async fn what_makes_no_sense_is_refused_with_the_reason() {
         }),
         ..wire::Selection::default()
     };
-    check(Some(backwards), &[], "ends before it begins").await;
+    check(Some(backwards), &[], "ends before it starts").await;
     let many = wire::Selection {
         matchers: vec![agent::LabelMatcher::default(); 65],
         ..wire::Selection::default()

@@ -193,12 +193,12 @@ fn check(options: &Options) -> Result<(), OpenError> {
         );
     }
     if name.starts_with(|c: char| c.is_ascii_digit()) {
-        return wrong("clickhouse.database", "it must not begin with a digit");
+        return wrong("clickhouse.database", "it must not start with a digit");
     }
     if !options.url.starts_with("http://") && !options.url.starts_with("https://") {
         return wrong(
             "clickhouse.url",
-            "it must begin with `http://` or `https://`",
+            "it must start with `http://` or `https://`",
         );
     }
     if options.url.contains(['?', '#', '@']) {
