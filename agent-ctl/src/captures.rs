@@ -104,7 +104,14 @@ fn show(out: &Out, captures: &[CaptureInfo], clock: &Clock) -> String {
 
 fn table(captures: &[CaptureInfo], clock: &Clock) -> Table {
     let mut table = Table::new(&[
-        ">ID", "STATE", "STARTED", ">DURATION", "EVENT", ">SAMPLES", "WHO", "TARGET",
+        ">ID",
+        "STATE",
+        "STARTED",
+        ">DURATION",
+        "EVENT",
+        ">SAMPLES",
+        "WHO",
+        "TARGET",
     ]);
     for capture in captures {
         let request = capture.request.clone().unwrap_or_default();

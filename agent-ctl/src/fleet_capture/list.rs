@@ -56,7 +56,14 @@ pub async fn print(out: &Out, connection: &Connection, peer: &Peer, json: bool) 
 
 fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
     let mut table = Table::new(&[
-        ">ID", "STARTED", ">DURATION", "STATE", ">HOSTS", "EVENT", "WHO", "WHAT",
+        ">ID",
+        "STARTED",
+        ">DURATION",
+        "STATE",
+        ">HOSTS",
+        "EVENT",
+        "WHO",
+        "WHAT",
     ]);
     for info in captures {
         let row = Row::of(info);

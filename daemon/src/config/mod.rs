@@ -143,7 +143,10 @@ impl Config {
                 ("server.tls.key_file", &tls.key_file, "server.tls.cert_file"),
             ] {
                 if path.as_os_str().is_empty() {
-                    return conflict(key, format!("is missing: TLS needs it together with `{other}`"));
+                    return conflict(
+                        key,
+                        format!("is missing: TLS needs it together with `{other}`"),
+                    );
                 }
             }
         }

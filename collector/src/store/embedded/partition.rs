@@ -367,7 +367,9 @@ impl Partition {
             && let Err(damage) = kept.load(dict)
         {
             let path = self.path.display();
-            tracing::warn!("the log's copy of the dictionary of `{path}` is started again: {damage}");
+            tracing::warn!(
+                "the log's copy of the dictionary of `{path}` is started again: {damage}"
+            );
             *kept = DictLog::create(&self.log, self.ids())?;
         }
         Ok(kept.marks())
