@@ -1,4 +1,5 @@
-//! What the daemon costs and how true its profiles are, compared with named peers on the same seconds.
+//! What the daemon costs and how true its profiles are, compared with named peers on the same
+//! seconds.
 //!
 //! One file or folder a bench: it has its arguments, measures, and prints. Numbers inform; they never
 //! decide a pass. Everything started here ends with the command.
@@ -59,7 +60,8 @@ struct Cli {
 /// The benches. A new one is a module with `Args` and `run`, and a line here and in [`main`].
 #[derive(Subcommand)]
 enum Command {
-    /// CPU, wake-ups, memory and complete stacks of the daemon on a mixed load, next to other profilers
+    /// CPU, wake-ups, memory and complete stacks of the daemon on a mixed load, next to other
+    /// profilers
     Overhead(overhead::Args),
     /// Measured shares next to true ones, stacks next to perf's, totals next to cpu.stat
     Accuracy(accuracy::Args),
@@ -78,11 +80,14 @@ enum Command {
         #[arg(long, default_value_t = 99)]
         rate_hz: u32,
     },
-    /// What a capture of waits costs threads that switch 100,000 times a second, next to perf's; needs root
+    /// What a capture of waits costs threads that switch 100,000 times a second, next to perf's;
+    /// needs root
     Offcpu(offcpu::Args),
-    /// Node, Java, PHP, Erlang, Python, C and Rust at once: complete stacks and named frames, next to perf's
+    /// Node, Java, PHP, Erlang, Python, C and Rust at once: complete stacks and named frames, next
+    /// to perf's
     Runtimes(runtimes::Args),
-    /// Ordinary programs in twenty languages, from their first sample on, next to perf's; needs root
+    /// Ordinary programs in twenty languages, from their first sample on, next to perf's; needs
+    /// root
     Zoo(zoo::Args),
     /// Unwind rows derived from instructions, compared with those that compilers wrote
     Derive(derive::Args),

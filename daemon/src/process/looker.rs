@@ -179,10 +179,10 @@ fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
         .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
 }
 
-/// Reads a byte of each page of a hole that was never there, and of the same place of other threads'
-/// stacks, which run the same code, as far as that takes no time. May block for ever. Only of private
-/// memory that no file backs, and not of what was swapped out: elsewhere more than a page of zeros
-/// might come.
+/// Reads a byte of each page of a hole that was never there, and of the same place of other
+/// threads' stacks, which run the same code, as far as that takes no time. May block for ever. Only
+/// of private memory that no file backs, and not of what was swapped out: elsewhere more than a
+/// page of zeros might come.
 fn touch(hole: Hole) -> Result<(), Failure> {
     let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));

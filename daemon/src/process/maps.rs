@@ -76,9 +76,9 @@ pub fn files(from: impl BufRead, mut each: impl FnMut(Map, bool)) {
     });
 }
 
-/// The process's own memory that it may read and write: the mapping that holds an address, and at most
-/// `max` others of its size, those that follow it first, as the stacks of threads are. None when the
-/// address is in no such mapping.
+/// The process's own memory that it may read and write: the mapping that holds an address, and at
+/// most `max` others of its size, those that follow it first, as the stacks of threads are. None
+/// when the address is in no such mapping.
 pub fn alike(from: impl BufRead, address: u64, max: usize) -> Vec<Range<u64>> {
     let mut own: Vec<Range<u64>> = Vec::new();
     each_line(from, |line| {

@@ -5,8 +5,8 @@
 use crate::time::Mono;
 use std::time::Duration;
 
-/// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a window
-/// is noticed.
+/// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a
+/// window is noticed.
 pub const TICK: Duration = Duration::from_secs(1);
 
 /// The same for [`FRESH`] after files were met that were never met before: programs that end soon
