@@ -102,7 +102,7 @@ impl Collector {
 
     /// What it answers over HTTP, head included; empty when it does not.
     pub fn get(&self, path: &str) -> String {
-        crate::http::ask(&self.options.http(), path).unwrap_or_default()
+        crate::http::ask(&self.options.http(), path, END_LIMIT).unwrap_or_default()
     }
 
     /// Sends a signal.

@@ -3,12 +3,11 @@
 
 use fixtures::ctl::ctl;
 use fixtures::fleet::Options;
+use fixtures::http::{ask, free_address};
 use fixtures::process::{Output, wait_for};
 use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Daemon, Need, live};
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
@@ -25,18 +24,7 @@ const OVER: Duration = Duration::from_secs(60);
 const PARTIAL: Option<i32> = Some(6);
 
 fn health(address: &str) -> String {
-    let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(
-            stream,
-            "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    ask().unwrap_or_default()
+    ask(address, "/healthz", Duration::from_secs(5)).unwrap_or_default()
 }
 
 fn json(output: &Output) -> Value {
@@ -68,9 +56,7 @@ fn a_sampler_that_is_held_is_said_everywhere_and_so_is_its_end_needs_root() {
     let cgroup = Cgroup::new("blind");
     let options = Options::new();
     let collector = options.start(dir.path());
-    let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let metrics = probe.local_addr().expect("an address").to_string();
-    drop(probe);
+    let metrics = free_address();
     let daemon = Daemon::with()
         .set(&format!("windows.length_s={}", WINDOW.as_secs()))
         .set("collector.host_id=held")

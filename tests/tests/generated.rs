@@ -101,15 +101,18 @@ fn a_process_that_is_gone_with_its_namespace_has_names_needs_root() {
     daemon.stop();
 }
 
+/// The functions of a stack, leaf first, without the kernel's.
+fn own_frames(sample: &ViewSample) -> Vec<&str> {
+    let frames = sample.frames.iter();
+    let own = frames.filter(|it| it.kind != FrameKind::Kernel);
+    own.map(|it| &*it.function).collect()
+}
+
 /// Whoever is told to have called generated code entered it: nobody in `litter`, whose return
 /// addresses are all over its frame.
 fn check_callers(view: &View) {
     for sample in &view.samples {
-        let own = sample
-            .frames
-            .iter()
-            .filter(|it| it.kind != FrameKind::Kernel);
-        let frames: Vec<&str> = own.map(|it| &*it.function).collect();
+        let frames = own_frames(sample);
         let [_, entered, "run", "main", ..] = frames[..] else {
             panic!("{}", view.dump());
         };
@@ -184,11 +187,7 @@ fn the_caller_of_code_in_a_lent_frame_is_the_lenders_needs_root() {
         panic!("{}", seen().dump());
     };
     for sample in &view.samples {
-        let own = sample
-            .frames
-            .iter()
-            .filter(|it| it.kind != FrameKind::Kernel);
-        let frames: Vec<&str> = own.map(|it| &*it.function).collect();
+        let frames = own_frames(sample);
         assert!(
             matches!(
                 frames[..],
