@@ -1,7 +1,7 @@
-// Spins in generated code that keeps no frame pointer and leaves its frame as it finds it, with return
-// addresses of earlier calls in it. It is entered in the two ways of compilers: through a pointer, and
-// by a jump out of assembler that has several ways in and lends its frame. With BY_TABLE the earlier
-// calls went through the linkage table too.
+// Spins in generated code that keeps no frame pointer and leaves its frame as it finds it, with
+// return addresses of earlier calls in it. It is entered in the two ways of compilers: through a
+// pointer, and by a jump out of assembler that has several ways in and lends its frame. With
+// BY_TABLE the earlier calls went through the linkage table too.
 #include "common.h"
 #include <sys/mman.h>
 

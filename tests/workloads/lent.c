@@ -1,6 +1,6 @@
-// Code without a frame of its own, as GHC compiles it: entered by a jump of a function that has saved
-// all registers, it keeps what continues it elsewhere. It calls C now and then, with the stack
-// aligned for that.
+// Code without a frame of its own, as GHC compiles it: entered by a jump of a function that has
+// saved all registers, it keeps what continues it elsewhere. It calls C now and then, with the
+// stack aligned for that.
 #include "common.h"
 
 // What is not described has to be more than all the rest, as it is in a program of GHC.

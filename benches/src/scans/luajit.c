@@ -1,5 +1,5 @@
-// Runs Lua in LuaJIT for so many seconds, called from `run`, or `nested`, from `inner` in `outer` in
-// `run`. In between it leaves return addresses of other calls on the stack.
+// Runs Lua in LuaJIT for so many seconds, called from `run`, or `nested`, from `inner` in `outer`
+// in `run`. In between it leaves return addresses of other calls on the stack.
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>

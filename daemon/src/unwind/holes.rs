@@ -24,7 +24,8 @@ const KNOWN_MAX: usize = 4096;
 /// Shortest time between two readings at one place. Where copies still end there it is no hole.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Holes asked for in a second. Each costs some hundred microseconds of `fp-look` and of a helper.
+/// Holes asked for in a second. Each costs some hundred microseconds of `fp-look` and of a helper;
+/// with the process's other stacks 50 ms at most.
 const PER_SECOND: u32 = 32;
 
 /// Where a copy ended.
