@@ -701,7 +701,8 @@ fn label_set(
     }
     add(key::COMM, &process.comm.text());
     add(key::THREAD, &thread.text());
-    add(key::PID, &process.pid.0.to_string());
+    // Of a task without an id it is -1, as the kernel says.
+    add(key::PID, &process.pid.0.cast_signed().to_string());
     add(key::CONTEXT, context.word());
     dict.label_sets.intern(&mut pairs)
 }

@@ -116,7 +116,7 @@ const OFTEN: Duration = Duration::from_secs(1);
 
 /// How full a ring is found after a time of quiet, in parts of 256: less, and the CPUs are idle, where
 /// listening costs nothing; more, and there is more than samples, of which nobody knows how much.
-const QUIET_FULL: std::ops::Range<u64> = 16..128;
+const QUIET_FULL: std::ops::Range<u64> = 16..176;
 
 /// How full a ring is when nothing waits any more for what is not in it. Unit: parts of 256.
 const WAITS_FULL: u64 = 64;
@@ -148,11 +148,20 @@ pub struct Rings {
     pub lost_side_band: u64,
 }
 
+/// How late the sampler may wake from a time of quiet without a loss, where rings hold enough for it:
+/// ten times what a thread of ordinary priority waits on a busy machine.
+const LATE_AT_MOST: Duration = Duration::from_millis(300);
+
 /// See [`Rings::quiet`].
 fn quiet(news: News, rings: usize, fills_in: Duration) -> Option<Duration> {
     let ordinary = QUIET_FULL.contains(&news.fullest) && news.lost + news.lost_side_band == 0;
     let often = fills_in / (rings.max(1) as u32) < OFTEN && !fills_in.is_zero();
-    (ordinary && often).then(|| fills_in * 7 / 20)
+    (ordinary && often).then(|| {
+        let left_for_being_late = fills_in.saturating_sub(LATE_AT_MOST);
+        (fills_in * 3 / 5)
+            .min(left_for_being_late)
+            .max(fills_in * 7 / 20)
+    })
 }
 
 /// What a drain learned of what is missing.

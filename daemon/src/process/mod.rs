@@ -228,6 +228,11 @@ fn end_at(process: &mut Process, time: Mono, ended: &mut Vec<Pid>) -> bool {
     is_news
 }
 
+/// Who a sample is of whose task has ended and been waited for, and runs its last instructions in
+/// the kernel: -1 (`perf_event_pid_type`, kernel/events/core.c). A busy host that starts programs
+/// all the time has one of some thousand samples.
+const REAPED: Pid = Pid(u32::MAX);
+
 /// All processes.
 pub struct ProcessTable {
     processes: HashMap<Pid, Process>,
@@ -257,7 +262,7 @@ impl Default for ProcessTable {
 }
 
 impl ProcessTable {
-    /// An empty table, knowing only the idle task.
+    /// An empty table, knowing only the idle task and those that have no id any more.
     pub fn new() -> ProcessTable {
         let mut table = ProcessTable {
             processes: HashMap::new(),
@@ -277,6 +282,14 @@ impl ProcessTable {
             Pid(0),
             Comm::from_bytes(b"swapper"),
             true,
+            Mono(0),
+            Rc::default(),
+        );
+        table.create(
+            REAPED,
+            Pid(0),
+            Comm::from_bytes(b"[exited]"),
+            false,
             Mono(0),
             Rc::default(),
         );

@@ -77,7 +77,7 @@ impl ProcessTable {
         // again.
         let mut is_uncertain = false;
         for process in self.processes.values_mut() {
-            if process.pid == Pid(0) || process.began >= asked {
+            if [Pid(0), REAPED].contains(&process.pid) || process.began >= asked {
                 continue;
             }
             let before = process.threads.len();

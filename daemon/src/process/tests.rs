@@ -166,6 +166,21 @@ fn a_process_whose_records_were_lost_is_learnt_from_proc() {
 }
 
 #[test]
+fn a_task_that_was_waited_for_is_nobody_new() {
+    let mut table = ProcessTable::new();
+    let known = table.len();
+    let gone = Pid(u32::MAX);
+    table.meet(gone, Mono(5));
+    assert_eq!((table.len(), table.counts().unannounced), (known, 0));
+    table.repair(&Scan::default(), Mono(6));
+    let kept = table.get(gone).expect("known");
+    assert_eq!(
+        (kept.comm, kept.ended),
+        (Comm::from_bytes(b"[exited]"), None)
+    );
+}
+
+#[test]
 fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);

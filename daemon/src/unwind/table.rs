@@ -3,8 +3,9 @@
 //!
 //! All rows are computed once, by whoever reads the file (`pack.rs`). To find a rule is two
 //! searches in sorted arrays, whatever the file says: how long its descriptions are and how they
-//! are nested costs the sampler nothing. What is left to compute for each frame are DWARF
-//! expressions, bounded by the walk.
+//! are nested costs the sampler nothing. Blocks of code say where in the first array to search: the
+//! search in all of it misses the CPU's caches a dozen times. What is left to compute for each frame
+//! are DWARF expressions, bounded by the walk.
 
 use super::pack::build::Packed;
 use super::pack::{Entry, Place, pack};
@@ -45,6 +46,7 @@ pub struct Bases {
 pub struct Table {
     base: u64,
     index: Box<[Entry]>,
+    blocks: Blocks,
     rows: Box<[u16]>,
     kinds: Box<[Kind]>,
     expressions: Box<[u8]>,
@@ -77,6 +79,7 @@ impl Table {
         } = packed;
         let table = Table {
             base,
+            blocks: Blocks::of(&index),
             index: index.into(),
             rows: rows.into(),
             kinds: kinds.into(),
@@ -107,6 +110,7 @@ impl Table {
     pub fn heap_bytes(&self) -> usize {
         let kinds = self.kinds.iter().map(Kind::heap_bytes);
         size_of_val(&*self.index)
+            + size_of_val(&*self.blocks.before)
             + size_of_val(&*self.rows)
             + size_of_val(&*self.kinds)
             + kinds.sum::<usize>()
@@ -146,7 +150,9 @@ impl Table {
 
     fn kind(&self, address: u64) -> Option<&Kind> {
         let relative = u32::try_from(address.checked_sub(self.base)?).ok()?;
-        let after = self.index.partition_point(|entry| entry.start <= relative);
+        let within = self.blocks.range(relative, self.index.len());
+        let entries = self.index.get(within.clone())?;
+        let after = within.start + entries.partition_point(|entry| entry.start <= relative);
         let entry = self.index[..after].last()?;
         let at = entry.at()?;
         // Behind the last function there is always an entry for nothing.
@@ -211,6 +217,46 @@ impl Table {
             .index
             .binary_search_by_key(&relative, |entry| entry.start);
         found.is_ok_and(|at| self.index[at].at().is_some())
+    }
+}
+
+/// Entries of a block, on average: as many as a line of the CPU's cache has.
+const ENTRIES_PER_BLOCK: usize = 8;
+
+/// Where in the index to search, by blocks of code of equal size, each a power of two.
+#[derive(Debug)]
+struct Blocks {
+    /// Of the size of a block.
+    shift: u32,
+    /// Number of entries that start before each block.
+    before: Box<[u32]>,
+}
+
+impl Blocks {
+    fn of(index: &[Entry]) -> Blocks {
+        let last = index.last().map_or(0, |entry| entry.start);
+        let blocks_max = (index.len() / ENTRIES_PER_BLOCK).max(1) as u32;
+        // As many blocks as that at most, but for the one that the last entry begins.
+        let shift = u32::BITS - (last / blocks_max).leading_zeros();
+        let blocks = last.checked_shr(shift).unwrap_or(0) + 1;
+        let mut at = 0;
+        let before = (0..blocks).map(|block| {
+            let start = u64::from(block) << shift;
+            let starts_before = |entry: &&Entry| u64::from(entry.start) < start;
+            at += index[at..].iter().take_while(starts_before).count();
+            at as u32
+        });
+        Blocks {
+            shift,
+            before: before.collect(),
+        }
+    }
+
+    /// The entries of which the first that starts behind `relative` is one, or the one after them.
+    fn range(&self, relative: u32, entries: usize) -> Range<usize> {
+        let block = relative.checked_shr(self.shift).unwrap_or(0) as usize;
+        let before = |block: usize| self.before.get(block).map_or(entries, |&at| at as usize);
+        before(block)..before(block + 1)
     }
 }
 

@@ -200,12 +200,13 @@ fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
         lost,
         ..News::default()
     };
-    let alone = Some(Duration::from_millis(840));
+    let alone = Some(Duration::from_millis(1440));
     for (news, rings, expected) in [
         (news(90, 0), 64, alone),
         (news(90, 0), 2, None),
         (news(3, 0), 64, None),
         (news(200, 0), 64, None),
+        (news(160, 0), 64, alone),
         (news(90, 1), 64, None),
     ] {
         assert_eq!(
@@ -215,6 +216,15 @@ fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
         );
     }
     assert_eq!(quiet(news(90, 0), 64, Duration::ZERO), None);
+    for (fills_in, expected) in [(725, 425), (500, 200), (300, 105)] {
+        let found = quiet(news(90, 0), 2, Duration::from_millis(fills_in));
+        let expected = Duration::from_millis(expected);
+        assert_eq!(
+            found,
+            Some(expected),
+            "a ring that is full in {fills_in} ms"
+        );
+    }
     let lost_side_band = News {
         lost_side_band: 1,
         ..news(90, 0)

@@ -236,7 +236,10 @@ impl World {
                 .unwrap_or(0)
         };
         let table = &self.table;
-        let known = table.processes.values().filter(|it| it.pid != Pid(0));
+        let known = table
+            .processes
+            .values()
+            .filter(|it| ![Pid(0), REAPED].contains(&it.pid));
         let known = known.map(|process| {
             let mapped = process.space().find(Avma(0x1800));
             let file = mapped.and_then(|mapping| mapping.backing.file());
@@ -314,7 +317,7 @@ proptest! {
         prop_assert_eq!(world.known(), expected);
         let threads: usize = world.runs.values().map(|runs| runs.threads.len()).sum();
         prop_assert_eq!(world.table.threads_len(), threads);
-        // Beside the idle task, nobody is known who does not run.
-        prop_assert_eq!(world.table.len(), world.runs.len() + 1);
+        // Beside the idle task and those without an id, nobody is known who does not run.
+        prop_assert_eq!(world.table.len(), world.runs.len() + 2);
     }
 }
