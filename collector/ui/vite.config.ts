@@ -30,6 +30,10 @@ export default defineConfig({
   },
   server: {
     // The mock, or a collector on its default address.
-    proxy: { '/fleetprof.collector.v1.QueryService': 'http://127.0.0.1:7071', '/fleetprof.collector.v1.CaptureService': 'http://127.0.0.1:7071', '/api': 'http://127.0.0.1:7071' },
+    proxy: {
+      '/fleetprof.collector.v1.QueryService': 'http://127.0.0.1:7071',
+      '/fleetprof.collector.v1.CaptureService': 'http://127.0.0.1:7071',
+      '/api': 'http://127.0.0.1:7071',
+    },
   },
 });

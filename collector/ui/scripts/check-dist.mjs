@@ -14,23 +14,32 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const dist = join(root, 'dist');
 const wrong = [];
 
-const files = (folder) => readdirSync(folder, { recursive: true }).filter((name) => statSync(join(folder, name)).isFile()).sort();
+const files = (folder) =>
+  readdirSync(folder, { recursive: true })
+    .filter((name) => statSync(join(folder, name)).isFile())
+    .sort();
 
 const built = mkdtempSync(join(tmpdir(), 'fleetprof-ui-'));
 try {
-  execFileSync(join(root, 'node_modules/.bin/vite'), ['build', '--outDir', built, '--emptyOutDir', '--logLevel', 'warn'], { cwd: root, stdio: 'inherit' });
+  execFileSync(
+    join(root, 'node_modules/.bin/vite'),
+    ['build', '--outDir', built, '--emptyOutDir', '--logLevel', 'warn'],
+    { cwd: root, stdio: 'inherit' },
+  );
   const [have, want] = [files(dist), files(built)];
   for (const name of new Set([...have, ...want])) {
     if (!have.includes(name)) wrong.push(`dist lacks \`${name}\``);
     else if (!want.includes(name)) wrong.push(`dist has \`${name}\`, which the sources do not build`);
-    else if (!readFileSync(join(dist, name)).equals(readFileSync(join(built, name)))) wrong.push(`\`dist/${name}\` differs from what the sources build`);
+    else if (!readFileSync(join(dist, name)).equals(readFileSync(join(built, name))))
+      wrong.push(`\`dist/${name}\` differs from what the sources build`);
   }
 } finally {
   rmSync(built, { recursive: true, force: true });
 }
 
 const page = readFileSync(join(dist, 'index.html'), 'utf8');
-if (/<style|\sstyle=|<script(?![^>]*\ssrc=)|\son\w+=/i.test(page)) wrong.push('index.html has script or style in line, which the policy refuses');
+if (/<style|\sstyle=|<script(?![^>]*\ssrc=)|\son\w+=/i.test(page))
+  wrong.push('index.html has script or style in line, which the policy refuses');
 if (/(?:src|href)="(?:https?:)?\/\//i.test(page)) wrong.push('index.html asks another address');
 const style = readFileSync(join(dist, 'app.css'), 'utf8');
 if (/@import|url\(\s*["']?(?!data:)/i.test(style)) wrong.push('app.css asks for more files');
@@ -38,7 +47,8 @@ const size = files(dist).reduce((sum, name) => sum + statSync(join(dist, name)).
 if (size > SIZE_MAX) wrong.push(`dist has ${size} bytes, more than ${SIZE_MAX}`);
 
 const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
-for (const [name, one] of Object.entries(lock.packages)) if (one.resolved) wrong.push(`package-lock.json says where \`${name}\` is downloaded from`);
+for (const [name, one] of Object.entries(lock.packages))
+  if (one.resolved) wrong.push(`package-lock.json says where \`${name}\` is downloaded from`);
 
 if (wrong.length) {
   console.error(wrong.map((line) => `check-dist: ${line}`).join('\n'));

@@ -28,10 +28,17 @@ export function licences(): Plugin {
 }
 
 function describe(folder: string, modules: readonly string[]): string {
-  const manifest = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as { name: string; version: string; license?: string };
+  const manifest = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as {
+    name: string;
+    version: string;
+    license?: string;
+  };
   const file = readdirSync(folder).find((name) => /^licen[cs]e/i.test(name));
   const text = file ? readFileSync(join(folder, file), 'utf8') : notices(modules);
-  const indented = text.trim().replace(/^/gm, '    ').replace(/[ \t]+$/gm, '');
+  const indented = text
+    .trim()
+    .replace(/^/gm, '    ')
+    .replace(/[ \t]+$/gm, '');
   return `${manifest.name} ${manifest.version}, ${manifest.license ?? 'see its page'}\n\n${indented}\n`;
 }
 

@@ -22,7 +22,8 @@ export function Alarm({ status, now, state }: { status: StatusResponse; now: num
         <li key={hostId}>
           <Icon of="warn" />
           <b>
-            <Name text={hostname || hostId} max={60} /> sends no usable samples{why && why.sinceUnixNs > 0n ? ` since ${since(toMs(why.sinceUnixNs), now)}` : ''}:
+            <Name text={hostname || hostId} max={60} /> sends no usable samples
+            {why && why.sinceUnixNs > 0n ? ` since ${since(toMs(why.sinceUnixNs), now)}` : ''}:
           </b>
           <span>{shown(why?.message ?? 'its agent does not say why')}</span>
           {why && why.remedy !== '' && <code>{shown(why.remedy)}</code>}

@@ -37,7 +37,19 @@ const ALARM_MS = 15_000;
 const SKEW_FROM_MS = 2000;
 
 /** Labels offered first where they exist, in this order. */
-const FIRST_LABELS = ['host', 'unit', 'container_name', 'container', 'pod', 'image', 'comm', 'slice', 'cgroup', 'thread', 'context'];
+const FIRST_LABELS = [
+  'host',
+  'unit',
+  'container_name',
+  'container',
+  'pod',
+  'image',
+  'comm',
+  'slice',
+  'cgroup',
+  'thread',
+  'context',
+];
 
 const VIEWS: readonly (readonly [View, string])[] = [
   ['profile', 'Profile'],
@@ -73,30 +85,65 @@ export function App() {
     document.title = [state.query && say(state.query), view, 'Fleetprof'].filter(Boolean).join(' · ');
   }, [state.view, state.query]);
   // Relative ranges stand still until something asks again.
-  const resolved = useMemo(() => resolve({ from: state.from, to: state.to }, now()), [state.from, state.to, turn, skew]);
+  const resolved = useMemo(
+    () => resolve({ from: state.from, to: state.to }, now()),
+    [state.from, state.to, turn, skew],
+  );
   const range = typeof resolved === 'string' ? undefined : resolved;
-  const names = useAsked(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) => labelNames(range ?? { from: 0, to: 1 }, signal));
+  const names = useAsked(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) =>
+    labelNames(range ?? { from: 0, to: 1 }, signal),
+  );
   const labels = useMemo(() => ordered(names.data ?? FIRST_LABELS.slice(0, 5)), [names.data]);
   const subject = range && { range, query: state.query, filters: state.filters };
   const openCapture = (query: string, change?: Partial<Draft>) => setCapturing({ ...draftOf(query), ...change });
-  const page: PageProps | undefined = range && subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now, openCapture };
+  const page: PageProps | undefined = range &&
+    subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now, openCapture };
   return (
     <>
+      {/* biome-ignore lint/a11y/useValidAnchor: it leads into the page; the hash is the view's */}
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
         To the content
       </a>
-      <Head state={state} setState={setState} range={range} now={now} theme={theme} onTheme={flipTheme} onRefresh={() => setTurn(turn + 1)} />
+      <Head
+        state={state}
+        setState={setState}
+        range={range}
+        now={now}
+        theme={theme}
+        onTheme={flipTheme}
+        onRefresh={() => setTurn(turn + 1)}
+      />
       {about.data && <Alarm status={about.data.status} now={now()} state={state} />}
       <main id="main" tabIndex={-1} class={`view-${state.view}`}>
-        {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
+        {skew !== 0 && (
+          <p class="notice">
+            This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow
+            the collector’s.
+          </p>
+        )}
         {(state.view === 'profile' || state.view === 'cgroups') && (
           <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })}>
-            <button type="button" class="capture-button" title="Sample what is selected again, on its hosts, with any event and rate" onClick={() => openCapture(state.query)}>
+            <button
+              type="button"
+              class="capture-button"
+              title="Sample what is selected again, on its hosts, with any event and rate"
+              onClick={() => openCapture(state.query)}
+            >
               Capture …
             </button>
           </QueryBar>
         )}
-        {typeof resolved === 'string' && <TroubleBox trouble={{ title: 'The time range is not valid', detail: '', advice: `${resolved}.`, retry: false, code: 'range' }} />}
+        {typeof resolved === 'string' && (
+          <TroubleBox
+            trouble={{
+              title: 'The time range is not valid',
+              detail: '',
+              advice: `${resolved}.`,
+              retry: false,
+              code: 'range',
+            }}
+          />
+        )}
         {page && <Page {...page} />}
       </main>
       {capturing !== undefined && (
@@ -107,7 +154,15 @@ export function App() {
           onClose={() => setCapturing(undefined)}
           onDone={(session) => {
             setCapturing(undefined);
-            setState({ view: 'captures', capture: idOf(session), search: '', regex: false, focus: '', fn: '', root: '' });
+            setState({
+              view: 'captures',
+              capture: idOf(session),
+              search: '',
+              regex: false,
+              focus: '',
+              fn: '',
+              root: '',
+            });
           }}
         />
       )}
@@ -129,7 +184,10 @@ function Head({ state, setState, range, now, theme, onTheme, onRefresh }: HeadPr
   return (
     <header class="head">
       <h1>
-        <a href={linkTo(state, { view: 'profile', query: '', zoom: '', focus: '', fn: '', search: '', filters: [] })} title="Everything">
+        <a
+          href={linkTo(state, { view: 'profile', query: '', zoom: '', focus: '', fn: '', search: '', filters: [] })}
+          title="Everything"
+        >
           <Mark /> Fleetprof
         </a>
       </h1>
@@ -161,16 +219,26 @@ function Head({ state, setState, range, now, theme, onTheme, onRefresh }: HeadPr
         >
           {() => (
             <div class="menu">
-              <CopyButton title="Copy a link that shows exactly these samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
+              <CopyButton
+                title="Copy a link that shows exactly these samples"
+                text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}
+              >
                 <b>Copy link (fixed times)</b> <span class="soft">for others to see the same</span>
               </CopyButton>
               <CopyButton title="Copy the address as it is" text={() => location.href}>
-                <b>Copy link {state.to.startsWith('now') ? '(relative times)' : 'as it is'}</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are fixed'}</span>
+                <b>Copy link {state.to.startsWith('now') ? '(relative times)' : 'as it is'}</b>{' '}
+                <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are fixed'}</span>
               </CopyButton>
             </div>
           )}
         </Popover>
-        <button type="button" class="square" title={theme === 'dark' ? 'Light' : 'Dark'} aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'} onClick={onTheme}>
+        <button
+          type="button"
+          class="square"
+          title={theme === 'dark' ? 'Light' : 'Dark'}
+          aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'}
+          onClick={onTheme}
+        >
           <Icon of="theme" />
         </button>
       </div>
@@ -199,13 +267,27 @@ function CgroupsView(props: PageProps) {
   const asked = useAsked(`cgroups\n${props.subjectKey}`, (signal) => cgroups(props.subject, signal));
   // For how long there are windows: rates are of that time.
   const time = useAsked(`series \n${props.subjectKey}`, (signal) => series(props.subject, '', signal));
-  const coveredNs = useMemo(() => (time.data ? Math.min(chartOf(time.data, '', props.now()).coveredNs, (props.range.to - props.range.from) * 1e6) : 0), [time.data]);
+  const coveredNs = useMemo(
+    () =>
+      time.data
+        ? Math.min(chartOf(time.data, '', props.now()).coveredNs, (props.range.to - props.range.from) * 1e6)
+        : 0,
+    [time.data],
+  );
   return (
     <>
       <Filters state={props.state} setState={props.setState} note="coverage needs all stacks, so it is left out" />
       <QualityLine quality={asked.data?.quality} />
       <Answer asked={asked} what="the cgroups">
-        {(answer) => <Cgroups answer={answer} range={props.range} coveredNs={coveredNs} state={props.state} setState={props.setState} />}
+        {(answer) => (
+          <Cgroups
+            answer={answer}
+            range={props.range}
+            coveredNs={coveredNs}
+            state={props.state}
+            setState={props.setState}
+          />
+        )}
       </Answer>
     </>
   );
@@ -215,7 +297,16 @@ function HostsView(props: PageProps) {
   const asked = useAsked(`hosts\n${props.subjectKey}`, (signal) => hosts(props.range, signal));
   return (
     <Answer asked={asked} what="the hosts">
-      {(answer) => <Hosts answer={answer} range={props.range} now={props.now()} state={props.state} setState={props.setState} onCapture={props.openCapture} />}
+      {(answer) => (
+        <Hosts
+          answer={answer}
+          range={props.range}
+          now={props.now()}
+          state={props.state}
+          setState={props.setState}
+          onCapture={props.openCapture}
+        />
+      )}
     </Answer>
   );
 }
@@ -256,7 +347,14 @@ function useShortcut(key: string, act: () => void): void {
   useEffect(() => {
     const listen = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
-      if (event.key !== key || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+      if (
+        event.key !== key ||
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)
+      )
+        return;
       latest.current();
     };
     addEventListener('keydown', listen);

@@ -31,7 +31,16 @@ export function ComparePage(props: PageProps) {
   const resolved = spec ? resolve(spec, range.to) : rightBefore(range);
   if (typeof resolved === 'string') {
     return (
-      <TroubleBox trouble={{ title: 'The range before is not valid', detail: '', advice: `${resolved}.`, retry: false, code: 'range' }} again={() => setState({ bfrom: '', bto: '' })} />
+      <TroubleBox
+        trouble={{
+          title: 'The range before is not valid',
+          detail: '',
+          advice: `${resolved}.`,
+          retry: false,
+          code: 'range',
+        }}
+        again={() => setState({ bfrom: '', bto: '' })}
+      />
     );
   }
   return <Compared {...props} beforeRange={resolved} />;
@@ -48,7 +57,10 @@ function Compared(props: PageProps & { beforeRange: Range }) {
       stacks[which] = value;
       progress(stacks[0] + stacks[1]);
     };
-    const [before, after] = await Promise.all([profile(beforeSubject, state.root, signal, part(0)), profile(subject, state.root, signal, part(1))]);
+    const [before, after] = await Promise.all([
+      profile(beforeSubject, state.root, signal, part(0)),
+      profile(subject, state.root, signal, part(1)),
+    ]);
     return { before, after };
   });
   // Sides of different length are compared by what they took of the CPU on average, over the time
@@ -57,7 +69,10 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     const [before, after] = await Promise.all([series(beforeSubject, '', signal), series(subject, '', signal)]);
     return { before, after };
   });
-  const rates = useMemo(() => (means.data && pair.data ? ratesOf(means.data, pair.data, state.filters.length > 0, props.now()) : undefined), [means.data, pair.data]);
+  const rates = useMemo(
+    () => (means.data && pair.data ? ratesOf(means.data, pair.data, state.filters.length > 0, props.now()) : undefined),
+    [means.data, pair.data],
+  );
   const table = useAsked(`diff\n${bothKey}`, (signal) => diff(beforeSubject, subject, signal));
   return (
     <>
@@ -74,7 +89,9 @@ function Compared(props: PageProps & { beforeRange: Range }) {
             labels={labels}
             table={
               <Answer asked={table} what="the table of changes">
-                {(answer) => <DiffTable answer={answer} rates={rates} unit={data.after.unit} state={state} setState={setState} />}
+                {(answer) => (
+                  <DiffTable answer={answer} rates={rates} unit={data.after.unit} state={state} setState={setState} />
+                )}
               </Answer>
             }
           />
@@ -85,7 +102,12 @@ function Compared(props: PageProps & { beforeRange: Range }) {
 }
 
 /** Means of both sides; undefined where one is not known. */
-function ratesOf(means: Record<'before' | 'after', SeriesResponse>, pair: { before: Profile; after: Profile }, filtered: boolean, nowMs: number): [number, number] | undefined {
+function ratesOf(
+  means: Record<'before' | 'after', SeriesResponse>,
+  pair: { before: Profile; after: Profile },
+  filtered: boolean,
+  nowMs: number,
+): [number, number] | undefined {
   const of = (side: 'before' | 'after') => {
     const mean = meanOf(means[side], nowMs);
     // Frame filters do not reach series: what they leave is the part that the profile has of all
@@ -104,7 +126,10 @@ function Sides(props: SidesProps) {
   const [brushes, setBrushes] = useState<'before' | 'after'>('before');
   const around = useMemo(() => {
     const [from, to] = [Math.min(range.from, beforeRange.from), Math.max(range.to, beforeRange.to)];
-    return { from: Math.max(0, Math.round(from - AROUND * (to - from))), to: Math.round(Math.max(to, Math.min(props.now(), to + AROUND * (to - from)))) };
+    return {
+      from: Math.max(0, Math.round(from - AROUND * (to - from))),
+      to: Math.round(Math.max(to, Math.min(props.now(), to + AROUND * (to - from)))),
+    };
   }, [range.from, range.to, beforeRange.from, beforeRange.to]);
   const subject: Subject = { range: around, query: state.query, filters: [] };
   const chart = useAsked(`series ${state.by}\n${keyOf(subject, 0)}`, (signal) => series(subject, state.by, signal));
@@ -151,7 +176,12 @@ function Sides(props: SidesProps) {
             onHidden={(hidden) => setState({ hidden })}
             onBrush={(brushed) => {
               if (brushes === 'before') setBefore(brushed);
-              else setState({ ...absoluteSpec(brushed), bfrom: absoluteSpec(beforeRange).from, bto: absoluteSpec(beforeRange).to });
+              else
+                setState({
+                  ...absoluteSpec(brushed),
+                  bfrom: absoluteSpec(beforeRange).from,
+                  bto: absoluteSpec(beforeRange).to,
+                });
             }}
             onFilter={(value) => setState({ query: withMatcher(state.query, { label: state.by, op: '=', value }) })}
           />
@@ -166,14 +196,31 @@ function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
   return (
     <div class="side before">
       <h3>Before</h3>
-      <QueryBar label="Selector of the side before" query={state.bquery ?? state.query} range={beforeRange} onChange={(query) => setState({ bquery: query === state.query ? undefined : query })} />
+      <QueryBar
+        label="Selector of the side before"
+        query={state.bquery ?? state.query}
+        range={beforeRange}
+        onChange={(query) => setState({ bquery: query === state.query ? undefined : query })}
+      />
       <div class="side-line">
         <span>{format.span(beforeRange.from, beforeRange.to)}</span>
-        <button type="button" title="The same length right before the range after" onClick={() => setState({ bfrom: '', bto: '' })}>
+        <button
+          type="button"
+          title="The same length right before the range after"
+          onClick={() => setState({ bfrom: '', bto: '' })}
+        >
           Previous period
         </button>
-        {[['1 day', 86_400_000], ['1 week', 7 * 86_400_000]].map(([label, back]) => (
-          <button key={label} type="button" title={`The same time ${label} earlier`} onClick={() => setBefore(shifted(range, -Number(back) / (range.to - range.from), props.now()))}>
+        {[
+          ['1 day', 86_400_000],
+          ['1 week', 7 * 86_400_000],
+        ].map(([label, back]) => (
+          <button
+            key={label}
+            type="button"
+            title={`The same time ${label} earlier`}
+            onClick={() => setBefore(shifted(range, -Number(back) / (range.to - range.from), props.now()))}
+          >
             −{label}
           </button>
         ))}
@@ -188,7 +235,12 @@ function AfterSide(props: SidesProps) {
   return (
     <div class="side after">
       <h3>After</h3>
-      <QueryBar label="Selector of the side after" query={state.query} range={range} onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })} />
+      <QueryBar
+        label="Selector of the side after"
+        query={state.query}
+        range={range}
+        onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })}
+      />
       <div class="side-line">
         <span>{format.span(range.from, range.to)}</span>
         <QualityLine quality={props.after?.quality} />
@@ -197,10 +249,25 @@ function AfterSide(props: SidesProps) {
   );
 }
 
-function Both(props: PageProps & { before: Profile; after: Profile; rates: [number, number] | undefined; ratesKnown: boolean; table: preact.ComponentChildren }) {
+function Both(
+  props: PageProps & {
+    before: Profile;
+    after: Profile;
+    rates: [number, number] | undefined;
+    ratesKnown: boolean;
+    table: preact.ComponentChildren;
+  },
+) {
   const { state, setState, before, after, rates } = props;
   const tree = useMemo(
-    () => buildDiffTree(new Names(), before, after, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }, rates),
+    () =>
+      buildDiffTree(
+        new Names(),
+        before,
+        after,
+        { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root },
+        rates,
+      ),
     [before, after, rates, state.samples, state.collapse, state.focus, state.root],
   );
   if (before.stack.length === 0 || after.stack.length === 0) {
@@ -221,42 +288,52 @@ function Both(props: PageProps & { before: Profile; after: Profile; rates: [numb
   }
   return (
     <>
-      {state.compare === 'sum' && !rates && props.ratesKnown && <p class="notice">How many cores a side had is not known: in none of its time are enough samples left. Shares are shown.</p>}
+      {state.compare === 'sum' && !rates && props.ratesKnown && (
+        <p class="notice">
+          How many cores a side had is not known: in none of its time are enough samples left. Shares are shown.
+        </p>
+      )}
       <LossBox sampling={before.quality?.sampling} what="before" />
       <LossBox sampling={after.quality?.sampling} what="after" />
-    <FlamePanel
-      tree={tree}
-      unit={after.unit}
-      state={state}
-      setState={setState}
-      theme={props.theme}
-      diff
-      labels={props.labels}
-      table={props.table}
-      tools={
-        <>
-          <Choice
-            label="What is compared"
-            value={state.compare}
-            of={[
-              ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
-              ['sum', after.unit === 'nanoseconds' ? 'Cores' : 'Per second', rates ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after` : 'Not known: no time of one side has data that can be believed'],
-            ]}
-            onChange={(compare) => setState({ compare })}
-          />
-          <Choice
-            label="Width"
-            value={state.width}
-            of={[
-              ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
-              ['before', 'before', 'Width is before'],
-              ['after', 'after', 'Width is after; what is gone has none'],
-            ]}
-            onChange={(width) => setState({ width })}
-          />
-        </>
-      }
-    />
+      <FlamePanel
+        tree={tree}
+        unit={after.unit}
+        state={state}
+        setState={setState}
+        theme={props.theme}
+        diff
+        labels={props.labels}
+        table={props.table}
+        tools={
+          <>
+            <Choice
+              label="What is compared"
+              value={state.compare}
+              of={[
+                ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
+                [
+                  'sum',
+                  after.unit === 'nanoseconds' ? 'Cores' : 'Per second',
+                  rates
+                    ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
+                    : 'Not known: no time of one side has data that can be believed',
+                ],
+              ]}
+              onChange={(compare) => setState({ compare })}
+            />
+            <Choice
+              label="Width"
+              value={state.width}
+              of={[
+                ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
+                ['before', 'before', 'Width is before'],
+                ['after', 'after', 'Width is after; what is gone has none'],
+              ]}
+              onChange={(width) => setState({ width })}
+            />
+          </>
+        }
+      />
     </>
   );
 }

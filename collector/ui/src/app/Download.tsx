@@ -1,7 +1,7 @@
 // The profile as a file, in every format the collector writes.
 
 import { Icon, Popover } from './parts';
-import { type Subject } from '../query/client';
+import type { Subject } from '../query/client';
 import { toNs } from '../time/range';
 
 const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [
@@ -15,7 +15,11 @@ const FORMATS: readonly (readonly [extension: string, name: string, about: strin
 
 /** Where the collector serves a format of a selection. Times are nanoseconds since the Unix epoch. */
 export function downloadUrl(subject: Subject, extension: string): string {
-  const params = new URLSearchParams({ selector: subject.query, from: String(toNs(subject.range.from)), to: String(toNs(subject.range.to)) });
+  const params = new URLSearchParams({
+    selector: subject.query,
+    from: String(toNs(subject.range.from)),
+    to: String(toNs(subject.range.to)),
+  });
   for (const filter of subject.filters) params.append('frame', `${filter.op}:${filter.regex}`);
   return `api/profile.${extension}?${params}`;
 }

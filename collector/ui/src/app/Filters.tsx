@@ -16,7 +16,11 @@ export function FilterChips({ state, setState }: Props) {
       {state.filters.map((filter, at) => (
         <li class="chip" key={`${at}`}>
           {filter.op === 'drop' ? 'without' : 'only with'} <Name text={filter.regex} max={80} />
-          <button type="button" aria-label="Remove this filter" onClick={() => setState({ filters: state.filters.filter((_, other) => other !== at) })}>
+          <button
+            type="button"
+            aria-label="Remove this filter"
+            onClick={() => setState({ filters: state.filters.filter((_, other) => other !== at) })}
+          >
             <Icon of="close" />
           </button>
         </li>

@@ -22,12 +22,16 @@ export function NoSamples({ state, setState, range, now, lost }: PageProps & { l
           : lost >= LOST_FROM
             ? `${format.percent(lost)} of the samples of its hosts were lost in this range, and a lost sample does not tell whose it was: what is selected may have run all the same.`
             : state.query || state.filters.length
-            ? 'Nothing matches the selector and the filters in this range.'
-            : 'Nothing came from any host in this range.'}
+              ? 'Nothing matches the selector and the filters in this range.'
+              : 'Nothing came from any host in this range.'}
       </p>
       <p class="buttons">
         {outside && (
-          <button type="button" class="primary" onClick={() => setState(absoluteSpec({ from: Math.max(from, to - 3_600_000), to }))}>
+          <button
+            type="button"
+            class="primary"
+            onClick={() => setState(absoluteSpec({ from: Math.max(from, to - 3_600_000), to }))}
+          >
             Show the newest hour there is
           </button>
         )}

@@ -30,9 +30,14 @@ import type { PageProps } from './page';
 export function ProfilePage(props: PageProps) {
   const { state, setState, subject, subjectKey, theme, labels } = props;
   const chart = useAsked(`series ${state.by}\n${subjectKey}`, (signal) => series(subject, state.by, signal));
-  const stacks = useAsked(`profile ${state.root}\n${subjectKey}`, (signal, progress) => profile(subject, state.root, signal, progress));
+  const stacks = useAsked(`profile ${state.root}\n${subjectKey}`, (signal, progress) =>
+    profile(subject, state.root, signal, progress),
+  );
   // What is wrong with both is told once.
-  const told = chart.trouble !== undefined && chart.trouble.code === stacks.trouble?.code && chart.trouble.detail === stacks.trouble.detail;
+  const told =
+    chart.trouble !== undefined &&
+    chart.trouble.code === stacks.trouble?.code &&
+    chart.trouble.detail === stacks.trouble.detail;
   const quality = stacks.data?.quality ?? chart.data?.quality;
   return (
     <>
@@ -83,13 +88,19 @@ const VALUES_MAX = 20;
 /** Said where the chart shows some of its lines: the graph and the table are of all. */
 function Lines({ state, setState, answer }: PageProps & { answer: SeriesResponse | undefined }) {
   if (!answer || !state.hidden.length) return null;
-  const lines = answer.lines.map((line) => ({ id: line.rest ? REST_ID : (line.labels[state.by] ?? ''), rest: line.rest }));
+  const lines = answer.lines.map((line) => ({
+    id: line.rest ? REST_ID : (line.labels[state.by] ?? ''),
+    rest: line.rest,
+  }));
   const shown = lines.filter((line) => !state.hidden.includes(line.id));
   if (shown.length === lines.length) return null;
   const values = shown.map((line) => line.id);
   const can = state.by !== '' && shown.length > 0 && shown.length <= VALUES_MAX && shown.every((line) => !line.rest);
   const select = () => {
-    const matcher = values.length === 1 ? ({ op: '=', value: values[0] } as const) : ({ op: '=~', value: values.map(escapeRegex).join('|') } as const);
+    const matcher =
+      values.length === 1
+        ? ({ op: '=', value: values[0] } as const)
+        : ({ op: '=~', value: values.map(escapeRegex).join('|') } as const);
     setState({ query: withMatcher(state.query, { label: state.by, ...matcher }), hidden: [] });
   };
   return (
@@ -127,14 +138,29 @@ function Stacks(props: PageProps & { profile: Profile }) {
   const pick = useMemo(() => moments && readPick(moments, state.pick), [moments, state.pick]);
   const part = usePart(props.profile, pick);
   const tree = useMemo(
-    () => buildTree(new Names(), part, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
+    () =>
+      buildTree(new Names(), part, {
+        measure: state.samples ? 'count' : 'weight',
+        collapse: state.collapse,
+        focus: state.focus,
+        root: state.root,
+      }),
     [part, state.samples, state.collapse, state.focus, state.root],
   );
   // What the collector sums up is of the whole time.
   const source: Source = pick ? { profile: part } : { subject, subjectKey };
   return (
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
-      {moments && <HeatPanel moments={moments} unit={unit} samples={state.samples} theme={theme} pick={pick} onPick={(next) => setState({ pick: writePick(moments, next) })} />}
+      {moments && (
+        <HeatPanel
+          moments={moments}
+          unit={unit}
+          samples={state.samples}
+          theme={theme}
+          pick={pick}
+          onPick={(next) => setState({ pick: writePick(moments, next) })}
+        />
+      )}
       <FlamePanel
         tree={tree}
         unit={unit}
@@ -146,7 +172,17 @@ function Stacks(props: PageProps & { profile: Profile }) {
         profile={part}
         onRecord={(text) => props.openCapture(state.query, linesDraft(text))}
         tools={<Download subject={subject} note={pick ? 'the full range, not the picked part' : undefined} />}
-        table={<TopTable tree={tree} unit={unit} state={state} setState={setState} source={source} labels={pick ? labelsOf(part) : labels} pruned={pick ? 0 : prunedPart(props.profile)} />}
+        table={
+          <TopTable
+            tree={tree}
+            unit={unit}
+            state={state}
+            setState={setState}
+            source={source}
+            labels={pick ? labelsOf(part) : labels}
+            pruned={pick ? 0 : prunedPart(props.profile)}
+          />
+        }
       />
     </Timed>
   );

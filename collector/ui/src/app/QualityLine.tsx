@@ -27,7 +27,7 @@ export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
   const warns = notes.filter((note) => note.warn).length;
   const bad = notes.some((note) => note.bad);
   return (
-    <div class="quality" aria-label="Data quality">
+    <div class="quality" role="group" aria-label="Data quality">
       <Popover
         title="What this view is based on and what it misses"
         class={`plain quality-button ${bad ? 'bad' : warns ? 'warned' : ''}`}
@@ -55,7 +55,9 @@ function Details({ quality }: { quality: DataQuality }) {
   return (
     <div class="quality-details">
       <h3>What this view is based on</h3>
-      {covered && <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to full steps.</p>}
+      {covered && (
+        <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to full steps.</p>
+      )}
       <table>
         <tbody>
           {details(quality).map(([name, value]) => (
@@ -72,14 +74,20 @@ function Details({ quality }: { quality: DataQuality }) {
           <ul class="gaps">
             {quality.gaps.slice(0, GAPS_SHOWN).map((gap, at) => (
               <li key={`${at}`}>
-                <Name text={gap.hostname || gap.hostId} max={60} /> {format.span(toMs(gap.startUnixNs), toMs(gap.endUnixNs))} <span class="soft">({format.duration(Number(gap.endUnixNs - gap.startUnixNs))})</span>
+                <Name text={gap.hostname || gap.hostId} max={60} />{' '}
+                {format.span(toMs(gap.startUnixNs), toMs(gap.endUnixNs))}{' '}
+                <span class="soft">({format.duration(Number(gap.endUnixNs - gap.startUnixNs))})</span>
                 <div class="soft">
                   <Name text={causeText(gap.cause)} max={160} />
                 </div>
               </li>
             ))}
           </ul>
-          {quality.gapsTotal > BigInt(Math.min(GAPS_SHOWN, quality.gaps.length)) && <p class="soft">and {format.count(Number(quality.gapsTotal) - Math.min(GAPS_SHOWN, quality.gaps.length))} shorter ones</p>}
+          {quality.gapsTotal > BigInt(Math.min(GAPS_SHOWN, quality.gaps.length)) && (
+            <p class="soft">
+              and {format.count(Number(quality.gapsTotal) - Math.min(GAPS_SHOWN, quality.gaps.length))} shorter ones
+            </p>
+          )}
         </>
       )}
       {quality.damaged.length > 0 && (

@@ -26,7 +26,11 @@ export function QueryBar({ query, range, label, onChange, children }: Props) {
           {matchers.map((matcher, at) => (
             <li class="chip" key={`${at}`}>
               <Name text={write(matcher)} max={64} />
-              <button type="button" aria-label={`Remove the matcher of ${matcher.label.slice(0, 40)}`} onClick={() => onChange(withoutMatcher(query, at))}>
+              <button
+                type="button"
+                aria-label={`Remove the matcher of ${matcher.label.slice(0, 40)}`}
+                onClick={() => onChange(withoutMatcher(query, at))}
+              >
                 <Icon of="close" />
               </button>
             </li>

@@ -47,17 +47,35 @@ const ICONS = {
 export function Icon({ of }: { of: keyof typeof ICONS }) {
   return (
     <svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" focusable="false">
-      <path d={ICONS[of]} fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round" />
+      <path
+        d={ICONS[of]}
+        fill="none"
+        stroke="currentColor"
+        stroke-width="1.5"
+        stroke-linecap="round"
+        stroke-linejoin="round"
+      />
     </svg>
   );
 }
 
 /** Buttons of which one is pressed. */
-export function Choice<T extends string>(props: { label: string; value: T; of: readonly (readonly [T, string, string?])[]; onChange: (value: T) => void }) {
+export function Choice<T extends string>(props: {
+  label: string;
+  value: T;
+  of: readonly (readonly [T, string, string?])[];
+  onChange: (value: T) => void;
+}) {
   return (
     <span class="group" role="group" aria-label={props.label}>
       {props.of.map(([value, text, title]) => (
-        <button key={value} type="button" aria-pressed={props.value === value} title={title} onClick={() => props.onChange(value)}>
+        <button
+          key={value}
+          type="button"
+          aria-pressed={props.value === value}
+          title={title}
+          onClick={() => props.onChange(value)}
+        >
           {text}
         </button>
       ))}
@@ -66,16 +84,35 @@ export function Choice<T extends string>(props: { label: string; value: T; of: r
 }
 
 /** A button that stays pressed. */
-export function Toggle(props: { pressed: boolean; title: string; children: ComponentChildren; onChange: (pressed: boolean) => void; class?: string }) {
+export function Toggle(props: {
+  pressed: boolean;
+  title: string;
+  children: ComponentChildren;
+  onChange: (pressed: boolean) => void;
+  class?: string;
+}) {
   return (
-    <button type="button" class={props.class} aria-pressed={props.pressed} title={props.title} onClick={() => props.onChange(!props.pressed)}>
+    <button
+      type="button"
+      class={props.class}
+      aria-pressed={props.pressed}
+      title={props.title}
+      onClick={() => props.onChange(!props.pressed)}
+    >
       {props.children}
     </button>
   );
 }
 
 /** A button that opens a panel under it. Closes on Escape, and when the focus or a click goes elsewhere. */
-export function Popover(props: { label: ComponentChildren; title: string; class?: string; align?: 'left' | 'right'; above?: boolean; children: (close: () => void) => ComponentChildren }) {
+export function Popover(props: {
+  label: ComponentChildren;
+  title: string;
+  class?: string;
+  align?: 'left' | 'right';
+  above?: boolean;
+  children: (close: () => void) => ComponentChildren;
+}) {
   const [open, setOpen] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
@@ -104,11 +141,25 @@ export function Popover(props: { label: ComponentChildren; title: string; class?
   };
   return (
     <div class="popover" ref={box} onKeyDown={onKeyDown}>
-      <button ref={button} type="button" class={props.class} title={props.title} aria-haspopup="dialog" aria-expanded={open} aria-controls={open ? id : undefined} onClick={() => setOpen(!open)}>
+      <button
+        ref={button}
+        type="button"
+        class={props.class}
+        title={props.title}
+        aria-haspopup="dialog"
+        aria-expanded={open}
+        aria-controls={open ? id : undefined}
+        onClick={() => setOpen(!open)}
+      >
         {props.label}
       </button>
       {open && (
-        <div id={id} class={`panel floating ${props.align ?? 'left'}${props.above ? ' above' : ''}`} role="dialog" aria-label={props.title}>
+        <div
+          id={id}
+          class={`panel floating ${props.align ?? 'left'}${props.above ? ' above' : ''}`}
+          role="dialog"
+          aria-label={props.title}
+        >
           {props.children(close)}
         </div>
       )}
@@ -135,12 +186,21 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
 }
 
 /** The states of a question around what shows its answer. `told`: what went wrong with it is said elsewhere. */
-export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string; told?: boolean; children: (data: T) => ComponentChildren }) {
+export function Answer<T>(props: {
+  asked: Asked<T>;
+  what: string;
+  unit?: string;
+  told?: boolean;
+  children: (data: T) => ComponentChildren;
+}) {
   const { asked } = props;
   // What is told elsewhere is not told again, but what is shown is as old.
   const trouble = props.told ? undefined : asked.trouble;
   return (
-    <div class={`answer${(asked.slow || asked.trouble) && asked.data !== undefined ? ' stale' : ''}`} aria-busy={asked.waiting}>
+    <div
+      class={`answer${(asked.slow || asked.trouble) && asked.data !== undefined ? ' stale' : ''}`}
+      aria-busy={asked.waiting}
+    >
       {asked.slow && (
         <div class="waiting" role="status">
           <progress aria-label={`Loading ${props.what}`} />
@@ -153,7 +213,13 @@ export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string;
       )}
       {trouble && <TroubleBox trouble={trouble} again={asked.again} />}
       {trouble && asked.data !== undefined && <p class="notice">Showing the previous result.</p>}
-      {asked.data !== undefined ? props.children(asked.data) : asked.slow ? <Skeleton /> : !asked.trouble && <div class="quiet-box" />}
+      {asked.data !== undefined ? (
+        props.children(asked.data)
+      ) : asked.slow ? (
+        <Skeleton />
+      ) : (
+        !asked.trouble && <div class="quiet-box" />
+      )}
     </div>
   );
 }
@@ -190,7 +256,15 @@ export function Bar({ fraction, children, tone }: { fraction: number; children: 
 }
 
 /** Copies a text and says so. */
-export function CopyButton({ text, title, children }: { text: () => string; title: string; children: ComponentChildren }) {
+export function CopyButton({
+  text,
+  title,
+  children,
+}: {
+  text: () => string;
+  title: string;
+  children: ComponentChildren;
+}) {
   const [done, setDone] = useState(false);
   useEffect(() => {
     if (!done) return;

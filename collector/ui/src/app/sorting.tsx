@@ -29,7 +29,10 @@ export function sorted<R>(rows: readonly R[], columns: readonly ColumnOf<R>[], s
     .sort((left, right) => {
       if (typeof left.key === 'string' || typeof right.key === 'string') {
         // Words from A to Z first, numbers from the largest.
-        return (String(left.key) < String(right.key) ? way : String(left.key) > String(right.key) ? -way : 0) || left.at - right.at;
+        return (
+          (String(left.key) < String(right.key) ? way : String(left.key) > String(right.key) ? -way : 0) ||
+          left.at - right.at
+        );
       }
       return way * (left.key - right.key) || left.at - right.at;
     })
@@ -98,7 +101,11 @@ function Head<R>({ column, sort, onSort }: { column: ColumnOf<R>; sort: string; 
   return (
     <th scope="col" class={`${column.number ? 'number' : ''} col-${column.key}`} aria-sort={direction}>
       {column.by ? (
-        <button type="button" title={column.hint} onClick={() => onSort(is && !sort.startsWith('-') ? `-${column.key}` : column.key)}>
+        <button
+          type="button"
+          title={column.hint}
+          onClick={() => onSort(is && !sort.startsWith('-') ? `-${column.key}` : column.key)}
+        >
           {column.title}
           <span class="arrow" aria-hidden="true">
             {direction === 'ascending' ? '▴' : direction === 'descending' ? '▾' : ''}

@@ -115,7 +115,26 @@ const CHOICES = {
 } as const;
 
 const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
-const TEXTS = ['from', 'to', 'query', 'by', 'root', 'search', 'zoom', 'pan', 'focus', 'fn', 'callers', 'rows', 'sort', 'filter', 'bfrom', 'bto', 'pick', 'capture'] as const;
+const TEXTS = [
+  'from',
+  'to',
+  'query',
+  'by',
+  'root',
+  'search',
+  'zoom',
+  'pan',
+  'focus',
+  'fn',
+  'callers',
+  'rows',
+  'sort',
+  'filter',
+  'bfrom',
+  'bto',
+  'pick',
+  'capture',
+] as const;
 const LISTS = ['hidden', 'toggled'] as const;
 
 /** The state that an address (without `#`) has. */
@@ -128,28 +147,35 @@ export function read(address: string): State {
   };
   for (const [key, values] of Object.entries(CHOICES)) {
     const value = text(key);
-    if (value !== undefined && (values as readonly string[]).includes(value)) (state as unknown as Record<string, string>)[key] = value;
+    if (value !== undefined && (values as readonly string[]).includes(value))
+      (state as unknown as Record<string, string>)[key] = value;
   }
   for (const key of FLAGS) if (params.has(key)) state[key] = params.get(key) === '1';
   for (const key of TEXTS) state[key] = text(key) ?? state[key];
-  for (const key of LISTS) state[key] = params.getAll(key).filter((one) => one.length <= FIELD_LEN_MAX).slice(0, LIST_MAX);
+  for (const key of LISTS)
+    state[key] = params
+      .getAll(key)
+      .filter((one) => one.length <= FIELD_LEN_MAX)
+      .slice(0, LIST_MAX);
   state.bquery = text('bquery');
   state.filters = params.getAll('frame').slice(0, LIST_MAX).flatMap(readFilter);
   return state;
 }
 
 function readFilter(text: string): FrameFilter[] {
-  const found = /^(keep|drop):([^]+)$/.exec(text);
+  const found = /^(keep|drop):([\s\S]+)$/.exec(text);
   return found ? [{ op: found[1] as FrameFilter['op'], regex: found[2] }] : [];
 }
 
 /** The address (without `#`) of a state; defaults are left out. */
 export function write(state: State): string {
   const params = new URLSearchParams();
-  for (const key of ['view', ...TEXTS.slice(0, 2)] as const) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
+  for (const key of ['view', ...TEXTS.slice(0, 2)] as const)
+    if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of FLAGS) if (state[key] !== DEFAULTS[key]) params.set(key, state[key] ? '1' : '0');
   for (const key of TEXTS.slice(2)) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
-  for (const key of ['colours', 'panel', 'compare', 'width'] as const) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
+  for (const key of ['colours', 'panel', 'compare', 'width'] as const)
+    if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of LISTS) for (const one of state[key].slice(0, LIST_MAX)) params.append(key, one);
   if (state.bquery !== undefined) params.set('bquery', state.bquery);
   for (const filter of state.filters) params.append('frame', `${filter.op}:${filter.regex}`);
@@ -159,7 +185,9 @@ export function write(state: State): string {
 /** A change of the state. What pointed into the old data and means nothing in the new is taken back. */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
-  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture'] as const).some((key) => next[key] !== state[key]);
+  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture'] as const).some(
+    (key) => next[key] !== state[key],
+  );
   if (moved && change.zoom === undefined) next.zoom = '';
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';

@@ -104,7 +104,13 @@ export function CaptureDialog(props: Props) {
           onChange={() => setSession(undefined)}
         />
       ) : (
-        <Form draft={draft} range={props.range} onDraft={(change) => setDraft((before) => ({ ...before, ...change }))} onStart={start} onClose={close} />
+        <Form
+          draft={draft}
+          range={props.range}
+          onDraft={(change) => setDraft((before) => ({ ...before, ...change }))}
+          onStart={start}
+          onClose={close}
+        />
       )}
     </dialog>
   );
@@ -150,10 +156,24 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
     <form ref={form} class="capture-form" noValidate onSubmit={submit}>
       <div class="field wide">
         <span>Targets</span>
-        <SelectorInput value={draft.query} range={range} label="Selector of the capture" onChange={(query) => onDraft({ query })} onText={(query) => onDraft({ query })} />
-        <p class={touched.query && problems.query ? 'wrong' : 'hint'}>{(touched.query && problems.query) || 'Hosts with samples of it in the last ten minutes; on each host what runs there. Empty: all of every host.'}</p>
+        <SelectorInput
+          value={draft.query}
+          range={range}
+          label="Selector of the capture"
+          onChange={(query) => onDraft({ query })}
+          onText={(query) => onDraft({ query })}
+        />
+        <p class={touched.query && problems.query ? 'wrong' : 'hint'}>
+          {(touched.query && problems.query) ||
+            'Hosts with samples of it in the last ten minutes; on each host what runs there. Empty: all of every host.'}
+        </p>
       </div>
-      <Field {...field('event')} label="Event" list="capture-events" hint={EVENTS.find(([event]) => event === draft.event.trim())?.[1] ?? 'choose, or write one'} />
+      <Field
+        {...field('event')}
+        label="Event"
+        list="capture-events"
+        hint={EVENTS.find(([event]) => event === draft.event.trim())?.[1] ?? 'choose, or write one'}
+      />
       <datalist id="capture-events">
         {EVENTS.map(([event, about]) => (
           <option key={event} value={event}>
@@ -163,7 +183,13 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
       </datalist>
       <Field {...field('duration')} label="Duration" hint="such as 500ms, 30s, 5m; at most 1h" />
       <Field {...field('hosts')} label="Max hosts" hint="others are skipped" numeric />
-      <Field {...field('rate')} label="Rate" hint="Hz per CPU (default depends on the event)" placeholder="by event" numeric />
+      <Field
+        {...field('rate')}
+        label="Rate"
+        hint="Hz per CPU (default depends on the event)"
+        placeholder="by event"
+        numeric
+      />
       <label class="field">
         <span>Stacks</span>
         <select name="unwind" value={draft.unwind} onChange={(event) => onDraft({ unwind: event.currentTarget.value })}>
@@ -181,9 +207,23 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
         </select>
         <p class="hint">lines where debug information is at hand</p>
       </label>
-      <Field {...field('before')} label="Include history" hint="Add the minutes before, from each agent’s recorder, e.g. 5m" placeholder="nothing" />
-      {isOffCpu(draft.event) && <Field {...field('minWait')} label="Minimum wait" hint="shorter waits are left out, e.g. 1ms" placeholder="all" />}
-      {isTracepoint(draft.event) && <Field {...field('filter')} label="Filter" hint="the kernel’s: prev_state != 0" placeholder="all" wide />}
+      <Field
+        {...field('before')}
+        label="Include history"
+        hint="Add the minutes before, from each agent’s recorder, e.g. 5m"
+        placeholder="nothing"
+      />
+      {isOffCpu(draft.event) && (
+        <Field
+          {...field('minWait')}
+          label="Minimum wait"
+          hint="shorter waits are left out, e.g. 1ms"
+          placeholder="all"
+        />
+      )}
+      {isTracepoint(draft.event) && (
+        <Field {...field('filter')} label="Filter" hint="the kernel’s: prev_state != 0" placeholder="all" wide />
+      )}
       <Field {...field('reason')} label="Reason" hint="for the list of captures" wide />
       <Field {...field('who')} label="Your name" hint="for the list of captures; kept in this browser" />
       <footer>
@@ -278,7 +318,13 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
           <button type="button" onClick={onAway}>
             Discard
           </button>
-          <button type="button" onClick={() => { session.end(); onStay(); }}>
+          <button
+            type="button"
+            onClick={() => {
+              session.end();
+              onStay();
+            }}
+          >
             Stop and keep
           </button>
           <button type="button" class="primary" onClick={onStay}>
@@ -288,7 +334,13 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
       ) : (
         <footer>
           {session.runs ? (
-            <button type="button" class="primary" disabled={session.phase === 'ending'} onClick={() => session.end()} title="Ends it on all hosts; the profile is of what there is">
+            <button
+              type="button"
+              class="primary"
+              disabled={session.phase === 'ending'}
+              onClick={() => session.end()}
+              title="Ends it on all hosts; the profile is of what there is"
+            >
               {session.phase === 'asking' ? 'Cancel' : session.phase === 'ending' ? 'Ending …' : 'Stop and keep'}
             </button>
           ) : (
@@ -310,25 +362,56 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
 /** What is captured, in a line. */
 export function whatOf(request: Session['request']): string {
   const { capture } = request;
-  const rate = capture?.rateHz ? ` at ${format.count(capture.rateHz)} Hz` : capture?.period ? `, one of ${format.count(Number(capture.period))}` : '';
+  const rate = capture?.rateHz
+    ? ` at ${format.count(capture.rateHz)} Hz`
+    : capture?.period
+      ? `, one of ${format.count(Number(capture.period))}`
+      : '';
   const before = capture?.beforeNs ? `, with ${format.duration(Number(capture.beforeNs))} before` : '';
   const lines = capture?.lines ? ', by source line' : '';
   return `${capture?.event || 'cpu-clock'}${rate}${lines} for ${format.duration(Number(capture?.durationNs ?? 0n))}${before}, of ${request.selector || 'everything'}`;
 }
 
-function runningText(session: Session, { all, running, waiting, answered, failed, lost }: ReturnType<typeof tallyOf>): string {
-  const parts = [[answered, 'done'], [running, session.phase === 'ending' ? 'ending' : 'running'], [waiting, 'waiting'], [failed, 'failed'], [lost, 'lost']] as const;
-  return `${format.plural(all, 'host')}: ${parts.filter(([value]) => value > 0).map(([value, word]) => `${format.count(value)} ${word}`).join(', ')}`;
+function runningText(
+  session: Session,
+  { all, running, waiting, answered, failed, lost }: ReturnType<typeof tallyOf>,
+): string {
+  const parts = [
+    [answered, 'done'],
+    [running, session.phase === 'ending' ? 'ending' : 'running'],
+    [waiting, 'waiting'],
+    [failed, 'failed'],
+    [lost, 'lost'],
+  ] as const;
+  return `${format.plural(all, 'host')}: ${parts
+    .filter(([value]) => value > 0)
+    .map(([value, word]) => `${format.count(value)} ${word}`)
+    .join(', ')}`;
 }
 
 function Progress({ session }: { session: Session }) {
   const durationNs = Number(session.request.capture?.durationNs ?? 0n);
   const farthest = Math.max(0, ...[...session.hosts.values()].map((host) => Number(host.progress?.elapsedNs ?? 0n)));
-  const still = session.stacks > 0 ? `Taking the profile: ${format.plural(session.stacks, 'stack')}` : session.phase === 'asking' ? 'Asking the collector which hosts there are' : session.phase === 'ending' ? 'Ending it on the hosts' : `${format.duration(steady(farthest))} of ${format.duration(durationNs)}`;
+  const still =
+    session.stacks > 0
+      ? `Taking the profile: ${format.plural(session.stacks, 'stack')}`
+      : session.phase === 'asking'
+        ? 'Asking the collector which hosts there are'
+        : session.phase === 'ending'
+          ? 'Ending it on the hosts'
+          : `${format.duration(steady(farthest))} of ${format.duration(durationNs)}`;
   if (!session.runs) return null;
   return (
     <div class="capture-progress" role="status">
-      <progress aria-label="Capture" max={1} value={session.phase === 'running' && session.stacks === 0 && durationNs > 0 ? Math.min(1, farthest / durationNs) : undefined} />
+      <progress
+        aria-label="Capture"
+        max={1}
+        value={
+          session.phase === 'running' && session.stacks === 0 && durationNs > 0
+            ? Math.min(1, farthest / durationNs)
+            : undefined
+        }
+      />
       <span class="soft">{still}</span>
     </div>
   );
@@ -344,9 +427,16 @@ export function LeftOut({ session }: { session: Session }) {
   return (
     <p class="warned">
       {format.plural(plan.selected, 'host')} {plan.selected === 1 ? 'matches' : 'match'}
-      {plan.leftOut > 0 && `; ${format.count(plan.leftOut)} left out, because at most ${format.plural(session.request.maxHosts || 50, 'host')} were asked for`}
-      {plan.absent > 0 && `; ${format.count(plan.absent)} not asked, because ${plan.absent === 1 ? 'its agent is' : 'their agents are'} not connected for captures`}
-      {plan.absentHosts.length > 0 && `: ${plan.absentHosts.slice(0, ABSENT_SHOWN).map((name) => clipped(name, 60)).join(', ')}${plan.absent > Math.min(ABSENT_SHOWN, plan.absentHosts.length) ? ', …' : ''}`}.
+      {plan.leftOut > 0 &&
+        `; ${format.count(plan.leftOut)} left out, because at most ${format.plural(session.request.maxHosts || 50, 'host')} were asked for`}
+      {plan.absent > 0 &&
+        `; ${format.count(plan.absent)} not asked, because ${plan.absent === 1 ? 'its agent is' : 'their agents are'} not connected for captures`}
+      {plan.absentHosts.length > 0 &&
+        `: ${plan.absentHosts
+          .slice(0, ABSENT_SHOWN)
+          .map((name) => clipped(name, 60))
+          .join(', ')}${plan.absent > Math.min(ABSENT_SHOWN, plan.absentHosts.length) ? ', …' : ''}`}
+      .
     </p>
   );
 }
@@ -358,7 +448,9 @@ function Nothing({ session }: { session: Session }) {
       trouble={{
         title: none ? 'No host took part' : 'No host had a profile to give',
         detail: (session.result?.notices ?? []).join('\n'),
-        advice: none ? 'No agent that matches is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.' : 'What each host said stands next to it.',
+        advice: none
+          ? 'No agent that matches is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.'
+          : 'What each host said stands next to it.',
         retry: false,
         code: 'nothing',
       }}

@@ -70,19 +70,43 @@ export function CaptureView(props: PageProps & { session: Session }) {
         </button>
       </header>
       <Hosts session={session} profile={profile} />
-      {session.trouble && <TroubleBox trouble={{ ...session.trouble, advice: `What came is below. ${session.trouble.advice}`, retry: false }} />}
+      {session.trouble && (
+        <TroubleBox
+          trouble={{ ...session.trouble, advice: `What came is below. ${session.trouble.advice}`, retry: false }}
+        />
+      )}
       <Timed onEscape={pick && (() => setPick(undefined))}>
         {allLost ? null : moments ? (
-          <HeatPanel moments={moments} unit={profile.unit} samples={state.samples} theme={props.theme} pick={pick} onPick={setPick} />
+          <HeatPanel
+            moments={moments}
+            unit={profile.unit}
+            samples={state.samples}
+            theme={props.theme}
+            pick={pick}
+            onPick={setPick}
+          />
         ) : (
-          <p class="soft">{side === 'before' ? 'When samples of the time before were taken is not known.' : 'When samples were taken was not kept: there is no heat map.'}</p>
+          <p class="soft">
+            {side === 'before'
+              ? 'When samples of the time before were taken is not known.'
+              : 'When samples were taken was not kept: there is no heat map.'}
+          </p>
         )}
         {allLost ? null : profile.stack.length === 0 ? (
           <Empty title="Nothing was sampled">
             <p>Nothing that was selected had the event in this time.</p>
           </Empty>
         ) : (
-          <Stacks {...props} part={part} pick={pick} whole={profile} selector={session.request.selector} withLines={side !== 'before' && session.request.capture?.lines} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
+          <Stacks
+            {...props}
+            part={part}
+            pick={pick}
+            whole={profile}
+            selector={session.request.selector}
+            withLines={side !== 'before' && session.request.capture?.lines}
+            name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`}
+            setState={setState}
+          />
         )}
       </Timed>
     </section>
@@ -91,9 +115,26 @@ export function CaptureView(props: PageProps & { session: Session }) {
 
 /** Stands where there is no profile, so that hooks have something to be of. */
 const NOTHING: Profile = {
-  strings: [''], kind: new Uint8Array(), unnamed: new Uint8Array(), fn: new Uint32Array(), systemName: new Uint32Array(), module: new Uint32Array(), file: new Uint32Array(), line: new Uint32Array(),
-  parent: new Uint32Array(1), frame: new Uint32Array(1), labelSets: [new Uint32Array()], labels: new Uint32Array(), stack: new Uint32Array(), end: new Uint8Array(), count: new Float64Array(), weight: new Float64Array(),
-  unit: '', quality: undefined, about: { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined }, moments: undefined,
+  strings: [''],
+  kind: new Uint8Array(),
+  unnamed: new Uint8Array(),
+  fn: new Uint32Array(),
+  systemName: new Uint32Array(),
+  module: new Uint32Array(),
+  file: new Uint32Array(),
+  line: new Uint32Array(),
+  parent: new Uint32Array(1),
+  frame: new Uint32Array(1),
+  labelSets: [new Uint32Array()],
+  labels: new Uint32Array(),
+  stack: new Uint32Array(),
+  end: new Uint8Array(),
+  count: new Float64Array(),
+  weight: new Float64Array(),
+  unit: '',
+  quality: undefined,
+  about: { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined },
+  moments: undefined,
 };
 
 /** Samples that were not lost. */
@@ -118,7 +159,8 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
           {partial && <Icon of="warn" />} {tallyText(tally)}
         </strong>
         <span class="soft">
-          {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} · {format.plural(takenOf(profile), 'sample')}
+          {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} ·{' '}
+          {format.plural(takenOf(profile), 'sample')}
           {about.event !== '' && ` of ${about.event.slice(0, 60)}`}
         </span>
         <ul class="capture-notes">
@@ -141,7 +183,9 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
               <Name text={notice} max={300} />
             </li>
           ))}
-          {notices.length > NOTICES_SHOWN && <li class="soft">and {format.count(notices.length - NOTICES_SHOWN)} more</li>}
+          {notices.length > NOTICES_SHOWN && (
+            <li class="soft">and {format.count(notices.length - NOTICES_SHOWN)} more</li>
+          )}
         </ul>
       )}
       {open && <HostLines session={session} />}
@@ -149,11 +193,26 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   );
 }
 
-function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick | undefined; name: string; selector: string; withLines: boolean | undefined }) {
+function Stacks(
+  props: PageProps & {
+    part: Profile;
+    whole: Profile;
+    pick: Pick | undefined;
+    name: string;
+    selector: string;
+    withLines: boolean | undefined;
+  },
+) {
   const { state, setState, theme, part, whole } = props;
   const labels = useMemo(() => labelsOf(whole), [whole]);
   const tree = useMemo(
-    () => buildTree(new Names(), part, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
+    () =>
+      buildTree(new Names(), part, {
+        measure: state.samples ? 'count' : 'weight',
+        collapse: state.collapse,
+        focus: state.focus,
+        root: state.root,
+      }),
     [part, state.samples, state.collapse, state.focus, state.root],
   );
   return (
@@ -170,13 +229,35 @@ function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick |
       withLines={props.withLines}
       onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
       tools={<Files {...props} />}
-      table={<TopTable tree={tree} unit={part.unit} state={state} setState={setState} source={{ profile: part }} labels={labels} pruned={0} />}
+      table={
+        <TopTable
+          tree={tree}
+          unit={part.unit}
+          state={state}
+          setState={setState}
+          source={{ profile: part }}
+          labels={labels}
+          pruned={0}
+        />
+      }
     />
   );
 }
 
 /** Files of what is shown. The collector does not keep the profile, so the page writes them. */
-function Files({ part, whole, pick, name, state }: { part: Profile; whole: Profile; pick: Pick | undefined; name: string; state: PageProps['state'] }) {
+function Files({
+  part,
+  whole,
+  pick,
+  name,
+  state,
+}: {
+  part: Profile;
+  whole: Profile;
+  pick: Pick | undefined;
+  name: string;
+  state: PageProps['state'];
+}) {
   const { moments } = whole;
   const label = pick ? `${name}-part` : name;
   return (
@@ -198,7 +279,10 @@ function Files({ part, whole, pick, name, state }: { part: Profile; whole: Profi
               close();
             }}
           >
-            <b>JSON</b> <span class="soft">everything, with {moments ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of it</span>
+            <b>JSON</b>{' '}
+            <span class="soft">
+              everything, with {moments ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of it
+            </span>
           </button>
           <button
             type="button"
@@ -207,9 +291,13 @@ function Files({ part, whole, pick, name, state }: { part: Profile; whole: Profi
               close();
             }}
           >
-            <b>Folded stacks</b> <span class="soft">one line a stack, counts are {state.samples ? 'samples' : part.unit || 'weights'}</span>
+            <b>Folded stacks</b>{' '}
+            <span class="soft">one line a stack, counts are {state.samples ? 'samples' : part.unit || 'weights'}</span>
           </button>
-          <p class="soft">{pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with this page.</p>
+          <p class="soft">
+            {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with this
+            page.
+          </p>
         </div>
       )}
     </Popover>

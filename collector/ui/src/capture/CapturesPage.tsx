@@ -28,7 +28,8 @@ export function CapturesPage(props: PageProps) {
     <>
       {state.capture !== '' && (
         <p class="notice">
-          The profile of capture {shown(state.capture, 40)} is not here: profiles of captures are kept by the page that took them, the last few of them, and not by the collector. Files that were downloaded from it are.
+          The profile of capture {shown(state.capture, 40)} is not here: profiles of captures are kept by the page that
+          took them, the last few of them, and not by the collector. Files that were downloaded from it are.
         </p>
       )}
       <List {...props} />
@@ -69,7 +70,14 @@ function List(props: PageProps) {
         <button type="button" class="primary" onClick={() => props.openCapture(props.state.query)}>
           <Icon of="plus" /> New capture
         </button>
-        <input type="search" class="filter" placeholder="Filter by who, what or why" aria-label="Filter captures" value={props.state.filter} onInput={(event) => props.setState({ filter: event.currentTarget.value }, { replace: true })} />
+        <input
+          type="search"
+          class="filter"
+          placeholder="Filter by who, what or why"
+          aria-label="Filter captures"
+          value={props.state.filter}
+          onInput={(event) => props.setState({ filter: event.currentTarget.value }, { replace: true })}
+        />
       </header>
       {trouble && <TroubleBox trouble={trouble} />}
       <Answer asked={asked} what="the captures">
@@ -78,13 +86,20 @@ function List(props: PageProps) {
             <SortedTable
               caption="Captures"
               columns={columns(props, ending, cancel)}
-              rows={answer.captures.filter((one) => [what(one), who(one), one.peer, reason(one)].some((text) => text.toLowerCase().includes(wanted)))}
+              rows={answer.captures.filter((one) =>
+                [what(one), who(one), one.peer, reason(one)].some((text) => text.toLowerCase().includes(wanted)),
+              )}
               sort={props.state.sort || 'started'}
               onSort={(sort) => props.setState({ sort })}
               keyOf={(one) => String(one.id)}
               empty={
                 <Empty title={answer.captures.length ? 'No matching captures' : 'No captures yet'}>
-                  {!answer.captures.length && <p>A capture samples one host or many for a while, with any event, and shows when each sample was taken.</p>}
+                  {!answer.captures.length && (
+                    <p>
+                      A capture samples one host or many for a while, with any event, and shows when each sample was
+                      taken.
+                    </p>
+                  )}
                 </Empty>
               }
             />
@@ -99,11 +114,23 @@ const what = (one: FleetCaptureInfo) => (one.request ? whatOf(one.request) : '')
 const who = (one: FleetCaptureInfo) => one.request?.capture?.who ?? '';
 const reason = (one: FleetCaptureInfo) => one.request?.capture?.reason ?? '';
 
-function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigint) => void): ColumnOf<FleetCaptureInfo>[] {
+function columns(
+  props: PageProps,
+  ending: readonly bigint[],
+  cancel: (id: bigint) => void,
+): ColumnOf<FleetCaptureInfo>[] {
   const { setState } = props;
   return [
     { key: 'id', title: 'No.', number: true, by: (one) => Number(one.id), cell: (one) => String(one.id) },
-    { key: 'started', title: 'Started', number: true, by: (one) => Number(one.startedUnixNs), cell: (one) => <span title={format.stamp(toMs(one.startedUnixNs))}>{format.ago(toMs(one.startedUnixNs), props.now())}</span> },
+    {
+      key: 'started',
+      title: 'Started',
+      number: true,
+      by: (one) => Number(one.startedUnixNs),
+      cell: (one) => (
+        <span title={format.stamp(toMs(one.startedUnixNs))}>{format.ago(toMs(one.startedUnixNs), props.now())}</span>
+      ),
+    },
     {
       key: 'who',
       title: 'By',
@@ -132,14 +159,26 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
         </span>
       ),
     },
-    { key: 'length', title: 'Duration', number: true, by: (one) => Number(one.elapsedNs), cell: (one) => format.duration(Math.round(Number(one.elapsedNs) / 1e8) * 1e8) },
+    {
+      key: 'length',
+      title: 'Duration',
+      number: true,
+      by: (one) => Number(one.elapsedNs),
+      cell: (one) => format.duration(Math.round(Number(one.elapsedNs) / 1e8) * 1e8),
+    },
     { key: 'outcome', title: 'Result', by: (one) => (one.running ? 'a' : 'b'), cell: (one) => <Outcome one={one} /> },
     {
       key: 'tools',
       title: 'Profile',
       cell: (one) =>
         one.running ? (
-          <button type="button" class="small-button" disabled={ending.includes(one.id)} title="Ends it on all hosts; who started it gets what there is" onClick={() => cancel(one.id)}>
+          <button
+            type="button"
+            class="small-button"
+            disabled={ending.includes(one.id)}
+            title="Ends it on all hosts; who started it gets what there is"
+            onClick={() => cancel(one.id)}
+          >
             {ending.includes(one.id) ? 'Ending …' : 'End'}
           </button>
         ) : captures.find(String(one.id)) ? (
@@ -159,7 +198,13 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
 const NOTICES_TOLD = 20;
 
 function Outcome({ one }: { one: FleetCaptureInfo }) {
-  const notices = [...(one.endedBy ? [one.endedBy] : []), ...one.notices, ...one.hosts.filter((host) => host.message !== '').map((host) => `${host.hostname || host.hostId}: ${host.message}`)].slice(0, NOTICES_TOLD);
+  const notices = [
+    ...(one.endedBy ? [one.endedBy] : []),
+    ...one.notices,
+    ...one.hosts
+      .filter((host) => host.message !== '')
+      .map((host) => `${host.hostname || host.hostId}: ${host.message}`),
+  ].slice(0, NOTICES_TOLD);
   const title = notices.map((notice) => shown(notice, 300)).join('\n');
   if (one.running) {
     return (
@@ -168,7 +213,10 @@ function Outcome({ one }: { one: FleetCaptureInfo }) {
       </span>
     );
   }
-  const parts = [one.failed > 0 && `${format.count(one.failed)} failed`, one.lost > 0 && `${format.count(one.lost)} lost`].filter(Boolean);
+  const parts = [
+    one.failed > 0 && `${format.count(one.failed)} failed`,
+    one.lost > 0 && `${format.count(one.lost)} lost`,
+  ].filter(Boolean);
   const whole = one.asked > 0 && one.answered === one.asked;
   return (
     <span class={whole ? '' : 'warned'} title={title}>

@@ -35,7 +35,11 @@ const ORDER: Record<HostState, number> = {
 
 /** `47 of 50 hosts answered: 2 failed, 1 lost`. */
 export function tallyText(tally: Tally): string {
-  const parts = [tally.failed > 0 && `${format.count(tally.failed)} failed`, tally.lost > 0 && `${format.count(tally.lost)} lost`, tally.partial > 0 && `${format.count(tally.partial)} ended early`].filter(Boolean);
+  const parts = [
+    tally.failed > 0 && `${format.count(tally.failed)} failed`,
+    tally.lost > 0 && `${format.count(tally.lost)} lost`,
+    tally.partial > 0 && `${format.count(tally.partial)} ended early`,
+  ].filter(Boolean);
   return `${format.count(tally.answered)} of ${format.plural(tally.all, 'host')} answered${parts.length ? `: ${parts.join(', ')}` : ''}`;
 }
 
@@ -53,8 +57,12 @@ export function HostLines({ session }: { session: Session }) {
           <tr>
             <th scope="col">Host</th>
             <th scope="col">State</th>
-            <th scope="col" class="number">Time</th>
-            <th scope="col" class="number">Samples</th>
+            <th scope="col" class="number">
+              Time
+            </th>
+            <th scope="col" class="number">
+              Samples
+            </th>
             <th scope="col" class="number" title="Estimate of samples lost">
               Lost
             </th>
@@ -103,7 +111,9 @@ function Line({ host, durationNs }: { host: HostProgress; durationNs: number }) 
         </span>
       </td>
       <td class="number">
-        <Bar fraction={durationNs > 0 ? elapsed / durationNs : 0}>{progress ? format.duration(steady(elapsed)) : '–'}</Bar>
+        <Bar fraction={durationNs > 0 ? elapsed / durationNs : 0}>
+          {progress ? format.duration(steady(elapsed)) : '–'}
+        </Bar>
       </td>
       <td class="number">{progress ? format.count(Number(progress.samples)) : '–'}</td>
       <td class={`number ${lost > 0 ? 'warned' : 'soft'}`}>{progress ? format.count(lost) : '–'}</td>
@@ -118,7 +128,9 @@ function Line({ host, durationNs }: { host: HostProgress; durationNs: number }) 
             <Name text={notice} max={240} />
           </div>
         ))}
-        {host.notices.length > notices.length && <div class="soft">and {format.count(host.notices.length - notices.length)} more</div>}
+        {host.notices.length > notices.length && (
+          <div class="soft">and {format.count(host.notices.length - notices.length)} more</div>
+        )}
       </td>
     </tr>
   );

@@ -11,7 +11,8 @@ import type { Profile } from '../query/profile';
 export const SCHEMA = 'fleetprof.profile/1';
 
 // Control characters, separators of lines, bidirectional controls, the byte order mark, non-characters.
-const HOSTILE = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufdd0-\ufdef]|[\ufffe\uffff]|\p{Cs}/u;
+const HOSTILE =
+  /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufdd0-\ufdef]|[\ufffe\uffff]|\p{Cs}/u;
 const NON_CHARACTER = (point: number) => (point & 0xfffe) === 0xfffe;
 const isHostile = (found: string) => HOSTILE.test(found) || NON_CHARACTER(found.codePointAt(0) ?? 0);
 
@@ -60,7 +61,9 @@ export function folded(profile: Profile, values: Float64Array): string[] {
     const key = path.join(';');
     sums.set(key, (sums.get(key) ?? 0) + values[sample]);
   }
-  return [...sums.entries()].sort(([left], [right]) => (left < right ? -1 : 1)).map(([key, value]) => `${key} ${whole(value)}\n`);
+  return [...sums.entries()]
+    .sort(([left], [right]) => (left < right ? -1 : 1))
+    .map(([key, value]) => `${key} ${whole(value)}\n`);
 }
 
 /** Frames of a stack, root first. */
@@ -76,14 +79,19 @@ const whole = (value: number | bigint) => BigInt(typeof value === 'bigint' ? val
 function text(value: string): string {
   return JSON.stringify(value).replace(/[<>&]|[^\u0020-\u007e]/gu, (found) => {
     if (!isHostile(found) && !/[<>&]/.test(found)) return found;
-    return Array.from({ length: found.length }, (_, at) => `\\u${found.charCodeAt(at).toString(16).padStart(4, '0')}`).join('');
+    return Array.from(
+      { length: found.length },
+      (_, at) => `\\u${found.charCodeAt(at).toString(16).padStart(4, '0')}`,
+    ).join('');
   });
 }
 
 /** JSON of a profile, in pieces. `timed`: the moments it has, and the part of them that it is of. */
 export function json(profile: Profile, timed?: { moments: Moments; pick: Pick | undefined }): string[] {
   const { about } = profile;
-  const order = profile.weight.map((_, sample) => sample).sort((left, right) => profile.weight[right] - profile.weight[left] || left - right);
+  const order = profile.weight
+    .map((_, sample) => sample)
+    .sort((left, right) => profile.weight[right] - profile.weight[left] || left - right);
   const frames = new Map<number, number>();
   const samples = Array.from(order, (sample) => {
     const path = pathOf(profile, profile.stack[sample]).map((frame) => {
@@ -112,8 +120,15 @@ export function json(profile: Profile, timed?: { moments: Moments; pick: Pick | 
 const lines = (items: readonly string[]) => items.map((item, at) => (at === 0 ? item : `,\n${item}`));
 
 function describe(profile: Profile, frame: number): string {
-  const parts = [`"function":${text(profile.strings[profile.fn[frame]])}`, `"kind":${text(KIND_WORDS[profile.kind[frame]] ?? 'native')}`];
-  for (const [key, id] of [['system_name', profile.systemName[frame]], ['module', profile.module[frame]], ['file', profile.file[frame]]] as const) {
+  const parts = [
+    `"function":${text(profile.strings[profile.fn[frame]])}`,
+    `"kind":${text(KIND_WORDS[profile.kind[frame]] ?? 'native')}`,
+  ];
+  for (const [key, id] of [
+    ['system_name', profile.systemName[frame]],
+    ['module', profile.module[frame]],
+    ['file', profile.file[frame]],
+  ] as const) {
     if (profile.strings[id]) parts.push(`"${key}":${text(profile.strings[id])}`);
   }
   if (profile.line[frame] > 0) parts.push(`"line":${profile.line[frame]}`);
@@ -125,24 +140,53 @@ function describe(profile: Profile, frame: number): string {
 function labels(profile: Profile, set: number): string {
   const pairs = profile.labelSets[set];
   const parts = new Map<string, string>();
-  for (let at = 0; at < pairs.length; at += 2) parts.set(text(profile.strings[pairs[at]]), text(profile.strings[pairs[at + 1]]));
-  return `{${[...parts].sort(([left], [right]) => (left < right ? -1 : 1)).map(([key, value]) => `${key}:${value}`).join(',')}}`;
+  for (let at = 0; at < pairs.length; at += 2)
+    parts.set(text(profile.strings[pairs[at]]), text(profile.strings[pairs[at + 1]]));
+  return `{${[...parts]
+    .sort(([left], [right]) => (left < right ? -1 : 1))
+    .map(([key, value]) => `${key}:${value}`)
+    .join(',')}}`;
 }
 
-const QUALITY = { taken: 'taken', idle: 'idle', lost: 'lost', throttled: 'throttled', folded: 'folded', truncated: 'truncated', depth_limit: 'depthLimit', unnamed: 'unnamed', malformed: 'malformed', lost_samples: 'lostSamples', reduced: 'reduced', lost_late: 'lostLate' };
-const COVERAGE = { expected_ns: 'expectedNs', estimated_ns: 'estimatedNs', expected_samples: 'expectedSamples', taken_ns: 'takenNs', windows: 'windows', windows_unmeasured: 'windowsUnmeasured' };
+const QUALITY = {
+  taken: 'taken',
+  idle: 'idle',
+  lost: 'lost',
+  throttled: 'throttled',
+  folded: 'folded',
+  truncated: 'truncated',
+  depth_limit: 'depthLimit',
+  unnamed: 'unnamed',
+  malformed: 'malformed',
+  lost_samples: 'lostSamples',
+  reduced: 'reduced',
+  lost_late: 'lostLate',
+};
+const COVERAGE = {
+  expected_ns: 'expectedNs',
+  estimated_ns: 'estimatedNs',
+  expected_samples: 'expectedSamples',
+  taken_ns: 'takenNs',
+  windows: 'windows',
+  windows_unmeasured: 'windowsUnmeasured',
+};
 
 function numbers(keys: Record<string, string>, of: object | undefined): string {
   const values = of as Record<string, bigint> | undefined;
-  return `{${Object.entries(keys).map(([key, field]) => `"${key}":${values?.[field] ?? 0n}`).join(',')}}`;
+  return `{${Object.entries(keys)
+    .map(([key, field]) => `"${key}":${values?.[field] ?? 0n}`)
+    .join(',')}}`;
 }
 
 /** Moments of the samples, by their places in the file; those of samples that are not there are counted. */
 function times(profile: Profile, order: Float64Array, moments: Moments, pick: Pick | undefined): string[] {
   const key = (labelSet: number, stack: number, end: number) => `${labelSet} ${stack} ${end}`;
   const places = new Map<string, number>();
-  order.forEach((sample, place) => places.set(key(profile.labels[sample], profile.stack[sample], profile.end[sample]), place));
-  const placeOf = Array.from(moments.keys.stack, (stack, row) => places.get(key(moments.keys.labels[row], stack, moments.keys.end[row])));
+  for (const [place, sample] of order.entries())
+    places.set(key(profile.labels[sample], profile.stack[sample], profile.end[sample]), place);
+  const placeOf = Array.from(moments.keys.stack, (stack, row) =>
+    places.get(key(moments.keys.labels[row], stack, moments.keys.end[row])),
+  );
   const { from, until } = pick ?? { from: 0, until: moments.durationNs };
   const [first, end] = [firstAt(moments, from), firstAt(moments, until)];
   const columns: [after: string[], sample: number[], weight: string[]] = [[], [], []];
@@ -159,7 +203,15 @@ function times(profile: Profile, order: Float64Array, moments: Moments, pick: Pi
     before = moments.at[index];
   }
   const start = moments.startUnixNs + BigInt(Math.round(from));
-  return [`,\n"moments":{"start_unix_ns":${start},"duration_ns":${whole(until - from)},"dropped":${whole(dropped)},"after_ns":[`, columns[0].join(','), '],"sample":[', columns[1].join(','), '],"weight":[', columns[2].join(','), ']}'];
+  return [
+    `,\n"moments":{"start_unix_ns":${start},"duration_ns":${whole(until - from)},"dropped":${whole(dropped)},"after_ns":[`,
+    columns[0].join(','),
+    '],"sample":[',
+    columns[1].join(','),
+    '],"weight":[',
+    columns[2].join(','),
+    ']}',
+  ];
 }
 
 /** Gives the browser a file to keep. */

@@ -1,7 +1,7 @@
 // What a capture is asked for with: fields as written, what is wrong with each, and the request.
 
 import { type MessageInitShape, create } from '@bufbuild/protobuf';
-import { CaptureRequestSchema } from '../gen/fleetprof/agent/v1/agent_pb';
+import type { CaptureRequestSchema } from '../gen/fleetprof/agent/v1/agent_pb';
 import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
 import { FleetCaptureRequestSchema } from '../gen/fleetprof/collector/v1/control_pb';
 import { problem } from '../query/selector';
@@ -26,7 +26,20 @@ export interface Draft {
 
 export type Problems = Partial<Record<keyof Draft, string>>;
 
-export const DRAFT: Draft = { query: '', hosts: '50', duration: '30s', event: 'cpu-clock', filter: '', rate: '', unwind: '', detail: '', before: '', minWait: '', who: '', reason: '' };
+export const DRAFT: Draft = {
+  query: '',
+  hosts: '50',
+  duration: '30s',
+  event: 'cpu-clock',
+  filter: '',
+  rate: '',
+  unwind: '',
+  detail: '',
+  before: '',
+  minWait: '',
+  who: '',
+  reason: '',
+};
 
 /** What a capture of a function's source lines begins with. */
 export function linesDraft(text: string): Partial<Draft> {
@@ -100,7 +113,8 @@ export function problemsOf(draft: Draft): Problems {
   if (!['', 'stack-copy', 'frame-pointer'].includes(draft.unwind)) put('unwind', 'choose one of the list');
   if (!['', 'lines'].includes(draft.detail)) put('detail', 'choose one of the list');
   if (draft.before.trim() !== '') put('before', lengthProblem(draft.before, BEFORE_MAX_NS, '24 h'));
-  if (isOffCpu(draft.event) && draft.minWait.trim() !== '') put('minWait', lengthProblem(draft.minWait, DURATION_MAX_NS, '1 h'));
+  if (isOffCpu(draft.event) && draft.minWait.trim() !== '')
+    put('minWait', lengthProblem(draft.minWait, DURATION_MAX_NS, '1 h'));
   for (const field of ['who', 'reason'] as const) {
     if (new TextEncoder().encode(draft[field]).length > TEXT_BYTES_MAX) put(field, `at most ${TEXT_BYTES_MAX} bytes`);
   }
@@ -125,9 +139,13 @@ function durationProblem(text: string): string | undefined {
 
 function eventProblem(event: string): string | undefined {
   if (event === '') return 'choose an event, or write one';
-  if (event.startsWith('tracepoint:')) return /^tracepoint:[^:\s]+:[^:\s]+$/.test(event) ? undefined : 'write `tracepoint:CATEGORY:NAME`';
-  if (event.startsWith('uprobe:')) return /^uprobe:[^:]+:[^\s].*$/.test(event) ? undefined : 'write `uprobe:BINARY:FUNCTION`';
-  return /^[A-Za-z][A-Za-z0-9_-]*$/.test(event) ? undefined : 'the name of an event, `tracepoint:CATEGORY:NAME`, or `uprobe:BINARY:FUNCTION`';
+  if (event.startsWith('tracepoint:'))
+    return /^tracepoint:[^:\s]+:[^:\s]+$/.test(event) ? undefined : 'write `tracepoint:CATEGORY:NAME`';
+  if (event.startsWith('uprobe:'))
+    return /^uprobe:[^:]+:[^\s].*$/.test(event) ? undefined : 'write `uprobe:BINARY:FUNCTION`';
+  return /^[A-Za-z][A-Za-z0-9_-]*$/.test(event)
+    ? undefined
+    : 'the name of an event, `tracepoint:CATEGORY:NAME`, or `uprobe:BINARY:FUNCTION`';
 }
 
 /** The request of fields that have no problems. */

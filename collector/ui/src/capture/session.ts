@@ -3,7 +3,14 @@
 // Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session does. What
 // comes is a stranger's: hosts and notices are bounded, and a profile that contradicts itself ends it.
 
-import { type FleetCaptureInfo, type FleetCaptureRequest, type FleetCaptureResponse, type FleetPlan, type HostProgress, HostState } from '../gen/fleetprof/collector/v1/control_pb';
+import {
+  type FleetCaptureInfo,
+  type FleetCaptureRequest,
+  type FleetCaptureResponse,
+  type FleetPlan,
+  type HostProgress,
+  HostState,
+} from '../gen/fleetprof/collector/v1/control_pb';
 import { ProfileError } from '../query/columns';
 import type { Trouble } from '../query/errors';
 import { Assembler, type Profile } from '../query/profile';
@@ -32,7 +39,10 @@ const TELL_MS = 100;
 export type Phase = 'asking' | 'running' | 'ending' | 'done' | 'failed';
 
 export interface CaptureCalls {
-  capture(request: FleetCaptureRequest, options: { signal: AbortSignal; timeoutMs: number }): AsyncIterable<FleetCaptureResponse>;
+  capture(
+    request: FleetCaptureRequest,
+    options: { signal: AbortSignal; timeoutMs: number },
+  ): AsyncIterable<FleetCaptureResponse>;
   cancel(request: { id: bigint }): Promise<unknown>;
 }
 
@@ -71,7 +81,10 @@ export class Session {
     try {
       const durationMs = Number(this.request.capture?.durationNs ?? 0n) / 1e6;
       const patienceMs = Number(this.request.patienceNs) / 1e6 || PATIENCE_MS;
-      const answers = this.calls.capture(this.request, { signal: this.control.signal, timeoutMs: durationMs + patienceMs + MERGE_MS });
+      const answers = this.calls.capture(this.request, {
+        signal: this.control.signal,
+        timeoutMs: durationMs + patienceMs + MERGE_MS,
+      });
       for await (const { body } of answers) {
         this.take(body, now, past);
         this.tell();
@@ -85,7 +98,8 @@ export class Session {
     // A profile that is whole is worth seeing, whatever came after it.
     if (now.complete) this.profile = now.finish();
     if (past.complete) this.past = past.finish();
-    if (!now.complete && now.stacks > 0) this.trouble ??= captureTrouble(new ProfileError('the profile ended before its last part'));
+    if (!now.complete && now.stacks > 0)
+      this.trouble ??= captureTrouble(new ProfileError('the profile ended before its last part'));
     this.phase = this.result || this.profile ? 'done' : 'failed';
     this.tell(true);
   }
@@ -196,7 +210,17 @@ export interface Tally {
 }
 
 export function tallyOf(hosts: Iterable<HostProgress>): Tally {
-  const tally: Tally = { all: 0, waiting: 0, running: 0, answered: 0, partial: 0, failed: 0, lost: 0, samples: 0, lostSamples: 0 };
+  const tally: Tally = {
+    all: 0,
+    waiting: 0,
+    running: 0,
+    answered: 0,
+    partial: 0,
+    failed: 0,
+    lost: 0,
+    samples: 0,
+    lostSamples: 0,
+  };
   for (const { state, progress } of hosts) {
     tally.all++;
     tally.samples += Number(progress?.samples ?? 0n);

@@ -4,22 +4,47 @@ import { Code, ConnectError } from '@connectrpc/connect';
 import { type Trouble, troubleOf } from '../query/errors';
 
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
-  [Code.Unimplemented]: ['This collector cannot capture', 'It is older than this page: upgrade it. On a host itself, `agent-ctl capture` does the same for that host.', false],
-  [Code.NotFound]: ['There is no host to capture on', 'A host takes part when it had samples of the selection in the last ten minutes and its agent is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.', true],
+  [Code.Unimplemented]: [
+    'This collector cannot capture',
+    'It is older than this page: upgrade it. On a host itself, `agent-ctl capture` does the same for that host.',
+    false,
+  ],
+  [Code.NotFound]: [
+    'There is no host to capture on',
+    'A host takes part when it had samples of the selection in the last ten minutes and its agent is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.',
+    true,
+  ],
   [Code.InvalidArgument]: ['The capture was refused', 'Change what is said here, and start again.', false],
   [Code.FailedPrecondition]: ['This cannot be captured', 'Change what is said here, and start again.', false],
-  [Code.ResourceExhausted]: ['A limit on captures is reached', 'See the list of captures: end one, or wait until it ends.', true],
-  [Code.DeadlineExceeded]: ['It took too long', 'Hosts or the collector were too slow. Try a shorter duration or fewer hosts.', true],
+  [Code.ResourceExhausted]: [
+    'A limit on captures is reached',
+    'See the list of captures: end one, or wait until it ends.',
+    true,
+  ],
+  [Code.DeadlineExceeded]: [
+    'It took too long',
+    'Hosts or the collector were too slow. Try a shorter duration or fewer hosts.',
+    true,
+  ],
   [Code.PermissionDenied]: ['You may not capture here', 'Ask the operator of this collector for the right to.', false],
 };
 
 /** What went wrong with a capture. */
 export function captureTrouble(error: unknown): Trouble {
   const found = troubleOf(error);
-  if (!found) return { title: 'The capture was given up', detail: '', advice: 'It ended on all hosts, and nothing was kept.', retry: true, code: 'given_up' };
+  if (!found)
+    return {
+      title: 'The capture was given up',
+      detail: '',
+      advice: 'It ended on all hosts, and nothing was kept.',
+      retry: true,
+      code: 'given_up',
+    };
   const code = error instanceof ConnectError ? (isNoCall(error) ? Code.Unimplemented : error.code) : undefined;
   const own = code === undefined ? undefined : SENTENCES[code];
-  return own ? { title: own[0], detail: found.detail, advice: own[1], retry: own[2], code: Code[code ?? Code.Unknown] } : found;
+  return own
+    ? { title: own[0], detail: found.detail, advice: own[1], retry: own[2], code: Code[code ?? Code.Unknown] }
+    : found;
 }
 
 /** A server of files answers a call that it does not know so. */

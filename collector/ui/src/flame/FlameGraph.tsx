@@ -53,7 +53,8 @@ function useGraph(props: FlameGraphProps) {
     if (!box.current || !canvas.current || !spacer.current) return;
     const made = new Graph(box.current, canvas.current, spacer.current, layout, look, {
       zoom: zoomTo,
-      pan: (from, to) => latest.current.onView({ zoom: latest.current.zoom, pan: writePan(from, to) }, { replace: true }),
+      pan: (from, to) =>
+        latest.current.onView({ zoom: latest.current.zoom, pan: writePan(from, to) }, { replace: true }),
       select: choose,
       hover: (node, x, y) => setHover(node === undefined ? undefined : { node, x, y }),
     });
@@ -63,7 +64,8 @@ function useGraph(props: FlameGraphProps) {
   const shown = useRef(layout);
   useEffect(() => {
     // In newer data the chosen frame stays chosen, as long as it is there.
-    const path = selected !== undefined && selected < shown.current.name.length ? writePath(shown.current, selected) : '';
+    const path =
+      selected !== undefined && selected < shown.current.name.length ? writePath(shown.current, selected) : '';
     const again = path === '' ? 0 : readPath(layout, path);
     const same = again !== 0 && writePath(layout, again) === path;
     shown.current = layout;
@@ -94,10 +96,17 @@ export function FlameGraph(props: FlameGraphProps) {
       let around = zoomed;
       while (around !== 0 && !overlaps(layout, around, node)) around = layout.parent[around];
       if (around !== zoomed) zoomTo(around);
-      else if (part && (layout.x[node] >= part[1] * layout.whole || layout.x[node] + layout.width[node] <= part[0] * layout.whole)) zoomTo(zoomed);
+      else if (
+        part &&
+        (layout.x[node] >= part[1] * layout.whole || layout.x[node] + layout.width[node] <= part[0] * layout.whole)
+      )
+        zoomTo(zoomed);
       graph.current?.reveal(node);
     };
-    if (handleKey(event, { layout, found, inverted, at, selected, zoomed, go, zoomTo }) || props.onKey?.(event.key, selected)) {
+    if (
+      handleKey(event, { layout, found, inverted, at, selected, zoomed, go, zoomTo }) ||
+      props.onKey?.(event.key, selected)
+    ) {
       event.preventDefault();
       event.stopPropagation();
     }
@@ -122,7 +131,9 @@ export function FlameGraph(props: FlameGraphProps) {
       <p class="hidden" aria-live="polite">
         {about && selected !== undefined ? `${say(layout.tree.names.text[layout.name[selected]])}: ${about.text}` : ''}
       </p>
-      {hover && hover.node < layout.name.length && <Tip x={hover.x} y={hover.y} children={props.describe(hover.node).tip} />}
+      {hover && hover.node < layout.name.length && (
+        <Tip x={hover.x} y={hover.y} children={props.describe(hover.node).tip} />
+      )}
     </div>
   );
 }
@@ -193,7 +204,12 @@ function Crumbs({ layout, zoomed, onZoom }: { layout: Layout; zoomed: number; on
         <span key={node}>
           {at > 0 && <i aria-hidden="true">›</i>}
           {tooMany && at === 1 && <span class="soft">{path.length - shown.length} frames ›</span>}
-          <button type="button" class="plain" aria-current={node === zoomed ? 'location' : undefined} onClick={() => onZoom(node)}>
+          <button
+            type="button"
+            class="plain"
+            aria-current={node === zoomed ? 'location' : undefined}
+            onClick={() => onZoom(node)}
+          >
             <Name text={names.text[layout.name[node]]} max={60} />
           </button>
         </span>
@@ -206,7 +222,10 @@ function Crumbs({ layout, zoomed, onZoom }: { layout: Layout; zoomed: number; on
 export function Tip({ x, y, children }: { x: number; y: number; children: preact.ComponentChildren }) {
   const width = Math.min(460, innerWidth - 16);
   const left = Math.max(8, Math.min(x + 14, innerWidth - width - 8));
-  const style = y > innerHeight * 0.6 ? { left: `${left}px`, bottom: `${innerHeight - y + 14}px`, maxWidth: `${width}px` } : { left: `${left}px`, top: `${y + 16}px`, maxWidth: `${width}px` };
+  const style =
+    y > innerHeight * 0.6
+      ? { left: `${left}px`, bottom: `${innerHeight - y + 14}px`, maxWidth: `${width}px` }
+      : { left: `${left}px`, top: `${y + 16}px`, maxWidth: `${width}px` };
   return (
     <div class="tip floating-tip" role="tooltip" style={style}>
       {children}

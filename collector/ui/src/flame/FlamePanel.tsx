@@ -51,7 +51,10 @@ export interface FlamePanelProps {
 export function FlamePanel(props: FlamePanelProps) {
   const { tree, state, setState } = props;
   const { mask, problem, waiting } = useMask(tree.names, { text: state.search, regex: state.regex });
-  const width = useMemo(() => (props.diff ? measure(tree, state.compare, state.width) : single), [tree, props.diff, state.compare, state.width]);
+  const width = useMemo(
+    () => (props.diff ? measure(tree, state.compare, state.width) : single),
+    [tree, props.diff, state.compare, state.width],
+  );
   const main = useMemo(() => layOut(tree, width), [tree, width]);
   const halves = useMemo(() => (state.fn === '' ? undefined : sandwich(tree, state.fn)), [tree, state.fn]);
   const found = useMemo(() => (mask ? findNodes(main, mask) : undefined), [main, mask]);
@@ -66,7 +69,12 @@ export function FlamePanel(props: FlamePanelProps) {
   );
   return (
     <section class="flame-panel" aria-label="Profile">
-      <Tools {...props} problem={problem} waiting={waiting} matched={found && main.whole > 0 ? { share: found.width / main.whole, nodes: found.nodes } : undefined} />
+      <Tools
+        {...props}
+        problem={problem}
+        waiting={waiting}
+        matched={found && main.whole > 0 ? { share: found.width / main.whole, nodes: found.nodes } : undefined}
+      />
       <Narrowed state={state} setState={setState} once={props.once} />
       <div class={`split panel-${state.panel}`}>
         {state.panel !== 'table' && <div class="split-main">{graph}</div>}
@@ -85,7 +93,11 @@ function useLook(layout: Layout, props: FlamePanelProps): Look {
     const palette = PALETTES[theme];
     if (!diff) {
       const colours = nameColours(names, state.colours, theme);
-      return { palette, colour: (node) => colours[layout.name[node]], hatched: (node) => node > 0 && names.kind[layout.name[node]] === KIND.synthetic };
+      return {
+        palette,
+        colour: (node) => colours[layout.name[node]],
+        hatched: (node) => node > 0 && names.kind[layout.name[node]] === KIND.synthetic,
+      };
     }
     const scaleColours = Array.from({ length: 2 * DIFF_STEPS + 1 }, (_, at) => diffColour(at - DIFF_STEPS, theme));
     const steps = new Int8Array(layout.node.length);
@@ -95,12 +107,21 @@ function useLook(layout: Layout, props: FlamePanelProps): Look {
       steps[at] = diffStep(change);
       vanished[at] = change.vanished ? 1 : 0;
     });
-    return { palette, colour: (node) => scaleColours[steps[node] + DIFF_STEPS], hatched: (node) => vanished[node] === 1 };
+    return {
+      palette,
+      colour: (node) => scaleColours[steps[node] + DIFF_STEPS],
+      hatched: (node) => vanished[node] === 1,
+    };
   }, [layout, theme, diff, state.colours, state.compare]);
 }
 
 function describing(layout: Layout, props: FlamePanelProps): Describing {
-  return { layout, unit: props.unit, samples: props.state.samples, compare: props.diff ? props.state.compare : undefined };
+  return {
+    layout,
+    unit: props.unit,
+    samples: props.state.samples,
+    compare: props.diff ? props.state.compare : undefined,
+  };
 }
 
 function tipOf(of: Describing) {
@@ -123,7 +144,9 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
   if (!(layout.whole > 0)) {
     return (
       <Empty title="No stacks">
-        <p>{state.focus !== '' ? 'No stack has the function that is focused.' : 'Nothing was sampled in this selection.'}</p>
+        <p>
+          {state.focus !== '' ? 'No stack has the function that is focused.' : 'Nothing was sampled in this selection.'}
+        </p>
       </Empty>
     );
   }
@@ -156,7 +179,18 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
         describe={tipOf(of)}
         onKey={onKey}
       />
-      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} once={props.once} state={state} theme={props.theme} profile={props.profile} withLines={props.withLines} onRecord={props.onRecord} />
+      <Detail
+        of={of}
+        node={selected !== undefined && selected < layout.name.length ? selected : undefined}
+        setState={setState}
+        diff={props.diff}
+        once={props.once}
+        state={state}
+        theme={props.theme}
+        profile={props.profile}
+        withLines={props.withLines}
+        onRecord={props.onRecord}
+      />
     </>
   );
 }
@@ -177,7 +211,17 @@ const KEYS: readonly (readonly [string, string])[] = [
 ];
 
 /** The chosen frame and what can be done with it; without one, what colours mean. */
-function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; once?: boolean; state: State; theme: Theme } & Pick<FlamePanelProps, 'profile' | 'withLines' | 'onRecord'>) {
+function Detail(
+  props: {
+    of: Describing;
+    node: number | undefined;
+    setState: SetState;
+    diff: boolean;
+    once?: boolean;
+    state: State;
+    theme: Theme;
+  } & Pick<FlamePanelProps, 'profile' | 'withLines' | 'onRecord'>,
+) {
   const { of, node, setState } = props;
   if (node === undefined) {
     return (
@@ -206,7 +250,11 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
       </div>
       {node > 0 && (
         <div class="detail-tools">
-          <button type="button" title="Highlight all frames of this function" onClick={() => setState({ search: `^${escapeRegex(name)}$`, regex: true })}>
+          <button
+            type="button"
+            title="Highlight all frames of this function"
+            onClick={() => setState({ search: `^${escapeRegex(name)}$`, regex: true })}
+          >
             Highlight all
           </button>
           <button type="button" title="Who calls it and what it calls (s)" onClick={() => setState({ fn: name })}>
@@ -216,7 +264,13 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
             Focus
           </button>
           {!props.once && (
-            <button type="button" title="Exclude stacks with this function" onClick={() => setState({ filters: [...props.state.filters, { op: 'drop', regex: `^${escapeRegex(name)}$` }] })}>
+            <button
+              type="button"
+              title="Exclude stacks with this function"
+              onClick={() =>
+                setState({ filters: [...props.state.filters, { op: 'drop', regex: `^${escapeRegex(name)}$` }] })
+              }
+            >
               Exclude
             </button>
           )}
@@ -226,7 +280,15 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
         </div>
       )}
       {node > 0 && props.profile && (
-        <FrameLines profile={props.profile} text={name} kind={of.layout.tree.names.kind[of.layout.name[node]]} unit={of.unit} samples={props.state.samples} withLines={props.withLines} onRecord={props.onRecord} />
+        <FrameLines
+          profile={props.profile}
+          text={name}
+          kind={of.layout.tree.names.kind[of.layout.name[node]]}
+          unit={of.unit}
+          samples={props.state.samples}
+          withLines={props.withLines}
+          onRecord={props.onRecord}
+        />
       )}
     </div>
   );
@@ -258,7 +320,13 @@ function Legend({ diff, state, theme }: { diff: boolean; state: State; theme: Th
   );
 }
 
-function Sandwiched(props: FlamePanelProps & { halves: ReturnType<typeof sandwich>; mask: Uint8Array | undefined; width: ReturnType<typeof measure> }) {
+function Sandwiched(
+  props: FlamePanelProps & {
+    halves: ReturnType<typeof sandwich>;
+    mask: Uint8Array | undefined;
+    width: ReturnType<typeof measure>;
+  },
+) {
   const { halves, mask, width, state, setState, tree } = props;
   const callers = useMemo(() => layOut(halves.callers, width), [halves, width]);
   const callees = useMemo(() => layOut(halves.callees, width), [halves, width]);
@@ -271,7 +339,8 @@ function Sandwiched(props: FlamePanelProps & { halves: ReturnType<typeof sandwic
         <div>
           Callers and callees of <Name text={state.fn} max={120} />
           <div class="soft">
-            self {shown(halves.own[column])} ({format.share(halves.own[column], whole)}), total {shown(halves.total[column])} ({format.share(halves.total[column], whole)})
+            self {shown(halves.own[column])} ({format.share(halves.own[column], whole)}), total{' '}
+            {shown(halves.total[column])} ({format.share(halves.total[column], whole)})
           </div>
         </div>
         <button type="button" onClick={() => setState({ fn: '' })}>
@@ -292,7 +361,9 @@ function Sandwiched(props: FlamePanelProps & { halves: ReturnType<typeof sandwic
   );
 }
 
-function Half(props: FlamePanelProps & { title: string; layout: Layout; mask: Uint8Array | undefined; inverted: boolean }) {
+function Half(
+  props: FlamePanelProps & { title: string; layout: Layout; mask: Uint8Array | undefined; inverted: boolean },
+) {
   const { layout, mask, setState } = props;
   const look = useLook(layout, props);
   const found = useMemo(() => (mask ? findNodes(layout, mask) : undefined), [layout, mask]);
@@ -319,7 +390,20 @@ function Half(props: FlamePanelProps & { title: string; layout: Layout; mask: Ui
   return (
     <div class="half">
       <h3>{props.title}</h3>
-      <FlameGraph label={props.title} layout={layout} look={look} found={found} inverted={props.inverted} zoom={zoom} pan={pan} onView={setView} onSelect={() => undefined} describe={tipOf(of)} onKey={onKey} fitted />
+      <FlameGraph
+        label={props.title}
+        layout={layout}
+        look={look}
+        found={found}
+        inverted={props.inverted}
+        zoom={zoom}
+        pan={pan}
+        onView={setView}
+        onSelect={() => undefined}
+        describe={tipOf(of)}
+        onKey={onKey}
+        fitted
+      />
     </div>
   );
 }
@@ -358,13 +442,25 @@ function SearchBox({ state, setState, problem, waiting, matched }: SearchProps) 
         autocomplete="off"
         value={state.search}
         onInput={(event) => setState({ search: event.currentTarget.value }, { replace: true })}
-        onKeyDown={(event) => event.key === 'Escape' && (state.search === '' ? field.current?.blur() : setState({ search: '' }))}
+        onKeyDown={(event) =>
+          event.key === 'Escape' && (state.search === '' ? field.current?.blur() : setState({ search: '' }))
+        }
       />
-      <Toggle pressed={state.regex} title="The search is a regular expression" onChange={(regex) => setState({ regex })}>
+      <Toggle
+        pressed={state.regex}
+        title="The search is a regular expression"
+        onChange={(regex) => setState({ regex })}
+      >
         .*
       </Toggle>
       <output class={problem ? 'wrong' : 'matched'} aria-live="polite" aria-busy={waiting}>
-        {problem ? problem : waiting ? 'searching …' : matched ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}` : ''}
+        {problem
+          ? problem
+          : waiting
+            ? 'searching …'
+            : matched
+              ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}`
+              : ''}
       </output>
     </span>
   );
@@ -386,32 +482,66 @@ function Tools(props: FlamePanelProps & Pick<SearchProps, 'problem' | 'waiting' 
         onChange={(panel) => setState({ panel })}
       />
       {!diff && (
-        <select aria-label="Colours" value={state.colours} onChange={(event) => setState({ colours: event.currentTarget.value as State['colours'] })}>
+        <select
+          aria-label="Colours"
+          value={state.colours}
+          onChange={(event) => setState({ colours: event.currentTarget.value as State['colours'] })}
+        >
           <option value="kind">Colour by: type</option>
           <option value="module">Colour by: module</option>
         </select>
       )}
-      <select aria-label="Top level" value={state.root} title="Group stacks by the values of a label" onChange={(event) => setState({ root: event.currentTarget.value })}>
-          <option value="">Top level: none</option>
-          {[...new Set([...props.labels, ...(state.root ? [state.root] : [])])].map((label) => (
-            <option key={label} value={label}>
-              Top level: {label.slice(0, 40)}
-            </option>
-          ))}
-        </select>
+      <select
+        aria-label="Top level"
+        value={state.root}
+        title="Group stacks by the values of a label"
+        onChange={(event) => setState({ root: event.currentTarget.value })}
+      >
+        <option value="">Top level: none</option>
+        {[...new Set([...props.labels, ...(state.root ? [state.root] : [])])].map((label) => (
+          <option key={label} value={label}>
+            Top level: {label.slice(0, 40)}
+          </option>
+        ))}
+      </select>
       <span class="group" role="group" aria-label="Shape">
-        <Toggle pressed={state.flame} title="Draw the root at the bottom (flame graph), not at the top (icicle)" onChange={(flame) => setState({ flame })}>
+        <Toggle
+          pressed={state.flame}
+          title="Draw the root at the bottom (flame graph), not at the top (icicle)"
+          onChange={(flame) => setState({ flame })}
+        >
           Root at bottom
         </Toggle>
-        <Toggle pressed={state.collapse} title="Show a run of the same function as one frame" onChange={(collapse) => setState({ collapse })}>
+        <Toggle
+          pressed={state.collapse}
+          title="Show a run of the same function as one frame"
+          onChange={(collapse) => setState({ collapse })}
+        >
           Fold recursion
         </Toggle>
-        <Toggle pressed={state.samples} title="Width is the number of samples, not CPU time" onChange={(samples) => setState({ samples })}>
+        <Toggle
+          pressed={state.samples}
+          title="Width is the number of samples, not CPU time"
+          onChange={(samples) => setState({ samples })}
+        >
           Count samples
         </Toggle>
       </span>
       {props.tools}
-      <button type="button" title="Full profile, no search, no focus, no filters" disabled={!state.zoom && !state.pan && !state.search && !state.focus && !state.fn && !state.callers && !state.filters.length} onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}>
+      <button
+        type="button"
+        title="Full profile, no search, no focus, no filters"
+        disabled={
+          !state.zoom &&
+          !state.pan &&
+          !state.search &&
+          !state.focus &&
+          !state.fn &&
+          !state.callers &&
+          !state.filters.length
+        }
+        onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}
+      >
         Reset
       </button>
     </div>

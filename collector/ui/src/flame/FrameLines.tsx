@@ -23,7 +23,10 @@ interface Props {
 }
 
 export function FrameLines({ profile, text, kind, unit, samples, withLines, onRecord }: Props) {
-  const rows = useMemo(() => (canHaveLines(kind) ? linesOf(profile, text, samples ? profile.count : profile.weight) : []), [profile, text, kind, samples]);
+  const rows = useMemo(
+    () => (canHaveLines(kind) ? linesOf(profile, text, samples ? profile.count : profile.weight) : []),
+    [profile, text, kind, samples],
+  );
   const known = useMemo(() => withLines || hasLines(profile), [withLines, profile]);
   if (!canHaveLines(kind)) return null;
   if (rows.length === 0) {
@@ -33,7 +36,11 @@ export function FrameLines({ profile, text, kind, unit, samples, withLines, onRe
           ? 'This was recorded with source lines, and has none of this function: no debug information where it runs, or over captures.lines_mib or the time limit.'
           : 'No source lines: they are recorded on demand.'}
         {!known && onRecord && (
-          <button type="button" title="A capture of what is selected, with source lines and inlined functions" onClick={() => onRecord(text)}>
+          <button
+            type="button"
+            title="A capture of what is selected, with source lines and inlined functions"
+            onClick={() => onRecord(text)}
+          >
             Record 10 s with lines
           </button>
         )}
@@ -61,13 +68,16 @@ export function FrameLines({ profile, text, kind, unit, samples, withLines, onRe
               </td>
               <td>{row.own > 0 ? shown(row.own) : ''}</td>
               <td>
-                <span class="line-bar" style={{ width: `${Math.round((row.total / whole) * 60)}px` }} /> {shown(row.total)}
+                <span class="line-bar" style={{ width: `${Math.round((row.total / whole) * 60)}px` }} />{' '}
+                {shown(row.total)}
               </td>
             </tr>
           ))}
         </tbody>
       </table>
-      {rows.length > LINES_SHOWN && <p class="soft">and {format.plural(rows.length - LINES_SHOWN, 'line')} with less</p>}
+      {rows.length > LINES_SHOWN && (
+        <p class="soft">and {format.plural(rows.length - LINES_SHOWN, 'line')} with less</p>
+      )}
     </div>
   );
 }

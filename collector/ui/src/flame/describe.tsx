@@ -24,9 +24,11 @@ function sided(id: number, side: 0 | 1, of: Describing): string {
   return rate === undefined ? amount(tree.total[side][id], of) : rateText(rate, of);
 }
 
-const rateText = (rate: number, of: Describing) => `${format.significant(rate)} ${of.unit === 'nanoseconds' ? 'cores' : `${of.unit || 'samples'}/s`}`;
+const rateText = (rate: number, of: Describing) =>
+  `${format.significant(rate)} ${of.unit === 'nanoseconds' ? 'cores' : `${of.unit || 'samples'}/s`}`;
 
-const amount = (value: number, of: Describing) => (of.samples ? format.plural(value, 'sample') : format.weight(value, of.unit));
+const amount = (value: number, of: Describing) =>
+  of.samples ? format.plural(value, 'sample') : format.weight(value, of.unit);
 
 /** One line of text. */
 export function sentence(node: number, of: Describing): string {
@@ -63,7 +65,11 @@ export function About({ node, of }: { node: number; of: Describing }) {
     <>
       <div class="tip-name">{shown(names.text[id])}</div>
       <div class="tip-about soft">
-        {kind === KIND_LABEL ? 'value of a label' : node === 0 ? 'all that is selected' : (KIND_WORDS[kind] ?? `kind ${kind}`)}
+        {kind === KIND_LABEL
+          ? 'value of a label'
+          : node === 0
+            ? 'all that is selected'
+            : (KIND_WORDS[kind] ?? `kind ${kind}`)}
         {names.module[id] !== '' && (
           <>
             {' · '}

@@ -58,7 +58,10 @@ export function changeOf(tree: Tree, node: number, compare: Compare): Change {
   const [wholeBefore, wholeAfter] = [tree.total[0][0], tree.total[1][0]];
   const [rateBefore, rateAfter] = ratesOf(tree, compare);
   const largest = Math.max(rateBefore, rateAfter) || 1;
-  const [was, is] = [wholeBefore ? (before / wholeBefore) * (rateBefore / largest) : 0, wholeAfter ? (after / wholeAfter) * (rateAfter / largest) : 0];
+  const [was, is] = [
+    wholeBefore ? (before / wholeBefore) * (rateBefore / largest) : 0,
+    wholeAfter ? (after / wholeAfter) * (rateAfter / largest) : 0,
+  ];
   const sum = was + is;
   return {
     before,

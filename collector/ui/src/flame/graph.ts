@@ -54,8 +54,20 @@ export class Graph {
     const context = canvas.getContext('2d', { alpha: false });
     this.painter = context ? new Painter(context) : undefined;
     this.scene = {
-      layout, ...look, found: undefined, left: 0, width: layout.whole || 1, scroll: 0, viewWidth: 1, viewHeight: 1,
-      rowHeight: ROW_HEIGHT, inverted: false, zoomed: 0, hovered: undefined, selected: undefined, ratio: 1,
+      layout,
+      ...look,
+      found: undefined,
+      left: 0,
+      width: layout.whole || 1,
+      scroll: 0,
+      viewWidth: 1,
+      viewHeight: 1,
+      rowHeight: ROW_HEIGHT,
+      inverted: false,
+      zoomed: 0,
+      hovered: undefined,
+      selected: undefined,
+      ratio: 1,
     };
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(box);
@@ -221,7 +233,10 @@ export class Graph {
       const edge = this.canvas.getBoundingClientRect();
       const at = (event.clientX - edge.left) / scene.viewWidth;
       const anchor = scene.left + at * scene.width;
-      const width = Math.min(scene.layout.whole, scene.width * Math.exp(Math.max(-100, Math.min(100, event.deltaY)) * 0.005));
+      const width = Math.min(
+        scene.layout.whole,
+        scene.width * Math.exp(Math.max(-100, Math.min(100, event.deltaY)) * 0.005),
+      );
       this.show(anchor - at * width, width);
       this.tellPan();
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
@@ -244,7 +259,11 @@ export class Graph {
 }
 
 /** The node that a key leads to from another; undefined when there is none there. */
-export function neighbour(layout: Layout, node: number, way: 'parent' | 'child' | 'left' | 'right'): number | undefined {
+export function neighbour(
+  layout: Layout,
+  node: number,
+  way: 'parent' | 'child' | 'left' | 'right',
+): number | undefined {
   switch (way) {
     case 'parent':
       return node === 0 ? undefined : layout.parent[node];
@@ -273,4 +292,3 @@ export function nextMatch(layout: Layout, found: Found, from: number, back: bool
   }
   return undefined;
 }
-

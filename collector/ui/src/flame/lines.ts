@@ -29,7 +29,9 @@ export function linesOf(profile: Profile, text: string, values: Float64Array): L
   const size = parent.length;
   const wanted = profile.fn.map((fn, at) => (strings[fn] === text && profile.line[at] > 0 ? 1 : 0));
   const own = new Float64Array(size);
-  profile.stack.forEach((stack, sample) => (own[stack] += values[sample]));
+  profile.stack.forEach((stack, sample) => {
+    own[stack] += values[sample];
+  });
   const total = own.slice();
   for (let stack = size - 1; stack > 0; stack--) total[parent[stack]] += total[stack];
   // By stack the nearest frame of the function, itself included; 0: there is none.
@@ -45,8 +47,11 @@ export function linesOf(profile: Profile, text: string, values: Float64Array): L
     rows.set(key, row);
     row.own += own[stack];
     let above = nearest[parent[stack]];
-    while (above !== 0 && !(profile.file[frame[above]] === file && profile.line[frame[above]] === line)) above = nearest[parent[above]];
+    while (above !== 0 && !(profile.file[frame[above]] === file && profile.line[frame[above]] === line))
+      above = nearest[parent[above]];
     if (above === 0) row.total += total[stack];
   }
-  return [...rows.values()].filter((row) => row.total > 0).sort((left, right) => right.total - left.total || left.line - right.line);
+  return [...rows.values()]
+    .filter((row) => row.total > 0)
+    .sort((left, right) => right.total - left.total || left.line - right.line);
 }

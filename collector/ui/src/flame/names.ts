@@ -81,7 +81,8 @@ export class Names {
 
   /** Position of each name in the order in which neighbours are drawn: by text, what is no code last. */
   ranks(): Uint32Array {
-    const last = (id: number) => (this.kind[id] === KIND.synthetic ? 1 + [OTHER, TRUNCATED, LOST].indexOf(this.text[id]) : 0);
+    const last = (id: number) =>
+      this.kind[id] === KIND.synthetic ? 1 + [OTHER, TRUNCATED, LOST].indexOf(this.text[id]) : 0;
     const order = this.text.map((_, id) => id);
     const compare = (left: string, right: string) => (left < right ? -1 : left > right ? 1 : 0);
     order.sort(
@@ -92,7 +93,9 @@ export class Names {
         this.kind[left] - this.kind[right],
     );
     const ranks = new Uint32Array(order.length);
-    order.forEach((id, rank) => (ranks[id] = rank));
+    order.forEach((id, rank) => {
+      ranks[id] = rank;
+    });
     return ranks;
   }
 }

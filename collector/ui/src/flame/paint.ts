@@ -29,12 +29,24 @@ export interface Palette {
 
 export const PALETTES: Record<'dark' | 'light', Palette> = {
   light: {
-    text: '#20242b', page: '#ffffff', match: '#b0399f', matchText: '#ffffff', line: '#10151c',
-    focus: '#1556c0', hatch: '#a9b0ba', hatchGround: '#dfe2e7',
+    text: '#20242b',
+    page: '#ffffff',
+    match: '#b0399f',
+    matchText: '#ffffff',
+    line: '#10151c',
+    focus: '#1556c0',
+    hatch: '#a9b0ba',
+    hatchGround: '#dfe2e7',
   },
   dark: {
-    text: '#14171b', page: '#171c22', match: '#d765c6', matchText: '#1c0719', line: '#ffffff',
-    focus: '#8ab6ff', hatch: '#7d8692', hatchGround: '#aeb4bd',
+    text: '#14171b',
+    page: '#171c22',
+    match: '#d765c6',
+    matchText: '#1c0719',
+    line: '#ffffff',
+    focus: '#8ab6ff',
+    hatch: '#7d8692',
+    hatchGround: '#aeb4bd',
   },
 };
 
@@ -208,7 +220,11 @@ export class Painter {
     context.globalAlpha = pale ? 0.42 : 1;
     const hatched = !matches && scene.hatched(node);
     context.fillStyle = matches ? palette.match : scene.colour(node);
-    if (hatched) context.fillStyle = this.hatching(scene, scene.layout.tree.names.kind[layout.name[node]] === KIND.synthetic ? undefined : scene.colour(node));
+    if (hatched)
+      context.fillStyle = this.hatching(
+        scene,
+        scene.layout.tree.names.kind[layout.name[node]] === KIND.synthetic ? undefined : scene.colour(node),
+      );
     context.fillRect(left, top, width, rowHeight - 1);
     context.globalAlpha = 1;
     const textFrom = Math.max(left, 0) + TEXT_LEFT;
@@ -231,14 +247,23 @@ export class Painter {
     this.context.strokeStyle = colour;
     this.context.lineWidth = thick;
     const top = topOf(scene, layout.depth[node]);
-    this.context.strokeRect(from + thick / 2, top + thick / 2, Math.max(1, to - from - thick - 1), scene.rowHeight - 1 - thick);
+    this.context.strokeRect(
+      from + thick / 2,
+      top + thick / 2,
+      Math.max(1, to - from - thick - 1),
+      scene.rowHeight - 1 - thick,
+    );
   }
 
   private label(scene: Scene, name: number): string {
     const { names } = scene.layout.tree;
     let labels = this.labels.get(names);
-    if (!labels) this.labels.set(names, (labels = []));
-    return (labels[name] ??= clipped(names.text[name]));
+    if (!labels) {
+      labels = [];
+      this.labels.set(names, labels);
+    }
+    labels[name] ??= clipped(names.text[name]);
+    return labels[name];
   }
 
   private hatching(scene: Scene, ground = scene.palette.hatchGround): CanvasPattern | string {

@@ -55,13 +55,15 @@ export function nameText(text: string): Matches {
 export function namePattern(text: string): Matches {
   const pattern = new RegExp(text, 'iu');
   const fits = (one: string) => pattern.test(one.slice(0, NAME_LEN_MAX));
-  return (name, module, spelled = '') => fits(name) || (module !== '' && fits(module)) || (spelled !== '' && spelled.split('\n').some(fits));
+  return (name, module, spelled = '') =>
+    fits(name) || (module !== '' && fits(module)) || (spelled !== '' && spelled.split('\n').some(fits));
 }
 
 /** 1 for each name that matches. */
 export function matchNames(names: Names, matches: Matches): Uint8Array {
   const mask = new Uint8Array(names.length);
-  for (let id = 1; id < names.length; id++) mask[id] = matches(names.text[id], names.module[id], names.spelled[id]) ? 1 : 0;
+  for (let id = 1; id < names.length; id++)
+    mask[id] = matches(names.text[id], names.module[id], names.spelled[id]) ? 1 : 0;
   return mask;
 }
 

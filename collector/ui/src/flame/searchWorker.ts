@@ -3,9 +3,14 @@
 import { namePattern } from './search';
 
 /** The names to search from now on, or a pattern to try on them. */
-export type Asked = { text: readonly string[]; module: readonly string[]; spelled: readonly string[] } | { pattern: string };
+export type Asked =
+  | { text: readonly string[]; module: readonly string[]; spelled: readonly string[] }
+  | { pattern: string };
 
-const scope = self as unknown as { onmessage: (event: MessageEvent<Asked>) => void; postMessage: (mask: Uint8Array, transfer: Transferable[]) => void };
+const scope = self as unknown as {
+  onmessage: (event: MessageEvent<Asked>) => void;
+  postMessage: (mask: Uint8Array, transfer: Transferable[]) => void;
+};
 
 let text: readonly string[] = [];
 let module: readonly string[] = [];

@@ -77,7 +77,10 @@ export class TreeBuilder {
 
   private grow(): void {
     const length = this.parent.length * 2;
-    const copy = <T extends Uint32Array | Float64Array>(from: T, to: T): T => (to.set(from as never), to);
+    const copy = <T extends Uint32Array | Float64Array>(from: T, to: T): T => {
+      to.set(from as never);
+      return to;
+    };
     this.parent = copy(this.parent, new Uint32Array(length));
     this.name = copy(this.name, new Uint32Array(length));
     this.own = [copy(this.own[0], new Float64Array(length)), copy(this.own[1], new Float64Array(length))];
@@ -134,7 +137,8 @@ export function addProfile(builder: TreeBuilder, profile: Profile, column: 0 | 1
       nodes.fill(NONE);
       nodes[0] = current;
     }
-    const node = stack === 0 ? builder.child(current, unknown) : walk(builder, profile, nameOf, nodes, stack, options.collapse);
+    const node =
+      stack === 0 ? builder.child(current, unknown) : walk(builder, profile, nameOf, nodes, stack, options.collapse);
     builder.add(node, column, values[sample]);
   }
 }
@@ -214,7 +218,13 @@ export function buildTree(names: Names, profile: Profile, options: Options): Tre
  * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was lost would
  * be as wide as nothing else, and nobody knows what it was.
  */
-export function buildDiffTree(names: Names, before: Profile, after: Profile, options: Options, rates?: readonly [number, number]): Tree {
+export function buildDiffTree(
+  names: Names,
+  before: Profile,
+  after: Profile,
+  options: Options,
+  rates?: readonly [number, number],
+): Tree {
   const builder = new TreeBuilder(names);
   addProfile(builder, before, 0, { ...options, sampled: true });
   addProfile(builder, after, 1, { ...options, sampled: true });
@@ -254,7 +264,8 @@ export function functionRows(tree: Tree, column: 0 | 1 = 0): Row[] {
   }
   const rows: Row[] = [];
   for (let id = 1; id < names.length; id++) {
-    if (total[id] > 0 && names.kind[id] !== KIND_LABEL) rows.push({ name: id, own: own[id], total: total[id], ...heaviest(wakers.get(id)) });
+    if (total[id] > 0 && names.kind[id] !== KIND_LABEL)
+      rows.push({ name: id, own: own[id], total: total[id], ...heaviest(wakers.get(id)) });
   }
   return rows;
 }

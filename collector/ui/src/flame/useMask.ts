@@ -79,7 +79,10 @@ const TOO_SLOW = 'the pattern takes too long on these names: write it without re
 export function useMask(names: Names, search: Search): Matched {
   const { text, regex } = search;
   const problem = useMemo(() => problemOf({ text, regex }), [text, regex]);
-  const plain = useMemo(() => (text === '' || regex || problem ? undefined : matchNames(names, nameText(text))), [names, text, regex, problem]);
+  const plain = useMemo(
+    () => (text === '' || regex || problem ? undefined : matchNames(names, nameText(text))),
+    [names, text, regex, problem],
+  );
   const [tried, setTried] = useState<{ names: Names; text: string; mask: Uint8Array | undefined }>();
   const pattern = regex && text !== '' && !problem;
   useEffect(() => {

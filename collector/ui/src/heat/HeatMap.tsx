@@ -8,7 +8,7 @@ import { type Moments, type Pick, sumOf } from '../query/moments';
 import * as format from '../text/format';
 import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from './grid';
 import { CELL_HEIGHT, HeatCanvas } from './map';
-import { STEPS, coloursOf, css, valueOf } from './scale';
+import { STEPS, coloursOf, css, valueOfStep } from './scale';
 
 export interface HeatMapProps {
   moments: Moments;
@@ -69,7 +69,9 @@ export function HeatMap(props: HeatMapProps) {
       event.stopPropagation();
     }
   };
-  const tip = hover ?? (cursor !== undefined && map.current ? { cell: cursor, ...map.current.placeOf(cursor), key: true } : undefined);
+  const tip =
+    hover ??
+    (cursor !== undefined && map.current ? { cell: cursor, ...map.current.placeOf(cursor), key: true } : undefined);
   return (
     <div class="heat" data-grid-ms={grid.ms.toFixed(1)}>
       <div class="heat-area">
@@ -100,7 +102,9 @@ export function HeatMap(props: HeatMapProps) {
       <p class="hidden" aria-live="polite">
         {cursor !== undefined ? cellText(grid, cursor, props.unit) : ''}
       </p>
-      {tip && tip.cell < grid.count.length && <Tip x={tip.x} y={tip.y} children={<CellTip grid={grid} cell={tip.cell} unit={props.unit} />} />}
+      {tip && tip.cell < grid.count.length && (
+        <Tip x={tip.x} y={tip.y} children={<CellTip grid={grid} cell={tip.cell} unit={props.unit} />} />
+      )}
     </div>
   );
 }
@@ -144,14 +148,24 @@ function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
   return { box, canvas, spacer, map, hover };
 }
 
-const MOVES: Record<string, number> = { ArrowLeft: -ROWS, ArrowRight: ROWS, ArrowUp: -1, ArrowDown: 1, PageUp: -10 * ROWS, PageDown: 10 * ROWS, Home: -Infinity, End: Infinity };
+const MOVES: Record<string, number> = {
+  ArrowLeft: -ROWS,
+  ArrowRight: ROWS,
+  ArrowUp: -1,
+  ArrowDown: 1,
+  PageUp: -10 * ROWS,
+  PageDown: 10 * ROWS,
+  Home: -Infinity,
+  End: Infinity,
+};
 
 /** True when the key means something here. */
 function handleKey(event: KeyboardEvent, grid: Grid, picking: Picking): boolean {
   const { cursor, setCursor, anchor, setAnchor, between, clear, shown } = picking;
   const at = cursor ?? (shown ? cellsOf(grid, shown)[0] : grid.first);
   if (event.key in MOVES) {
-    const to = cursor === undefined && Math.abs(MOVES[event.key]) < Infinity ? at : covered(grid, at + MOVES[event.key]);
+    const to =
+      cursor === undefined && Math.abs(MOVES[event.key]) < Infinity ? at : covered(grid, at + MOVES[event.key]);
     setCursor(to);
     if (event.shiftKey) {
       const from = anchor ?? at;
@@ -200,8 +214,20 @@ function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anc
       <p class="soft">
         <span class="wide-only">Drag to select a time span, or tap its start and its end.</span>
         <span class="narrow-only">Tap the start and the end of a time span.</span>
-        {moments.dropped > 0 && <span class="warned"> {format.plural(moments.dropped, 'sample')} {moments.dropped === 1 ? 'has' : 'have'} no timestamp and {moments.dropped === 1 ? 'is' : 'are'} not on the map.</span>}
-        {grid.beyond > 0 && <span class="warned"> {format.plural(grid.beyond, 'sample')} after the first {format.duration(grid.columns * 1e9)} {grid.beyond === 1 ? 'is' : 'are'} not on the map.</span>}
+        {moments.dropped > 0 && (
+          <span class="warned">
+            {' '}
+            {format.plural(moments.dropped, 'sample')} {moments.dropped === 1 ? 'has' : 'have'} no timestamp and{' '}
+            {moments.dropped === 1 ? 'is' : 'are'} not on the map.
+          </span>
+        )}
+        {grid.beyond > 0 && (
+          <span class="warned">
+            {' '}
+            {format.plural(grid.beyond, 'sample')} after the first {format.duration(grid.columns * 1e9)}{' '}
+            {grid.beyond === 1 ? 'is' : 'are'} not on the map.
+          </span>
+        )}
       </p>
     );
   }
@@ -211,7 +237,8 @@ function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anc
         {preciseClock(wallMs(grid, shown.from))} – {preciseClock(wallMs(grid, shown.until))}
       </b>{' '}
       <span class="soft">
-        {format.duration(shown.until - shown.from)}, {format.plural(sum.count, 'sample')}, {format.weight(sum.weight, unit)}
+        {format.duration(shown.until - shown.from)}, {format.plural(sum.count, 'sample')},{' '}
+        {format.weight(sum.weight, unit)}
         {props.anchored && <span class="narrow-only">; tap its end</span>}
       </span>
       <button type="button" title="Show all of the time (Esc)" onClick={props.onClear}>
@@ -226,12 +253,23 @@ function Legend({ grid, unit, samples, theme }: { grid: Grid; unit: string; samp
   if (!(most > 0)) return null;
   const amount = (value: number) => (samples ? format.compact(Math.round(value)) : format.weight(value, unit));
   return (
-    <span class="heat-legend" role="img" aria-label={`Colours: from light to heavy, at most ${amount(most)} ${samples ? 'samples' : ''} in ${format.duration(ROW_NS)}`}>
+    <span
+      class="heat-legend"
+      role="img"
+      aria-label={`Colours: from light to heavy, at most ${amount(most)} ${samples ? 'samples' : ''} in ${format.duration(ROW_NS)}`}
+    >
       <span class="soft">in {format.duration(ROW_NS)}:</span> {samples ? 1 : 'less'}
-      <svg viewBox={`0 0 ${STEPS} 1`} preserveAspectRatio="none" width="120" height="10" aria-hidden="true" focusable="false">
+      <svg
+        viewBox={`0 0 ${STEPS} 1`}
+        preserveAspectRatio="none"
+        width="120"
+        height="10"
+        aria-hidden="true"
+        focusable="false"
+      >
         {coloursOf(theme).map((colour, step) => (
           <rect key={step} x={step} width="1.02" height="1" fill={css(colour)}>
-            <title>{`from ${amount(valueOf(step, most))}`}</title>
+            <title>{`from ${amount(valueOfStep(step, most))}`}</title>
           </rect>
         ))}
       </svg>

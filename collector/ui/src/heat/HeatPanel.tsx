@@ -10,13 +10,17 @@ import { HeatMap, type HeatMapProps } from './HeatMap';
 /** The part of a profile that is picked; the whole where nothing is. */
 export function usePart(profile: Profile, pick: Pick | undefined): Profile {
   const { moments } = profile;
-  return useMemo(() => (moments && pick ? between(profile, moments, pick) : profile), [profile, pick?.from, pick?.until]);
+  return useMemo(
+    () => (moments && pick ? between(profile, moments, pick) : profile),
+    [profile, pick?.from, pick?.until],
+  );
 }
 
 /** Around a heat map and what is below it: Escape, where nothing else wants it, shows all of the time again. */
 export function Timed({ children, onEscape }: { children: ComponentChildren; onEscape: (() => void) | undefined }) {
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === 'Escape' && !/^(INPUT|TEXTAREA|SELECT)$/.test((event.target as HTMLElement).tagName)) onEscape?.();
+    if (event.key === 'Escape' && !/^(INPUT|TEXTAREA|SELECT)$/.test((event.target as HTMLElement).tagName))
+      onEscape?.();
   };
   return (
     <div class="timed" onKeyDown={onKeyDown}>

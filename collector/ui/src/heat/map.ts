@@ -101,13 +101,17 @@ export class HeatCanvas {
   placeOf(cell: number): { x: number; y: number } {
     const edge = this.canvas.getBoundingClientRect();
     const { column } = this.view;
-    return { x: edge.left + (Math.floor(cell / ROWS) + 0.5) * column - this.box.scrollLeft, y: edge.top + ((cell % ROWS) + 0.5) * CELL_HEIGHT };
+    return {
+      x: edge.left + (Math.floor(cell / ROWS) + 0.5) * column - this.box.scrollLeft,
+      y: edge.top + ((cell % ROWS) + 0.5) * CELL_HEIGHT,
+    };
   }
 
   private reveal(cell: number): void {
     const left = Math.floor(cell / ROWS) * this.view.column;
     if (left < this.box.scrollLeft) this.box.scrollLeft = left;
-    else if (left + this.view.column > this.box.scrollLeft + this.view.width) this.box.scrollLeft = left + this.view.column - this.view.width;
+    else if (left + this.view.column > this.box.scrollLeft + this.view.width)
+      this.box.scrollLeft = left + this.view.column - this.view.width;
   }
 
   private resize(): void {
@@ -154,7 +158,8 @@ export class HeatCanvas {
       this.drawPicked(context);
       this.drawAxis(context, first, end, ground.text);
     }
-    for (const cell of [this.cursor, this.hovered]) if (cell !== undefined) this.outline(context, cell, cell + 1, ground.cursor);
+    for (const cell of [this.cursor, this.hovered])
+      if (cell !== undefined) this.outline(context, cell, cell + 1, ground.cursor);
     this.canvas.dataset.drawn = String(Number(this.canvas.dataset.drawn ?? 0) + 1);
     this.canvas.dataset.drawMs = (performance.now() - begun).toFixed(2);
   }
@@ -164,7 +169,8 @@ export class HeatCanvas {
     const columns = end - first;
     const scratch = this.cells.getContext('2d');
     if (!scratch) return;
-    if (this.cells.width !== columns || this.cells.height !== ROWS) [this.cells.width, this.cells.height] = [columns, ROWS];
+    if (this.cells.width !== columns || this.cells.height !== ROWS)
+      [this.cells.width, this.cells.height] = [columns, ROWS];
     const image = scratch.createImageData(columns, ROWS);
     const colours = coloursOf(theme);
     const { empty, outside } = GROUNDS[theme];
@@ -172,7 +178,12 @@ export class HeatCanvas {
     for (let column = 0; column < columns; column++) {
       for (let row = 0; row < ROWS; row++) {
         const cell = (first + column) * ROWS + row;
-        const colour = cell < grid.first || cell >= grid.end ? outside : values[cell] > 0 ? colours[stepOf(values[cell], most)] : empty;
+        const colour =
+          cell < grid.first || cell >= grid.end
+            ? outside
+            : values[cell] > 0
+              ? colours[stepOf(values[cell], most)]
+              : empty;
         const place = 4 * (row * columns + column);
         image.data[place] = colour[0];
         image.data[place + 1] = colour[1];
@@ -182,7 +193,17 @@ export class HeatCanvas {
     }
     scratch.putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
-    context.drawImage(this.cells, 0, 0, columns, ROWS, this.left(first), 0, columns * this.view.column, ROWS * CELL_HEIGHT);
+    context.drawImage(
+      this.cells,
+      0,
+      0,
+      columns,
+      ROWS,
+      this.left(first),
+      0,
+      columns * this.view.column,
+      ROWS * CELL_HEIGHT,
+    );
   }
 
   private left(column: number): number {
@@ -197,8 +218,24 @@ export class HeatCanvas {
     const whole = ROWS * CELL_HEIGHT;
     const [x0, x1, x2, x3] = [this.left(from), this.left(from + 1), this.left(until), this.left(until + 1)];
     const points: [number, number][] =
-      from === until ? [[x0, top], [x1, top], [x1, bottom], [x0, bottom]] : [[x0, top], [x1, top], [x1, 0], [x3, 0], [x3, bottom], [x2, bottom], [x2, whole], [x0, whole]];
-    points.forEach(([x, y], at) => (at === 0 ? path.moveTo(x, y) : path.lineTo(x, y)));
+      from === until
+        ? [
+            [x0, top],
+            [x1, top],
+            [x1, bottom],
+            [x0, bottom],
+          ]
+        : [
+            [x0, top],
+            [x1, top],
+            [x1, 0],
+            [x3, 0],
+            [x3, bottom],
+            [x2, bottom],
+            [x2, whole],
+            [x0, whole],
+          ];
+    for (const [at, [x, y]] of points.entries()) at === 0 ? path.moveTo(x, y) : path.lineTo(x, y);
     path.closePath();
     return path;
   }
@@ -212,7 +249,9 @@ export class HeatCanvas {
   private drawPicked(context: CanvasRenderingContext2D): void {
     const { grid, theme } = this.look;
     const { press } = this;
-    const picked: [number, number] | undefined = press?.moved ? [Math.min(press.cell, press.to), Math.max(press.cell, press.to) + 1] : this.picked;
+    const picked: [number, number] | undefined = press?.moved
+      ? [Math.min(press.cell, press.to), Math.max(press.cell, press.to) + 1]
+      : this.picked;
     if (!picked) return;
     context.globalAlpha = 0.72;
     if (picked[0] > 0) context.fill(this.shape(0, picked[0]));
@@ -253,7 +292,10 @@ export class HeatCanvas {
 
   private isInside(event: PointerEvent): boolean {
     const edge = this.canvas.getBoundingClientRect();
-    return event.clientY - edge.top < ROWS * CELL_HEIGHT && event.clientX - edge.left + this.box.scrollLeft < this.view.column * this.look.grid.columns;
+    return (
+      event.clientY - edge.top < ROWS * CELL_HEIGHT &&
+      event.clientX - edge.left + this.box.scrollLeft < this.view.column * this.look.grid.columns
+    );
   }
 
   private listen(): void {
@@ -306,7 +348,8 @@ export class HeatCanvas {
     if (!press) return;
     const touch = event.pointerType === 'touch';
     if (press.moved) this.events.drag(press.cell, press.to);
-    else if (!touch || Math.hypot(event.clientX - press.x, event.clientY - press.y) < 10) this.events.click(press.cell, { extend: event.shiftKey, touch });
+    else if (!touch || Math.hypot(event.clientX - press.x, event.clientY - press.y) < 10)
+      this.events.click(press.cell, { extend: event.shiftKey, touch });
   }
 
   private hover(cell: number | undefined, x: number, y: number): void {

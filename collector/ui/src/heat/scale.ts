@@ -7,8 +7,24 @@ type Rgb = readonly [red: number, green: number, blue: number];
 
 /** From few to many. Lightness changes by even steps; hue only helps. */
 const STOPS: Record<Theme, readonly Rgb[]> = {
-  light: [[255, 238, 205], [250, 205, 145], [243, 164, 96], [222, 116, 76], [184, 72, 78], [130, 40, 82], [66, 15, 66]],
-  dark: [[45, 32, 74], [88, 40, 108], [140, 54, 112], [192, 78, 96], [230, 120, 78], [250, 174, 90], [255, 236, 170]],
+  light: [
+    [255, 238, 205],
+    [250, 205, 145],
+    [243, 164, 96],
+    [222, 116, 76],
+    [184, 72, 78],
+    [130, 40, 82],
+    [66, 15, 66],
+  ],
+  dark: [
+    [45, 32, 74],
+    [88, 40, 108],
+    [140, 54, 112],
+    [192, 78, 96],
+    [230, 120, 78],
+    [250, 174, 90],
+    [255, 236, 170],
+  ],
 };
 
 /** Colours of a scale: as many as eyes tell apart beside each other. */
@@ -42,7 +58,7 @@ export function stepOf(value: number, most: number): number {
 }
 
 /** Least value of a step: the other way of `stepOf`. */
-export function valueOf(step: number, most: number): number {
+export function valueOfStep(step: number, most: number): number {
   return (step / STEPS) ** 2 * most;
 }
 

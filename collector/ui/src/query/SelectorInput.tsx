@@ -20,7 +20,8 @@ interface Props {
 }
 
 export function SelectorInput(props: Props) {
-  const { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown } = useField(props);
+  const { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown } =
+    useField(props);
   const id = useId();
   return (
     <div class="selector">
@@ -47,7 +48,10 @@ export function SelectorInput(props: Props) {
         }}
         onClick={look}
         onFocus={look}
-        onKeyUp={(event) => (event.key === 'ArrowLeft' || event.key === 'ArrowRight' || event.key === 'Home' || event.key === 'End') && look()}
+        onKeyUp={(event) =>
+          (event.key === 'ArrowLeft' || event.key === 'ArrowRight' || event.key === 'Home' || event.key === 'End') &&
+          look()
+        }
         onKeyDown={onKeyDown}
         onBlur={commit}
       />
@@ -117,13 +121,32 @@ function useField({ value, range, onChange, onText }: Props) {
   return { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown };
 }
 
-function Completions(props: { id: string; open: boolean; values: readonly string[]; active: number; onChoose: (value: string) => void }) {
+function Completions(props: {
+  id: string;
+  open: boolean;
+  values: readonly string[];
+  active: number;
+  onChoose: (value: string) => void;
+}) {
   const { id, open, values, active } = props;
   return (
-    <ul id={`${id}-list`} class={open ? 'panel floating suggestions' : 'hidden'} role="listbox" aria-label="Completions">
+    <ul
+      id={`${id}-list`}
+      class={open ? 'panel floating suggestions' : 'hidden'}
+      role="listbox"
+      aria-label="Completions"
+    >
       {values.map((one, at) => (
         // The focus stays in the field, which commits when it loses it.
-        <li key={one} id={`${id}-${at}`} role="option" aria-selected={at === active} class={at === active ? 'active' : ''} onPointerDown={(event) => event.preventDefault()} onClick={() => props.onChoose(one)}>
+        <li
+          key={one}
+          id={`${id}-${at}`}
+          role="option"
+          aria-selected={at === active}
+          class={at === active ? 'active' : ''}
+          onPointerDown={(event) => event.preventDefault()}
+          onClick={() => props.onChoose(one)}
+        >
           <bdi dir="ltr">{clipped(one, 120)}</bdi>
         </li>
       ))}
@@ -169,7 +192,8 @@ async function suggest(text: string, place: Place, range: Range, signal: AbortSi
     return matching.length === 1 && matching[0] === place.prefix ? [] : matching;
   }
   // A pattern is not a prefix beyond its first special character.
-  const prefix = place.op === '=~' || place.op === '!~' ? (/^[^\\.^$*+?()[\]{}|]*/.exec(place.prefix)?.[0] ?? '') : place.prefix;
+  const prefix =
+    place.op === '=~' || place.op === '!~' ? (/^[^\\.^$*+?()[\]{}|]*/.exec(place.prefix)?.[0] ?? '') : place.prefix;
   const answer = await labelValues(range, others(text, place), place.label, prefix, signal);
   return answer.values.length === 1 && answer.values[0] === place.prefix ? [] : answer.values;
 }
@@ -180,7 +204,7 @@ function others(text: string, place: Place): string {
     try {
       return writeAll(parse(attempt).filter((one) => !(one.start <= place.start && one.end >= place.start)));
     } catch {
-      continue;
+      // Cut further back.
     }
   }
   return '';

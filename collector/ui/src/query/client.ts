@@ -4,7 +4,16 @@ import { create } from '@bufbuild/protobuf';
 import { createClient } from '@connectrpc/connect';
 import { createGrpcWebTransport } from '@connectrpc/connect-web';
 import { FrameFilterOp, FrameFilterSchema, TimeRangeSchema } from '../gen/fleetprof/agent/v1/agent_pb';
-import type { CgroupsResponse, DiffResponse, HostsResponse, LabelValuesResponse, Selection, SeriesResponse, StatusResponse, TopResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import type {
+  CgroupsResponse,
+  DiffResponse,
+  HostsResponse,
+  LabelValuesResponse,
+  Selection,
+  SeriesResponse,
+  StatusResponse,
+  TopResponse,
+} from '../gen/fleetprof/collector/v1/query_pb';
 import { QueryService, SelectionSchema } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Range } from '../time/range';
 import { toNs } from '../time/range';
@@ -45,19 +54,34 @@ function selection(subject: Subject, withFrames = true): Selection {
   return create(SelectionSchema, {
     range: timeRange(subject.range),
     selector: subject.query,
-    frameFilters: withFrames ? subject.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex })) : [],
+    frameFilters: withFrames
+      ? subject.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex }))
+      : [],
   });
 }
 
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
 export async function series(subject: Subject, by: string, signal: AbortSignal): Promise<SeriesResponse> {
-  return rebaseSeries(await client.series({ selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX }, { signal }));
+  return rebaseSeries(
+    await client.series(
+      { selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
+      { signal },
+    ),
+  );
 }
 
 /** One merged profile. `progress` is told how many stacks have come. */
-export async function profile(subject: Subject, groupBy: string, signal: AbortSignal, progress: (stacks: number) => void): Promise<Profile> {
+export async function profile(
+  subject: Subject,
+  groupBy: string,
+  signal: AbortSignal,
+  progress: (stacks: number) => void,
+): Promise<Profile> {
   const assembler = new Assembler();
-  const answers = client.profile({ selection: selection(subject), groupBy: groupBy === '' ? [] : [groupBy] }, { signal });
+  const answers = client.profile(
+    { selection: selection(subject), groupBy: groupBy === '' ? [] : [groupBy] },
+    { signal },
+  );
   for await (const message of answers) {
     assembler.add(message);
     progress(assembler.stacks);
@@ -67,12 +91,16 @@ export async function profile(subject: Subject, groupBy: string, signal: AbortSi
 
 /** A table by function, module or label, from the collector's own sums. */
 export async function top(subject: Subject, by: string, byTotal: boolean, signal: AbortSignal): Promise<TopResponse> {
-  return rebaseTop(await client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }));
+  return rebaseTop(
+    await client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
+  );
 }
 
 /** Two selections against each other, with the statistical error. */
 export async function diff(before: Subject, after: Subject, signal: AbortSignal): Promise<DiffResponse> {
-  return rebaseDiff(await client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal }));
+  return rebaseDiff(
+    await client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal }),
+  );
 }
 
 /** Every host heard of. */
@@ -97,6 +125,15 @@ export async function labelNames(range: Range, signal: AbortSignal): Promise<str
 }
 
 /** Values of a label among what the other matchers select. */
-export function labelValues(range: Range, query: string, name: string, prefix: string, signal: AbortSignal): Promise<LabelValuesResponse> {
-  return client.labelValues({ selection: { range: timeRange(range), selector: query }, name, prefix, limit: 50 }, { signal });
+export function labelValues(
+  range: Range,
+  query: string,
+  name: string,
+  prefix: string,
+  signal: AbortSignal,
+): Promise<LabelValuesResponse> {
+  return client.labelValues(
+    { selection: { range: timeRange(range), selector: query }, name, prefix, limit: 50 },
+    { signal },
+  );
 }

@@ -46,5 +46,6 @@ export function below(id: number, end: number, what: string): number {
 
 /** Refuses more than there is room for. */
 export function bound(count: number, most: number, what: string): void {
-  if (count > most) throw new ProfileError(`more than ${most.toLocaleString('en')} ${what}: narrow the selection or the time range`);
+  if (count > most)
+    throw new ProfileError(`more than ${most.toLocaleString('en')} ${what}: narrow the selection or the time range`);
 }

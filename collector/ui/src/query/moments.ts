@@ -93,7 +93,8 @@ export class MomentsBuilder {
     const mask = this.table.length - 1;
     let slot = slotOf(labels, stack, end) & mask;
     for (let found = this.table[slot]; found !== 0; found = this.table[slot]) {
-      if (this.stack.at(found - 1) === stack && this.labels.at(found - 1) === labels && this.end.at(found - 1) === end) return found - 1;
+      if (this.stack.at(found - 1) === stack && this.labels.at(found - 1) === labels && this.end.at(found - 1) === end)
+        return found - 1;
       slot = (slot + 1) & mask;
     }
     this.labels.push(labels);
@@ -176,7 +177,13 @@ export function between(profile: Profile, moments: Moments, pick: Pick): Profile
     weight: Float64Array.from(rows, (row) => weights[row]),
     // What was missed is known of the whole alone.
     quality: undefined,
-    about: { ...profile.about, startUnixNs: moments.startUnixNs + BigInt(Math.round(pick.from)), durationNs: BigInt(Math.round(pick.until - pick.from)), sampling: undefined, coverage: undefined },
+    about: {
+      ...profile.about,
+      startUnixNs: moments.startUnixNs + BigInt(Math.round(pick.from)),
+      durationNs: BigInt(Math.round(pick.until - pick.from)),
+      sampling: undefined,
+      coverage: undefined,
+    },
     moments: undefined,
   };
 }
@@ -191,7 +198,8 @@ export function writePick(moments: Moments, pick: Pick | undefined): string {
 export function readPick(moments: Moments, text: string): Pick | undefined {
   const found = /^(\d{1,18})-(\d{1,18})$/.exec(text);
   if (!found) return undefined;
-  const since = (digits: string) => Math.max(0, Math.min(moments.durationNs, Number(BigInt(digits) * 1000n - moments.startUnixNs)));
+  const since = (digits: string) =>
+    Math.max(0, Math.min(moments.durationNs, Number(BigInt(digits) * 1000n - moments.startUnixNs)));
   const [from, until] = [since(found[1]), since(found[2])];
   return from < until ? { from, until } : undefined;
 }

@@ -65,15 +65,49 @@ const UNNAMED: readonly string[] = [
 
 /** Words of the ends of stacks in files. */
 export const END_WORDS: readonly string[] = [
-  'complete', 'depth_limit', 'broken_chain', 'unmapped', 'no_user_stack', 'copy_too_small', 'no_unwind_info', 'unreadable_memory', 'unresolved', 'lost',
-  'thirty_two_bit', 'module_loading', 'no_progress', 'stitched', 'module_refused', 'generated_code', 'work_limit', 'alike',
-  'other_stack', 'scanned', 'lent_frame',
+  'complete',
+  'depth_limit',
+  'broken_chain',
+  'unmapped',
+  'no_user_stack',
+  'copy_too_small',
+  'no_unwind_info',
+  'unreadable_memory',
+  'unresolved',
+  'lost',
+  'thirty_two_bit',
+  'module_loading',
+  'no_progress',
+  'stitched',
+  'module_refused',
+  'generated_code',
+  'work_limit',
+  'alike',
+  'other_stack',
+  'scanned',
+  'lent_frame',
 ];
 
 /** Words of the reasons for a missing name in files. */
 export const UNNAMED_WORDS: readonly string[] = [
-  'named', 'no_symbols', 'not_in_symbols', 'file_gone', 'file_changed', 'file_unreadable', 'no_mapping', 'jit_no_map', 'jit_not_in_map', 'jit_map_refused',
-  'kernel_hidden', 'process_unknown', 'limit', 'not_in_kallsyms', 'jit_process_gone', 'jit_map_late', 'jit_reused', 'over_budget',
+  'named',
+  'no_symbols',
+  'not_in_symbols',
+  'file_gone',
+  'file_changed',
+  'file_unreadable',
+  'no_mapping',
+  'jit_no_map',
+  'jit_not_in_map',
+  'jit_map_refused',
+  'kernel_hidden',
+  'process_unknown',
+  'limit',
+  'not_in_kallsyms',
+  'jit_process_gone',
+  'jit_map_late',
+  'jit_reused',
+  'over_budget',
   'other_stack',
 ];
 
@@ -84,7 +118,8 @@ export function unnamedReason(id: number): string {
 
 const SYNTHETIC: Record<string, string> = {
   [LOST]: 'samples that were lost before their stack was seen; the weight is an estimate',
-  [TRUNCATED]: 'stacks of which the callers are not known: the copy of the stack ended, or the unwinder could not go on',
+  [TRUNCATED]:
+    'stacks of which the callers are not known: the copy of the stack ended, or the unwinder could not go on',
   [OTHER]: 'what was folded together because a bound was reached',
   '[unknown]': 'code without a name in a file that is not known',
 };

@@ -80,7 +80,14 @@ export class Assembler {
   private unit = '';
   /** What weights are multiplied by to be in `unit`. */
   private by = 1;
-  private about: About = { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined };
+  private about: About = {
+    startUnixNs: 0n,
+    durationNs: 0n,
+    event: '',
+    period: 0n,
+    sampling: undefined,
+    coverage: undefined,
+  };
   private last = false;
   private quality: DataQuality | undefined;
 
@@ -124,7 +131,7 @@ export class Assembler {
     this.addStacks(chunk);
     for (const set of chunk.labelSets) {
       if (set.keyValues.length % 2) throw new ProfileError('a label without a value');
-      set.keyValues.forEach((id) => below(id, this.strings.length, 'string'));
+      for (const id of set.keyValues) below(id, this.strings.length, 'string');
       this.labelSets.push(Uint32Array.from(set.keyValues));
     }
     this.addSamples(chunk);

@@ -26,7 +26,9 @@ export const COVERAGE_LOW = WARN_FROM.coverage;
  * `takenNs` is without what was lost. What the agent took from its own samples, because the kernel told nothing,
  * says nothing and counts on neither side. Undefined: nothing was measured.
  */
-export function coverageOf(of: { takenNs: bigint; expectedNs: bigint; estimatedNs: bigint } | undefined): number | undefined {
+export function coverageOf(
+  of: { takenNs: bigint; expectedNs: bigint; estimatedNs: bigint } | undefined,
+): number | undefined {
   if (!of) return undefined;
   const less = (value: bigint) => Math.max(0, Number(value - of.estimatedNs));
   const measured = less(of.expectedNs);
@@ -34,7 +36,8 @@ export function coverageOf(of: { takenNs: bigint; expectedNs: bigint; estimatedN
 }
 
 /** What coverage is, for tips. */
-export const COVERAGE_HINT = 'CPU time of the samples, without those that were lost, over the CPU time that the kernel measured';
+export const COVERAGE_HINT =
+  'CPU time of the samples, without those that were lost, over the CPU time that the kernel measured';
 
 /** Lost part of the samples that an answer should have; 0 when none is known. */
 export function lostPart(sampling: DataQuality['sampling']): number {
@@ -49,7 +52,10 @@ export function lossOf(sampling: DataQuality['sampling'], what: string): { text:
   const [taken, lost] = [Number(sampling?.taken ?? 0n), Number(sampling?.lostSamples ?? 0n)];
   if (taken === 0) return { text: `All ${format.plural(lost, 'sample')} ${what} were lost.`, bad: true };
   const left = `What is shown is made of the ${format.plural(taken, 'sample')} that ${taken === 1 ? 'is' : 'are'} left`;
-  return { text: `${format.percent(part)} of the samples ${what} were lost. ${left}${part >= MOSTLY ? ', and may mislead' : ''}.`, bad: part >= MOSTLY };
+  return {
+    text: `${format.percent(part)} of the samples ${what} were lost. ${left}${part >= MOSTLY ? ', and may mislead' : ''}.`,
+    bad: part >= MOSTLY,
+  };
 }
 
 /** The notes, the most important first. */
@@ -61,26 +67,53 @@ export function notesOf(quality: DataQuality): Note[] {
       title: `Hosts that sent data, of all hosts online in this range; ${format.plural(Number(quality.windows), 'window')}`,
       warn: hosts < alive,
     },
-    { text: `resolution ${format.duration(Number(quality.resolutionNs))}`, title: 'Length of the windows that were read; the range is widened to them', warn: false },
+    {
+      text: `resolution ${format.duration(Number(quality.resolutionNs))}`,
+      title: 'Length of the windows that were read; the range is widened to them',
+      warn: false,
+    },
   ];
   if (quality.gapsTotal > 0n) {
-    notes.push({ text: `${format.plural(Number(quality.gapsTotal), 'gap')}, ${format.duration(Number(quality.gapNsTotal))}`, title: 'Time without data from hosts that were online', warn: true });
+    notes.push({
+      text: `${format.plural(Number(quality.gapsTotal), 'gap')}, ${format.duration(Number(quality.gapNsTotal))}`,
+      title: 'Time without data from hosts that were online',
+      warn: true,
+    });
   }
   notes.push(...samplingNotes(quality));
   const pruned = Number(quality.prunedWeight);
   if (pruned > 0) {
     const part = pruned / Number(quality.totalWeight || 1n);
-    notes.push({ text: `${format.percent(part)} pruned`, title: 'Weight of stacks that were cut to a parent, or folded, to keep the answer within its limits: narrow the selection to see them', warn: part > WARN_FROM.pruned });
+    notes.push({
+      text: `${format.percent(part)} pruned`,
+      title:
+        'Weight of stacks that were cut to a parent, or folded, to keep the answer within its limits: narrow the selection to see them',
+      warn: part > WARN_FROM.pruned,
+    });
   }
   const total = Number(quality.totalCount);
   for (const { source, count } of total > 0 ? quality.namedLater : []) {
-    notes.push({ text: `${format.percent(Number(count) / total)} named by ${source.slice(0, 20)}`, title: 'Samples whose leaf had no name on its host: the collector has its symbols, perhaps since later', warn: false });
+    notes.push({
+      text: `${format.percent(Number(count) / total)} named by ${source.slice(0, 20)}`,
+      title: 'Samples whose leaf had no name on its host: the collector has its symbols, perhaps since later',
+      warn: false,
+    });
   }
   if (quality.weightsCapped) {
-    notes.unshift({ text: 'weights too large', title: 'Weights of this answer pass 2⁶⁴ − 1 and were cut to it: totals are too small and shares too large. Ask for a shorter range or fewer hosts', warn: true, bad: true });
+    notes.unshift({
+      text: 'weights too large',
+      title:
+        'Weights of this answer pass 2⁶⁴ − 1 and were cut to it: totals are too small and shares too large. Ask for a shorter range or fewer hosts',
+      warn: true,
+      bad: true,
+    });
   }
   if (quality.damaged.length) {
-    notes.push({ text: `${format.plural(quality.damaged.length, 'partition')} set aside`, title: 'Damaged partitions do not answer', warn: true });
+    notes.push({
+      text: `${format.plural(quality.damaged.length, 'partition')} set aside`,
+      title: 'Damaged partitions do not answer',
+      warn: true,
+    });
   }
   return notes;
 }
@@ -92,15 +125,40 @@ export function samplingNotes(quality: Pick<DataQuality, 'sampling' | 'coverage'
   if (sampling) {
     const taken = Number(sampling.taken);
     const part = (text: string, value: bigint, of: number, from: number, title: string, bad = 2) => {
-      if (value > 0n && of > 0) notes.push({ text: `${text} ${format.percent(Number(value) / of)}`, title, warn: Number(value) / of > from, bad: Number(value) / of >= bad });
+      if (value > 0n && of > 0)
+        notes.push({
+          text: `${text} ${format.percent(Number(value) / of)}`,
+          title,
+          warn: Number(value) / of > from,
+          bad: Number(value) / of >= bad,
+        });
     };
-    part('lost', sampling.lostSamples, taken + Number(sampling.lostSamples), WARN_FROM.lost, 'Samples lost before their stack was seen, an estimate: they stand under [lost]', MOSTLY);
-    part('incomplete stacks', sampling.truncated, taken, WARN_FROM.truncated, 'Samples whose callers are not all known: they stand under [truncated]');
+    part(
+      'lost',
+      sampling.lostSamples,
+      taken + Number(sampling.lostSamples),
+      WARN_FROM.lost,
+      'Samples lost before their stack was seen, an estimate: they stand under [lost]',
+      MOSTLY,
+    );
+    part(
+      'incomplete stacks',
+      sampling.truncated,
+      taken,
+      WARN_FROM.truncated,
+      'Samples whose callers are not all known: they stand under [truncated]',
+    );
     part('unsymbolized', sampling.unnamed, taken, WARN_FROM.unnamed, 'Samples whose leaf frame has no symbol');
     part('folded', sampling.folded, taken, WARN_FROM.folded, 'Samples put under [other] because a bound was reached');
   }
   const fraction = coverageOf(coverage);
-  if (fraction !== undefined) notes.push({ text: `coverage ${format.percent(fraction)}`, title: COVERAGE_HINT, warn: fraction < WARN_FROM.coverage, bad: fraction < MOSTLY });
+  if (fraction !== undefined)
+    notes.push({
+      text: `coverage ${format.percent(fraction)}`,
+      title: COVERAGE_HINT,
+      warn: fraction < WARN_FROM.coverage,
+      bad: fraction < MOSTLY,
+    });
   return notes;
 }
 
@@ -130,7 +188,12 @@ export function details(quality: DataQuality): [name: string, value: string][] {
     for (const [name, value] of names) rows.push([name, format.count(Number(value))]);
   }
   if (coverage && coverage.expectedNs > 0n) {
-    rows.push(['Accounted by the kernel', format.duration(Number(coverage.expectedNs))], ['… sampled', format.duration(Number(coverage.takenNs))], ['… estimated, not measured', format.duration(Number(coverage.estimatedNs))], ['Windows without accounting', format.count(Number(coverage.windowsUnmeasured))]);
+    rows.push(
+      ['Accounted by the kernel', format.duration(Number(coverage.expectedNs))],
+      ['… sampled', format.duration(Number(coverage.takenNs))],
+      ['… estimated, not measured', format.duration(Number(coverage.estimatedNs))],
+      ['Windows without accounting', format.count(Number(coverage.windowsUnmeasured))],
+    );
   }
   return rows;
 }

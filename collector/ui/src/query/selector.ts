@@ -171,7 +171,8 @@ class Parser {
  * @throws SelectorError
  */
 export function parse(text: string): Placed[] {
-  if (text.length > SELECTOR_LEN_MAX) throw new SelectorError(0, `${text.length} characters are more than ${SELECTOR_LEN_MAX}`);
+  if (text.length > SELECTOR_LEN_MAX)
+    throw new SelectorError(0, `${text.length} characters are more than ${SELECTOR_LEN_MAX}`);
   const parser = new Parser(text);
   parser.all();
   return parser.matchers;
@@ -223,8 +224,10 @@ export function withMatcher(text: string, added: Matcher): string {
     return write(added);
   }
   const replaces = (old: Matcher) =>
-    old.label === added.label && (old.op === added.op && added.op !== '!=' && added.op !== '!~');
-  const rest = matchers.filter((old) => !replaces(old) && !(old.label === added.label && old.op === added.op && old.value === added.value));
+    old.label === added.label && old.op === added.op && added.op !== '!=' && added.op !== '!~';
+  const rest = matchers.filter(
+    (old) => !replaces(old) && !(old.label === added.label && old.op === added.op && old.value === added.value),
+  );
   return writeAll([...rest, added]);
 }
 
@@ -245,7 +248,8 @@ export function placeAt(text: string, caret: number): Place | undefined {
     try {
       label = parser.label();
       const afterLabel = parser.at;
-      if (afterLabel === caret) return { kind: 'label', label: '', op: '=', prefix: label, start, end: labelEnd(text, caret) };
+      if (afterLabel === caret)
+        return { kind: 'label', label: '', op: '=', prefix: label, start, end: labelEnd(text, caret) };
       parser.skipSpace();
       const op = parser.operator();
       parser.skipSpace();
@@ -256,11 +260,25 @@ export function placeAt(text: string, caret: number): Place | undefined {
         value = parser.value();
       } catch {
         const raw = text.slice(valueStart + opened.length, caret);
-        return { kind: 'value', label, op, prefix: unescaped(raw, opened), start: valueStart, end: valueEnd(text, valueStart, opened, caret) };
+        return {
+          kind: 'value',
+          label,
+          op,
+          prefix: unescaped(raw, opened),
+          start: valueStart,
+          end: valueEnd(text, valueStart, opened, caret),
+        };
       }
       const closed = opened !== '' && text.charAt(parser.at - 1) === opened;
       if (parser.at === caret && !closed) {
-        return { kind: 'value', label, op, prefix: value, start: valueStart, end: valueEnd(text, valueStart, opened, caret) };
+        return {
+          kind: 'value',
+          label,
+          op,
+          prefix: value,
+          start: valueStart,
+          end: valueEnd(text, valueStart, opened, caret),
+        };
       }
       parser.skipSpace();
       if (parser.peek() !== ',') return undefined;

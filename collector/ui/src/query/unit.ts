@@ -3,7 +3,14 @@
 // sum, so answers are put back into the agents' unit here, where they come in, and nothing else
 // knows of the others.
 
-import type { CgroupsResponse, DataQuality, DiffResponse, HostsResponse, SeriesResponse, TopResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import type {
+  CgroupsResponse,
+  DataQuality,
+  DiffResponse,
+  HostsResponse,
+  SeriesResponse,
+  TopResponse,
+} from '../gen/fleetprof/collector/v1/query_pb';
 import type { Coverage } from '../gen/fleetprof/profile/v1/profile_pb';
 
 const BASES: ReadonlyMap<string, string> = new Map([
@@ -21,7 +28,11 @@ export function baseOf(unit: string): { unit: string; by: number } {
 }
 
 /** Multiplies fields of a message. */
-function scale<T extends object>(of: T, by: bigint, fields: readonly { [K in keyof T]: T[K] extends bigint ? K : never }[keyof T][]): void {
+function scale<T extends object>(
+  of: T,
+  by: bigint,
+  fields: readonly { [K in keyof T]: T[K] extends bigint ? K : never }[keyof T][],
+): void {
   for (const field of fields) (of[field] as bigint) *= by;
 }
 

@@ -38,7 +38,11 @@ const kindOf = (key: string) => key.split('\n', 1)[0];
  * while waiting: what a key is of is told by what stands before its first newline. `words` says what went
  * wrong; undefined for what was given up on purpose.
  */
-export function useAsked<T>(key: string | undefined, ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>, words: (error: unknown) => Trouble | undefined = troubleOf): Asked<T> {
+export function useAsked<T>(
+  key: string | undefined,
+  ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>,
+  words: (error: unknown) => Trouble | undefined = troubleOf,
+): Asked<T> {
   const [held, setHeld] = useState<Held<T>>({ key: undefined, kind: undefined });
   const [slow, setSlow] = useState(false);
   const [progress, setProgress] = useState(0);
@@ -69,7 +73,13 @@ export function useAsked<T>(key: string | undefined, ask: (signal: AbortSignal, 
       (data) => settle(() => ({ key, kind: kindOf(key), data })),
       (error: unknown) => {
         const trouble = words(error);
-        if (trouble) settle((before) => ({ key, kind: kindOf(key), data: before.kind === kindOf(key) ? before.data : undefined, trouble }));
+        if (trouble)
+          settle((before) => ({
+            key,
+            kind: kindOf(key),
+            data: before.kind === kindOf(key) ? before.data : undefined,
+            trouble,
+          }));
       },
     );
     return () => {

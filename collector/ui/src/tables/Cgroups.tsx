@@ -23,11 +23,13 @@ interface Props {
 
 export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
   const roots = useMemo(() => treeOf(answer.cgroups), [answer]);
-  const whole = Number(answer.quality?.totalWeight ?? 0n) || roots.reduce((sum, row) => sum + Number(row.cgroup.totalWeight), 0);
+  const whole =
+    Number(answer.quality?.totalWeight ?? 0n) || roots.reduce((sum, row) => sum + Number(row.cgroup.totalWeight), 0);
   const toggled = useMemo(() => new Set(state.toggled), [state.toggled.join('\n')]);
   const rows = useMemo(() => visible(roots, whole, toggled, state.filter), [roots, whole, toggled, state.filter]);
   const [drawn, setDrawn] = useState(ROWS_DRAWN);
-  const toggle = (path: string) => setState({ toggled: toggled.has(path) ? state.toggled.filter((one) => one !== path) : [...state.toggled, path] });
+  const toggle = (path: string) =>
+    setState({ toggled: toggled.has(path) ? state.toggled.filter((one) => one !== path) : [...state.toggled, path] });
   const rangeNs = coveredNs > 0 ? coveredNs : (range.to - range.from) * 1e6;
   const alone = roots.length === 1;
   const unit = answer.quality?.unit ?? 'nanoseconds';
@@ -36,7 +38,14 @@ export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
       <header class="page-head">
         <h2>Containers and services</h2>
         <span class="soft">{format.plural(answer.cgroups.length, 'cgroup')}, summed over hosts</span>
-        <input type="search" class="filter" placeholder="Filter by path, unit, container or pod" aria-label="Filter cgroups" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+        <input
+          type="search"
+          class="filter"
+          placeholder="Filter by path, unit, container or pod"
+          aria-label="Filter cgroups"
+          value={state.filter}
+          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
+        />
       </header>
       {!rows.length ? (
         <Empty title={answer.cgroups.length ? 'No matching cgroups' : 'No samples in this selection'} />
@@ -46,18 +55,48 @@ export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
             <caption class="hidden">CPU by cgroup</caption>
             <thead>
               <tr>
-                <th scope="col" class="col-name">Cgroup</th>
-                <th scope="col" class="number" title="In it and all below it">Total</th>
-                <th scope="col" class="number">Share</th>
-                <th scope="col" class="number">{unit === 'nanoseconds' ? 'Cores' : 'Per second'}</th>
-                <th scope="col" class="number" title="In this cgroup alone">Self</th>
-                <th scope="col" class="number" title="Estimate of what was lost before its stack was seen">Lost</th>
-                <th scope="col" class="number" title={COVERAGE_HINT}>Coverage</th>
+                <th scope="col" class="col-name">
+                  Cgroup
+                </th>
+                <th scope="col" class="number" title="In it and all below it">
+                  Total
+                </th>
+                <th scope="col" class="number">
+                  Share
+                </th>
+                <th scope="col" class="number">
+                  {unit === 'nanoseconds' ? 'Cores' : 'Per second'}
+                </th>
+                <th scope="col" class="number" title="In this cgroup alone">
+                  Self
+                </th>
+                <th scope="col" class="number" title="Estimate of what was lost before its stack was seen">
+                  Lost
+                </th>
+                <th scope="col" class="number" title={COVERAGE_HINT}>
+                  Coverage
+                </th>
               </tr>
             </thead>
             <tbody>
               {rows.slice(0, drawn).map((row) => (
-                <Row key={row.cgroup.path} row={row} alone={alone} whole={whole} rangeNs={rangeNs} unit={unit} open={isOpen(row, whole, toggled)} filtered={state.filter !== ''} onToggle={() => toggle(row.cgroup.path)} onOpen={() => setState({ view: 'profile', query: withMatcher(state.query, { label: 'cgroup', op: '^=', value: row.cgroup.path }) })} />
+                <Row
+                  key={row.cgroup.path}
+                  row={row}
+                  alone={alone}
+                  whole={whole}
+                  rangeNs={rangeNs}
+                  unit={unit}
+                  open={isOpen(row, whole, toggled)}
+                  filtered={state.filter !== ''}
+                  onToggle={() => toggle(row.cgroup.path)}
+                  onOpen={() =>
+                    setState({
+                      view: 'profile',
+                      query: withMatcher(state.query, { label: 'cgroup', op: '^=', value: row.cgroup.path }),
+                    })
+                  }
+                />
               ))}
             </tbody>
           </table>
@@ -69,7 +108,9 @@ export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
               {format.count(drawn)} of {format.count(rows.length)} rows
             </p>
           )}
-          {answer.rowsLeftOut > 0n && <p class="more">The collector left {format.count(Number(answer.rowsLeftOut))} lighter cgroups out.</p>}
+          {answer.rowsLeftOut > 0n && (
+            <p class="more">The collector left {format.count(Number(answer.rowsLeftOut))} lighter cgroups out.</p>
+          )}
         </div>
       )}
     </section>
@@ -90,18 +131,46 @@ function meaningOf(path: string): string {
   return path.startsWith('/') ? '' : 'its path could not be read before it was gone';
 }
 
-function Row(props: { alone: boolean; row: CgroupRow; whole: number; rangeNs: number; unit: string; open: boolean; filtered: boolean; onToggle: () => void; onOpen: () => void }) {
+function Row(props: {
+  alone: boolean;
+  row: CgroupRow;
+  whole: number;
+  rangeNs: number;
+  unit: string;
+  open: boolean;
+  filtered: boolean;
+  onToggle: () => void;
+  onOpen: () => void;
+}) {
   const { row, whole, unit } = props;
   const { cgroup } = row;
   const [total, own, lost] = [cgroup.totalWeight, cgroup.selfWeight, cgroup.totalLostWeight].map(Number);
-  const coverage = coverageOf({ takenNs: cgroup.totalWeight - cgroup.totalLostWeight, expectedNs: cgroup.expectedNs, estimatedNs: cgroup.estimatedNs });
-  const about = [meaningOf(cgroup.path), cgroup.runtime, cgroup.container.slice(0, 12), cgroup.podUid && `pod ${cgroup.podUid.slice(0, 13)}`].filter(Boolean).join(' · ');
+  const coverage = coverageOf({
+    takenNs: cgroup.totalWeight - cgroup.totalLostWeight,
+    expectedNs: cgroup.expectedNs,
+    estimatedNs: cgroup.estimatedNs,
+  });
+  const about = [
+    meaningOf(cgroup.path),
+    cgroup.runtime,
+    cgroup.container.slice(0, 12),
+    cgroup.podUid && `pod ${cgroup.podUid.slice(0, 13)}`,
+  ]
+    .filter(Boolean)
+    .join(' · ');
   return (
     <tr>
       <td class="col-name">
         <span class={`cell-name indent-${Math.min(INDENT_MAX, row.depth)}`}>
           {row.children.length > 0 ? (
-            <button type="button" class={`plain square-small ${props.open ? 'opened' : ''}`} aria-expanded={props.open} aria-label={`${props.open ? 'Close' : 'Open'} ${row.name.slice(0, 80)}`} disabled={props.filtered} onClick={props.onToggle}>
+            <button
+              type="button"
+              class={`plain square-small ${props.open ? 'opened' : ''}`}
+              aria-expanded={props.open}
+              aria-label={`${props.open ? 'Close' : 'Open'} ${row.name.slice(0, 80)}`}
+              disabled={props.filtered}
+              onClick={props.onToggle}
+            >
               <Icon of="right" />
             </button>
           ) : (
@@ -123,8 +192,14 @@ function Row(props: { alone: boolean; row: CgroupRow; whole: number; rangeNs: nu
       <td class="number soft">{format.share(total, whole)}</td>
       <td class="number">{format.significant((total / props.rangeNs) * (unit === 'nanoseconds' ? 1 : 1e9))}</td>
       <td class="number soft">{own > 0 ? format.weight(own, unit) : '–'}</td>
-      <td class={`number ${lost >= 0.5 * total && lost > 0 ? 'wrong' : lost > 0.01 * total ? 'warned' : 'soft'}`}>{lost > 0 ? format.share(lost, total) : '–'}</td>
-      <td class={`number ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}>{coverage === undefined ? '–' : format.percent(coverage)}</td>
+      <td class={`number ${lost >= 0.5 * total && lost > 0 ? 'wrong' : lost > 0.01 * total ? 'warned' : 'soft'}`}>
+        {lost > 0 ? format.share(lost, total) : '–'}
+      </td>
+      <td
+        class={`number ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}
+      >
+        {coverage === undefined ? '–' : format.percent(coverage)}
+      </td>
     </tr>
   );
 }

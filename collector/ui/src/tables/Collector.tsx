@@ -28,15 +28,30 @@ export function Collector({ answer, state, setState }: { answer: StatusResponse;
           <Name text={answer.version} empty="not said" />
         </dd>
         <dt>Running</dt>
-        <dd title={format.stamp(toMs(answer.startedUnixNs))}>for {format.duration(Number(answer.nowUnixNs - answer.startedUnixNs))}</dd>
+        <dd title={format.stamp(toMs(answer.startedUnixNs))}>
+          for {format.duration(Number(answer.nowUnixNs - answer.startedUnixNs))}
+        </dd>
         <dt>Store</dt>
         <dd>
           <Name text={[answer.store, answer.storeVersion].filter(Boolean).join(', ')} empty="not said" />
         </dd>
         <dt>On disk</dt>
-        <dd>{most > 0 ? <Bar fraction={used / most} tone={used > 0.95 * most ? 'bad' : ''}>{`${format.bytes(used)} of ${format.bytes(most)}`}</Bar> : format.bytes(used)}</dd>
+        <dd>
+          {most > 0 ? (
+            <Bar
+              fraction={used / most}
+              tone={used > 0.95 * most ? 'bad' : ''}
+            >{`${format.bytes(used)} of ${format.bytes(most)}`}</Bar>
+          ) : (
+            format.bytes(used)
+          )}
+        </dd>
         <dt>Data from–to</dt>
-        <dd>{kept && kept.endUnixNs > kept.startUnixNs ? `${format.span(toMs(kept.startUnixNs), toMs(kept.endUnixNs))} (${format.duration(Number(kept.endUnixNs - kept.startUnixNs))})` : 'nothing yet'}</dd>
+        <dd>
+          {kept && kept.endUnixNs > kept.startUnixNs
+            ? `${format.span(toMs(kept.startUnixNs), toMs(kept.endUnixNs))} (${format.duration(Number(kept.endUnixNs - kept.startUnixNs))})`
+            : 'nothing yet'}
+        </dd>
         <dt>Agents connected</dt>
         <dd>{format.count(Number(answer.streams))}</dd>
       </dl>
@@ -55,10 +70,25 @@ export function Collector({ answer, state, setState }: { answer: StatusResponse;
       )}
       <header class="page-head">
         <h3>Counters</h3>
-        <input type="search" class="filter" placeholder="Filter counters" aria-label="Filter counters" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+        <input
+          type="search"
+          class="filter"
+          placeholder="Filter counters"
+          aria-label="Filter counters"
+          value={state.filter}
+          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
+        />
       </header>
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of counters">
-        <SortedTable caption="Counters" columns={COUNTERS} rows={counters} sort={state.sort || 'name'} onSort={(sort) => setState({ sort })} keyOf={(one) => `${one.name}{${one.labels}}`} empty={<Empty title="No counters" />} />
+        <SortedTable
+          caption="Counters"
+          columns={COUNTERS}
+          rows={counters}
+          sort={state.sort || 'name'}
+          onSort={(sort) => setState({ sort })}
+          keyOf={(one) => `${one.name}{${one.labels}}`}
+          empty={<Empty title="No counters" />}
+        />
       </div>
     </section>
   );
@@ -66,6 +96,17 @@ export function Collector({ answer, state, setState }: { answer: StatusResponse;
 
 const COUNTERS: ColumnOf<Counter>[] = [
   { key: 'name', title: 'Name', by: (one) => one.name, cell: (one) => <Name text={one.name} max={120} /> },
-  { key: 'labels', title: 'Labels', by: (one) => one.labels, cell: (one) => <Name text={one.labels} max={120} empty="–" /> },
-  { key: 'value', title: 'Value', number: true, by: (one) => Number(one.value), cell: (one) => format.count(Number(one.value)) },
+  {
+    key: 'labels',
+    title: 'Labels',
+    by: (one) => one.labels,
+    cell: (one) => <Name text={one.labels} max={120} empty="–" />,
+  },
+  {
+    key: 'value',
+    title: 'Value',
+    number: true,
+    by: (one) => Number(one.value),
+    cell: (one) => format.count(Number(one.value)),
+  },
 ];

@@ -11,8 +11,10 @@ import { KIND } from '../query/outcome';
 import { lostPart } from '../query/quality';
 import * as format from '../text/format';
 
-const SPREAD = 'The error is from how much the share moves between parts of each range, and never below that of sampling; differences between hosts are not in it.';
-const SAMPLING = 'The error is that of sampling alone, as if all samples were independent: real spread between hosts and minutes is larger.';
+const SPREAD =
+  'The error is from how much the share moves between parts of each range, and never below that of sampling; differences between hosts are not in it.';
+const SAMPLING =
+  'The error is that of sampling alone, as if all samples were independent: real spread between hosts and minutes is larger.';
 
 interface Props {
   answer: DiffResponse;
@@ -37,23 +39,53 @@ const isCode = (row: DiffRow) => row.kind !== KIND.synthetic;
 
 export function DiffTable({ answer, rates, unit, state, setState }: Props) {
   const wanted = state.filter.toLowerCase();
-  const rows = useMemo(() => answer.rows.filter((row) => isCode(row) && (wanted === '' || row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted))), [answer, wanted]);
+  const rows = useMemo(
+    () =>
+      answer.rows.filter(
+        (row) =>
+          isCode(row) &&
+          (wanted === '' || row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted)),
+      ),
+    [answer, wanted],
+  );
   const apart = useMemo(() => answer.rows.filter((row) => !isCode(row)), [answer]);
   const [before, after] = [answer.beforeSampled, answer.afterSampled].map((side) => Number(side?.weight ?? 0n));
   const sure = Math.min(...[answer.beforeSampled, answer.afterSampled].map((side) => side?.parts ?? 0)) >= 2;
   const cores = state.compare === 'sum' && rates !== undefined;
   const [was, is] = cores ? rates : [1, 1];
-  const share = (row: DiffRow) => [before > 0 ? (Number(row.beforeSelfWeight) / before) * was : 0, after > 0 ? (Number(row.afterSelfWeight) / after) * is : 0] as const;
+  const share = (row: DiffRow) =>
+    [
+      before > 0 ? (Number(row.beforeSelfWeight) / before) * was : 0,
+      after > 0 ? (Number(row.afterSelfWeight) / after) * is : 0,
+    ] as const;
   const change = (row: DiffRow) => share(row)[1] - share(row)[0];
-  const of = cores ? `${unit === 'nanoseconds' ? 'Cores' : 'Events a second'} of self time` : 'Share of self time in what was sampled';
+  const of = cores
+    ? `${unit === 'nanoseconds' ? 'Cores' : 'Events a second'} of self time`
+    : 'Share of self time in what was sampled';
   const shown = (value: number) => (cores ? format.significant(value) : format.percent(value));
   const columns: ColumnOf<DiffRow>[] = [
-    { key: 'before', title: 'Before', hint: `${of} before`, number: true, by: (row) => share(row)[0], cell: (row) => shown(share(row)[0]) },
-    { key: 'after', title: 'After', hint: `${of} after`, number: true, by: (row) => share(row)[1], cell: (row) => shown(share(row)[1]) },
+    {
+      key: 'before',
+      title: 'Before',
+      hint: `${of} before`,
+      number: true,
+      by: (row) => share(row)[0],
+      cell: (row) => shown(share(row)[0]),
+    },
+    {
+      key: 'after',
+      title: 'After',
+      hint: `${of} after`,
+      number: true,
+      by: (row) => share(row)[1],
+      cell: (row) => shown(share(row)[1]),
+    },
     {
       key: 'change',
       title: cores ? (unit === 'nanoseconds' ? 'Change, cores' : 'Change a second') : 'Change',
-      hint: cores ? 'Change of the mean; how far load comes and goes by itself is not in it' : `Change and its standard error, in percentage points. ${sure ? SPREAD : SAMPLING}`,
+      hint: cores
+        ? 'Change of the mean; how far load comes and goes by itself is not in it'
+        : `Change and its standard error, in percentage points. ${sure ? SPREAD : SAMPLING}`,
       number: true,
       by: (row) => Math.abs(change(row)),
       cell: (row) => (
@@ -73,7 +105,11 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
       title: !sure ? 'Sampling error only' : cores ? 'Share significant' : 'Significant',
       hint: `${cores ? 'For the share: ' : ''}${sure ? `${SPREAD} At most one in twenty of the marked rows is chance.` : SAMPLING}`,
       by: (row) => (row.significant ? 'a' : 'b'),
-      cell: (row) => <span class={row.significant ? 'sure' : 'soft'}>{row.significant ? (sure ? 'yes' : 'beyond it') : sure ? 'within noise' : 'within it'}</span>,
+      cell: (row) => (
+        <span class={row.significant ? 'sure' : 'soft'}>
+          {row.significant ? (sure ? 'yes' : 'beyond it') : sure ? 'within noise' : 'within it'}
+        </span>
+      ),
     },
     {
       key: 'name',
@@ -81,27 +117,53 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
       by: (row) => row.name,
       cell: (row) => (
         <span class="cell-name">
-          <button type="button" class="plain grow" title="Search it in the graph" onClick={() => setState({ search: `^${escapeRegex(row.name)}$`, regex: true })}>
+          <button
+            type="button"
+            class="plain grow"
+            title="Search it in the graph"
+            onClick={() => setState({ search: `^${escapeRegex(row.name)}$`, regex: true })}
+          >
             <Name text={row.name} max={160} />
           </button>
           {row.appeared && <span class="badge more-than">new</span>}
           {row.vanished && <span class="badge less-than">gone</span>}
           {row.module !== '' && <Module path={row.module} />}
-          <button type="button" class="plain square-small" title="Callers and callees" aria-label="Callers and callees" onClick={() => setState({ fn: row.name })}>
+          <button
+            type="button"
+            class="plain square-small"
+            title="Callers and callees"
+            aria-label="Callers and callees"
+            onClick={() => setState({ fn: row.name })}
+          >
             ⇅
           </button>
         </span>
       ),
     },
   ];
-  const notes = ([['before', answer.before, answer.beforeSampled], ['after', answer.after, answer.afterSampled]] as const).flatMap(([side, quality, sampled]) => {
+  const notes = (
+    [
+      ['before', answer.before, answer.beforeSampled],
+      ['after', answer.after, answer.afterSampled],
+    ] as const
+  ).flatMap(([side, quality, sampled]) => {
     const [samples, lost] = [Number(sampled?.count ?? 0n), lostPart(quality?.sampling)];
-    return [...(samples > 0 && samples < FEW_SAMPLES ? [fewText(side, samples)] : []), ...(lost >= 0.01 ? [`${side}: ${format.percent(lost)} lost, not compared`] : [])];
+    return [
+      ...(samples > 0 && samples < FEW_SAMPLES ? [fewText(side, samples)] : []),
+      ...(lost >= 0.01 ? [`${side}: ${format.percent(lost)} lost, not compared`] : []),
+    ];
   });
   return (
     <section class="top" aria-label="Table of changes">
       <div class="tools">
-        <input type="search" class="filter" placeholder="Filter rows" aria-label="Filter rows of the table" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+        <input
+          type="search"
+          class="filter"
+          placeholder="Filter rows"
+          aria-label="Filter rows of the table"
+          value={state.filter}
+          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
+        />
       </div>
       {notes.length > 0 && (
         <ul class="diff-notes">
@@ -126,7 +188,8 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
           <ul class="apart" aria-label="Lost, incomplete and other">
             {apart.map((row) => (
               <li key={row.name}>
-                <Name text={row.name} max={60} /> <span class="soft">(lost / incomplete / other)</span> {shown(share(row)[0])} → {shown(share(row)[1])}
+                <Name text={row.name} max={60} /> <span class="soft">(lost / incomplete / other)</span>{' '}
+                {shown(share(row)[0])} → {shown(share(row)[1])}
               </li>
             ))}
           </ul>

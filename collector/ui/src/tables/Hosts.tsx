@@ -45,12 +45,17 @@ function severityOf(host: Host): number {
 
 export function Hosts({ answer, range, now, state, setState, onCapture }: Props) {
   const wanted = state.filter.toLowerCase();
-  const hosts = answer.hosts.filter((host) => [hostname(host), host.hostId, host.facts?.kernel ?? '', ...Object.values(host.facts?.labels ?? {})].some((text) => text.toLowerCase().includes(wanted)));
+  const hosts = answer.hosts.filter((host) =>
+    [hostname(host), host.hostId, host.facts?.kernel ?? '', ...Object.values(host.facts?.labels ?? {})].some((text) =>
+      text.toLowerCase().includes(wanted),
+    ),
+  );
   const blind = answer.hosts.filter((host) => severityOf(host) === 2).length;
   const warned = answer.hosts.filter((host) => host.warnings.length > 0).length;
   const away = answer.hosts.filter((host) => !host.connected).length;
   // What is wrong stands first, until somebody sorts.
-  if (state.sort === '') hosts.sort((left, right) => severityOf(right) - severityOf(left) || (hostname(left) < hostname(right) ? -1 : 1));
+  if (state.sort === '')
+    hosts.sort((left, right) => severityOf(right) - severityOf(left) || (hostname(left) < hostname(right) ? -1 : 1));
   return (
     <section class="page" aria-label="Hosts">
       <header class="page-head">
@@ -61,7 +66,14 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
           {away > 0 && `, ${format.count(away)} not connected`}
           {warned > 0 && `, ${format.count(warned)} with warnings`}
         </span>
-        <input type="search" class="filter" placeholder="Filter by name, id, kernel or label" aria-label="Filter hosts" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+        <input
+          type="search"
+          class="filter"
+          placeholder="Filter by name, id, kernel or label"
+          aria-label="Filter hosts"
+          value={state.filter}
+          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
+        />
       </header>
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of hosts">
         <SortedTable
@@ -74,7 +86,12 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
           rowClass={(host) => (severityOf(host) === 2 ? 'blind' : host.connected ? '' : 'away')}
           empty={
             <Empty title={answer.hosts.length ? 'No matching hosts' : 'No host has pushed anything yet'}>
-              {!answer.hosts.length && <p>Start an agent with `fleetprofd --collector HOST:PORT`; it is here after its first window of ten seconds.</p>}
+              {!answer.hosts.length && (
+                <p>
+                  Start an agent with `fleetprofd --collector HOST:PORT`; it is here after its first window of ten
+                  seconds.
+                </p>
+              )}
             </Empty>
           }
         />
@@ -83,10 +100,18 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
   );
 }
 
-function columns(range: Range, now: number, unit: string, state: State, setState: SetState, onCapture: Props['onCapture']): ColumnOf<Host>[] {
+function columns(
+  range: Range,
+  now: number,
+  unit: string,
+  state: State,
+  setState: SetState,
+  onCapture: Props['onCapture'],
+): ColumnOf<Host>[] {
   const seen = (host: Host) => toMs(host.lastSeenUnixNs);
   const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
-  const openHost = (host: Host) => setState({ view: 'profile', query: withMatcher(state.query, { label: 'host', op: '=', value: hostname(host) }) });
+  const openHost = (host: Host) =>
+    setState({ view: 'profile', query: withMatcher(state.query, { label: 'host', op: '=', value: hostname(host) }) });
   return [
     {
       key: 'host',
@@ -94,7 +119,10 @@ function columns(range: Range, now: number, unit: string, state: State, setState
       by: hostname,
       cell: (host) => (
         <span class="cell-name">
-          <span class={`dot ${severityOf(host) === 2 ? 'bad' : host.connected ? 'on' : ''}`} title={severityOf(host) === 2 ? 'no usable samples' : host.connected ? 'connected' : 'no stream is open'} />
+          <span
+            class={`dot ${severityOf(host) === 2 ? 'bad' : host.connected ? 'on' : ''}`}
+            title={severityOf(host) === 2 ? 'no usable samples' : host.connected ? 'connected' : 'no stream is open'}
+          />
           <button type="button" class="plain grow" title="Its profile" onClick={() => openHost(host)}>
             <Name text={hostname(host)} max={80} />
           </button>
@@ -104,22 +132,97 @@ function columns(range: Range, now: number, unit: string, state: State, setState
             </span>
           )}
           {host.connected && (
-            <button type="button" class="plain square-small" title="Capture on this host" aria-label={`Capture on ${hostname(host).slice(0, 60)}`} onClick={() => onCapture(withMatcher('', { label: 'host', op: '=', value: hostname(host) }))}>
+            <button
+              type="button"
+              class="plain square-small"
+              title="Capture on this host"
+              aria-label={`Capture on ${hostname(host).slice(0, 60)}`}
+              onClick={() => onCapture(withMatcher('', { label: 'host', op: '=', value: hostname(host) }))}
+            >
               <Icon of="record" />
             </button>
           )}
         </span>
       ),
     },
-    { key: 'seen', title: 'Last seen', number: true, by: seen, cell: (host) => <span title={format.stamp(seen(host))}>{host.connected && now - seen(host) < 60e3 ? 'now' : format.ago(seen(host), now)}</span> },
-    { key: 'cpu', title: 'CPU', hint: 'Cores in use on average over the time that the host was heard in, and of how many; cycles a second of hosts that count those; what was lost is estimated', number: true, by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight), cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={heardNs(host, range)} /> },
-    { key: 'lost', title: 'Lost', hint: 'Part of the samples that was lost before they were read, in the range', number: true, by: lostOf, cell: (host) => <Lost host={host} /> },
-    { key: 'coverage', title: 'Coverage', hint: COVERAGE_HINT, number: true, by: (host) => coverageOf(host.coverage) ?? -1, cell: (host) => <CoverageCell host={host} /> },
-    { key: 'gap', title: 'Gaps', hint: 'Time without data in the range', number: true, by: (host) => Number(host.gapNs), cell: (host) => (host.gapNs > 0n ? <span class="warned">{format.duration(Number(host.gapNs))}</span> : <span class="soft">none</span>) },
-    { key: 'spool', title: 'Spool', hint: 'What waits on the host', number: true, by: spool, cell: (host) => <Spool host={host} now={now} /> },
-    { key: 'clock', title: 'Clock', hint: 'By how much it is ahead of the collector’s', number: true, by: (host) => Math.abs(Number(host.clockAheadNs)), cell: (host) => <Clock host={host} /> },
-    { key: 'version', title: 'Agent', by: (host) => host.facts?.agentVersion ?? '', cell: (host) => <Name text={host.facts?.agentVersion ?? ''} max={24} empty="–" /> },
-    { key: 'kernel', title: 'Kernel', by: (host) => host.facts?.kernel ?? '', cell: (host) => <Name text={[host.facts?.kernel, host.facts?.arch].filter(Boolean).join(' ')} max={48} empty="–" /> },
+    {
+      key: 'seen',
+      title: 'Last seen',
+      number: true,
+      by: seen,
+      cell: (host) => (
+        <span title={format.stamp(seen(host))}>
+          {host.connected && now - seen(host) < 60e3 ? 'now' : format.ago(seen(host), now)}
+        </span>
+      ),
+    },
+    {
+      key: 'cpu',
+      title: 'CPU',
+      hint: 'Cores in use on average over the time that the host was heard in, and of how many; cycles a second of hosts that count those; what was lost is estimated',
+      number: true,
+      by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight),
+      cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={heardNs(host, range)} />,
+    },
+    {
+      key: 'lost',
+      title: 'Lost',
+      hint: 'Part of the samples that was lost before they were read, in the range',
+      number: true,
+      by: lostOf,
+      cell: (host) => <Lost host={host} />,
+    },
+    {
+      key: 'coverage',
+      title: 'Coverage',
+      hint: COVERAGE_HINT,
+      number: true,
+      by: (host) => coverageOf(host.coverage) ?? -1,
+      cell: (host) => <CoverageCell host={host} />,
+    },
+    {
+      key: 'gap',
+      title: 'Gaps',
+      hint: 'Time without data in the range',
+      number: true,
+      by: (host) => Number(host.gapNs),
+      cell: (host) =>
+        host.gapNs > 0n ? (
+          <span class="warned">{format.duration(Number(host.gapNs))}</span>
+        ) : (
+          <span class="soft">none</span>
+        ),
+    },
+    {
+      key: 'spool',
+      title: 'Spool',
+      hint: 'What waits on the host',
+      number: true,
+      by: spool,
+      cell: (host) => <Spool host={host} now={now} />,
+    },
+    {
+      key: 'clock',
+      title: 'Clock',
+      hint: 'By how much it is ahead of the collector’s',
+      number: true,
+      by: (host) => Math.abs(Number(host.clockAheadNs)),
+      cell: (host) => <Clock host={host} />,
+    },
+    {
+      key: 'version',
+      title: 'Agent',
+      by: (host) => host.facts?.agentVersion ?? '',
+      cell: (host) => <Name text={host.facts?.agentVersion ?? ''} max={24} empty="–" />,
+    },
+    {
+      key: 'kernel',
+      title: 'Kernel',
+      by: (host) => host.facts?.kernel ?? '',
+      cell: (host) => (
+        <Name text={[host.facts?.kernel, host.facts?.arch].filter(Boolean).join(' ')} max={48} empty="–" />
+      ),
+    },
     { key: 'labels', title: 'Warnings and labels', cell: (host) => <Notes host={host} /> },
   ];
 }
@@ -130,10 +233,24 @@ function isTime(host: Host, unit: string): boolean {
 }
 
 function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: number }) {
-  if (host.windows === 0n) return <span class="soft" title="None of its windows starts in this time">–</span>;
+  if (host.windows === 0n)
+    return (
+      <span class="soft" title="None of its windows starts in this time">
+        –
+      </span>
+    );
   if (!isTime(host, unit)) {
-    if (unit === '') return <span title="Its unit is not known: the host has sent nothing since the collector started">{format.compact(Number(host.weight))} ?</span>;
-    return <span title={`This host counts ${unit.slice(0, 40)}, not CPU time`}>{`${format.compact((Number(host.weight) / rangeNs) * 1e9)} ${unit.slice(0, 40)}/s`}</span>;
+    if (unit === '')
+      return (
+        <span title="Its unit is not known: the host has sent nothing since the collector started">
+          {format.compact(Number(host.weight))} ?
+        </span>
+      );
+    return (
+      <span
+        title={`This host counts ${unit.slice(0, 40)}, not CPU time`}
+      >{`${format.compact((Number(host.weight) / rangeNs) * 1e9)} ${unit.slice(0, 40)}/s`}</span>
+    );
   }
   const cores = Number(host.weight) / rangeNs;
   const online = host.facts?.cpusOnline ?? 0;
@@ -147,13 +264,21 @@ function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: numbe
 
 function Lost({ host }: { host: Host }) {
   const lost = lostOf(host);
-  return <span class={lost >= 0.5 ? 'wrong' : lost > 0.01 ? 'warned' : 'soft'}>{lost > 0 ? format.percent(lost) : host.weight > 0n ? '0 %' : '–'}</span>;
+  return (
+    <span class={lost >= 0.5 ? 'wrong' : lost > 0.01 ? 'warned' : 'soft'}>
+      {lost > 0 ? format.percent(lost) : host.weight > 0n ? '0 %' : '–'}
+    </span>
+  );
 }
 
 function CoverageCell({ host }: { host: Host }) {
   const coverage = coverageOf(host.coverage);
   if (coverage === undefined) return <span class="soft">–</span>;
-  return <span class={coverage < 0.5 ? 'wrong' : coverage < COVERAGE_LOW ? 'warned' : ''}>{format.percent(Math.min(coverage, 9.99))}</span>;
+  return (
+    <span class={coverage < 0.5 ? 'wrong' : coverage < COVERAGE_LOW ? 'warned' : ''}>
+      {format.percent(Math.min(coverage, 9.99))}
+    </span>
+  );
 }
 
 function Spool({ host, now }: { host: Host; now: number }) {
@@ -171,7 +296,11 @@ function Spool({ host, now }: { host: Host; now: number }) {
 function Clock({ host }: { host: Host }) {
   const ahead = Number(host.clockAheadNs);
   const wrong = Math.abs(ahead) > CLOCK_WRONG_NS;
-  return <span class={wrong ? 'warned' : 'soft'}>{Math.abs(ahead) < 1e6 ? '0 s' : `${ahead > 0 ? '+' : ''}${format.duration(ahead)}`}</span>;
+  return (
+    <span class={wrong ? 'warned' : 'soft'}>
+      {Math.abs(ahead) < 1e6 ? '0 s' : `${ahead > 0 ? '+' : ''}${format.duration(ahead)}`}
+    </span>
+  );
 }
 
 function Notes({ host }: { host: Host }) {
@@ -179,7 +308,15 @@ function Notes({ host }: { host: Host }) {
   return (
     <span class="notes">
       {told.map((one, at) => (
-        <span class={one.severity === Severity.ERROR ? 'wrong' : 'warned'} key={`${at}`} title={[one.sinceUnixNs > 0n ? `since ${format.stamp(toMs(one.sinceUnixNs))}` : '', shown(one.remedy)].filter(Boolean).join('; ') || undefined}>
+        <span
+          class={one.severity === Severity.ERROR ? 'wrong' : 'warned'}
+          key={`${at}`}
+          title={
+            [one.sinceUnixNs > 0n ? `since ${format.stamp(toMs(one.sinceUnixNs))}` : '', shown(one.remedy)]
+              .filter(Boolean)
+              .join('; ') || undefined
+          }
+        >
           <Name text={one.message} max={200} />
         </span>
       ))}

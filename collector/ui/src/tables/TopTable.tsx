@@ -63,7 +63,14 @@ export function TopTable(props: Props) {
             ))}
           </select>
         </label>
-        <input type="search" class="filter" placeholder="Filter rows" aria-label="Filter rows of the table" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+        <input
+          type="search"
+          class="filter"
+          placeholder="Filter rows"
+          aria-label="Filter rows of the table"
+          value={state.filter}
+          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
+        />
       </div>
       <div class="scroll" tabIndex={0} role="region" aria-label="Rows of the table">
         <Body {...props} />
@@ -74,7 +81,12 @@ export function TopTable(props: Props) {
 
 function Body(props: Props) {
   const { state, source } = props;
-  if ('profile' in source) return state.rows === 'function' || state.rows === 'exact' ? <Functions {...props} /> : <Local {...props} profile={source.profile} />;
+  if ('profile' in source)
+    return state.rows === 'function' || state.rows === 'exact' ? (
+      <Functions {...props} />
+    ) : (
+      <Local {...props} profile={source.profile} />
+    );
   return state.rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
 }
 
@@ -85,7 +97,14 @@ function Local(props: Props & { profile: Profile }) {
     const sums = state.rows === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, state.rows);
     return sums.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE }));
   }, [profile, state.rows, state.samples]);
-  return <Rows {...props} rows={rows} whole={(state.samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)} samples={state.samples} />;
+  return (
+    <Rows
+      {...props}
+      rows={rows}
+      whole={(state.samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)}
+      samples={state.samples}
+    />
+  );
 }
 
 function Functions(props: Props) {
@@ -122,7 +141,9 @@ function Functions(props: Props) {
 function Others(props: Props & { subject: Subject; subjectKey: string }) {
   const { state, subject } = props;
   const byTotal = state.sort.endsWith('total');
-  const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) => top(subject, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal));
+  const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) =>
+    top(subject, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal),
+  );
   return (
     <Answer asked={asked} what="the table">
       {(answer) => (
@@ -148,7 +169,13 @@ function Others(props: Props & { subject: Subject; subjectKey: string }) {
 function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number }) {
   const { rows, whole, state, setState } = props;
   const wanted = state.filter.toLowerCase();
-  const kept = useMemo(() => (wanted === '' ? rows : rows.filter((row) => row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted))), [rows, wanted]);
+  const kept = useMemo(
+    () =>
+      wanted === ''
+        ? rows
+        : rows.filter((row) => row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted)),
+    [rows, wanted],
+  );
   const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.unit));
   const isFunction = state.rows === 'function' || state.rows === 'exact';
   const waits = rows.some((row) => row.waker !== undefined);
@@ -163,29 +190,64 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
           cell: (row) =>
             row.waker && (
               <span class="soft woken">
-                <Name text={row.waker.name.replace(/^\[woken by (.*)\]$/, '$1')} max={40} /> {format.share(row.waker.value, row.own)}
+                <Name text={row.waker.name.replace(/^\[woken by (.*)\]$/, '$1')} max={40} />{' '}
+                {format.share(row.waker.value, row.own)}
               </span>
             ),
         },
       ];
   const columns: ColumnOf<TopRow>[] = [
-    { key: 'own', title: waits ? 'Blocked in' : 'Self', hint: waits ? 'Time that threads waited in the function: the last of their own frames, before those of who woke them' : 'Time in the function itself', number: true, by: (row) => row.own, cell: (row) => <Bar fraction={row.own / whole}>{amount(row.own)}</Bar> },
+    {
+      key: 'own',
+      title: waits ? 'Blocked in' : 'Self',
+      hint: waits
+        ? 'Time that threads waited in the function: the last of their own frames, before those of who woke them'
+        : 'Time in the function itself',
+      number: true,
+      by: (row) => row.own,
+      cell: (row) => <Bar fraction={row.own / whole}>{amount(row.own)}</Bar>,
+    },
     { key: 'own%', title: '%', number: true, cell: (row) => <span class="soft">{format.share(row.own, whole)}</span> },
-    { key: 'total', title: 'Total', hint: 'Time in it and all that it calls; recursion counts once', number: true, by: (row) => row.total, cell: (row) => <Bar fraction={row.total / whole}>{amount(row.total)}</Bar> },
-    { key: 'total%', title: '%', number: true, cell: (row) => <span class="soft">{format.share(row.total, whole)}</span> },
+    {
+      key: 'total',
+      title: 'Total',
+      hint: 'Time in it and all that it calls; recursion counts once',
+      number: true,
+      by: (row) => row.total,
+      cell: (row) => <Bar fraction={row.total / whole}>{amount(row.total)}</Bar>,
+    },
+    {
+      key: 'total%',
+      title: '%',
+      number: true,
+      cell: (row) => <span class="soft">{format.share(row.total, whole)}</span>,
+    },
     {
       key: 'name',
       title: isFunction ? 'Function' : state.rows === 'module' ? 'Module' : state.rows.slice(0, 40),
       by: (row) => row.name,
       cell: (row) => (
         <span class="cell-name">
-          {isFunction && row.kind !== KIND_NONE && <span class={`kind kind-${row.kind}`} title={KIND_WORDS[row.kind]} />}
-          <button type="button" class="plain grow" title={isFunction || 'profile' in props.source ? 'Search it in the graph' : 'Select only this'} onClick={() => choose(row)}>
+          {isFunction && row.kind !== KIND_NONE && (
+            <span class={`kind kind-${row.kind}`} title={KIND_WORDS[row.kind]} />
+          )}
+          <button
+            type="button"
+            class="plain grow"
+            title={isFunction || 'profile' in props.source ? 'Search it in the graph' : 'Select only this'}
+            onClick={() => choose(row)}
+          >
             <Name text={row.name} max={160} empty="(none)" />
           </button>
           {row.module !== '' && <Module path={row.module} />}
           {isFunction && (
-            <button type="button" class="plain square-small" title="Callers and callees" aria-label="Callers and callees" onClick={() => setState({ fn: row.name, panel: state.panel === 'table' ? 'both' : state.panel })}>
+            <button
+              type="button"
+              class="plain square-small"
+              title="Callers and callees"
+              aria-label="Callers and callees"
+              onClick={() => setState({ fn: row.name, panel: state.panel === 'table' ? 'both' : state.panel })}
+            >
               ⇅
             </button>
           )}
@@ -199,7 +261,8 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
     else if ('subject' in props.source) filterBy(row.name);
     else setState({ root: state.rows, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
-  const filterBy = (value: string) => setState({ query: withMatcher(state.query, { label: state.rows, op: '=', value }) });
+  const filterBy = (value: string) =>
+    setState({ query: withMatcher(state.query, { label: state.rows, op: '=', value }) });
   return (
     <SortedTable
       caption={`CPU by ${state.rows}`}

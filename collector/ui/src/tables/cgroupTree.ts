@@ -56,10 +56,18 @@ export function isOpen(row: CgroupRow, whole: number, toggled: ReadonlySet<strin
 }
 
 /** The rows that are seen, from top to bottom. With a filter: all that match, and what they stand in. */
-export function visible(roots: readonly CgroupRow[], whole: number, toggled: ReadonlySet<string>, filter: string): CgroupRow[] {
+export function visible(
+  roots: readonly CgroupRow[],
+  whole: number,
+  toggled: ReadonlySet<string>,
+  filter: string,
+): CgroupRow[] {
   const wanted = filter.toLowerCase();
   const seen: CgroupRow[] = [];
-  const matches = (row: CgroupRow) => [row.cgroup.path, row.cgroup.unit, row.cgroup.container, row.cgroup.podUid].some((text) => text.toLowerCase().includes(wanted));
+  const matches = (row: CgroupRow) =>
+    [row.cgroup.path, row.cgroup.unit, row.cgroup.container, row.cgroup.podUid].some((text) =>
+      text.toLowerCase().includes(wanted),
+    );
   const visit = (row: CgroupRow): boolean => {
     const at = seen.push(row);
     if (wanted === '') {

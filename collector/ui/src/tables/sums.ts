@@ -35,7 +35,8 @@ export function sumsByModule(profile: Profile, values: Float64Array): Sum[] {
 /** By the values of a label. */
 export function sumsByLabel(profile: Profile, values: Float64Array, label: string): Sum[] {
   const nameOf = profile.labelSets.map((pairs) => {
-    for (let at = 0; at < pairs.length; at += 2) if (profile.strings[pairs[at]] === label) return profile.strings[pairs[at + 1]];
+    for (let at = 0; at < pairs.length; at += 2)
+      if (profile.strings[pairs[at]] === label) return profile.strings[pairs[at + 1]];
     return '';
   });
   const sums = new Map<string, Sum>();

@@ -71,7 +71,13 @@ export function weight(value: number, unit: string): string {
 /** A large number with a decimal prefix: `1.2 G`. */
 export function compact(value: number): string {
   const size = Math.abs(value);
-  for (const [limit, prefix] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e4, 'k']] as const) {
+  for (const [limit, prefix] of [
+    [1e15, 'P'],
+    [1e12, 'T'],
+    [1e9, 'G'],
+    [1e6, 'M'],
+    [1e4, 'k'],
+  ] as const) {
     if (size >= limit) return `${significant(value / (prefix === 'k' ? 1e3 : limit))} ${prefix}`;
   }
   return significant(value, 4);

@@ -39,7 +39,10 @@ export function ChartPanel(props: Props) {
       <Drawing {...props} chart={chart} lines={lines} gaps={gaps} />
       <div class="legend-side">
         {lacks !== '' && (
-          <p class={`chart-lacks ${chart.lostNs > 0 ? 'lossy' : ''}`} title="Means are over the time that is covered, without steps in which samples were lost">
+          <p
+            class={`chart-lacks ${chart.lostNs > 0 ? 'lossy' : ''}`}
+            title="Means are over the time that is covered, without steps in which samples were lost"
+          >
             {lacks}
           </p>
         )}
@@ -76,10 +79,31 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
   }, [chart, lines, gaps, dark, JSON.stringify(marks)]);
   const under = point && point.step >= 0 && point.step < chart.times.length - 1 ? point : undefined;
   return (
-    <div class="plot-area" role="img" aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}>
+    <div
+      class="plot-area"
+      role="img"
+      aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}
+    >
       <span class="axis-name">{unit}</span>
-      <div class="plot" ref={box} title={under ? undefined : props.brushHint} data-lines={lines.length} data-gaps={gaps.length} data-lost={chart.states.filter((state) => state === 'lost').length} data-none={chart.states.filter((state) => state === 'none').length} />
-      {under && <Under chart={chart} lines={lines} gaps={gaps} step={under.step} x={under.x} width={box.current?.clientWidth ?? 0} />}
+      <div
+        class="plot"
+        ref={box}
+        title={under ? undefined : props.brushHint}
+        data-lines={lines.length}
+        data-gaps={gaps.length}
+        data-lost={chart.states.filter((state) => state === 'lost').length}
+        data-none={chart.states.filter((state) => state === 'none').length}
+      />
+      {under && (
+        <Under
+          chart={chart}
+          lines={lines}
+          gaps={gaps}
+          step={under.step}
+          x={under.x}
+          width={box.current?.clientWidth ?? 0}
+        />
+      )}
     </div>
   );
 }
@@ -87,14 +111,24 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
 /** Most lines told of under the pointer. */
 const UNDER_MAX = 8;
 
-function Under(props: { chart: Chart; lines: readonly Line[]; gaps: readonly Gap[]; step: number; x: number; width: number }) {
+function Under(props: {
+  chart: Chart;
+  lines: readonly Line[];
+  gaps: readonly Gap[];
+  step: number;
+  x: number;
+  width: number;
+}) {
   const { chart, lines, gaps, step } = props;
   const from = chart.times[step] * 1000;
   const rows = lines.map((line) => ({ line, rate: line.rates[step] })).filter((row) => row.rate > 0);
   rows.sort((left, right) => right.rate - left.rate);
   const sum = rows.reduce((total, row) => total + row.rate, 0);
   const gap = gaps.find((one) => one.fromMs < from + chart.stepMs && one.toMs > from);
-  const side = props.x > props.width / 2 ? { right: `${Math.round(props.width - props.x + 12)}px` } : { left: `${Math.round(props.x + 12)}px` };
+  const side =
+    props.x > props.width / 2
+      ? { right: `${Math.round(props.width - props.x + 12)}px` }
+      : { left: `${Math.round(props.x + 12)}px` };
   return (
     <div class="tip under" style={side}>
       <div class="tip-head">
@@ -115,12 +149,17 @@ function Under(props: { chart: Chart; lines: readonly Line[]; gaps: readonly Gap
       )}
       {chart.states[step] === 'lost' && (
         <div class="loss-note">
-          <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost: what is drawn is too low
+          <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost: what is drawn is too
+          low
         </div>
       )}
       {gap && (
         <div class="gap-note">
-          <Icon of="warn" /> no data of {gap.hosts.length > 3 ? format.plural(gap.hosts.length, 'host') : gap.hosts.map((host) => <Name key={host} text={host} max={40} />)}: {gap.causes.map(causeText).join('; ')}
+          <Icon of="warn" /> no data of{' '}
+          {gap.hosts.length > 3
+            ? format.plural(gap.hosts.length, 'host')
+            : gap.hosts.map((host) => <Name key={host} text={host} max={40} />)}
+          : {gap.causes.map(causeText).join('; ')}
         </div>
       )}
     </div>
@@ -132,14 +171,16 @@ function Swatch({ line }: { line: Line }) {
 }
 
 function LineName({ line, restLines }: { line: Line; restLines: number }) {
-  if (line.rest) return <span class="name none">rest{restLines > 0 ? ` (${format.plural(restLines, 'line')})` : ''}</span>;
+  if (line.rest)
+    return <span class="name none">rest{restLines > 0 ? ` (${format.plural(restLines, 'line')})` : ''}</span>;
   return <Name text={line.name} empty="(none)" max={80} />;
 }
 
 function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Chart }) {
   const shown = (line: Line) => !hidden.includes(idOf(line));
   const alone = (line: Line) => shown(line) && chart.lines.every((one) => one === line || !shown(one));
-  const toggle = (line: Line) => onHidden(shown(line) ? [...hidden, idOf(line)] : hidden.filter((id) => id !== idOf(line)));
+  const toggle = (line: Line) =>
+    onHidden(shown(line) ? [...hidden, idOf(line)] : hidden.filter((id) => id !== idOf(line)));
   const isolate = (line: Line) => onHidden(alone(line) ? [] : chart.lines.filter((one) => one !== line).map(idOf));
   return (
     <div class="legend" role="group" aria-label="Lines of the chart" tabIndex={-1}>
@@ -157,10 +198,16 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
               <span class="hidden">Shown</span>
             </th>
             <th scope="col">{(by || 'all').slice(0, 40)}</th>
-            <th scope="col" class="number" title="Mean over the time with data; steps in which samples were lost are left out">
+            <th
+              scope="col"
+              class="number"
+              title="Mean over the time with data; steps in which samples were lost are left out"
+            >
               {rateUnit(chart)}
             </th>
-            <th scope="col" class="number">share</th>
+            <th scope="col" class="number">
+              share
+            </th>
             <th scope="col">
               <span class="hidden">Select</span>
             </th>
@@ -170,7 +217,14 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
           {chart.lines.map((line) => (
             <tr key={idOf(line)} class={shown(line) ? '' : 'off'}>
               <td>
-                <button type="button" class="swatch-button" aria-pressed={shown(line)} aria-label={`Show ${line.rest ? 'the rest' : line.name || 'lines without a value'}`} title="Show or hide" onClick={() => toggle(line)}>
+                <button
+                  type="button"
+                  class="swatch-button"
+                  aria-pressed={shown(line)}
+                  aria-label={`Show ${line.rest ? 'the rest' : line.name || 'lines without a value'}`}
+                  title="Show or hide"
+                  onClick={() => toggle(line)}
+                >
                   <Swatch line={line} />
                 </button>
               </td>
@@ -183,7 +237,13 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
               <td class="number soft">{format.share(line.total, chart.total)}</td>
               <td>
                 {!line.rest && by !== '' && (
-                  <button type="button" class="plain square-small" title="Select only this" aria-label={`Select only ${line.name || 'what has no value'}`} onClick={() => onFilter(line.name)}>
+                  <button
+                    type="button"
+                    class="plain square-small"
+                    title="Select only this"
+                    aria-label={`Select only ${line.name || 'what has no value'}`}
+                    onClick={() => onFilter(line.name)}
+                  >
                     <Icon of="plus" />
                   </button>
                 )}

@@ -21,7 +21,14 @@ export function TimePicker(props: Props) {
   const move = (to: Range) => props.onRange(absoluteSpec(to));
   return (
     <div class="time" role="group" aria-label="Time range">
-      <button type="button" class="square" title="Back half the range" aria-label="Earlier" disabled={!range} onClick={() => range && move(shifted(range, -0.5, props.now()))}>
+      <button
+        type="button"
+        class="square"
+        title="Back half the range"
+        aria-label="Earlier"
+        disabled={!range}
+        onClick={() => range && move(shifted(range, -0.5, props.now()))}
+      >
         <Icon of="left" />
       </button>
       <Popover
@@ -36,10 +43,24 @@ export function TimePicker(props: Props) {
       >
         {(close) => <RangePanel {...props} close={close} />}
       </Popover>
-      <button type="button" class="square" title="Forward half the range" aria-label="Later" disabled={!range || spec.to === 'now'} onClick={() => range && move(shifted(range, 0.5, props.now()))}>
+      <button
+        type="button"
+        class="square"
+        title="Forward half the range"
+        aria-label="Later"
+        disabled={!range || spec.to === 'now'}
+        onClick={() => range && move(shifted(range, 0.5, props.now()))}
+      >
         <Icon of="right" />
       </button>
-      <button type="button" class="square" title="Zoom out 2×" aria-label="Zoom out" disabled={!range} onClick={() => range && move(widened(range, props.now()))}>
+      <button
+        type="button"
+        class="square"
+        title="Zoom out 2×"
+        aria-label="Zoom out"
+        disabled={!range}
+        onClick={() => range && move(widened(range, props.now()))}
+      >
         <Icon of="out" />
       </button>
       <Toggle class="live" pressed={props.live} title="Auto-refresh every 10 s" onChange={props.onLive}>
@@ -62,7 +83,8 @@ function RangePanel(props: Props & { close: () => void }) {
   const apply = (event: Event) => {
     event.preventDefault();
     if (typeof found === 'string') return;
-    const part = (text: string, ms: number) => (isRelative(text) ? text.replace(/\s/g, '') : absoluteSpec({ from: ms, to: ms }).from);
+    const part = (text: string, ms: number) =>
+      isRelative(text) ? text.replace(/\s/g, '') : absoluteSpec({ from: ms, to: ms }).from;
     props.onRange({ from: part(from, found.from), to: part(to, found.to) });
     props.close();
   };
@@ -71,11 +93,23 @@ function RangePanel(props: Props & { close: () => void }) {
       <form onSubmit={apply}>
         <label>
           From
-          <input value={from} spellcheck={false} autocomplete="off" aria-invalid={!!wrong} onInput={(event) => setFrom(event.currentTarget.value)} />
+          <input
+            value={from}
+            spellcheck={false}
+            autocomplete="off"
+            aria-invalid={!!wrong}
+            onInput={(event) => setFrom(event.currentTarget.value)}
+          />
         </label>
         <label>
           To
-          <input value={to} spellcheck={false} autocomplete="off" aria-invalid={!!wrong} onInput={(event) => setTo(event.currentTarget.value)} />
+          <input
+            value={to}
+            spellcheck={false}
+            autocomplete="off"
+            aria-invalid={!!wrong}
+            onInput={(event) => setTo(event.currentTarget.value)}
+          />
         </label>
         <p class={wrong ? 'wrong' : 'hint'} aria-live="polite">
           {wrong ?? 'Local time, relative (now-90m) or ISO 8601'}

@@ -79,18 +79,41 @@ export class Plot {
   }
 
   private options(lines: readonly Line[], look: PlotLook): uPlot.Options {
-    const axis = { stroke: look.dark ? '#9aa7b5' : '#5b6673', grid: { stroke: look.dark ? '#2a323b' : '#e6e9ed', width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
+    const axis = {
+      stroke: look.dark ? '#9aa7b5' : '#5b6673',
+      grid: { stroke: look.dark ? '#2a323b' : '#e6e9ed', width: 1 },
+      ticks: { show: false },
+      font: '11px system-ui, sans-serif',
+    };
     const stepped = uPlot.paths.stepped?.({ align: 1 });
     return {
       ...this.size(),
       padding: [14, 20, 0, 0],
       legend: { show: false },
-      scales: { x: { time: true, range: (_, min, max) => [min, max] }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.06 : 1] } },
+      scales: {
+        x: { time: true, range: (_, min, max) => [min, max] },
+        y: { range: (_, __, max) => [0, max > 0 ? max * 1.06 : 1] },
+      },
       axes: [
         { ...axis, size: 26, gap: 4, values: timeLabels },
-        { ...axis, size: 46, gap: 4, values: (_, ticks) => ticks.map((tick) => (tick >= 1000 ? tick.toLocaleString('en') : String(+tick.toPrecision(6)))) },
+        {
+          ...axis,
+          size: 46,
+          gap: 4,
+          values: (_, ticks) =>
+            ticks.map((tick) => (tick >= 1000 ? tick.toLocaleString('en') : String(+tick.toPrecision(6)))),
+        },
       ],
-      series: [{}, ...lines.map((line) => ({ stroke: colourOf(line), fill: mixed(colourOf(line), look.dark), width: 1, paths: stepped, points: { show: false } }))],
+      series: [
+        {},
+        ...lines.map((line) => ({
+          stroke: colourOf(line),
+          fill: mixed(colourOf(line), look.dark),
+          width: 1,
+          paths: stepped,
+          points: { show: false },
+        })),
+      ],
       cursor: {
         y: false,
         points: { show: false },
@@ -134,7 +157,8 @@ export class Plot {
 
   private shade(plot: uPlot, look: PlotLook): void {
     const { ctx, bbox } = plot;
-    const x = (ms: number) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, plot.valToPos(ms / 1000, 'x', true)));
+    const x = (ms: number) =>
+      Math.min(bbox.left + bbox.width, Math.max(bbox.left, plot.valToPos(ms / 1000, 'x', true)));
     const ratio = devicePixelRatio || 1;
     ctx.save();
     for (const band of this.bands) {
@@ -167,7 +191,15 @@ export class Plot {
 }
 
 /** Lines over a time whose rates are not to be believed. */
-function hatch(ctx: CanvasRenderingContext2D, left: number, top: number, width: number, height: number, ratio: number, dark: boolean): void {
+function hatch(
+  ctx: CanvasRenderingContext2D,
+  left: number,
+  top: number,
+  width: number,
+  height: number,
+  ratio: number,
+  dark: boolean,
+): void {
   ctx.save();
   ctx.beginPath();
   ctx.rect(left, top, width, height);
@@ -188,7 +220,15 @@ function hatch(ctx: CanvasRenderingContext2D, left: number, top: number, width: 
 }
 
 /** Says what a band is, where there is room. */
-function label(ctx: CanvasRenderingContext2D, text: string, left: number, top: number, width: number, ratio: number, dark: boolean): void {
+function label(
+  ctx: CanvasRenderingContext2D,
+  text: string,
+  left: number,
+  top: number,
+  width: number,
+  ratio: number,
+  dark: boolean,
+): void {
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   const room = ctx.measureText(text).width + 10 * ratio;
   if (width < room + 4 * ratio) return;

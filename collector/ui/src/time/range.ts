@@ -53,10 +53,14 @@ export function instant(text: string, nowMs: number): number | undefined {
   }
   if (/^\d{11,14}$/.test(trimmed)) return inBounds(Number(trimmed));
   // A date alone is midnight here, not in Greenwich; a time without zone is local either way.
-  const date = /^(\d{4}-\d{2}-\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,3})?)?)(Z|[+-]\d{2}:?\d{2})?)?$/.exec(trimmed);
+  const date = /^(\d{4}-\d{2}-\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,3})?)?)(Z|[+-]\d{2}:?\d{2})?)?$/.exec(
+    trimmed,
+  );
   if (!date) return undefined;
   const time = (date[2] ?? '00:00').padStart(5, '0');
-  return inBounds(Date.parse(`${date[1]}T${time.length < 5 ? `0${time}` : time.replace(/^(\d):/, '0$1:')}${date[3] ?? ''}`));
+  return inBounds(
+    Date.parse(`${date[1]}T${time.length < 5 ? `0${time}` : time.replace(/^(\d):/, '0$1:')}${date[3] ?? ''}`),
+  );
 }
 
 function inBounds(ms: number): number | undefined {

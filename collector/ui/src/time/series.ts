@@ -48,8 +48,21 @@ export interface Chart {
 
 /** Colours of lines; the last is that of the rest. */
 export const COLOURS: readonly string[] = [
-  '#3f7fd6', '#e2803a', '#4aa568', '#c75b7a', '#8f74d1', '#c2a02e', '#3aa6ad', '#a5694a',
-  '#6d94c4', '#b5577f', '#7a9a3c', '#d0693d', '#5b6fc0', '#3f8f7d', '#b08bbd',
+  '#3f7fd6',
+  '#e2803a',
+  '#4aa568',
+  '#c75b7a',
+  '#8f74d1',
+  '#c2a02e',
+  '#3aa6ad',
+  '#a5694a',
+  '#6d94c4',
+  '#b5577f',
+  '#7a9a3c',
+  '#d0693d',
+  '#5b6fc0',
+  '#3f8f7d',
+  '#b08bbd',
 ];
 export const REST_COLOUR = '#9aa3ae';
 
@@ -73,7 +86,8 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
   // covers all.
   const told = answer.steps.length > 0;
   const hosts = (step: number) => (told ? Number(answer.steps[step]?.hosts ?? 0n) : 1);
-  const covered = (step: number) => (told ? Number(answer.steps[step]?.coveredNs ?? 0n) / Math.max(1, hosts(step)) : stepNs);
+  const covered = (step: number) =>
+    told ? Number(answer.steps[step]?.coveredNs ?? 0n) / Math.max(1, hosts(step)) : stepNs;
   const empty = (step: number) => answer.lines.every((line) => (line.weights[step] ?? 0n) === 0n);
   const arrived = (step: number) => (told ? covered(step) >= Math.min(ARRIVED_NS, 0.9 * stepNs) : !empty(step));
   while (steps > 1 && startMs + steps * stepMs > nowMs - ARRIVING_MS && !arrived(steps - 1)) steps--;
@@ -109,7 +123,14 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
       else rates[at] = covered(at) > 0 ? rate(weight(at), timeAt(at), unit) : rates[at - 1];
     }
     const total = states.reduce((sum, state, at) => sum + (state === 'known' ? weight(at) : 0), 0);
-    return { name: line.rest ? 'rest' : (line.labels[by] ?? ''), rest: line.rest, rates, total, mean: knownNs > 0 ? rate(total, knownNs, unit) : Number.NaN, colour: -1 };
+    return {
+      name: line.rest ? 'rest' : (line.labels[by] ?? ''),
+      rest: line.rest,
+      rates,
+      total,
+      mean: knownNs > 0 ? rate(total, knownNs, unit) : Number.NaN,
+      colour: -1,
+    };
   });
   // Where nothing was selected and not all is known, 0 is what is known, and nothing what is not.
   if (!lines.length && states.includes('lost')) {
@@ -117,8 +138,12 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
     lines.push({ name: '', rest: false, rates, total: 0, mean: knownNs > 0 ? 0 : Number.NaN, colour: -1 });
   }
   const heaviest = new Map(lines.map((line, at) => [line, Number(answer.lines[at]?.totalWeight ?? 0n)]));
-  const byWeight = (left: Line, right: Line) => right.total - left.total || (heaviest.get(right) ?? 0) - (heaviest.get(left) ?? 0);
-  lines.sort((left, right) => Number(left.rest) - Number(right.rest) || byWeight(left, right) || (left.name < right.name ? -1 : 1));
+  const byWeight = (left: Line, right: Line) =>
+    right.total - left.total || (heaviest.get(right) ?? 0) - (heaviest.get(left) ?? 0);
+  lines.sort(
+    (left, right) =>
+      Number(left.rest) - Number(right.rest) || byWeight(left, right) || (left.name < right.name ? -1 : 1),
+  );
   colour(lines);
   return {
     times,
@@ -138,7 +163,8 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
 export function missing(chart: Chart, rangeNs: number): string {
   const parts: string[] = [];
   // A window at each end may lie half outside.
-  if (chart.coveredNs < rangeNs - 2e10 - 0.005 * rangeNs) parts.push(`covered ${roughly(chart.coveredNs)} of ${roughly(rangeNs)}`);
+  if (chart.coveredNs < rangeNs - 2e10 - 0.005 * rangeNs)
+    parts.push(`covered ${roughly(chart.coveredNs)} of ${roughly(rangeNs)}`);
   if (chart.lostNs > 0) parts.push(`samples lost in ${roughly(chart.lostNs)}`);
   return parts.join(' · ');
 }
@@ -157,7 +183,8 @@ export function meanOf(answer: SeriesResponse, nowMs: number): number {
 
 /** Part of all that the hosts of a selection took which was lost. */
 export function hostsLost(answer: SeriesResponse | undefined): number {
-  const sum = (of: 'weight' | 'lostWeight') => (answer?.steps ?? []).reduce((total, step) => total + Number(step[of]), 0);
+  const sum = (of: 'weight' | 'lostWeight') =>
+    (answer?.steps ?? []).reduce((total, step) => total + Number(step[of]), 0);
   const weight = sum('weight');
   return weight > 0 ? sum('lostWeight') / weight : 0;
 }
@@ -232,7 +259,12 @@ export interface Gap {
 /** Gaps of hosts as ranges of time: those that touch are one. */
 export function gapsOf(quality: DataQuality | undefined): Gap[] {
   const gaps = (quality?.gaps ?? [])
-    .map((gap) => ({ fromMs: toMs(gap.startUnixNs), toMs: toMs(gap.endUnixNs), hosts: [gap.hostname || gap.hostId], causes: [gap.cause] }))
+    .map((gap) => ({
+      fromMs: toMs(gap.startUnixNs),
+      toMs: toMs(gap.endUnixNs),
+      hosts: [gap.hostname || gap.hostId],
+      causes: [gap.cause],
+    }))
     .filter((gap) => gap.toMs > gap.fromMs)
     .sort((left, right) => left.fromMs - right.fromMs);
   const merged: Gap[] = [];

@@ -4,7 +4,11 @@ import { create } from '@bufbuild/protobuf';
 import { createClient } from '@connectrpc/connect';
 import { createGrpcTransport } from '@connectrpc/connect-node';
 import { CaptureState, type CaptureRequest, CaptureResponseSchema } from '../../src/gen/fleetprof/agent/v1/agent_pb';
-import { type AttendRequest, AttendRequestSchema, ControlService } from '../../src/gen/fleetprof/collector/v1/control_pb';
+import {
+  type AttendRequest,
+  AttendRequestSchema,
+  ControlService,
+} from '../../src/gen/fleetprof/collector/v1/control_pb';
 import { timed } from '../mock/timed';
 
 /** Time between two reports of progress. Unit: milliseconds. */
@@ -24,8 +28,23 @@ type Body = AttendRequest['body'];
 export function attend(grpcUrl: string, hostname: string, refuses = ''): MadeUpAgent {
   const control = new AbortController();
   const client = createClient(ControlService, createGrpcTransport({ baseUrl: grpcUrl }));
-  const queue: Body[] = [{ case: 'hello', value: create(AttendRequestSchema, { body: { case: 'hello', value: { hostId: `id-${hostname}`, bootId: new Uint8Array(16).fill(1), facts: { hostname }, nowUnixNs: BigInt(Date.now()) * 1_000_000n } } }).body.value as never }];
-  let wake = () => undefined as void;
+  const queue: Body[] = [
+    {
+      case: 'hello',
+      value: create(AttendRequestSchema, {
+        body: {
+          case: 'hello',
+          value: {
+            hostId: `id-${hostname}`,
+            bootId: new Uint8Array(16).fill(1),
+            facts: { hostname },
+            nowUnixNs: BigInt(Date.now()) * 1_000_000n,
+          },
+        },
+      }).body.value as never,
+    },
+  ];
+  let wake: () => void = () => undefined;
   const say = (body: Body) => {
     queue.push(body);
     wake();
@@ -45,12 +64,23 @@ export function attend(grpcUrl: string, hostname: string, refuses = ''): MadeUpA
     void (async () => {
       for await (const { body } of client.attend(requests(), { signal: control.signal, timeoutMs: 0 })) {
         if (body.case === 'welcome') resolve();
-        if (body.case === 'ping') say({ case: 'pong', value: create(AttendRequestSchema, { body: { case: 'pong', value: {} } }).body.value as never });
+        if (body.case === 'ping')
+          say({
+            case: 'pong',
+            value: create(AttendRequestSchema, { body: { case: 'pong', value: {} } }).body.value as never,
+          });
         if (body.case !== 'order') continue;
         const { number, what } = body.value;
         if (what.case === 'capture') {
           agent.orders.push(what.value);
-          void capture(number, what.value, hostname, refuses, say, () => cancelled.has(number) || control.signal.aborted);
+          void capture(
+            number,
+            what.value,
+            hostname,
+            refuses,
+            say,
+            () => cancelled.has(number) || control.signal.aborted,
+          );
         } else if (what.value !== undefined) cancelled.add(what.value);
       }
     })().catch(reject);
@@ -60,23 +90,42 @@ export function attend(grpcUrl: string, hostname: string, refuses = ''): MadeUpA
   return agent;
 }
 
-async function capture(number: bigint, request: CaptureRequest, hostname: string, refuses: string, say: (body: Body) => void, ended: () => boolean): Promise<void> {
-  const report = (what: object) => say(create(AttendRequestSchema, { body: { case: 'report', value: { number, what: what as never } } }).body);
+async function capture(
+  number: bigint,
+  request: CaptureRequest,
+  hostname: string,
+  refuses: string,
+  say: (body: Body) => void,
+  ended: () => boolean,
+): Promise<void> {
+  const report = (what: object) =>
+    say(create(AttendRequestSchema, { body: { case: 'report', value: { number, what: what as never } } }).body);
   if (refuses !== '') {
     // FAILED_PRECONDITION
     report({ case: 'refusal', value: { code: 9, message: refuses } });
     return;
   }
-  const response = (body: object) => report({ case: 'response', value: create(CaptureResponseSchema, { body: body as never }) });
+  const response = (body: object) =>
+    report({ case: 'response', value: create(CaptureResponseSchema, { body: body as never }) });
   const [startMs, durationMs] = [Date.now(), Number(request.durationNs) / 1e6];
-  const info = (state: CaptureState) => ({ id: number, state, request, startedUnixNs: BigInt(startMs) * 1_000_000n, elapsedNs: BigInt(Date.now() - startMs) * 1_000_000n });
+  const info = (state: CaptureState) => ({
+    id: number,
+    state,
+    request,
+    startedUnixNs: BigInt(startMs) * 1_000_000n,
+    elapsedNs: BigInt(Date.now() - startMs) * 1_000_000n,
+  });
   response({ case: 'accepted', value: info(CaptureState.RUNNING) });
   while (Date.now() - startMs < durationMs && !ended()) {
     const elapsed = Date.now() - startMs;
-    response({ case: 'progress', value: { elapsedNs: BigInt(elapsed) * 1_000_000n, samples: BigInt(elapsed), samplesAll: BigInt(elapsed) } });
+    response({
+      case: 'progress',
+      value: { elapsedNs: BigInt(elapsed) * 1_000_000n, samples: BigInt(elapsed), samplesAll: BigInt(elapsed) },
+    });
     await new Promise((resolve) => setTimeout(resolve, STEP_MS));
   }
   const elapsedMs = Math.min(durationMs, Math.max(1, Date.now() - startMs));
-  for (const chunk of timed({ startMs, durationMs: elapsedMs, samples: 2000, hosts: [hostname], event: request.event })) response({ case: 'chunk', value: chunk });
+  for (const chunk of timed({ startMs, durationMs: elapsedMs, samples: 2000, hosts: [hostname], event: request.event }))
+    response({ case: 'chunk', value: chunk });
   response({ case: 'result', value: info(ended() ? CaptureState.CANCELLED : CaptureState.COMPLETE) });
 }

@@ -38,13 +38,32 @@ export function useSite(): Site {
     mock: undefined,
     open: async (address = '', options = {}) => {
       const kind = JSON.stringify(options);
-      const context = contexts.get(kind) ?? (await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'UTC', locale: 'en', ...options }));
+      const context =
+        contexts.get(kind) ??
+        (await browser.newContext({
+          viewport: { width: 1280, height: 800 },
+          timezoneId: 'UTC',
+          locale: 'en',
+          ...options,
+        }));
       contexts.set(kind, context);
       context.setDefaultTimeout(WAIT_MS);
       const page = await context.newPage();
       page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
-      page.on('console', (message) => message.type() === 'error' && !/Failed to load resource/.test(message.text()) && faults.push(`console: ${message.text()}`));
-      page.on('request', (request) => !request.url().startsWith(site.url) && !request.url().startsWith('data:') && faults.push(`asked elsewhere: ${request.url()}`));
+      page.on(
+        'console',
+        (message) =>
+          message.type() === 'error' &&
+          !/Failed to load resource/.test(message.text()) &&
+          faults.push(`console: ${message.text()}`),
+      );
+      page.on(
+        'request',
+        (request) =>
+          !request.url().startsWith(site.url) &&
+          !request.url().startsWith('data:') &&
+          faults.push(`asked elsewhere: ${request.url()}`),
+      );
       await page.goto(`${site.url}/#${address}`);
       return page;
     },
@@ -54,7 +73,8 @@ export function useSite(): Site {
     },
   };
   beforeAll(async () => {
-    if (!CHROMIUM) throw new Error('failed to find Chromium: install the package `chromium-headless-shell`, or name it in CHROMIUM');
+    if (!CHROMIUM)
+      throw new Error('failed to find Chromium: install the package `chromium-headless-shell`, or name it in CHROMIUM');
     browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
     if (SEEDED) site.mock = await startMock(DIST);
     site.url = BASE_URL ?? site.mock?.url ?? '';

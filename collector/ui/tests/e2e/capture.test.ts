@@ -37,7 +37,15 @@ describe.skipIf(!SEEDED)('the dialog', () => {
   test('opens with the selection, and asks for what it says', async () => {
     const page = await site.open(`query=${encodeURIComponent('host="web-1"')}`);
     await drawn(page);
-    await dialog(page, { duration: '200ms', event: 'off-cpu', rate: '997', hosts: '3', before: '5m', reason: 'slow checkout', who: 'ada' });
+    await dialog(page, {
+      duration: '200ms',
+      event: 'off-cpu',
+      rate: '997',
+      hosts: '3',
+      before: '5m',
+      reason: 'slow checkout',
+      who: 'ada',
+    });
     expect(await page.locator('dialog .selector input').inputValue()).toBe('host="web-1"');
     await page.locator('dialog [name=minWait]').fill('1ms');
     await page.locator('dialog [name=unwind]').selectOption('stack-copy');
@@ -46,7 +54,16 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await page.waitForSelector('.capture-view');
     const request = site.mock?.captures.requests.at(-1);
     expect(request).toMatchObject({ selector: 'host="web-1"', maxHosts: 3 });
-    expect(request?.capture).toMatchObject({ durationNs: 200_000_000n, event: 'off-cpu', rateHz: 997, unwind: 'stack-copy', beforeNs: 300_000_000_000n, minWaitNs: 1_000_000n, reason: 'slow checkout', who: 'ada' });
+    expect(request?.capture).toMatchObject({
+      durationNs: 200_000_000n,
+      event: 'off-cpu',
+      rateHz: 997,
+      unwind: 'stack-copy',
+      beforeNs: 300_000_000_000n,
+      minWaitNs: 1_000_000n,
+      reason: 'slow checkout',
+      who: 'ada',
+    });
     // Who asks is known the next time.
     await page.getByRole('button', { name: 'New capture' }).click();
     expect(await page.locator('dialog [name=who]').inputValue()).toBe('ada');
@@ -94,7 +111,9 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await drawn(page);
     await dialog(page, { duration: '10m' });
     await start(page);
-    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await page.waitForFunction(() =>
+      /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
+    );
     expect(await page.locator('dialog .host-lines tbody tr').count()).toBe(11);
     await page.waitForFunction(() => Number(document.querySelector<HTMLProgressElement>('dialog progress')?.value) > 0);
     await site.shot(page, 'capture-running');
@@ -112,7 +131,9 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await drawn(page);
     await dialog(page, { duration: '10m' });
     await start(page);
-    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await page.waitForFunction(() =>
+      /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
+    );
     await page.getByRole('button', { name: 'Stop and keep' }).click();
     await page.waitForSelector('.capture-view');
     await drawn(page);
@@ -125,7 +146,9 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await drawn(page);
     await dialog(page, { duration: '10m' });
     await start(page);
-    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await page.waitForFunction(() =>
+      /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
+    );
     await page.keyboard.press('Escape');
     await page.getByText('Capture still running.').waitFor();
     await site.shot(page, 'capture-asking');
@@ -150,7 +173,9 @@ describe.skipIf(!SEEDED)('the dialog', () => {
 describe.skipIf(!SEEDED)('a capture that ended', () => {
   test('in part says which hosts are missing, and why', async () => {
     const page = await captured(scenario('partial'));
-    expect(await page.locator('.capture-hosts strong').textContent()).toContain('9 of 11 hosts answered: 1 failed, 1 lost, 1 ended early');
+    expect(await page.locator('.capture-hosts strong').textContent()).toContain(
+      '9 of 11 hosts answered: 1 failed, 1 lost, 1 ended early',
+    );
     await page.getByRole('button', { name: 'Hosts', exact: true }).click();
     const lines = await page.locator('.host-lines tbody tr').allTextContents();
     expect(lines[0]).toContain('no hardware counters in this virtual machine');
@@ -180,16 +205,28 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     await page.mouse.down();
     await page.mouse.move(box.x + 8.9 * column, box.y + 190, { steps: 4 });
     await page.mouse.up();
-    await page.waitForFunction((fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn, BURST.fn);
+    await page.waitForFunction(
+      (fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn,
+      BURST.fn,
+    );
     // Nobody else could ask for it: it is not in the address.
     expect(param(page, 'pick')).toBeNull();
     await page.getByRole('button', { name: 'Download' }).click();
-    const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: /^JSON/ }).click()]);
+    const [download] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('button', { name: /^JSON/ }).click(),
+    ]);
     expect(download.suggestedFilename()).toMatch(/^capture-\d+-part\.json$/);
-    const file = JSON.parse(readFileSync(await download.path(), 'utf8')) as { total: { count: number }; moments: { sample: number[] } };
+    const file = JSON.parse(readFileSync(await download.path(), 'utf8')) as {
+      total: { count: number };
+      moments: { sample: number[] };
+    };
     expect(file.moments.sample.length).toBe(file.total.count);
     await page.getByRole('button', { name: 'Download' }).click();
-    const [lines] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: /^Folded/ }).click()]);
+    const [lines] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('button', { name: /^Folded/ }).click(),
+    ]);
     expect(readFileSync(await lines.path(), 'utf8')).toMatch(new RegExp(`^main;billing::run;${BURST.fn} \\d+$`, 'm'));
     // Escape, wherever the focus is in the view.
     await page.locator('.flame-box').focus();
@@ -228,7 +265,11 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     await page.waitForSelector('.chart-panel');
     await dialog(page, { duration: '10m', hosts: '5' });
     await start(page);
-    await page.getByText('13 hosts match; 6 left out, because at most 5 hosts were asked for; 2 not asked, because their agents are not connected for captures: old-1, <script>').waitFor();
+    await page
+      .getByText(
+        '13 hosts match; 6 left out, because at most 5 hosts were asked for; 2 not asked, because their agents are not connected for captures: old-1, <script>',
+      )
+      .waitFor();
     await page.getByRole('button', { name: 'Stop and keep' }).click();
     await page.waitForSelector('.capture-view');
     expect(await page.locator('.capture-notices').textContent()).toContain('6 hosts match beyond the limit of 5');
@@ -260,7 +301,9 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     await page.waitForSelector('.chart-panel');
     await dialog(page, { duration: '10m', hosts: '1000' });
     await start(page);
-    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await page.waitForFunction(() =>
+      /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
+    );
     const longest = await page.evaluate(async () => {
       let [last, most] = [performance.now(), 0];
       for (let turn = 0; turn < 40; turn++) {
@@ -343,7 +386,9 @@ describe.skipIf(!SEEDED)('the list of captures', () => {
     await drawn(other);
     await dialog(other, { duration: '10m', who: 'grace' });
     await start(other);
-    await other.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await other.waitForFunction(() =>
+      /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
+    );
     await mine.getByRole('link', { name: 'All captures' }).click();
     await mine.locator('tr', { hasText: 'grace' }).first().getByText('running on 11 hosts').waitFor();
     await mine.locator('tr', { hasText: 'slow checkout' }).first().getByText('11 of 11 hosts').waitFor();
@@ -359,7 +404,11 @@ describe.skipIf(!SEEDED)('the list of captures', () => {
   });
 
   test('fits a phone, dark', async () => {
-    const page = await captured(scenario('partial'), {}, { viewport: { width: 390, height: 844 }, colorScheme: 'dark' });
+    const page = await captured(
+      scenario('partial'),
+      {},
+      { viewport: { width: 390, height: 844 }, colorScheme: 'dark' },
+    );
     expect(await overflow(page)).toBeLessThanOrEqual(0);
     await page.getByRole('button', { name: 'Hosts', exact: true }).click();
     expect(await overflow(page)).toBeLessThanOrEqual(0);

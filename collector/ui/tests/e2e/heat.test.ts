@@ -16,7 +16,10 @@ async function place(page: Page, ms: number): Promise<{ x: number; y: number }> 
   if (!box) throw new Error('no map');
   const column = Number(await page.locator('.heat-box canvas').getAttribute('data-column'));
   const scrolled = await page.locator('.heat-box').evaluate((one) => one.scrollLeft);
-  return { x: box.x + (Math.floor((ms + 250) / 1000) + 0.5) * column - scrolled, y: box.y + (Math.floor(((ms + 250) % 1000) / 20) + 0.5) * 4 };
+  return {
+    x: box.x + (Math.floor((ms + 250) / 1000) + 0.5) * column - scrolled,
+    y: box.y + (Math.floor(((ms + 250) % 1000) / 20) + 0.5) * 4,
+  };
 }
 
 const picked = (page: Page) => page.locator('.heat-box canvas').getAttribute('data-picked');
@@ -24,7 +27,9 @@ const cellOf = (ms: number) => Math.floor((ms + 250) / 20);
 
 async function shown(page: Page): Promise<void> {
   await drawn(page);
-  await page.waitForFunction(() => Number(document.querySelector<HTMLCanvasElement>('.heat-box canvas')?.dataset.drawn) > 0);
+  await page.waitForFunction(
+    () => Number(document.querySelector<HTMLCanvasElement>('.heat-box canvas')?.dataset.drawn) > 0,
+  );
   await settled(page);
 }
 
@@ -46,7 +51,10 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     expect(await heaviest(page)).not.toBe(BURST.fn);
     await site.shot(page, 'heat');
     await drag(page, BURST.at, BURST.at + BURST.long - 20);
-    await page.waitForFunction((fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn, BURST.fn);
+    await page.waitForFunction(
+      (fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn,
+      BURST.fn,
+    );
     expect(await picked(page)).toBe(`${cellOf(BURST.at)}-${cellOf(BURST.at + BURST.long - 20) + 1}`);
     expect(await page.locator('.heat-picked').textContent()).toMatch(/07\.640 – .*07\.940 300 ms, [\d,]+ samples/);
     expect(param(page, 'pick')).toMatch(/^\d{16}-\d{16}$/);
@@ -135,7 +143,11 @@ describe.skipIf(!SEEDED)('the heat map', () => {
   });
 
   test('fingers touch the begin and the end, and scroll; it fits a phone', async () => {
-    const page = await site.open(`${timed}&panel=flame`, { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
+    const page = await site.open(`${timed}&panel=flame`, {
+      viewport: { width: 390, height: 844 },
+      hasTouch: true,
+      isMobile: true,
+    });
     await shown(page);
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(390);
     await page.locator('.heat-box').scrollIntoViewIfNeeded();
@@ -167,34 +179,50 @@ describe.skipIf(!SEEDED)('the heat map', () => {
   });
 
   test('1 million moments: times of cells, drawing and picking, for the record', async () => {
-    const page = await site.open(`${range}&query=${encodeURIComponent('scenario="million"')}`, { viewport: { width: 1920, height: 1080 } });
+    const page = await site.open(`${range}&query=${encodeURIComponent('scenario="million"')}`, {
+      viewport: { width: 1920, height: 1080 },
+    });
     await shown(page);
     const cells = await page.locator('.heat').getAttribute('data-grid-ms');
     await page.evaluate(() => {
       const store = window as never as { __draws: number[] };
       store.__draws = [];
       const canvas = document.querySelector<HTMLCanvasElement>('.heat-box canvas');
-      if (canvas) new MutationObserver(() => store.__draws.push(Number(canvas.dataset.drawMs))).observe(canvas, { attributeFilter: ['data-draw-ms'] });
+      if (canvas)
+        new MutationObserver(() => store.__draws.push(Number(canvas.dataset.drawMs))).observe(canvas, {
+          attributeFilter: ['data-draw-ms'],
+        });
     });
     const [begin, end] = [await place(page, 5_000), await place(page, 40_000)];
     await page.mouse.move(begin.x, begin.y);
     await page.mouse.down();
-    for (let step = 0; step < 60; step++) await page.mouse.move(begin.x + ((end.x - begin.x) * step) / 59, begin.y + (step % 40));
-    const draws = await page.evaluate(() => (window as never as { __draws: number[] }).__draws.slice().sort((left, right) => left - right));
+    for (let step = 0; step < 60; step++)
+      await page.mouse.move(begin.x + ((end.x - begin.x) * step) / 59, begin.y + (step % 40));
+    const draws = await page.evaluate(() =>
+      (window as never as { __draws: number[] }).__draws.slice().sort((left, right) => left - right),
+    );
     // From the release of the button to the frame that shows table and graph of the part. Heard before the button is released.
     await page.evaluate(() => {
       const store = window as never as { __released: Promise<number> };
-      store.__released = new Promise((resolve) => document.addEventListener('pointerup', () => resolve(performance.now()), { once: true, capture: true }));
+      store.__released = new Promise((resolve) =>
+        document.addEventListener('pointerup', () => resolve(performance.now()), { once: true, capture: true }),
+      );
     });
     const before = await page.locator('.flame-box canvas').getAttribute('data-drawn');
     await page.mouse.up();
     const picking = await page.evaluate(async (old) => {
       const begun = await (window as never as { __released: Promise<number> }).__released;
-      while (document.querySelector<HTMLCanvasElement>('.flame-box canvas')?.dataset.drawn === old || !document.querySelector('.heat-picked')) await new Promise(requestAnimationFrame);
+      while (
+        document.querySelector<HTMLCanvasElement>('.flame-box canvas')?.dataset.drawn === old ||
+        !document.querySelector('.heat-picked')
+      )
+        await new Promise(requestAnimationFrame);
       return performance.now() - begun;
     }, before);
     const at = (part: number) => (draws[Math.min(draws.length - 1, Math.floor(part * draws.length))] ?? NaN).toFixed(1);
-    console.log(`1 million moments: cells ${cells} ms; ${draws.length} draws of a drag, median ${at(0.5)} ms, most ${at(1)} ms; graph and table of 58 % of them ${picking.toFixed(0)} ms after the drag`);
+    console.log(
+      `1 million moments: cells ${cells} ms; ${draws.length} draws of a drag, median ${at(0.5)} ms, most ${at(1)} ms; graph and table of 58 % of them ${picking.toFixed(0)} ms after the drag`,
+    );
     expect(draws.length).toBeGreaterThan(0);
     await site.shot(page, 'heat-million');
   });

@@ -20,7 +20,9 @@ describe('the profile', () => {
     await drawn(page);
     const name = await page.locator('.top tbody .cell-name .name').first().getAttribute('title');
     await page.getByLabel('Search functions and modules').fill((name ?? '').slice(0, 12));
-    await page.waitForFunction(() => /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''));
+    await page.waitForFunction(() =>
+      /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''),
+    );
     expect(param(page, 'search')).toBe((name ?? '').slice(0, 12));
   });
 
@@ -34,8 +36,13 @@ describe('the profile', () => {
     const page = await site.open();
     await drawn(page);
     const name = (await page.locator('.top tbody .cell-name .name').first().getAttribute('title')) ?? '';
-    await page.evaluate((text) => (location.hash = `regex=1&search=${encodeURIComponent(text)}`), `^${name.slice(0, 4).replace(/\W/g, '.')}.*`);
-    await page.waitForFunction(() => /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''));
+    await page.evaluate(
+      (text) => (location.hash = `regex=1&search=${encodeURIComponent(text)}`),
+      `^${name.slice(0, 4).replace(/\W/g, '.')}.*`,
+    );
+    await page.waitForFunction(() =>
+      /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''),
+    );
   });
 
   test('a pattern that takes for ever is given up, and the page stays awake', async () => {
@@ -54,7 +61,9 @@ describe('the profile', () => {
     console.log(`longest frame beside a pattern that takes for ever: ${Math.round(longest)} ms`);
     await page.getByText('takes too long on these names').waitFor();
     await page.getByLabel('Search functions and modules').fill('.');
-    await page.waitForFunction(() => /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''));
+    await page.waitForFunction(() =>
+      /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''),
+    );
   });
 
   test('frame filters are told where they do not apply, and follow to the containers', async () => {
@@ -106,10 +115,16 @@ describe('the profile', () => {
     const all = await nodes();
     await page.locator('.flame-box').focus();
     for (const key of ['ArrowDown', 'ArrowDown', 'ArrowDown', 'f']) await page.keyboard.press(key);
-    await page.waitForFunction((before) => Number(document.querySelector<HTMLCanvasElement>('.flame-box canvas')?.dataset.nodes) < before, all);
+    await page.waitForFunction(
+      (before) => Number(document.querySelector<HTMLCanvasElement>('.flame-box canvas')?.dataset.nodes) < before,
+      all,
+    );
     expect(param(page, 'focus')).toBeTruthy();
     await page.getByRole('button', { name: 'Reset' }).click();
-    await page.waitForFunction((before) => Number(document.querySelector<HTMLCanvasElement>('.flame-box canvas')?.dataset.nodes) === before, all);
+    await page.waitForFunction(
+      (before) => Number(document.querySelector<HTMLCanvasElement>('.flame-box canvas')?.dataset.nodes) === before,
+      all,
+    );
   });
 
   test('callers and callees of a function', async () => {
@@ -154,7 +169,10 @@ describe('the profile', () => {
     const lines = () => page.locator('.plot').getAttribute('data-lines').then(Number);
     const all = await lines();
     await page.locator('.swatch-button').first().click();
-    await page.waitForFunction((before) => Number(document.querySelector<HTMLElement>('.plot')?.dataset.lines) === before - 1, all);
+    await page.waitForFunction(
+      (before) => Number(document.querySelector<HTMLElement>('.plot')?.dataset.lines) === before - 1,
+      all,
+    );
     await page.locator('.legend .wide button').first().click();
     await page.waitForFunction(() => Number(document.querySelector<HTMLElement>('.plot')?.dataset.lines) === 1);
   });
@@ -168,13 +186,20 @@ describe('the profile', () => {
     await page.getByLabel('Search functions and modules').fill('a');
     await page.getByLabel('Colours').selectOption('module');
     await page.getByRole('button', { name: 'Root at bottom', exact: true }).click();
-    await page.waitForFunction(() => /flame=1/.test(location.hash) && /colours=module/.test(location.hash) && /search=a/.test(location.hash));
+    await page.waitForFunction(
+      () => /flame=1/.test(location.hash) && /colours=module/.test(location.hash) && /search=a/.test(location.hash),
+    );
     const other = await site.open(new URL(page.url()).hash.slice(1));
     await drawn(other);
     await settled(other);
-    for (const seen of ['.crumbs', '.search output']) expect(await other.locator(seen).textContent()).toBe(await page.locator(seen).textContent());
-    expect(await other.getByRole('button', { name: 'Root at bottom', exact: true }).getAttribute('aria-pressed')).toBe('true');
-    expect(await other.locator('.flame-box canvas').getAttribute('data-zoomed')).toBe(await page.locator('.flame-box canvas').getAttribute('data-zoomed'));
+    for (const seen of ['.crumbs', '.search output'])
+      expect(await other.locator(seen).textContent()).toBe(await page.locator(seen).textContent());
+    expect(await other.getByRole('button', { name: 'Root at bottom', exact: true }).getAttribute('aria-pressed')).toBe(
+      'true',
+    );
+    expect(await other.locator('.flame-box canvas').getAttribute('data-zoomed')).toBe(
+      await page.locator('.flame-box canvas').getAttribute('data-zoomed'),
+    );
   });
 
   test('a range can be written, chosen and moved', async () => {
@@ -203,7 +228,9 @@ describe('the profile', () => {
     await field.click();
     await field.pressSequentially('ho');
     await page.locator('.suggestions [role=option]', { hasText: 'host' }).first().click();
-    await page.waitForFunction(() => (document.querySelector<HTMLInputElement>('.selector input')?.value ?? '') === 'host="');
+    await page.waitForFunction(
+      () => (document.querySelector<HTMLInputElement>('.selector input')?.value ?? '') === 'host="',
+    );
     await page.locator('.suggestions [role=option]').first().click();
     await page.waitForFunction(() => /query=host/.test(location.hash));
     expect(await page.locator('.chips .chip').count()).toBe(1);
@@ -222,7 +249,9 @@ describe('the profile', () => {
     if ((await button.count()) === 0) return; // Nothing in the range of a real collector.
     await button.click();
     const links = await page.locator('.menu a').evaluateAll((all) => all.map((one) => one.getAttribute('href') ?? ''));
-    expect(links.map((link) => link.split('?')[0])).toEqual(['pprof', 'folded', 'speedscope.json', 'svg', 'html', 'json'].map((format) => `api/profile.${format}`));
+    expect(links.map((link) => link.split('?')[0])).toEqual(
+      ['pprof', 'folded', 'speedscope.json', 'svg', 'html', 'json'].map((format) => `api/profile.${format}`),
+    );
     const params = new URLSearchParams(links[0].split('?')[1]);
     expect(params.get('selector')).toBe('host="web-1"');
     expect(params.get('from')).toBe(String(BigInt(Date.UTC(2026, 10, 21, 10)) * 1_000_000n));
@@ -231,9 +260,17 @@ describe('the profile', () => {
 
 describe('other pages', () => {
   test('hosts, containers and the collector have tables', async () => {
-    for (const [view, label] of [['hosts', 'Hosts'], ['cgroups', 'Containers and services'], ['collector', 'Collector']]) {
+    for (const [view, label] of [
+      ['hosts', 'Hosts'],
+      ['cgroups', 'Containers and services'],
+      ['collector', 'Collector'],
+    ]) {
       const page = await site.open(`view=${view}`);
-      await page.getByRole('region', { name: /Table of/ }).or(page.getByText('No counters')).first().waitFor();
+      await page
+        .getByRole('region', { name: /Table of/ })
+        .or(page.getByText('No counters'))
+        .first()
+        .waitFor();
       expect(await page.getByRole('heading', { name: label, exact: true }).count()).toBe(1);
       await site.shot(page, view);
     }

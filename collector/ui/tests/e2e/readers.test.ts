@@ -32,12 +32,20 @@ let faults: string[] = [];
 
 /** Opens a file. No page may ask for what is no file, log an error, run what a name says, or ask the user unasked. */
 async function open(file: string, answer?: (dialog: Dialog) => Promise<void>): Promise<Page> {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'UTC', locale: 'en', offline: true });
+  const context = await browser.newContext({
+    viewport: { width: 1280, height: 800 },
+    timezoneId: 'UTC',
+    locale: 'en',
+    offline: true,
+  });
   contexts.push(context);
   const page = await context.newPage();
   page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
   page.on('console', (message) => message.type() === 'error' && faults.push(`console: ${message.text()}`));
-  page.on('request', (request) => /^(file|data|blob):/.test(request.url()) || faults.push(`asked elsewhere: ${request.url()}`));
+  page.on(
+    'request',
+    (request) => /^(file|data|blob):/.test(request.url()) || faults.push(`asked elsewhere: ${request.url()}`),
+  );
   page.on('dialog', (dialog) => {
     if (answer) return answer(dialog);
     faults.push(`dialog: ${dialog.message()}`);
@@ -58,11 +66,15 @@ const share = (part: number) => `${((100 * part) / expected().samples).toFixed(1
 describe.skipIf(DIR === '')('files of agent-ctl', () => {
   beforeAll(async () => {
     if (!CHROMIUM) throw new Error('failed to find Chromium: install the package `chromium`, or name it in CHROMIUM');
-    browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox', '--enable-unsafe-swiftshader'] });
+    browser = await chromium.launch({
+      executablePath: CHROMIUM,
+      args: ['--no-sandbox', '--enable-unsafe-swiftshader'],
+    });
   });
   afterEach(async () => {
     for (const context of contexts) {
-      for (const page of context.pages()) if ((await pwned(page)) !== undefined) faults.push(`a name ran: ${await pwned(page)}`);
+      for (const page of context.pages())
+        if ((await pwned(page)) !== undefined) faults.push(`a name ran: ${await pwned(page)}`);
       await context.close();
     }
     contexts = [];
@@ -77,13 +89,19 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
   /** Own and total by function, as the table of speedscope says them: `4.60s (100%)`, or numbers without a unit. */
   async function table(page: Page): Promise<Map<string, [number, number]>> {
     await page.locator('table tr td:visible').first().waitFor();
-    const rows = await page.locator('table tr').evaluateAll((rows) => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent ?? '')));
+    const rows = await page
+      .locator('table tr')
+      .evaluateAll((rows) => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent ?? '')));
     const units: Record<string, number> = { ns: 1, µs: 1e3, ms: 1e6, s: 1e9, '': 1 };
     const number = (text: string) => {
       const [, digits, unit] = /^([\d.,]+)(ns|µs|ms|s|) \(/.exec(text) ?? [];
       return Number(digits?.replaceAll(',', '')) * units[unit ?? ''];
     };
-    return new Map(rows.filter((row) => row.length === 3).map(([total, own, name]) => [name ?? '', [number(own ?? ''), number(total ?? '')]]));
+    return new Map(
+      rows
+        .filter((row) => row.length === 3)
+        .map(([total, own, name]) => [name ?? '', [number(own ?? ''), number(total ?? '')]]),
+    );
   }
 
   async function speedscope(file: string): Promise<Page> {
@@ -110,7 +128,8 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
       const row = found.get(name(of));
       expect(row, `${of} in ${[...found.keys()].join(' | ')}`).toBeDefined();
       // It shows three digits.
-      counts.forEach((count, at) => expect(Math.abs((row?.[at] ?? NaN) - count * one), of).toBeLessThanOrEqual(count * one * 0.005));
+      for (const [at, count] of counts.entries())
+        expect(Math.abs((row?.[at] ?? NaN) - count * one), of).toBeLessThanOrEqual(count * one * 0.005);
     }
     // Folded stacks begin with the process.
     const processes = file === 'profile.folded' ? 2 : 0;
@@ -137,7 +156,9 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
     const bars = () => page.locator('#frames g').count();
     expect(await bars()).toBeGreaterThan(10);
     const burst = page.locator('#frames g', { hasText: `${expected().burst.function} (` });
-    expect(await burst.locator('title').textContent()).toBe(`${expected().burst.function} (30 samples, ${((100 * 30) / expected().samples).toFixed(2)}%)`);
+    expect(await burst.locator('title').textContent()).toBe(
+      `${expected().burst.function} (30 samples, ${((100 * 30) / expected().samples).toFixed(2)}%)`,
+    );
     const wide = () => burst.locator('rect').evaluate((rect) => rect.getBoundingClientRect().width);
     const before = await wide();
     await shot(page, 'svg');
@@ -199,7 +220,9 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
       await page.mouse.click(...(await cell(page, burst.first)));
       expect(await page.locator('#heat-status').textContent()).toContain('choose the end');
       await page.mouse.click(...(await cell(page, burst.last)));
-      expect(await page.locator('#picked').textContent()).toMatch(/22:13:32\.340 – 22:13:32\.660 UTC \(320 ms\), \d\d samples/);
+      expect(await page.locator('#picked').textContent()).toMatch(
+        /22:13:32\.340 – 22:13:32\.660 UTC \(320 ms\), \d\d samples/,
+      );
       const first = page.locator('#rows tr').first();
       expect(await first.textContent()).toContain(burst.function);
       expect(await page.locator('#status').textContent()).toBe('');

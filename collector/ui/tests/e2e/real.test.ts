@@ -19,7 +19,8 @@ describe.skipIf(SEEDED)('a real collector', () => {
     await drawn(page);
     await settled(page);
     expect(await page.locator('.legend tbody tr').count()).toBe(3);
-    for (const name of ['handle', 'parse', 'xxhash']) expect(await page.locator('.top tbody .cell-name', { hasText: name }).count()).toBeGreaterThan(0);
+    for (const name of ['handle', 'parse', 'xxhash'])
+      expect(await page.locator('.top tbody .cell-name', { hasText: name }).count()).toBeGreaterThan(0);
     await site.shot(page, 'real');
     const hosts = await site.open('view=hosts');
     await hosts.waitForSelector('.page tbody tr');
@@ -31,7 +32,11 @@ describe.skipIf(SEEDED)('a real collector', () => {
   test('search: a text, a pattern, and a pattern that takes for ever', async () => {
     const page = await site.open();
     await drawn(page);
-    const output = (what: RegExp) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector('.search output')?.textContent ?? ''), what.source);
+    const output = (what: RegExp) =>
+      page.waitForFunction(
+        (source) => new RegExp(source).test(document.querySelector('.search output')?.textContent ?? ''),
+        what.source,
+      );
     await page.getByLabel('Search functions and modules').fill('XXHASH');
     await output(matched);
     await page.evaluate(() => (location.hash = 'regex=1&search=^pars.$'));
@@ -90,7 +95,8 @@ describe.skipIf(SEEDED)('a real collector', () => {
     const cgroups = await site.open(`view=cgroups&${HOSTILE}`);
     await cgroups.waitForSelector('.tree tbody tr');
     expect(await cgroups.locator('.tree').textContent()).toContain('<img src=x onerror=window.__pwned=1>');
-    for (const one of [page, cgroups]) expect(await one.evaluate(() => (window as never as { __pwned?: number }).__pwned)).toBeUndefined();
+    for (const one of [page, cgroups])
+      expect(await one.evaluate(() => (window as never as { __pwned?: number }).__pwned)).toBeUndefined();
     await site.shot(page, 'real-hostile');
   });
 
@@ -98,7 +104,9 @@ describe.skipIf(SEEDED)('a real collector', () => {
     const page = await site.open(`view=cgroups&frame=${encodeURIComponent('keep:^xxhash$')}`);
     await page.waitForSelector('.tree tbody tr');
     expect(await page.locator('.tree').textContent()).not.toContain('evil');
-    const filtered = await page.request.get(`${BASE_URL}/api/profile.folded?frame=${encodeURIComponent('keep:^xxhash$')}`);
+    const filtered = await page.request.get(
+      `${BASE_URL}/api/profile.folded?frame=${encodeURIComponent('keep:^xxhash$')}`,
+    );
     expect(filtered.status()).toBe(200);
     expect(await filtered.text()).toMatch(/^main;handle;xxhash \d+\n$/);
   });
@@ -106,8 +114,16 @@ describe.skipIf(SEEDED)('a real collector', () => {
   describe('captures', () => {
     let why = '';
     beforeAll(async () => {
-      const answer = await fetch(`${BASE_URL}/fleetprof.collector.v1.CaptureService/List`, { method: 'POST', headers: { 'content-type': 'application/grpc-web+proto' }, body: new Uint8Array(5) });
-      why = !GRPC_URL ? 'GRPC_URL does not say where the collector takes agents' : !answer.ok ? 'this collector does not capture' : '';
+      const answer = await fetch(`${BASE_URL}/fleetprof.collector.v1.CaptureService/List`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/grpc-web+proto' },
+        body: new Uint8Array(5),
+      });
+      why = !GRPC_URL
+        ? 'GRPC_URL does not say where the collector takes agents'
+        : !answer.ok
+          ? 'this collector does not capture'
+          : '';
     });
     beforeEach(({ skip }) => skip(why !== '', why));
 
@@ -136,15 +152,25 @@ describe.skipIf(SEEDED)('a real collector', () => {
         await page.waitForSelector('.capture-view');
         await drawn(page);
         expect(await page.locator('.capture-hosts strong').textContent()).toContain('1 of 2 hosts answered: 1 failed');
-        expect(await page.locator('.capture-hosts').textContent()).toContain('1 host matches and does not attend: db-1');
+        expect(await page.locator('.capture-hosts').textContent()).toContain(
+          '1 host matches and does not attend: db-1',
+        );
         expect(await page.locator('.heat-box canvas').getAttribute('data-columns').then(Number)).toBeGreaterThan(1);
         await page.locator('.top tbody .cell-name', { hasText: 'metrics::flush' }).first().waitFor();
         await page.getByRole('button', { name: 'Hosts', exact: true }).click();
         expect(await page.locator('.host-lines').textContent()).toContain('this machine has no `cpu-clock`');
-        expect(agents[0].orders[0]).toMatchObject({ durationNs: 2_000_000_000n, event: 'cpu-clock', reason: 'a test of the page' });
+        expect(agents[0].orders[0]).toMatchObject({
+          durationNs: 2_000_000_000n,
+          event: 'cpu-clock',
+          reason: 'a test of the page',
+        });
         await site.shot(page, 'real-capture');
         await page.getByRole('link', { name: 'All captures' }).click();
-        await page.locator('tr', { hasText: 'a test of the page' }).first().getByText('1 of 2 hosts: 1 failed').waitFor();
+        await page
+          .locator('tr', { hasText: 'a test of the page' })
+          .first()
+          .getByText('1 of 2 hosts: 1 failed')
+          .waitFor();
         await site.shot(page, 'real-captures');
       } finally {
         for (const agent of agents) agent.leave();
@@ -158,7 +184,9 @@ describe.skipIf(SEEDED)('a real collector', () => {
         const page = await site.open(`query=${encodeURIComponent('host="web-1"')}`);
         await drawn(page);
         await start(page, '10m');
-        await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+        await page.waitForFunction(() =>
+          /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
+        );
         await page.getByRole('button', { name: 'Stop and keep' }).click();
         await page.waitForSelector('.capture-view');
         await drawn(page);
@@ -171,6 +199,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
 
   test('there is one page, and nothing below it', async () => {
     const page = await site.open();
-    for (const path of ['/a/app.js', '/hosts', '/deep/link/']) expect((await page.request.get(`${BASE_URL}${path}`)).status()).toBe(404);
+    for (const path of ['/a/app.js', '/hosts', '/deep/link/'])
+      expect((await page.request.get(`${BASE_URL}${path}`)).status()).toBe(404);
   });
 });

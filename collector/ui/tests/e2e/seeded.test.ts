@@ -55,7 +55,9 @@ describe.skipIf(!SEEDED)('comparison', () => {
   });
 
   test('two selections can differ', async () => {
-    const page = await site.open(`${address}&query=${encodeURIComponent('host="web-1"')}&bquery=${encodeURIComponent('host="web-2"')}`);
+    const page = await site.open(
+      `${address}&query=${encodeURIComponent('host="web-1"')}&bquery=${encodeURIComponent('host="web-2"')}`,
+    );
     await drawn(page);
     expect(await page.getByRole('combobox', { name: 'Selector of the side before' }).inputValue()).toBe('host="web-2"');
     expect(await page.getByRole('combobox', { name: 'Selector of the side after' }).inputValue()).toBe('host="web-1"');
@@ -90,7 +92,12 @@ describe.skipIf(!SEEDED)('hostile names', () => {
       await page.waitForSelector('.sandwich');
       expect(await page.locator('.half').count()).toBe(2);
       expect(param(page, 'focus')).toBe(name);
-      expect(await page.evaluate(() => [(window as never as { __pwned?: number }).__pwned, document.documentElement.scrollWidth <= innerWidth])).toEqual([undefined, true]);
+      expect(
+        await page.evaluate(() => [
+          (window as never as { __pwned?: number }).__pwned,
+          document.documentElement.scrollWidth <= innerWidth,
+        ]),
+      ).toEqual([undefined, true]);
       await page.close();
     }
   });
@@ -195,8 +202,11 @@ describe.skipIf(!SEEDED)('the large graph', () => {
         return store.__draws;
       });
       draws.sort((left, right) => left - right);
-      const at = (part: number) => (draws[Math.min(draws.length - 1, Math.floor(part * draws.length))] ?? NaN).toFixed(1);
-      console.log(`100,000 frames, ${what}: ${draws.length} draws, median ${at(0.5)} ms, 95 % ${at(0.95)} ms, most ${at(1)} ms`);
+      const at = (part: number) =>
+        (draws[Math.min(draws.length - 1, Math.floor(part * draws.length))] ?? NaN).toFixed(1);
+      console.log(
+        `100,000 frames, ${what}: ${draws.length} draws, median ${at(0.5)} ms, 95 % ${at(0.95)} ms, most ${at(1)} ms`,
+      );
       expect(draws.length).toBeGreaterThan(0);
     };
     const middle = await levelPoint(page, 8, 0.3);
@@ -208,7 +218,9 @@ describe.skipIf(!SEEDED)('the large graph', () => {
     await measure('pan by drag', 60, (step) => page.mouse.move(middle.x + (step % 2 ? 1 : -1) * step * 6, middle.y));
     await page.mouse.up();
     await measure('pointer moves', 60, (step) => page.mouse.move(200 + step * 25, middle.y + (step % 9) * 18));
-    await measure('search while typing', 11, (step) => page.getByLabel('Search functions and modules').fill('function_12'.slice(0, step + 1)));
+    await measure('search while typing', 11, (step) =>
+      page.getByLabel('Search functions and modules').fill('function_12'.slice(0, step + 1)),
+    );
     console.log(`100,000 frames: shown ${shown} ms after the page was opened`);
     await site.shot(page, 'huge');
   });

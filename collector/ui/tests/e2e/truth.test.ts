@@ -29,7 +29,10 @@ async function coloursAt(page: Page, part: number): Promise<Set<string>> {
       const box = canvas?.getBoundingClientRect();
       if (!canvas || !over || !box) return [];
       const ratio = canvas.width / box.width;
-      const [x, y] = [(over.left - box.left + over.width * at) * ratio, (over.top - box.top + over.height * 0.6) * ratio];
+      const [x, y] = [
+        (over.left - box.left + over.width * at) * ratio,
+        (over.top - box.top + over.height * 0.6) * ratio,
+      ];
       const data = canvas.getContext('2d')?.getImageData(x, y, 24, 1).data ?? [];
       return Array.from({ length: data.length / 4 }, (_, pixel) => data.slice(4 * pixel, 4 * pixel + 4).join(' '));
     }, part),
@@ -208,12 +211,19 @@ describe.skipIf(!SEEDED)('the comparison', () => {
 
   test('switches graph and table to cores, of the time that each side covers', async () => {
     // 30 s and 3 minutes of the same load.
-    const page = await site.open(`view=compare&from=${iso(DEPLOYED_MS - 8 * 60_000)}&to=${iso(DEPLOYED_MS - 5 * 60_000)}&bfrom=${iso(DEPLOYED_MS - 9 * 60_000)}&bto=${iso(DEPLOYED_MS - 8.5 * 60_000)}`);
+    const page = await site.open(
+      `view=compare&from=${iso(DEPLOYED_MS - 8 * 60_000)}&to=${iso(DEPLOYED_MS - 5 * 60_000)}&bfrom=${iso(DEPLOYED_MS - 9 * 60_000)}&bto=${iso(DEPLOYED_MS - 8.5 * 60_000)}`,
+    );
     await drawn(page);
     await page.waitForSelector('.top tbody tr');
     await page.getByRole('button', { name: 'Cores', exact: true }).click();
     await page.locator('.top th', { hasText: 'Change, cores' }).waitFor();
-    const [before, after] = await page.locator('.top tbody tr').filter({ hasText: 'malloc' }).first().locator('td.number').allTextContents();
+    const [before, after] = await page
+      .locator('.top tbody tr')
+      .filter({ hasText: 'malloc' })
+      .first()
+      .locator('td.number')
+      .allTextContents();
     // The load wanders by some tens of percent; without the time it would be a sixth.
     const ratio = Number(before) / Number(after);
     expect(ratio).toBeGreaterThan(0.5);
@@ -225,7 +235,9 @@ describe.skipIf(!SEEDED)('the comparison', () => {
   });
 
   test('is of what was sampled, and says what was lost', async () => {
-    const page = await site.open(`view=compare&from=${iso(LOSSY.from - 5 * 60_000)}&to=${iso(LOSSY.from + 5 * 60_000)}&bfrom=${iso(LOSSY.from - 9 * 60_000)}&bto=${iso(LOSSY.from - 5 * 60_000)}&${of('scenario="lossy"')}`);
+    const page = await site.open(
+      `view=compare&from=${iso(LOSSY.from - 5 * 60_000)}&to=${iso(LOSSY.from + 5 * 60_000)}&bfrom=${iso(LOSSY.from - 9 * 60_000)}&bto=${iso(LOSSY.from - 5 * 60_000)}&${of('scenario="lossy"')}`,
+    );
     await drawn(page);
     await page.waitForSelector('.top tbody tr');
     expect(await page.locator('.top tbody').textContent()).not.toContain('[lost]');
@@ -265,7 +277,9 @@ describe.skipIf(!SEEDED)('names and heads', () => {
     expect(await note.textContent()).toContain('postgresql.service');
     expect(await note.textContent()).toContain('The graph and the table are of everything that is selected');
     await page.getByRole('button', { name: 'Select only what the chart shows' }).click();
-    await page.waitForFunction(() => new URLSearchParams(location.hash.slice(1)).get('query') === 'unit="postgresql.service"');
+    await page.waitForFunction(
+      () => new URLSearchParams(location.hash.slice(1)).get('query') === 'unit="postgresql.service"',
+    );
     await note.waitFor({ state: 'detached' });
   });
 

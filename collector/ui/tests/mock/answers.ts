@@ -1,9 +1,33 @@
 // The answers of the fleet that is not there.
 
 import { create } from '@bufbuild/protobuf';
-import { CgroupsResponseSchema, DataQualitySchema, DiffResponseSchema, HostsResponseSchema, type ProfileResponse, ProfileResponseSchema, type Selection, SeriesResponseSchema, StatusResponseSchema, TopResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import {
+  CgroupsResponseSchema,
+  DataQualitySchema,
+  DiffResponseSchema,
+  HostsResponseSchema,
+  type ProfileResponse,
+  ProfileResponseSchema,
+  type Selection,
+  SeriesResponseSchema,
+  StatusResponseSchema,
+  TopResponseSchema,
+} from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { parse } from '../../src/query/selector';
-import { DEPLOYED_MS, type Entity, FLEET, GAP_HOST, HOSTILE, HOSTS, LOSSY, YOUNG_MS, coresAt, gaps, noise, windowsOf } from './fleet';
+import {
+  DEPLOYED_MS,
+  type Entity,
+  FLEET,
+  GAP_HOST,
+  HOSTILE,
+  HOSTS,
+  LOSSY,
+  YOUNG_MS,
+  coresAt,
+  gaps,
+  noise,
+  windowsOf,
+} from './fleet';
 import { HUGE_NODES, huge } from './huge';
 import { type Stack, hostileStacks, stacksOf } from './stacks';
 import { timed } from './timed';
@@ -33,33 +57,58 @@ export interface Asked {
 export function asked(selection: Selection | undefined): Asked {
   const now = Date.now();
   const at = (value: bigint | undefined, otherwise: number) => (value ? Number(value / 1_000_000n) : otherwise);
-  const to = Math.min(Math.ceil(at(selection?.range?.endUnixNs, now) / WINDOW_MS) * WINDOW_MS, Math.floor(now / WINDOW_MS) * WINDOW_MS);
-  const from = Math.max(Math.floor(at(selection?.range?.startUnixNs, now - 3_600_000) / WINDOW_MS) * WINDOW_MS, Math.floor(now / WINDOW_MS) * WINDOW_MS - 40 * DAY_MS);
+  const to = Math.min(
+    Math.ceil(at(selection?.range?.endUnixNs, now) / WINDOW_MS) * WINDOW_MS,
+    Math.floor(now / WINDOW_MS) * WINDOW_MS,
+  );
+  const from = Math.max(
+    Math.floor(at(selection?.range?.startUnixNs, now - 3_600_000) / WINDOW_MS) * WINDOW_MS,
+    Math.floor(now / WINDOW_MS) * WINDOW_MS - 40 * DAY_MS,
+  );
   const matchers = parse(selection?.selector ?? '');
   const scenario = matchers.find((one) => one.label === 'scenario')?.value ?? '';
   const others = matchers.filter((one) => one.label !== 'scenario');
   const holdsOne = ({ label, op, value }: (typeof others)[number], entity: Entity) => {
-      const has = entity.labels[label] ?? '';
-      switch (op) {
-        case '=':
-          return has === value;
-        case '!=':
-          return has !== value;
-        case '=~':
-          return new RegExp(`^(?:${value})$`, 'u').test(has);
-        case '!~':
-          return !new RegExp(`^(?:${value})$`, 'u').test(has);
-        case '^=':
-          return has === value || has.startsWith(value === '/' ? '/' : `${value}/`);
-      }
-    };
+    const has = entity.labels[label] ?? '';
+    switch (op) {
+      case '=':
+        return has === value;
+      case '!=':
+        return has !== value;
+      case '=~':
+        return new RegExp(`^(?:${value})$`, 'u').test(has);
+      case '!~':
+        return !new RegExp(`^(?:${value})$`, 'u').test(has);
+      case '^=':
+        return has === value || has.startsWith(value === '/' ? '/' : `${value}/`);
+    }
+  };
   const holds = (entity: Entity) => others.every((one) => holdsOne(one, entity));
-  const filters = (op: number) => (selection?.frameFilters ?? []).filter((one) => one.op === op).map((one) => new RegExp(one.regex, 'u'));
+  const filters = (op: number) =>
+    (selection?.frameFilters ?? []).filter((one) => one.op === op).map((one) => new RegExp(one.regex, 'u'));
   const isHosts = (label: string) => label === 'host' || label === 'region';
-  const hosts = scenario === 'empty' ? [] : HOSTS.filter((host) => others.filter((one) => isHosts(one.label)).every((one) => FLEET.some((entity) => entity.labels.host === host && holdsOne(one, entity))));
+  const hosts =
+    scenario === 'empty'
+      ? []
+      : HOSTS.filter((host) =>
+          others
+            .filter((one) => isHosts(one.label))
+            .every((one) => FLEET.some((entity) => entity.labels.host === host && holdsOne(one, entity))),
+        );
   const fromMs = at(selection?.range?.startUnixNs, now - 3_600_000);
   const toMs = at(selection?.range?.endUnixNs, now);
-  return { from: scenario === 'young' ? Math.max(from, YOUNG_MS) : from, to, fromMs, toMs, hosts, ofHosts: others.every((one) => isHosts(one.label)), scenario, entities: scenario === 'empty' ? [] : FLEET.filter(holds), keep: filters(1), drop: filters(2) };
+  return {
+    from: scenario === 'young' ? Math.max(from, YOUNG_MS) : from,
+    to,
+    fromMs,
+    toMs,
+    hosts,
+    ofHosts: others.every((one) => isHosts(one.label)),
+    scenario,
+    entities: scenario === 'empty' ? [] : FLEET.filter(holds),
+    keep: filters(1),
+    drop: filters(2),
+  };
 }
 
 /** Part of a time in which every sample was lost. */
@@ -88,15 +137,34 @@ export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint
   const taken = Math.round((weight / PERIOD_NS) * (1 - part));
   return create(DataQualitySchema, {
     covered: { startUnixNs: ns(of.from), endUnixNs: ns(of.to) },
-    resolutionNs: of.to - of.from > DAY_MS ? 600_000_000_000n : of.to - of.from > DAY_MS / 8 ? 60_000_000_000n : 10_000_000_000n,
+    resolutionNs:
+      of.to - of.from > DAY_MS ? 600_000_000_000n : of.to - of.from > DAY_MS / 8 ? 60_000_000_000n : 10_000_000_000n,
     hosts: BigInt(hosts.size),
     hostsAlive: BigInt(hosts.size + (hosts.size === HOSTS.length ? 1 : 0)),
     windows: BigInt(windows(of) * hosts.size),
-    gaps: missing.map((gap) => ({ hostId: `id-${GAP_HOST}`, hostname: GAP_HOST, startUnixNs: ns(gap.from), endUnixNs: ns(gap.to), cause: gap.cause })),
+    gaps: missing.map((gap) => ({
+      hostId: `id-${GAP_HOST}`,
+      hostname: GAP_HOST,
+      startUnixNs: ns(gap.from),
+      endUnixNs: ns(gap.to),
+      cause: gap.cause,
+    })),
     gapsTotal: BigInt(missing.length),
     gapNsTotal: missing.reduce((sum, gap) => sum + ns(gap.to - gap.from), 0n),
-    sampling: { taken: BigInt(taken), idle: BigInt(taken * 3), lostSamples: BigInt(Math.round(taken * 0.006 + (weight / PERIOD_NS) * part)), lost: 12n, truncated: BigInt(Math.round(taken * 0.052)), unnamed: BigInt(Math.round(taken * 0.021)), folded: BigInt(Math.round(taken * 0.002)) },
-    coverage: { expectedNs: BigInt(Math.round(weight * 1.003)), takenNs: BigInt(Math.round(weight * 0.994 * (1 - part))), windows: BigInt(windows(of)) },
+    sampling: {
+      taken: BigInt(taken),
+      idle: BigInt(taken * 3),
+      lostSamples: BigInt(Math.round(taken * 0.006 + (weight / PERIOD_NS) * part)),
+      lost: 12n,
+      truncated: BigInt(Math.round(taken * 0.052)),
+      unnamed: BigInt(Math.round(taken * 0.021)),
+      folded: BigInt(Math.round(taken * 0.002)),
+    },
+    coverage: {
+      expectedNs: BigInt(Math.round(weight * 1.003)),
+      takenNs: BigInt(Math.round(weight * 0.994 * (1 - part))),
+      windows: BigInt(windows(of)),
+    },
     totalCount: BigInt(taken),
     totalWeight: BigInt(Math.round(weight)),
     unit: 'nanoseconds',
@@ -105,7 +173,9 @@ export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint
 }
 
 /** Lengths a step is chosen from, as the collector does. Unit: seconds. */
-const STEPS_S = [10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
+const STEPS_S = [
+  10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
+];
 
 export function series(of: Asked, groupBy: readonly string[], limit: number) {
   const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= 300) ?? 604_800) * 1000;
@@ -113,9 +183,18 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
   const from = Math.floor(of.fromMs / stepMs) * stepMs;
   const steps = Math.max(0, Math.ceil((of.toMs - from) / stepMs));
   const first = of.scenario === 'young' ? YOUNG_MS : 0;
-  const covered = new Map(of.hosts.map((host) => [host, Array.from({ length: steps }, (_, step) => windowsOf(host, from + step * stepMs, from + (step + 1) * stepMs, first) * WINDOW_MS)]));
+  const covered = new Map(
+    of.hosts.map((host) => [
+      host,
+      Array.from(
+        { length: steps },
+        (_, step) => windowsOf(host, from + step * stepMs, from + (step + 1) * stepMs, first) * WINDOW_MS,
+      ),
+    ]),
+  );
   const lost = (step: number) => lostPart(of, from + step * stepMs, from + (step + 1) * stepMs);
-  const weightIn = (entity: Entity, step: number) => coresAt(entity, from + step * stepMs + stepMs / 2) * (covered.get(entity.labels.host)?.[step] ?? 0) * 1e6;
+  const weightIn = (entity: Entity, step: number) =>
+    coresAt(entity, from + step * stepMs + stepMs / 2) * (covered.get(entity.labels.host)?.[step] ?? 0) * 1e6;
   const lines = new Map<string, { labels: Record<string, string>; weights: number[] }>();
   const lineOf = (all: Record<string, string>) => {
     const labels = Object.fromEntries(groupBy.filter((label) => all[label]).map((label) => [label, all[label]]));
@@ -124,7 +203,13 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
     lines.set(key, line);
     return line;
   };
-  const made = Array.from({ length: steps }, (_, step) => ({ coveredNs: 0n, hosts: 0n, weight: 0, lostWeight: 0, step }));
+  const made = Array.from({ length: steps }, (_, step) => ({
+    coveredNs: 0n,
+    hosts: 0n,
+    weight: 0,
+    lostWeight: 0,
+    step,
+  }));
   for (const entity of of.entities) {
     const line = lineOf(entity.labels);
     for (let step = 0; step < steps; step++) line.weights[step] += weightIn(entity, step) * (1 - lost(step));
@@ -135,7 +220,8 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
       const ms = covered.get(host)?.[one.step] ?? 0;
       one.coveredNs += ns(ms);
       // A window that began before may cover the start of the step.
-      if (ms > 0 || windowsOf(host, from + one.step * stepMs - WINDOW_MS + 1, from + one.step * stepMs, first) > 0) one.hosts++;
+      if (ms > 0 || windowsOf(host, from + one.step * stepMs - WINDOW_MS + 1, from + one.step * stepMs, first) > 0)
+        one.hosts++;
       const weight = mine.reduce((sum, entity) => sum + weightIn(entity, one.step), 0);
       one.weight += weight;
       one.lostWeight += weight * lost(one.step);
@@ -146,13 +232,39 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
   const sum = (weights: number[]) => weights.reduce((total, weight) => total + weight, 0);
   const all = [...lines.values()].sort((left, right) => sum(right.weights) - sum(left.weights));
   const rest = all.splice(limit || 20);
-  const wire = (line: { labels: Record<string, string>; weights: number[] }, isRest = false) => ({ labels: line.labels, weights: line.weights.map((weight) => BigInt(Math.round(weight))), totalWeight: BigInt(Math.round(sum(line.weights))), rest: isRest });
-  const restLine = rest.length ? [wire({ labels: {}, weights: Array.from({ length: steps }, (_, step) => rest.reduce((total, line) => total + line.weights[step], 0)) }, true)] : [];
+  const wire = (line: { labels: Record<string, string>; weights: number[] }, isRest = false) => ({
+    labels: line.labels,
+    weights: line.weights.map((weight) => BigInt(Math.round(weight))),
+    totalWeight: BigInt(Math.round(sum(line.weights))),
+    rest: isRest,
+  });
+  const restLine = rest.length
+    ? [
+        wire(
+          {
+            labels: {},
+            weights: Array.from({ length: steps }, (_, step) =>
+              rest.reduce((total, line) => total + line.weights[step], 0),
+            ),
+          },
+          true,
+        ),
+      ]
+    : [];
   const total = [...all, ...rest].reduce((so, line) => so + sum(line.weights), 0);
   const whole = (value: number) => BigInt(Math.round(value));
   return create(SeriesResponseSchema, {
-    startUnixNs: ns(from), stepNs: ns(stepMs), lines: [...all.map((line) => wire(line)), ...restLine], quality: quality(of, total), restLines: BigInt(rest.length),
-    steps: made.map(({ coveredNs, hosts, weight, lostWeight }) => ({ coveredNs, hosts, weight: whole(weight), lostWeight: whole(lostWeight) })),
+    startUnixNs: ns(from),
+    stepNs: ns(stepMs),
+    lines: [...all.map((line) => wire(line)), ...restLine],
+    quality: quality(of, total),
+    restLines: BigInt(rest.length),
+    steps: made.map(({ coveredNs, hosts, weight, lostWeight }) => ({
+      coveredNs,
+      hosts,
+      weight: whole(weight),
+      lostWeight: whole(lostWeight),
+    })),
   });
 }
 
@@ -164,13 +276,26 @@ interface Sample {
 
 /** Every stack of what is selected, with its weight. */
 export function samples(of: Asked): Sample[] {
-  if (of.scenario === 'hostile') return hostileStacks().map((stack) => ({ labels: { host: HOSTILE.bidi }, stack, weight: stack.share * 1e9 }));
+  if (of.scenario === 'hostile')
+    return hostileStacks().map((stack) => ({ labels: { host: HOSTILE.bidi }, stack, weight: stack.share * 1e9 }));
   const kept = (stack: Stack) => {
     const has = (pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
     return of.keep.every(has) && !of.drop.some(has);
   };
   const part = lostPart(of, of.from, of.to);
-  const lost: Sample[] = part > 0 && of.ofHosts ? of.hosts.map((host) => ({ labels: { host }, stack: { frames: [[5, '', '[lost]']], share: 1, end: 9 }, weight: part * FLEET.filter((entity) => entity.labels.host === host).reduce((sum, entity) => sum + weightOf(entity, of.from, of.to), 0) })) : [];
+  const lost: Sample[] =
+    part > 0 && of.ofHosts
+      ? of.hosts.map((host) => ({
+          labels: { host },
+          stack: { frames: [[5, '', '[lost]']], share: 1, end: 9 },
+          weight:
+            part *
+            FLEET.filter((entity) => entity.labels.host === host).reduce(
+              (sum, entity) => sum + weightOf(entity, of.from, of.to),
+              0,
+            ),
+        }))
+      : [];
   const taken = of.entities.flatMap((entity) => {
     const middle = Math.min(Math.max(DEPLOYED_MS, of.from), of.to);
     const parts = { before: weightOf(entity, of.from, middle), after: weightOf(entity, middle, of.to) };
@@ -197,15 +322,33 @@ export function* profile(of: Asked, groupBy: readonly string[]): Generator<Profi
     // Whole seconds, so that a link means the same in any test.
     const startMs = Math.floor(of.from / 1000) * 1000 + 250;
     yield create(ProfileResponseSchema, { quality: quality(of, 1e9) });
-    for (const chunk of timed({ startMs, durationMs: million ? 60_000 : 30_000, samples: million ? 950_000 : 9000, hosts: HOSTS })) yield create(ProfileResponseSchema, { chunk });
+    for (const chunk of timed({
+      startMs,
+      durationMs: million ? 60_000 : 30_000,
+      samples: million ? 950_000 : 9000,
+      hosts: HOSTS,
+    }))
+      yield create(ProfileResponseSchema, { chunk });
     return;
   }
   const all = samples(of);
   const table = new Tables();
-  const rows = all.map((sample) => ({ set: table.labels(sample.labels, groupBy), stack: table.stack(sample.stack), end: sample.stack.end, weight: sample.weight }));
+  const rows = all.map((sample) => ({
+    set: table.labels(sample.labels, groupBy),
+    stack: table.stack(sample.stack),
+    end: sample.stack.end,
+    weight: sample.weight,
+  }));
   const total = rows.reduce((sum, row) => sum + row.weight, 0);
-  yield create(ProfileResponseSchema, { quality: quality(of, total, { prunedWeight: BigInt(Math.round(total * 0.004)) }) });
-  yield create(ProfileResponseSchema, { chunk: { info: { unit: 'nanoseconds', event: 'cpu-clock', period: BigInt(Math.round(PERIOD_NS)) }, ...table.wire() } });
+  yield create(ProfileResponseSchema, {
+    quality: quality(of, total, { prunedWeight: BigInt(Math.round(total * 0.004)) }),
+  });
+  yield create(ProfileResponseSchema, {
+    chunk: {
+      info: { unit: 'nanoseconds', event: 'cpu-clock', period: BigInt(Math.round(PERIOD_NS)) },
+      ...table.wire(),
+    },
+  });
   yield create(ProfileResponseSchema, {
     chunk: {
       sampleLabelSets: rows.map((row) => row.set),
@@ -224,7 +367,14 @@ export function* profile(of: Asked, groupBy: readonly string[]): Generator<Profi
 export class Tables {
   private readonly strings = new Map<string, number>([['', 0]]);
   private readonly frames = new Map<string, number>();
-  private readonly frameRows: { kind: number; unnamed: number; function: number; module: number; file: number; line: number }[] = [];
+  private readonly frameRows: {
+    kind: number;
+    unnamed: number;
+    function: number;
+    module: number;
+    file: number;
+    line: number;
+  }[] = [];
   private readonly nodes = new Map<string, number>();
   private readonly parents: number[] = [];
   private readonly stackFrames: number[] = [];
@@ -237,7 +387,9 @@ export class Tables {
   }
 
   labels(labels: Record<string, string>, groupBy: readonly string[]): number {
-    const pairs = groupBy.filter((label) => labels[label]).flatMap((label) => [this.string(label), this.string(labels[label])]);
+    const pairs = groupBy
+      .filter((label) => labels[label])
+      .flatMap((label) => [this.string(label), this.string(labels[label])]);
     const key = JSON.stringify(pairs);
     const id = this.sets.get(key) ?? this.sets.size;
     this.sets.set(key, id);
@@ -253,7 +405,14 @@ export class Tables {
         frame = this.frameRows.length;
         this.frames.set(key, frame);
         const source = kind === 0 && module.endsWith('api-server');
-        this.frameRows.push({ kind, unnamed: fn === '[unknown]' ? 1 : 0, function: this.string(fn), module: this.string(module), file: source ? this.string(`src/${fn.split('::')[1] ?? 'lib'}.rs`) : 0, line: source ? 1 + (fn.length * 37) % 900 : 0 });
+        this.frameRows.push({
+          kind,
+          unnamed: fn === '[unknown]' ? 1 : 0,
+          function: this.string(fn),
+          module: this.string(module),
+          file: source ? this.string(`src/${fn.split('::')[1] ?? 'lib'}.rs`) : 0,
+          line: source ? 1 + ((fn.length * 37) % 900) : 0,
+        });
       }
       const place = `${node} ${frame}`;
       const known = this.nodes.get(place);
@@ -287,7 +446,17 @@ function* hugeProfile(of: Asked): Generator<ProfileResponse> {
     const slice = made.weights.slice(at, at + step);
     yield create(ProfileResponseSchema, {
       chunk: {
-        ...(at === 0 ? { info: { unit: 'nanoseconds' }, strings: ['', '/usr/bin/huge', ...made.functions], frames: made.functions.map((_, fn) => ({ kind: fn % 9 === 0 ? 1 : fn % 7 === 0 ? 4 : 0, function: fn + 2, module: 1 })) } : {}),
+        ...(at === 0
+          ? {
+              info: { unit: 'nanoseconds' },
+              strings: ['', '/usr/bin/huge', ...made.functions],
+              frames: made.functions.map((_, fn) => ({
+                kind: fn % 9 === 0 ? 1 : fn % 7 === 0 ? 4 : 0,
+                function: fn + 2,
+                module: 1,
+              })),
+            }
+          : {}),
         stackParents: made.parents.slice(at, at + step),
         stackFrames: made.frames.slice(at, at + step),
         sampleLabelSets: slice.map(() => 0),
@@ -315,7 +484,13 @@ function functionSums(all: readonly Sample[], by: 'function' | 'module'): Map<st
     const seen = new Set<string>();
     stack.frames.forEach(([kind, module, fn], at) => {
       const key = by === 'function' ? `${module}\0${fn}` : module;
-      const row = rows.get(key) ?? { name: by === 'function' ? fn : module, module: by === 'function' ? module : '', kind: by === 'function' ? kind : 255, own: 0, total: 0 };
+      const row = rows.get(key) ?? {
+        name: by === 'function' ? fn : module,
+        module: by === 'function' ? module : '',
+        kind: by === 'function' ? kind : 255,
+        own: 0,
+        total: 0,
+      };
       rows.set(key, row);
       if (at === stack.frames.length - 1) row.own += weight;
       if (!seen.has(key)) row.total += weight;
@@ -337,8 +512,23 @@ export function top(of: Asked, by: string, byTotal: boolean, limit: number) {
     rows = [...sums].map(([name, weight]) => ({ name, module: '', kind: 255, own: weight, total: weight }));
   }
   rows.sort((left, right) => (byTotal ? right.total - left.total : right.own - left.own));
-  const wire = rows.slice(0, limit || 50).map((row) => ({ name: row.name, module: row.module, kind: row.kind, selfCount: counted(row.own), selfWeight: BigInt(Math.round(row.own)), totalCount: counted(row.total), totalWeight: BigInt(Math.round(row.total)) }));
-  return create(TopResponseSchema, { rows: wire, rowsLeftOut: BigInt(rows.length - wire.length), quality: quality(of, all.reduce((sum, one) => sum + one.weight, 0)) });
+  const wire = rows.slice(0, limit || 50).map((row) => ({
+    name: row.name,
+    module: row.module,
+    kind: row.kind,
+    selfCount: counted(row.own),
+    selfWeight: BigInt(Math.round(row.own)),
+    totalCount: counted(row.total),
+    totalWeight: BigInt(Math.round(row.total)),
+  }));
+  return create(TopResponseSchema, {
+    rows: wire,
+    rowsLeftOut: BigInt(rows.length - wire.length),
+    quality: quality(
+      of,
+      all.reduce((sum, one) => sum + one.weight, 0),
+    ),
+  });
 }
 
 /** Parts of a range whose spread errors are of. */
@@ -365,7 +555,13 @@ export function diff(before: Asked, after: Asked, limit: number) {
       const squares = parts.reduce((sum, part) => sum + (own(part) - share * part.total) ** 2, 0);
       return parts.length < 2 ? 0 : ((parts.length / (parts.length - 1)) * squares) / whole ** 2;
     };
-    return { rows: functionSums(all, 'function'), total: totalOf(all) || 1, parts: parts.length, spread, sampled: { count: counted(totalOf(all)), weight: BigInt(Math.round(totalOf(all))), parts: parts.length } };
+    return {
+      rows: functionSums(all, 'function'),
+      total: totalOf(all) || 1,
+      parts: parts.length,
+      spread,
+      sampled: { count: counted(totalOf(all)), weight: BigInt(Math.round(totalOf(all))), parts: parts.length },
+    };
   };
   const [was, is] = [side(before), side(after)];
   const rows = [...new Set([...was.rows.keys(), ...is.rows.keys()])].map((key) => {
@@ -381,15 +577,40 @@ export function diff(before: Asked, after: Asked, limit: number) {
     const error = Math.sqrt(Math.max(sampling, was.spread(key) + is.spread(key)));
     const whole = (value: number | undefined) => BigInt(Math.round(value ?? 0));
     // About what is left of Student's t and the false discovery rate.
-    return { name: name?.name, module: name?.module, kind: name?.kind, beforeSelfWeight: whole(one?.own), afterSelfWeight: whole(two?.own), beforeTotalWeight: whole(one?.total), afterTotalWeight: whole(two?.total), shareChange: change, shareError: error, significant: Math.abs(change) > 3 * error, appeared: !one, vanished: !two };
+    return {
+      name: name?.name,
+      module: name?.module,
+      kind: name?.kind,
+      beforeSelfWeight: whole(one?.own),
+      afterSelfWeight: whole(two?.own),
+      beforeTotalWeight: whole(one?.total),
+      afterTotalWeight: whole(two?.total),
+      shareChange: change,
+      shareError: error,
+      significant: Math.abs(change) > 3 * error,
+      appeared: !one,
+      vanished: !two,
+    };
   });
   rows.sort((left, right) => Math.abs(right.shareChange) - Math.abs(left.shareChange));
   const all = (of: Asked) => samples(of).reduce((sum, one) => sum + one.weight, 0);
-  return create(DiffResponseSchema, { rows: rows.slice(0, limit || 100), rowsLeftOut: BigInt(Math.max(0, rows.length - (limit || 100))), before: quality(before, all(before)), after: quality(after, all(after)), beforeSampled: was.sampled, afterSampled: is.sampled });
+  return create(DiffResponseSchema, {
+    rows: rows.slice(0, limit || 100),
+    rowsLeftOut: BigInt(Math.max(0, rows.length - (limit || 100))),
+    before: quality(before, all(before)),
+    after: quality(after, all(after)),
+    beforeSampled: was.sampled,
+    afterSampled: is.sampled,
+  });
 }
 
 /** Why a host is blind, as its agent says it. */
-const BLIND = { id: 'records_lost', message: '99.8 % of the samples of the last minute were lost: the ring buffers are full and nobody reads them', remedy: 'agent-ctl doctor', severity: 3 } as const;
+const BLIND = {
+  id: 'records_lost',
+  message: '99.8 % of the samples of the last minute were lost: the ring buffers are full and nobody reads them',
+  remedy: 'agent-ctl doctor',
+  severity: 3,
+} as const;
 
 export function hosts(from: number, to: number, hostile: boolean, blind: ReadonlyMap<string, number>) {
   const of: Asked = { ...asked(undefined), from, to };
@@ -404,9 +625,20 @@ export function hosts(from: number, to: number, hostile: boolean, blind: Readonl
       hostId: `id-${name}`,
       bootId: '5f2d9c7be8a14f0c9d3b',
       facts: {
-        hostname: name, kernel: at % 4 ? '6.8.0-45-generic' : '5.15.0-124-generic', arch: 'x86_64', cpusOnline: name.startsWith('batch') ? 16 : 8, memoryBytes: 32n << 30n, agentVersion: at % 5 ? '0.4.1' : '0.4.0',
+        hostname: name,
+        kernel: at % 4 ? '6.8.0-45-generic' : '5.15.0-124-generic',
+        arch: 'x86_64',
+        cpusOnline: name.startsWith('batch') ? 16 : 8,
+        memoryBytes: 32n << 30n,
+        agentVersion: at % 5 ? '0.4.1' : '0.4.0',
         labels: { region: name.startsWith('batch') ? 'eu-west' : 'eu-central' },
-        spool: { windows: away ? 400n : name === GAP_HOST ? 24n : 0n, bytes: away ? 31_000_000n : name === GAP_HOST ? 1_900_000n : 0n, bytesMax: 1n << 28n, oldestUnixNs: name === GAP_HOST ? ns(to - 240_000) : 0n, droppedWindows: name === GAP_HOST ? 9n : 0n },
+        spool: {
+          windows: away ? 400n : name === GAP_HOST ? 24n : 0n,
+          bytes: away ? 31_000_000n : name === GAP_HOST ? 1_900_000n : 0n,
+          bytesMax: 1n << 28n,
+          oldestUnixNs: name === GAP_HOST ? ns(to - 240_000) : 0n,
+          droppedWindows: name === GAP_HOST ? 9n : 0n,
+        },
       },
       firstSeenUnixNs: ns(from - 30 * DAY_MS),
       lastSeenUnixNs: ns(away ? Date.now() - 5.3 * DAY_MS : Date.now() - 4000),
@@ -414,33 +646,78 @@ export function hosts(from: number, to: number, hostile: boolean, blind: Readonl
       clockAheadNs: name === 'cache-1' ? 73_000_000_000n : BigInt(Math.round(noise(name) * 8e6 - 4e6)),
       windows: BigInt(Math.round((to - from) / WINDOW_MS)),
       weight: BigInt(Math.round(weight)),
-      coverage: { expectedNs: BigInt(Math.round(weight * (low ? 1.12 : 1.004))), takenNs: BigInt(Math.round(weight * (blind.has(name) ? 0.002 : 1))) },
+      coverage: {
+        expectedNs: BigInt(Math.round(weight * (low ? 1.12 : 1.004))),
+        takenNs: BigInt(Math.round(weight * (blind.has(name) ? 0.002 : 1))),
+      },
       lostWeight: BigInt(Math.round(weight * (blind.has(name) ? 0.998 : 0.006))),
       blind: blind.has(name),
       degradations: [
         ...(blind.has(name) ? [{ ...BLIND, sinceUnixNs: ns(blind.get(name) ?? 0) }] : []),
-        ...(name === 'cache-1' ? [{ id: 'clock', message: 'the clock is 1 min 13 s ahead: windows are stored by the time of the host', severity: 2 }] : []),
+        ...(name === 'cache-1'
+          ? [
+              {
+                id: 'clock',
+                message: 'the clock is 1 min 13 s ahead: windows are stored by the time of the host',
+                severity: 2,
+              },
+            ]
+          : []),
       ],
       gapNs: ns(missing),
-      warnings: blind.has(name) ? [BLIND.message] : name === 'cache-1' ? ['the clock is 1 min 13 s ahead: windows are stored by the time of the host'] : away ? ['nothing heard for 5 days'] : [],
+      warnings: blind.has(name)
+        ? [BLIND.message]
+        : name === 'cache-1'
+          ? ['the clock is 1 min 13 s ahead: windows are stored by the time of the host']
+          : away
+            ? ['nothing heard for 5 days']
+            : [],
     };
   });
   return create(HostsResponseSchema, { hosts: list, quality: quality(of, 0) });
 }
 
 export function cgroups(of: Asked) {
-  const rows = new Map<string, { path: string; slice: string; unit: string; container: string; runtime: string; podUid: string; own: number; total: number }>();
+  const rows = new Map<
+    string,
+    {
+      path: string;
+      slice: string;
+      unit: string;
+      container: string;
+      runtime: string;
+      podUid: string;
+      own: number;
+      total: number;
+    }
+  >();
   const row = (path: string) => {
-    const found = rows.get(path) ?? { path, slice: '', unit: '', container: '', runtime: '', podUid: '', own: 0, total: 0 };
+    const found = rows.get(path) ?? {
+      path,
+      slice: '',
+      unit: '',
+      container: '',
+      runtime: '',
+      podUid: '',
+      own: 0,
+      total: 0,
+    };
     rows.set(path, found);
     return found;
   };
   row('/');
-  if (of.scenario === 'hostile') for (const name of Object.values(HOSTILE)) row(`/evil.slice/${name.replaceAll('/', '_')}`).own += 1e9;
+  if (of.scenario === 'hostile')
+    for (const name of Object.values(HOSTILE)) row(`/evil.slice/${name.replaceAll('/', '_')}`).own += 1e9;
   for (const entity of of.scenario === 'hostile' ? [] : of.entities) {
     const { labels } = entity;
     const mine = row(labels.cgroup);
-    Object.assign(mine, { slice: labels.slice ?? '', unit: labels.unit ?? '', container: labels.container ?? '', runtime: labels.runtime ?? '', podUid: labels.pod_uid ?? '' });
+    Object.assign(mine, {
+      slice: labels.slice ?? '',
+      unit: labels.unit ?? '',
+      container: labels.container ?? '',
+      runtime: labels.runtime ?? '',
+      podUid: labels.pod_uid ?? '',
+    });
     // About half of all stacks have what filters ask for.
     mine.own += weightOf(entity, of.from, of.to) * (of.keep.length + of.drop.length > 0 ? 0.5 : 1);
   }
@@ -451,22 +728,51 @@ export function cgroups(of: Asked) {
     for (let at = 1; at <= parts.length; at++) row(`/${parts.slice(0, at).join('/')}`).total += own;
   }
   // Samples whose cgroup was gone, or never known: no path stands above them.
-  if (of.scenario === 'lossy') for (const path of ['[unknown cgroup 139]', '']) Object.assign(row(path), { own: 4e9, total: 4e9 });
+  if (of.scenario === 'lossy')
+    for (const path of ['[unknown cgroup 139]', '']) Object.assign(row(path), { own: 4e9, total: 4e9 });
   const whole = (value: number) => BigInt(Math.round(value));
   const list = [...rows.values()]
     .sort((left, right) => (left.path < right.path ? -1 : 1))
-    .map((one) => ({ ...one, own: undefined, total: undefined, selfWeight: whole(one.own), selfCount: counted(one.own), totalWeight: whole(one.total), totalCount: counted(one.total), totalLostWeight: whole(one.path === '' ? one.total : one.total * 0.006), totalLostCount: counted(one.total * 0.006), expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)) }));
+    .map((one) => ({
+      ...one,
+      own: undefined,
+      total: undefined,
+      selfWeight: whole(one.own),
+      selfCount: counted(one.own),
+      totalWeight: whole(one.total),
+      totalCount: counted(one.total),
+      totalLostWeight: whole(one.path === '' ? one.total : one.total * 0.006),
+      totalLostCount: counted(one.total * 0.006),
+      expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)),
+    }));
   return create(CgroupsResponseSchema, { cgroups: list, quality: quality(of, row('/').total) });
 }
 
 export function status(startedMs: number, skewMs: number, blind: ReadonlyMap<string, number>) {
   const now = Date.now();
   return create(StatusResponseSchema, {
-    version: '0.4.1', store: 'embedded', storeVersion: 'SQLite 3.51', startedUnixNs: ns(startedMs), nowUnixNs: ns(now + skewMs),
-    kept: { startUnixNs: ns(now - 40 * DAY_MS), endUnixNs: ns(now) }, storeBytes: 7_340_000_000n, storeBytesMax: 21_474_836_480n, streams: BigInt(HOSTS.length),
-    blindHosts: [...blind].slice(0, 20).map(([host, since]) => ({ hostId: `id-${host}`, hostname: host, why: { ...BLIND, sinceUnixNs: ns(since) } })),
-    hostsBlind: BigInt(blind.size), hostsWarned: BigInt(blind.size + 2),
-    degradations: [{ id: 'partition_damaged', message: 'the partition 2026-11-02T06 was damaged and set aside; six hours do not answer', remedy: 'rm -r /var/lib/fleetprof/damaged/2026-11-02T06', severity: 2 }],
+    version: '0.4.1',
+    store: 'embedded',
+    storeVersion: 'SQLite 3.51',
+    startedUnixNs: ns(startedMs),
+    nowUnixNs: ns(now + skewMs),
+    kept: { startUnixNs: ns(now - 40 * DAY_MS), endUnixNs: ns(now) },
+    storeBytes: 7_340_000_000n,
+    storeBytesMax: 21_474_836_480n,
+    streams: BigInt(HOSTS.length),
+    blindHosts: [...blind]
+      .slice(0, 20)
+      .map(([host, since]) => ({ hostId: `id-${host}`, hostname: host, why: { ...BLIND, sinceUnixNs: ns(since) } })),
+    hostsBlind: BigInt(blind.size),
+    hostsWarned: BigInt(blind.size + 2),
+    degradations: [
+      {
+        id: 'partition_damaged',
+        message: 'the partition 2026-11-02T06 was damaged and set aside; six hours do not answer',
+        remedy: 'rm -r /var/lib/fleetprof/damaged/2026-11-02T06',
+        severity: 2,
+      },
+    ],
     counters: [
       { name: 'fleetprof_collector_windows_total', labels: 'outcome="stored"', value: 1_284_331n },
       { name: 'fleetprof_collector_windows_total', labels: 'outcome="repeated"', value: 211n },

@@ -8,7 +8,17 @@
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';
 import { CaptureProgressSchema } from '../../src/gen/fleetprof/agent/v1/agent_pb';
-import { CaptureService, type FleetCaptureInfo, FleetCaptureInfoSchema, type FleetCaptureRequest, type FleetCaptureResponse, FleetCaptureResponseSchema, type HostProgress, HostProgressSchema, HostState } from '../../src/gen/fleetprof/collector/v1/control_pb';
+import {
+  CaptureService,
+  type FleetCaptureInfo,
+  FleetCaptureInfoSchema,
+  type FleetCaptureRequest,
+  type FleetCaptureResponse,
+  FleetCaptureResponseSchema,
+  type HostProgress,
+  HostProgressSchema,
+  HostState,
+} from '../../src/gen/fleetprof/collector/v1/control_pb';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
 import { parse } from '../../src/query/selector';
 import { FLEET, HOSTILE } from './fleet';
@@ -67,26 +77,56 @@ export function captureService(router: ConnectRouter): FakeCaptures {
 
 const answer = (body: FleetCaptureResponse['body']) => create(FleetCaptureResponseSchema, { body });
 
-async function* fanOut(fake: FakeCaptures, request: FleetCaptureRequest, signal: AbortSignal): AsyncGenerator<FleetCaptureResponse> {
+async function* fanOut(
+  fake: FakeCaptures,
+  request: FleetCaptureRequest,
+  signal: AbortSignal,
+): AsyncGenerator<FleetCaptureResponse> {
   const matchers = parse(request.selector);
   const scenario = matchers.find((one) => one.label === 'scenario')?.value ?? '';
   const error = ERRORS[scenario];
   if (error) throw new ConnectError(error[1], error[0]);
-  const matching = hostsOf(scenario, matchers.filter((one) => one.label === 'host').map((one) => one.value));
+  const matching = hostsOf(
+    scenario,
+    matchers.filter((one) => one.label === 'host').map((one) => one.value),
+  );
   const hosts = matching.slice(0, request.maxHosts || 50);
   const durationMs = Number(request.capture?.durationNs ?? 0n) / 1e6;
   const startMs = Date.now();
-  const info = create(FleetCaptureInfoSchema, { id: BigInt(fake.runs.length + 1), request, peer: '127.0.0.1:52100', startedUnixNs: BigInt(startMs) * 1_000_000n, running: true, asked: hosts.length });
+  const info = create(FleetCaptureInfoSchema, {
+    id: BigInt(fake.runs.length + 1),
+    request,
+    peer: '127.0.0.1:52100',
+    startedUnixNs: BigInt(startMs) * 1_000_000n,
+    running: true,
+    asked: hosts.length,
+  });
   const run: Run = { info, cancelled: false };
   fake.runs.unshift(run);
   try {
     const absent = scenario === 'left-out' ? 2 : 0;
-    yield answer({ case: 'plan', value: { $typeName: 'fleetprof.collector.v1.FleetPlan', id: info.id, hosts: hosts.map((one) => ({ ...one, state: HostState.WAITING })), selected: matching.length + absent, leftOut: matching.length - hosts.length, absent, absentHosts: ['old-1', HOSTILE.script].slice(0, absent) } as never });
+    yield answer({
+      case: 'plan',
+      value: {
+        $typeName: 'fleetprof.collector.v1.FleetPlan',
+        id: info.id,
+        hosts: hosts.map((one) => ({ ...one, state: HostState.WAITING })),
+        selected: matching.length + absent,
+        leftOut: matching.length - hosts.length,
+        absent,
+        absentHosts: ['old-1', HOSTILE.script].slice(0, absent),
+      } as never,
+    });
     if (absent > 0) info.notices.push(`${absent} hosts match and do not attend: old-1, ${HOSTILE.script}`);
-    if (matching.length > hosts.length) info.notices.push(`${matching.length - hosts.length} hosts match beyond the limit of ${hosts.length}`);
+    if (matching.length > hosts.length)
+      info.notices.push(`${matching.length - hosts.length} hosts match beyond the limit of ${hosts.length}`);
     yield* running(run, hosts, scenario, durationMs, signal);
     const elapsedMs = run.cancelled ? Math.min(durationMs, Date.now() - startMs) : durationMs;
-    yield* finished(run, hosts, scenario, { startMs, elapsedMs, beforeMs: Number(request.capture?.beforeNs ?? 0n) / 1e6 });
+    yield* finished(run, hosts, scenario, {
+      startMs,
+      elapsedMs,
+      beforeMs: Number(request.capture?.beforeNs ?? 0n) / 1e6,
+    });
   } finally {
     info.running = false;
     info.elapsedNs = BigInt(Date.now() - startMs) * 1_000_000n;
@@ -95,25 +135,44 @@ async function* fanOut(fake: FakeCaptures, request: FleetCaptureRequest, signal:
 }
 
 function hostsOf(scenario: string, named: readonly string[]): HostProgress[] {
-  const names = scenario === 'many' ? Array.from({ length: 1200 }, (_, at) => `edge-${at}`) : scenario === 'hostile' ? Object.values(HOSTILE) : [...new Set(FLEET.map((one) => one.labels.host))].filter((host) => !named.length || named.includes(host));
+  const names =
+    scenario === 'many'
+      ? Array.from({ length: 1200 }, (_, at) => `edge-${at}`)
+      : scenario === 'hostile'
+        ? Object.values(HOSTILE)
+        : [...new Set(FLEET.map((one) => one.labels.host))].filter((host) => !named.length || named.includes(host));
   return names.map((hostname, at) => create(HostProgressSchema, { hostId: `id-${at}`, hostname }));
 }
 
 /** State a host ends in. */
 function endOf(scenario: string, at: number): [HostState, string, string[]] {
-  if (scenario === 'none-answers') return [HostState.FAILED, 'failed to open perf event: the kernel has no event `cycles` here', []];
+  if (scenario === 'none-answers')
+    return [HostState.FAILED, 'failed to open perf event: the kernel has no event `cycles` here', []];
   if (scenario === 'hostile') return [HostState.DONE, Object.values(HOSTILE)[at], Object.values(HOSTILE)];
   if (scenario !== 'partial') return [HostState.DONE, '', []];
-  if (at === 1) return [HostState.FAILED, 'failed to open perf event on CPU `3`: no hardware counters in this virtual machine', []];
+  if (at === 1)
+    return [HostState.FAILED, 'failed to open perf event on CPU `3`: no hardware counters in this virtual machine', []];
   if (at === 2) return [HostState.LOST, 'did not answer within 15 s after the end', []];
-  if (at === 3) return [HostState.PARTIAL, 'the target ended', ['the kernel throttled sampling 12 times: the rate was lower for 0.4 s']];
+  if (at === 3)
+    return [
+      HostState.PARTIAL,
+      'the target ended',
+      ['the kernel throttled sampling 12 times: the rate was lower for 0.4 s'],
+    ];
   return [HostState.DONE, '', []];
 }
 
-async function* running(run: Run, hosts: readonly HostProgress[], scenario: string, durationMs: number, signal: AbortSignal): AsyncGenerator<FleetCaptureResponse> {
+async function* running(
+  run: Run,
+  hosts: readonly HostProgress[],
+  scenario: string,
+  durationMs: number,
+  signal: AbortSignal,
+): AsyncGenerator<FleetCaptureResponse> {
   const begun = Date.now();
   for (let elapsed = 0; elapsed < durationMs && !run.cancelled; elapsed = Date.now() - begun) {
-    if (scenario === 'gone' && elapsed > durationMs / 2) throw new ConnectError('the collector is shutting down', Code.Unavailable);
+    if (scenario === 'gone' && elapsed > durationMs / 2)
+      throw new ConnectError('the collector is shutting down', Code.Unavailable);
     for (const [at, host] of hosts.entries()) {
       const [end] = endOf(scenario, at);
       // Some have failed before the others are done.
@@ -121,18 +180,38 @@ async function* running(run: Run, hosts: readonly HostProgress[], scenario: stri
       if (state === end) Object.assign(host, { message: endOf(scenario, at)[1] });
       Object.assign(host, { state });
       const samples = Math.round(elapsed * (1 + (at % 5)));
-      yield answer({ case: 'host', value: create(HostProgressSchema, { ...host, progress: create(CaptureProgressSchema, { elapsedNs: BigInt(elapsed) * 1_000_000n, samples: BigInt(samples), samplesAll: BigInt(samples * 3), lostSamples: at % 4 === 0 ? BigInt(Math.round(samples / 90)) : 0n }) }) });
+      yield answer({
+        case: 'host',
+        value: create(HostProgressSchema, {
+          ...host,
+          progress: create(CaptureProgressSchema, {
+            elapsedNs: BigInt(elapsed) * 1_000_000n,
+            samples: BigInt(samples),
+            samplesAll: BigInt(samples * 3),
+            lostSamples: at % 4 === 0 ? BigInt(Math.round(samples / 90)) : 0n,
+          }),
+        }),
+      });
     }
     await new Promise((resolve) => setTimeout(resolve, STEP_MS));
     if (signal.aborted) return;
   }
 }
 
-async function* finished(run: Run, hosts: readonly HostProgress[], scenario: string, time: { startMs: number; elapsedMs: number; beforeMs: number }): AsyncGenerator<FleetCaptureResponse> {
+async function* finished(
+  run: Run,
+  hosts: readonly HostProgress[],
+  scenario: string,
+  time: { startMs: number; elapsedMs: number; beforeMs: number },
+): AsyncGenerator<FleetCaptureResponse> {
   const { info } = run;
   for (const [at, host] of hosts.entries()) {
     const [state, message, notices] = endOf(scenario, at);
-    Object.assign(host, { state: run.cancelled && state === HostState.DONE ? HostState.PARTIAL : state, message, notices });
+    Object.assign(host, {
+      state: run.cancelled && state === HostState.DONE ? HostState.PARTIAL : state,
+      message,
+      notices,
+    });
     info.answered += host.state === HostState.DONE || host.state === HostState.PARTIAL ? 1 : 0;
     info.failed += host.state === HostState.FAILED ? 1 : 0;
     info.lost += host.state === HostState.LOST ? 1 : 0;
@@ -141,14 +220,36 @@ async function* finished(run: Run, hosts: readonly HostProgress[], scenario: str
   const names = hosts.map((one) => one.hostname);
   const of = { hosts: names, hostile: scenario === 'hostile', event: info.request?.capture?.event };
   if (time.beforeMs > 0) {
-    for (const chunk of timed({ ...of, startMs: time.startMs - time.beforeMs, durationMs: time.beforeMs, samples: 4000, event: 'cpu-clock', lost: scenario === 'past-lost' })) yield answer({ case: 'past', value: create(ProfileChunkSchema, chunk) });
+    for (const chunk of timed({
+      ...of,
+      startMs: time.startMs - time.beforeMs,
+      durationMs: time.beforeMs,
+      samples: 4000,
+      event: 'cpu-clock',
+      lost: scenario === 'past-lost',
+    }))
+      yield answer({ case: 'past', value: create(ProfileChunkSchema, chunk) });
   }
   if (info.answered > 0) {
-    for (const chunk of timed({ ...of, startMs: time.startMs, durationMs: Math.max(1, time.elapsedMs), samples: 6000, dropped: 3, waits: scenario === 'waits' })) {
+    for (const chunk of timed({
+      ...of,
+      startMs: time.startMs,
+      durationMs: Math.max(1, time.elapsedMs),
+      samples: 6000,
+      dropped: 3,
+      waits: scenario === 'waits',
+    })) {
       const made = create(ProfileChunkSchema, chunk);
       if (scenario === 'broken-end' && made.last) return;
       if (scenario === 'broken-ids' && made.momentStacks.length) made.momentStacks[0] = 4_000_000_000;
-      if (scenario === 'no-times') Object.assign(made, { momentDeltasNs: [], momentLabelSets: [], momentStacks: [], momentEnds: [], momentWeights: [] });
+      if (scenario === 'no-times')
+        Object.assign(made, {
+          momentDeltasNs: [],
+          momentLabelSets: [],
+          momentStacks: [],
+          momentEnds: [],
+          momentWeights: [],
+        });
       if (scenario === 'no-times' && made.info) made.info.times = undefined;
       yield answer({ case: 'chunk', value: made });
     }

@@ -42,7 +42,14 @@ export const HOSTILE = {
   quote: `it's "quoted" \\ and {braced}, =~ !`,
 } as const;
 
-export const HOSTS: readonly string[] = [...[1, 2, 3, 4, 5, 6].map((n) => `web-${n}`), 'db-1', 'db-2', 'batch-1', 'batch-2', 'cache-1'];
+export const HOSTS: readonly string[] = [
+  ...[1, 2, 3, 4, 5, 6].map((n) => `web-${n}`),
+  'db-1',
+  'db-2',
+  'batch-1',
+  'batch-2',
+  'cache-1',
+];
 
 /** The host that was away for a while. */
 export const GAP_HOST = 'web-3';
@@ -52,14 +59,30 @@ function entity(host: string, cores: number, app: string, more: Record<string, s
 }
 
 function service(host: string, unit: string, comm: string, app: string, cores: number): Entity {
-  return entity(host, cores, app, { cgroup: `/system.slice/${unit}`, slice: 'system.slice', unit, comm, thread: comm, context: 'task' });
+  return entity(host, cores, app, {
+    cgroup: `/system.slice/${unit}`,
+    slice: 'system.slice',
+    unit,
+    comm,
+    thread: comm,
+    context: 'task',
+  });
 }
 
 function container(host: string, name: string, comm: string, app: string, cores: number): Entity {
   const id = [...Array(64)].map((_, at) => Math.floor(noise(`${host}${name}${at}`) * 16).toString(16)).join('');
   const pod = `${id.slice(0, 8)}-${id.slice(8, 12)}-4${id.slice(13, 16)}-a${id.slice(17, 20)}-${id.slice(20, 32)}`;
   const slice = `kubepods-burstable-pod${pod.replaceAll('-', '_')}.slice`;
-  return entity(host, cores, app, { cgroup: `/kubepods.slice/kubepods-burstable.slice/${slice}/cri-containerd-${id}.scope`, slice, container: id, runtime: 'containerd', pod_uid: pod, comm, thread: comm, context: 'task' });
+  return entity(host, cores, app, {
+    cgroup: `/kubepods.slice/kubepods-burstable.slice/${slice}/cri-containerd-${id}.scope`,
+    slice,
+    container: id,
+    runtime: 'containerd',
+    pod_uid: pod,
+    comm,
+    thread: comm,
+    context: 'task',
+  });
 }
 
 function fleet(): Entity[] {
@@ -78,7 +101,14 @@ function fleet(): Entity[] {
     } else all.push(service(host, 'redis.service', 'redis-server', 'redis', 0.8 * shade));
     all.push(service(host, 'fleetprofd.service', 'fp-sampler', 'rust', 0.01));
     all.push(service(host, 'sshd.service', 'sshd', 'nginx', 0.008 * shade));
-    all.push(entity(host, 0.12 * shade, 'kernel', { cgroup: '/', comm: 'ksoftirqd/0', thread: 'ksoftirqd/0', context: 'softirq' }));
+    all.push(
+      entity(host, 0.12 * shade, 'kernel', {
+        cgroup: '/',
+        comm: 'ksoftirqd/0',
+        thread: 'ksoftirqd/0',
+        context: 'softirq',
+      }),
+    );
   }
   return all;
 }
@@ -97,7 +127,10 @@ export function coresAt(one: Entity, ms: number): number {
   const wave = Math.sin(ms / 240_000 + 6 * noise(key));
   const burst = one.app === 'java' && Math.floor(ms / 300_000) % 3 === 0 ? 1.1 : 0;
   const grown = one.app === 'rust' && ms >= DEPLOYED_MS ? 0.35 : 0;
-  return Math.max(0, one.cores * (1 + 0.15 * day + 0.12 * wave + 0.25 * (noise(`${key}${window}`) - 0.5) + burst + grown));
+  return Math.max(
+    0,
+    one.cores * (1 + 0.15 * day + 0.12 * wave + 0.25 * (noise(`${key}${window}`) - 0.5) + burst + grown),
+  );
 }
 
 /** Times without data of the host that was away. */
@@ -106,7 +139,9 @@ export function gaps(fromMs: number, toMs: number): { from: number; to: number; 
     { from: DEPLOYED_MS + 5 * 60_000, to: DEPLOYED_MS + 9 * 60_000, cause: 'absent' },
     { from: DEPLOYED_MS - 15 * 60_000, to: DEPLOYED_MS - 13.5 * 60_000, cause: 'disk_full' },
   ];
-  return known.map((gap) => ({ ...gap, from: Math.max(gap.from, fromMs), to: Math.min(gap.to, toMs) })).filter((gap) => gap.to > gap.from);
+  return known
+    .map((gap) => ({ ...gap, from: Math.max(gap.from, fromMs), to: Math.min(gap.to, toMs) }))
+    .filter((gap) => gap.to > gap.from);
 }
 
 /** When every sample was lost, in the scenario `lossy`. */

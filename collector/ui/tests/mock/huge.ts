@@ -24,7 +24,12 @@ export function huge(nodes = HUGE_NODES): HugeProfile {
   while (parents.length < nodes) {
     const made = parents.length;
     // Often on top of what is new (depth), sometimes anywhere (breadth).
-    const parent = made === 0 ? 0 : next() < 0.55 ? made - Math.floor(next() ** 3 * Math.min(made, 50)) : 1 + Math.floor(next() ** 2 * made);
+    const parent =
+      made === 0
+        ? 0
+        : next() < 0.55
+          ? made - Math.floor(next() ** 3 * Math.min(made, 50))
+          : 1 + Math.floor(next() ** 2 * made);
     const frame = Math.floor(next() ** 2 * functions.length);
     const key = parent * 8192 + frame;
     if (taken.has(key) || depth[parent] > 120) continue;

@@ -14,9 +14,16 @@ import * as answers from './answers';
 import { type FakeCaptures, captureService } from './captures';
 
 /** As the collector sends it. */
-export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+export const CSP =
+  "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-const TYPES: Record<string, string> = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml', '.txt': 'text/plain; charset=utf-8' };
+const TYPES: Record<string, string> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript; charset=utf-8',
+  '.css': 'text/css; charset=utf-8',
+  '.svg': 'image/svg+xml',
+  '.txt': 'text/plain; charset=utf-8',
+};
 
 /** How long a slow answer takes. Unit: milliseconds. */
 export const SLOW_MS = 1200;
@@ -47,7 +54,15 @@ const ERRORS: Record<string, [Code, string, Record<string, string>?]> = {
 /** Starts on a free port of the loopback, or on the one that is given. */
 export async function startMock(dist: string, port = 0): Promise<Mock> {
   const started = Date.now();
-  const mock: Mock = { url: '', calls: new Map(), cancelled: new Map(), blind: new Map(), skewMs: 0, captures: { requests: [], left: 0, unknown: false, runs: [] }, close: async () => undefined };
+  const mock: Mock = {
+    url: '',
+    calls: new Map(),
+    cancelled: new Map(),
+    blind: new Map(),
+    skewMs: 0,
+    captures: { requests: [], left: 0, unknown: false, runs: [] },
+    close: async () => undefined,
+  };
   const routes = (router: ConnectRouter) => {
     service(router, mock, started);
     mock.captures = captureService(router);
@@ -109,7 +124,12 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
       yield* answers.profile(await begin('profile', request.selection, context.signal), request.groupBy);
     },
     async top(request, context) {
-      return answers.top(await begin('top', request.selection, context.signal), request.by, request.sortByTotal, request.limit);
+      return answers.top(
+        await begin('top', request.selection, context.signal),
+        request.by,
+        request.sortByTotal,
+        request.limit,
+      );
     },
     async diff(request, context) {
       const before = await begin('diff', request.before, context.signal);
@@ -118,7 +138,12 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
     async hosts(request, context) {
       const of = await begin('hosts', undefined, context.signal);
       const at = (value: bigint | undefined, otherwise: number) => (value ? Number(value / 1_000_000n) : otherwise);
-      return answers.hosts(at(request.range?.startUnixNs, of.from), at(request.range?.endUnixNs, of.to), false, mock.blind);
+      return answers.hosts(
+        at(request.range?.startUnixNs, of.from),
+        at(request.range?.endUnixNs, of.to),
+        false,
+        mock.blind,
+      );
     },
     async cgroups(request, context) {
       return answers.cgroups(await begin('cgroups', request.selection, context.signal));

@@ -36,9 +36,35 @@ const mark = (fn: string) => [5, '', fn] as const;
 
 /** Waits of a database: where it waits, then who ended it and what that ran. */
 const WAITS: readonly Stack[] = [
-  { frames: [frame('main'), frame('WaitEventSetWait'), K('schedule'), mark('[woken by a hard interrupt]'), K('hrtimer_wakeup'), K('sysvec_apic_timer_interrupt')], share: 1, end: 0 },
-  { frames: [frame('main'), frame('LWLockAcquire'), K('schedule'), mark('[woken by postgres]'), K('try_to_wake_up'), frame('LWLockRelease')], share: 1, end: 0 },
-  { frames: [frame('main'), frame('FileRead'), K('io_schedule'), mark('[uninterruptible]'), mark('[waker unseen]')], share: 1, end: 0 },
+  {
+    frames: [
+      frame('main'),
+      frame('WaitEventSetWait'),
+      K('schedule'),
+      mark('[woken by a hard interrupt]'),
+      K('hrtimer_wakeup'),
+      K('sysvec_apic_timer_interrupt'),
+    ],
+    share: 1,
+    end: 0,
+  },
+  {
+    frames: [
+      frame('main'),
+      frame('LWLockAcquire'),
+      K('schedule'),
+      mark('[woken by postgres]'),
+      K('try_to_wake_up'),
+      frame('LWLockRelease'),
+    ],
+    share: 1,
+    end: 0,
+  },
+  {
+    frames: [frame('main'), frame('FileRead'), K('io_schedule'), mark('[uninterruptible]'), mark('[waker unseen]')],
+    share: 1,
+    end: 0,
+  },
 ];
 
 const burst: Stack = { frames: [frame('main'), frame('billing::run'), frame(BURST.fn)], share: 1, end: 0 };
@@ -58,7 +84,11 @@ function once<A>(ask: (argument: A) => number): (argument: A) => number {
 export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChunkSchema>> {
   const next = random(of.samples + of.hosts.length);
   const table = new Tables();
-  const steady = of.waits ? WAITS : of.hostile ? hostileStacks() : [...stacksOf('rust'), ...stacksOf('nginx')].filter((stack) => stack.share > 0.001);
+  const steady = of.waits
+    ? WAITS
+    : of.hostile
+      ? hostileStacks()
+      : [...stacksOf('rust'), ...stacksOf('nginx')].filter((stack) => stack.share > 0.001);
   const list: { at: number; stack: Stack; host: string }[] = [];
   const host = () => of.hosts[Math.floor(next() * of.hosts.length)] ?? '';
   for (let index = 0; index < of.samples; index++) {
@@ -66,10 +96,12 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
   }
   const beats = Math.max(1, Math.round(of.samples / 2000));
   for (let ms = 900 - (of.startMs % 1000); ms < of.durationMs - 30; ms += 1000) {
-    for (let index = 0; ms > 0 && index < beats; index++) list.push({ at: ms + next() * 25, stack: beat, host: host() });
+    for (let index = 0; ms > 0 && index < beats; index++)
+      list.push({ at: ms + next() * 25, stack: beat, host: host() });
   }
   if (of.durationMs > BURST.at + BURST.long) {
-    for (let index = 0; index < of.samples / 20; index++) list.push({ at: BURST.at + next() * BURST.long, stack: burst, host: of.hosts[0] });
+    for (let index = 0; index < of.samples / 20; index++)
+      list.push({ at: BURST.at + next() * BURST.long, stack: burst, host: of.hosts[0] });
   }
   if (of.waits) list.splice(0, list.length, ...list.filter((one) => WAITS.includes(one.stack)));
   list.sort((left, right) => left.at - right.at);
@@ -77,7 +109,12 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
   const setOf = once((host: string) => table.labels({ host }, ['host']));
   const stackOf = once((stack: Stack) => table.stack(stack));
   const gone: Stack = { frames: [mark('[lost]')], share: 1, end: 9 };
-  const rows = list.map((one) => ({ at: Math.round(one.at * 1e6), set: setOf(one.host), stack: stackOf(of.lost ? gone : one.stack), end: of.lost ? gone.end : one.stack.end }));
+  const rows = list.map((one) => ({
+    at: Math.round(one.at * 1e6),
+    set: setOf(one.host),
+    stack: stackOf(of.lost ? gone : one.stack),
+    end: of.lost ? gone.end : one.stack.end,
+  }));
   const sums = new Map<number, { set: number; stack: number; end: number; count: bigint }>();
   for (const { set, stack, end } of rows) {
     const key = (stack * 4096 + set) * 256 + end;
@@ -90,8 +127,14 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
   const weight = 1_003_009n;
   yield {
     info: {
-      unit: 'nanoseconds', event: of.event ?? 'cpu-clock', period: weight, startUnixNs: ns(of.startMs), durationNs: ns(of.durationMs),
-      quality: of.lost ? { lostSamples: BigInt(rows.length) } : { taken: BigInt(rows.length), lostSamples: BigInt(Math.round(rows.length / 300)) },
+      unit: 'nanoseconds',
+      event: of.event ?? 'cpu-clock',
+      period: weight,
+      startUnixNs: ns(of.startMs),
+      durationNs: ns(of.durationMs),
+      quality: of.lost
+        ? { lostSamples: BigInt(rows.length) }
+        : { taken: BigInt(rows.length), lostSamples: BigInt(Math.round(rows.length / 300)) },
       times: { startUnixNs: ns(of.startMs), durationNs: ns(of.durationMs), dropped: BigInt(of.dropped ?? 0) },
     },
     ...table.wire(),

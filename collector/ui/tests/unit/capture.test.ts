@@ -5,7 +5,14 @@ import { escapeFolded, folded, json } from '../../src/capture/files';
 import { DRAFT, type Draft, GROUP_BY, lengthNs, linesDraft, problemsOf, requestOf } from '../../src/capture/form';
 import { HOSTS_HELD_MAX, HOST_NOTICES_MAX, Session, TEXT_LEN_MAX, tallyOf } from '../../src/capture/session';
 import { Captures, HELD_MAX, idOf } from '../../src/capture/store';
-import { FleetCaptureInfoSchema, type FleetCaptureResponse, FleetCaptureResponseSchema, FleetPlanSchema, HostProgressSchema, HostState } from '../../src/gen/fleetprof/collector/v1/control_pb';
+import {
+  FleetCaptureInfoSchema,
+  type FleetCaptureResponse,
+  FleetCaptureResponseSchema,
+  FleetPlanSchema,
+  HostProgressSchema,
+  HostState,
+} from '../../src/gen/fleetprof/collector/v1/control_pb';
 import { type ProfileChunk, ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
 import { Assembler, type Profile } from '../../src/query/profile';
 import { HOSTILE } from '../mock/fleet';
@@ -57,27 +64,86 @@ describe('the form', () => {
   });
 
   test('lengths of time', () => {
-    const lengths: [string, number | undefined][] = [['30s', 30e9], ['1m30s', 90e9], ['1.5ms', 1.5e6], ['10us', 1e4], ['10µs', 1e4], [' 5m ', 300e9], ['5', undefined], ['', undefined], ['s', undefined], ['5s3', undefined], ['1e3s', undefined]];
+    const lengths: [string, number | undefined][] = [
+      ['30s', 30e9],
+      ['1m30s', 90e9],
+      ['1.5ms', 1.5e6],
+      ['10us', 1e4],
+      ['10µs', 1e4],
+      [' 5m ', 300e9],
+      ['5', undefined],
+      ['', undefined],
+      ['s', undefined],
+      ['5s3', undefined],
+      ['1e3s', undefined],
+    ];
     for (const [text, ns] of lengths) expect([text, lengthNs(text)]).toEqual([text, ns]);
   });
 
   test('makes the request, of the event alone', () => {
-    const request = requestOf({ ...DRAFT, query: ' host="a" ', hosts: '7', duration: '1m30s', event: 'off-cpu', rate: '', minWait: '2ms', filter: 'x', before: '5m', who: ' me ', reason: 'why', unwind: 'stack-copy' });
+    const request = requestOf({
+      ...DRAFT,
+      query: ' host="a" ',
+      hosts: '7',
+      duration: '1m30s',
+      event: 'off-cpu',
+      rate: '',
+      minWait: '2ms',
+      filter: 'x',
+      before: '5m',
+      who: ' me ',
+      reason: 'why',
+      unwind: 'stack-copy',
+    });
     expect(request).toMatchObject({ selector: 'host="a"', maxHosts: 7, patienceNs: 0n });
-    expect(request.capture).toMatchObject({ durationNs: 90_000_000_000n, event: 'off-cpu', rateHz: 0, minWaitNs: 2_000_000n, filter: '', beforeNs: 300_000_000_000n, who: 'me', reason: 'why', unwind: 'stack-copy', groupBy: [...GROUP_BY], noTimes: false });
+    expect(request.capture).toMatchObject({
+      durationNs: 90_000_000_000n,
+      event: 'off-cpu',
+      rateHz: 0,
+      minWaitNs: 2_000_000n,
+      filter: '',
+      beforeNs: 300_000_000_000n,
+      who: 'me',
+      reason: 'why',
+      unwind: 'stack-copy',
+      groupBy: [...GROUP_BY],
+      noTimes: false,
+    });
     expect(request.capture?.lines).toBe(false);
-    expect(requestOf({ ...DRAFT, ...linesDraft('f'.repeat(1000)) }).capture).toMatchObject({ lines: true, durationNs: 10_000_000_000n });
+    expect(requestOf({ ...DRAFT, ...linesDraft('f'.repeat(1000)) }).capture).toMatchObject({
+      lines: true,
+      durationNs: 10_000_000_000n,
+    });
     const traced = requestOf({ ...DRAFT, event: 'tracepoint:a:b', filter: 'x > 1', minWait: '2ms', rate: '49' });
     expect(traced.capture).toMatchObject({ filter: 'x > 1', minWaitNs: 0n, rateHz: 49 });
   });
 });
 
 type Body = FleetCaptureResponse['body'];
-const CHUNKS = [...timed({ startMs: 1_700_000_000_000, durationMs: 1000, samples: 50, hosts: ['a'] })].map((one) => create(ProfileChunkSchema, one));
+const CHUNKS = [...timed({ startMs: 1_700_000_000_000, durationMs: 1000, samples: 50, hosts: ['a'] })].map((one) =>
+  create(ProfileChunkSchema, one),
+);
 const chunk = (value: ProfileChunk): Body => ({ case: 'chunk', value });
-const plan = (hosts: number, id = 7n): Body => ({ case: 'plan', value: create(FleetPlanSchema, { id, hosts: Array.from({ length: hosts }, (_, at) => ({ hostId: `${at}`, hostname: `h${at}`, state: HostState.WAITING })), selected: hosts }) });
-const host = (id: string, state: HostState, more: object = {}): Body => ({ case: 'host', value: create(HostProgressSchema, { hostId: id, state, ...more }) });
-const result = (more: object = {}): Body => ({ case: 'result', value: create(FleetCaptureInfoSchema, { id: 7n, ...more }) });
+const plan = (hosts: number, id = 7n): Body => ({
+  case: 'plan',
+  value: create(FleetPlanSchema, {
+    id,
+    hosts: Array.from({ length: hosts }, (_, at) => ({
+      hostId: `${at}`,
+      hostname: `h${at}`,
+      state: HostState.WAITING,
+    })),
+    selected: hosts,
+  }),
+});
+const host = (id: string, state: HostState, more: object = {}): Body => ({
+  case: 'host',
+  value: create(HostProgressSchema, { hostId: id, state, ...more }),
+});
+const result = (more: object = {}): Body => ({
+  case: 'result',
+  value: create(FleetCaptureInfoSchema, { id: 7n, ...more }),
+});
 
 /** A collector that says these things, and then this error. */
 function saying(bodies: readonly Body[], error?: unknown) {
@@ -105,7 +171,14 @@ async function ended(bodies: readonly Body[], error?: unknown): Promise<Session>
 
 describe('a session', () => {
   test('goes from the plan over hosts to profile and result', async () => {
-    const session = await ended([plan(2), host('0', HostState.RUNNING, { progress: { samples: 5n } }), host('1', HostState.FAILED, { message: 'no' }), host('0', HostState.DONE), ...CHUNKS.map(chunk), result({ answered: 1, failed: 1 })]);
+    const session = await ended([
+      plan(2),
+      host('0', HostState.RUNNING, { progress: { samples: 5n } }),
+      host('1', HostState.FAILED, { message: 'no' }),
+      host('0', HostState.DONE),
+      ...CHUNKS.map(chunk),
+      result({ answered: 1, failed: 1 }),
+    ]);
     expect(session.phase).toBe('done');
     expect(session.trouble).toBeUndefined();
     expect(session.profile?.moments?.at.length).toBeGreaterThan(40);
@@ -115,8 +188,16 @@ describe('a session', () => {
   });
 
   test('keeps the past apart from the capture', async () => {
-    const session = await ended([plan(1), ...CHUNKS.map((value): Body => ({ case: 'past', value })), ...CHUNKS.map(chunk), result()]);
-    expect([session.past?.stack.length, session.profile?.stack.length]).toEqual([session.profile?.stack.length, session.past?.stack.length]);
+    const session = await ended([
+      plan(1),
+      ...CHUNKS.map((value): Body => ({ case: 'past', value })),
+      ...CHUNKS.map(chunk),
+      result(),
+    ]);
+    expect([session.past?.stack.length, session.profile?.stack.length]).toEqual([
+      session.profile?.stack.length,
+      session.past?.stack.length,
+    ]);
   });
 
   test('without a profile is done, with nothing to see', async () => {
@@ -126,7 +207,12 @@ describe('a session', () => {
 
   test.each([
     ['ends before its result', [plan(1), chunk(CHUNKS[0])], undefined, 'bad_answer'],
-    ['contradicts itself', [plan(1), chunk(create(ProfileChunkSchema, { sampleStacks: [9] })), result()], undefined, 'bad_answer'],
+    [
+      'contradicts itself',
+      [plan(1), chunk(create(ProfileChunkSchema, { sampleStacks: [9] })), result()],
+      undefined,
+      'bad_answer',
+    ],
     ['goes on after its end', [plan(1), ...[...CHUNKS, CHUNKS[0]].map(chunk), result()], undefined, 'bad_answer'],
     ['breaks off', [plan(1), host('0', HostState.RUNNING)], new ConnectError('gone', Code.Unavailable), 'Unavailable'],
     ['is not known', [], new ConnectError('HTTP 404', Code.Unimplemented), 'Unimplemented'],
@@ -140,7 +226,11 @@ describe('a session', () => {
 
   test('keeps a whole profile when what follows breaks', async () => {
     const session = await ended([plan(1), ...CHUNKS.map(chunk)], new ConnectError('gone', Code.Unavailable));
-    expect([session.phase, session.trouble?.code, session.profile !== undefined]).toEqual(['done', 'Unavailable', true]);
+    expect([session.phase, session.trouble?.code, session.profile !== undefined]).toEqual([
+      'done',
+      'Unavailable',
+      true,
+    ]);
   });
 
   test('with a result but half a profile says that it is half', async () => {
@@ -150,14 +240,31 @@ describe('a session', () => {
 
   test('holds no more of what a host says than there is room for', async () => {
     const long = 'x'.repeat(TEXT_LEN_MAX + 1);
-    const session = await ended([plan(1), host('0', HostState.FAILED, { message: long, notices: Array.from({ length: 100 }, () => long) }), result()]);
+    const session = await ended([
+      plan(1),
+      host('0', HostState.FAILED, { message: long, notices: Array.from({ length: 100 }, () => long) }),
+      result(),
+    ]);
     const held = session.hosts.get('0');
-    expect([held?.message.length, held?.notices.length, held?.notices[0].length]).toEqual([TEXT_LEN_MAX, HOST_NOTICES_MAX, TEXT_LEN_MAX]);
+    expect([held?.message.length, held?.notices.length, held?.notices[0].length]).toEqual([
+      TEXT_LEN_MAX,
+      HOST_NOTICES_MAX,
+      TEXT_LEN_MAX,
+    ]);
   });
 
   test('holds no more hosts than there is room for', async () => {
-    const session = await ended([plan(HOSTS_HELD_MAX), host('new', HostState.RUNNING), host('0', HostState.DONE), result()]);
-    expect([session.hosts.size, session.hostsUnheld, session.hosts.get('0')?.state]).toEqual([HOSTS_HELD_MAX, 1, HostState.DONE]);
+    const session = await ended([
+      plan(HOSTS_HELD_MAX),
+      host('new', HostState.RUNNING),
+      host('0', HostState.DONE),
+      result(),
+    ]);
+    expect([session.hosts.size, session.hostsUnheld, session.hosts.get('0')?.state]).toEqual([
+      HOSTS_HELD_MAX,
+      1,
+      HostState.DONE,
+    ]);
   });
 
   test('ends with what there is by its number, and is given up before it has one', async () => {
@@ -175,7 +282,10 @@ describe('a session', () => {
   });
 
   test('that could not be ended runs on, and says why', async () => {
-    const session = new Session(requestOf(DRAFT), { ...saying([]).calls, cancel: () => Promise.reject(new ConnectError('busy', Code.Unavailable)) });
+    const session = new Session(requestOf(DRAFT), {
+      ...saying([]).calls,
+      cancel: () => Promise.reject(new ConnectError('busy', Code.Unavailable)),
+    });
     session.plan = create(FleetPlanSchema, { id: 7n });
     session.phase = 'running';
     session.end();
@@ -226,13 +336,35 @@ describe('files', () => {
 
   const small = () =>
     create(ProfileChunkSchema, {
-      info: { unit: 'nanoseconds', event: 'cpu-clock', startUnixNs: 5n, durationNs: 100n, period: 10n, quality: { taken: 4n, lostSamples: 2n }, coverage: { expectedNs: 2n ** 60n }, times: { startUnixNs: 5n, durationNs: 100n, dropped: 3n } },
+      info: {
+        unit: 'nanoseconds',
+        event: 'cpu-clock',
+        startUnixNs: 5n,
+        durationNs: 100n,
+        period: 10n,
+        quality: { taken: 4n, lostSamples: 2n },
+        coverage: { expectedNs: 2n ** 60n },
+        times: { startUnixNs: 5n, durationNs: 100n, dropped: 3n },
+      },
       strings: ['', 'main', 'a;b', 'host', '</script>\u2028', 'mod'],
-      frames: [{ function: 1, kind: 0, module: 5 }, { function: 2, kind: 1, line: 7, unnamed: 1 }],
-      stackParents: [0, 1], stackFrames: [0, 1],
+      frames: [
+        { function: 1, kind: 0, module: 5 },
+        { function: 2, kind: 1, line: 7, unnamed: 1 },
+      ],
+      stackParents: [0, 1],
+      stackFrames: [0, 1],
       labelSets: [{ keyValues: [3, 4] }],
-      sampleLabelSets: [1, 0], sampleStacks: [2, 1], sampleEnds: [5, 0], sampleCounts: [3n, 1n], sampleWeights: [30n, 10n],
-      momentDeltasNs: [1n, 4n, 5n], momentLabelSets: [1, 0, 1], momentStacks: [2, 1, 2], momentEnds: [5, 0, 5], momentWeights: [10n, 10n, 10n], last: true,
+      sampleLabelSets: [1, 0],
+      sampleStacks: [2, 1],
+      sampleEnds: [5, 0],
+      sampleCounts: [3n, 1n],
+      sampleWeights: [30n, 10n],
+      momentDeltasNs: [1n, 4n, 5n],
+      momentLabelSets: [1, 0, 1],
+      momentStacks: [2, 1, 2],
+      momentEnds: [5, 0, 5],
+      momentWeights: [10n, 10n, 10n],
+      last: true,
     });
 
   test('folded stacks stand under what cut them', () => {
@@ -250,9 +382,22 @@ describe('files', () => {
       info: { start_unix_ns: 5, duration_ns: 100, event: 'cpu-clock', unit: 'nanoseconds', period: 10 },
       quality: { taken: 4, lost_samples: 2, lost_late: 0 },
       total: { count: 4, weight: 40 },
-      frames: [{ function: 'main', kind: 'native', module: 'mod' }, { function: 'a;b', kind: 'kernel', line: 7, unnamed: 'no_symbols' }],
-      samples: [{ count: 3, weight: 30, labels: { host: '</script>\u2028' }, end: 'copy_too_small', frames: [0, 1] }, { count: 1, weight: 10, labels: {}, end: 'complete', frames: [0] }],
-      moments: { start_unix_ns: 5, duration_ns: 100, dropped: 3, after_ns: [1, 4, 5], sample: [0, 1, 0], weight: [10, 10, 10] },
+      frames: [
+        { function: 'main', kind: 'native', module: 'mod' },
+        { function: 'a;b', kind: 'kernel', line: 7, unnamed: 'no_symbols' },
+      ],
+      samples: [
+        { count: 3, weight: 30, labels: { host: '</script>\u2028' }, end: 'copy_too_small', frames: [0, 1] },
+        { count: 1, weight: 10, labels: {}, end: 'complete', frames: [0] },
+      ],
+      moments: {
+        start_unix_ns: 5,
+        duration_ns: 100,
+        dropped: 3,
+        after_ns: [1, 4, 5],
+        sample: [0, 1, 0],
+        weight: [10, 10, 10],
+      },
     });
   });
 
@@ -264,10 +409,16 @@ describe('files', () => {
   });
 
   test('names of strangers survive both', () => {
-    const profile = assembled([...timed({ startMs: 0, durationMs: 1000, samples: 200, hosts: Object.values(HOSTILE), hostile: true })].map((one) => create(ProfileChunkSchema, one)));
+    const profile = assembled(
+      [...timed({ startMs: 0, durationMs: 1000, samples: 200, hosts: Object.values(HOSTILE), hostile: true })].map(
+        (one) => create(ProfileChunkSchema, one),
+      ),
+    );
     const lines = folded(profile, profile.count);
     for (const line of lines) expect(line).toMatch(/^[^\n\u0000-\u001f\u202e]* \d+\n$/);
-    const names = new Set((JSON.parse(json(profile).join('')) as { frames: { function: string }[] }).frames.map((one) => one.function));
+    const names = new Set(
+      (JSON.parse(json(profile).join('')) as { frames: { function: string }[] }).frames.map((one) => one.function),
+    );
     for (const name of Object.values(HOSTILE)) expect(names).toContain(name);
   });
 });

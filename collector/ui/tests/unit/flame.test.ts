@@ -41,7 +41,19 @@ function profileOf(...lines: string[]): Profile {
   const assembler = new Assembler();
   assembler.add(
     create(ProfileResponseSchema, {
-      chunk: { info: { unit: 'nanoseconds' }, strings, frames, stackParents, stackFrames, sampleLabelSets: samples.map(() => 0), sampleStacks: samples.map((one) => one.node), sampleEnds: samples.map((one) => one.end), sampleCounts: samples.map(() => 1n), sampleWeights: samples.map((one) => one.weight), last: true },
+      chunk: {
+        info: { unit: 'nanoseconds' },
+        strings,
+        frames,
+        stackParents,
+        stackFrames,
+        sampleLabelSets: samples.map(() => 0),
+        sampleStacks: samples.map((one) => one.node),
+        sampleEnds: samples.map((one) => one.end),
+        sampleCounts: samples.map(() => 1n),
+        sampleWeights: samples.map((one) => one.weight),
+        last: true,
+      },
     }),
   );
   return assembler.finish();
@@ -49,11 +61,16 @@ function profileOf(...lines: string[]): Profile {
 
 /** Nodes as `a;b own/total`, sorted. */
 function lines(tree: Tree, column: 0 | 1 = 0): string[] {
-  const path = (node: number): string => (node === 0 ? '' : `${path(tree.parent[node])}${tree.parent[node] ? ';' : ''}${tree.names.text[tree.name[node]]}`);
-  return [...tree.parent.keys()].filter((node) => node > 0).map((node) => `${path(node)} ${tree.own[column][node]}/${tree.total[column][node]}`).sort();
+  const path = (node: number): string =>
+    node === 0 ? '' : `${path(tree.parent[node])}${tree.parent[node] ? ';' : ''}${tree.names.text[tree.name[node]]}`;
+  return [...tree.parent.keys()]
+    .filter((node) => node > 0)
+    .map((node) => `${path(node)} ${tree.own[column][node]}/${tree.total[column][node]}`)
+    .sort();
 }
 
-const treeOf = (options: Partial<Options>, ...text: string[]) => buildTree(new Names(), profileOf(...text), { ...OPTIONS, ...options });
+const treeOf = (options: Partial<Options>, ...text: string[]) =>
+  buildTree(new Names(), profileOf(...text), { ...OPTIONS, ...options });
 
 describe('source lines', () => {
   test('stand with what they are of, once a sample', () => {
@@ -62,10 +79,29 @@ describe('source lines', () => {
     const assembler = new Assembler();
     // main;hot:7, main;hot:7;main:3 (below itself), main;hot:9;hot:7, main
     const frames = [frame(1, 3), frame(2, 7, 4), frame(2, 9, 4)];
-    const [stackParents, stackFrames] = [[0, 1, 2, 1, 4], [0, 1, 0, 2, 1]];
+    const [stackParents, stackFrames] = [
+      [0, 1, 2, 1, 4],
+      [0, 1, 0, 2, 1],
+    ];
     const weights = [1n, 10n, 100n, 1000n];
-    const [counts, sets, ends] = [[1n, 1n, 1n, 1n], [0, 0, 0, 0], [0, 0, 0, 0]];
-    const chunk = { info: { unit: 'nanoseconds' }, strings, frames, stackParents, stackFrames, sampleLabelSets: sets, sampleStacks: [1, 2, 3, 5], sampleEnds: ends, sampleCounts: counts, sampleWeights: weights, last: true };
+    const [counts, sets, ends] = [
+      [1n, 1n, 1n, 1n],
+      [0, 0, 0, 0],
+      [0, 0, 0, 0],
+    ];
+    const chunk = {
+      info: { unit: 'nanoseconds' },
+      strings,
+      frames,
+      stackParents,
+      stackFrames,
+      sampleLabelSets: sets,
+      sampleStacks: [1, 2, 3, 5],
+      sampleEnds: ends,
+      sampleCounts: counts,
+      sampleWeights: weights,
+      last: true,
+    };
     assembler.add(create(ProfileResponseSchema, { chunk }));
     const profile = assembler.finish();
     expect(hasLines(profile)).toBe(true);
@@ -87,7 +123,11 @@ describe('assembling', () => {
   const refuse = (chunk: object) => {
     const assembler = new Assembler();
     expect(() => {
-      assembler.add(create(ProfileResponseSchema, { chunk: { strings: ['', 'f'], frames: [{ function: 1 }], last: true, ...chunk } }));
+      assembler.add(
+        create(ProfileResponseSchema, {
+          chunk: { strings: ['', 'f'], frames: [{ function: 1 }], last: true, ...chunk },
+        }),
+      );
       assembler.finish();
     }).toThrow(ProfileError);
   };
@@ -103,8 +143,27 @@ describe('assembling', () => {
   });
   test('chunks count their ids over all before', () => {
     const assembler = new Assembler();
-    assembler.add(create(ProfileResponseSchema, { chunk: { strings: ['', 'f'], frames: [{ function: 1 }], stackParents: [0], stackFrames: [0] } }));
-    assembler.add(create(ProfileResponseSchema, { chunk: { strings: ['g'], frames: [{ function: 2 }], stackParents: [1], stackFrames: [1], sampleStacks: [2], sampleEnds: [0], sampleCounts: [1n], sampleWeights: [5n], sampleLabelSets: [0], last: true } }));
+    assembler.add(
+      create(ProfileResponseSchema, {
+        chunk: { strings: ['', 'f'], frames: [{ function: 1 }], stackParents: [0], stackFrames: [0] },
+      }),
+    );
+    assembler.add(
+      create(ProfileResponseSchema, {
+        chunk: {
+          strings: ['g'],
+          frames: [{ function: 2 }],
+          stackParents: [1],
+          stackFrames: [1],
+          sampleStacks: [2],
+          sampleEnds: [0],
+          sampleCounts: [1n],
+          sampleWeights: [5n],
+          sampleLabelSets: [0],
+          last: true,
+        },
+      }),
+    );
     expect(lines(buildTree(new Names(), assembler.finish(), OPTIONS))).toEqual(['f 0/5', 'f;g 5/5']);
   });
 });
@@ -115,7 +174,11 @@ describe('trees', () => {
     expect(lines(treeOf({}, 'a;b 1', 'a;c 2', 'a 3'))).toEqual(['a 3/6', 'a;b 1/1', 'a;c 2/2']);
   });
   test('cut stacks stand under [truncated]; those that may be whole do not', () => {
-    expect(lines(treeOf({}, 'a 1 0', 'a 2 5', 'a 4 8', 'a 8 13'))).toEqual(['[truncated] 0/2', '[truncated];a 2/2', 'a 13/13']);
+    expect(lines(treeOf({}, 'a 1 0', 'a 2 5', 'a 4 8', 'a 8 13'))).toEqual([
+      '[truncated] 0/2',
+      '[truncated];a 2/2',
+      'a 13/13',
+    ]);
   });
   test('a stack without frames is unknown', () => {
     expect(lines(treeOf({}, ' 7'))).toEqual(['[unknown] 7/7']);
@@ -129,7 +192,10 @@ describe('trees', () => {
   test('a function counts once, however often it is in a stack', () => {
     const tree = treeOf({}, 'a;b;a;b 2', 'b 1');
     const rows = functionRows(tree).map((row) => [tree.names.text[row.name], row.own, row.total]);
-    expect(rows.sort()).toEqual([['a', 0, 2], ['b', 3, 3]]);
+    expect(rows.sort()).toEqual([
+      ['a', 0, 2],
+      ['b', 3, 3],
+    ]);
   });
   test('callers and callees are as wide as the function', () => {
     const halves = sandwich(treeOf({}, 'a;f;x 1', 'b;f;y;f;z 2', 'c 4'), 'f');
@@ -141,7 +207,11 @@ describe('trees', () => {
 
 describe('layout', () => {
   const random_ = random(7);
-  const text = Array.from({ length: 400 }, () => `${Array.from({ length: 1 + Math.floor(random_() * 12) }, () => `f${Math.floor(random_() * 6)}`).join(';')} ${1 + Math.floor(random_() * 50)}`);
+  const text = Array.from(
+    { length: 400 },
+    () =>
+      `${Array.from({ length: 1 + Math.floor(random_() * 12) }, () => `f${Math.floor(random_() * 6)}`).join(';')} ${1 + Math.floor(random_() * 50)}`,
+  );
   const layout = layOut(treeOf({}, ...text));
 
   test('children lie inside their parents, levels are sorted and do not overlap', () => {
@@ -150,20 +220,23 @@ describe('layout', () => {
         const parent = layout.parent[node];
         expect(layout.x[node]).toBeGreaterThanOrEqual(layout.x[parent]);
         expect(layout.x[node] + layout.width[node]).toBeLessThanOrEqual(layout.x[parent] + layout.width[parent] + 1e-9);
-        if (node > layout.levels[level]) expect(layout.x[node]).toBeGreaterThanOrEqual(layout.x[node - 1] + layout.width[node - 1] - 1e-9);
+        if (node > layout.levels[level])
+          expect(layout.x[node]).toBeGreaterThanOrEqual(layout.x[node - 1] + layout.width[node - 1] - 1e-9);
         expect(layout.depth[node]).toBe(level);
       }
     }
     expect(layout.levels[levelCount(layout)]).toBe(layout.name.length);
   });
   test('a point finds its node', () => {
-    for (let node = 0; node < layout.name.length; node += 3) expect(nodeAt(layout, layout.depth[node], layout.x[node] + layout.width[node] / 2)).toBe(node);
+    for (let node = 0; node < layout.name.length; node += 3)
+      expect(nodeAt(layout, layout.depth[node], layout.x[node] + layout.width[node] / 2)).toBe(node);
     expect(nodeAt(layout, 99, 0)).toBeUndefined();
     expect(nodeAt(layout, 0, layout.whole + 1)).toBeUndefined();
     expect(firstEndingAfter(layout, 0, 1, layout.whole)).toBe(1);
   });
   test('a path in an address finds its node, or as far as it goes', () => {
-    for (let node = 0; node < layout.name.length; node += 5) expect(readPath(layout, writePath(layout, node))).toBe(node);
+    for (let node = 0; node < layout.name.length; node += 5)
+      expect(readPath(layout, writePath(layout, node))).toBe(node);
     const deep = layout.name.length - 1;
     expect(readPath(layout, `${writePath(layout, deep)}.zzz`)).toBe(deep);
     expect(readPath(layout, 'nonsense')).toBe(0);
@@ -186,14 +259,25 @@ describe('search', () => {
   test('a match in a match counts once', () => {
     const layout = layOut(treeOf({}, 'a;b;a 3', 'c 1'));
     const matches = nameText('A');
-    const found = findNodes(layout, matchNames(layout.tree.names, (name) => name !== 'all' && matches(name, '')));
+    const found = findNodes(
+      layout,
+      matchNames(layout.tree.names, (name) => name !== 'all' && matches(name, '')),
+    );
     expect([found.nodes, found.width]).toEqual([2, 3]);
     expect(nextMatch(layout, found, 0, false)).toBeDefined();
   });
   test('a name is found by how its runtime spells it', () => {
     const assembler = new Assembler();
-    const frames = ['JS:*hot app.js:1:2', 'JS:~hot app.js:1:2'].map((_, at) => ({ function: 1, kind: 2, systemName: 2 + at }));
-    assembler.add(create(ProfileResponseSchema, { chunk: { strings: ['', 'hot', 'JS:*hot app.js:1:2', 'JS:~hot app.js:1:2'], frames, last: true } }));
+    const frames = ['JS:*hot app.js:1:2', 'JS:~hot app.js:1:2'].map((_, at) => ({
+      function: 1,
+      kind: 2,
+      systemName: 2 + at,
+    }));
+    assembler.add(
+      create(ProfileResponseSchema, {
+        chunk: { strings: ['', 'hot', 'JS:*hot app.js:1:2', 'JS:~hot app.js:1:2'], frames, last: true },
+      }),
+    );
     const names = new Names();
     expect([...names.ofFrames(assembler.finish())]).toEqual([1, 1]);
     expect(names.spelled[1].split('\n')).toHaveLength(2);

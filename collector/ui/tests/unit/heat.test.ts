@@ -2,7 +2,7 @@ import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
 import { COLUMNS_MAX, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from '../../src/heat/grid';
-import { STEPS, coloursOf, stepOf, valueOf } from '../../src/heat/scale';
+import { STEPS, coloursOf, stepOf, valueOfStep } from '../../src/heat/scale';
 import { type Moments, MomentsBuilder, between, firstAt, readPick, sumOf, writePick } from '../../src/query/moments';
 import { Assembler, type Profile, ProfileError } from '../../src/query/profile';
 import { random } from '../mock/fleet';
@@ -18,7 +18,11 @@ function chunkOf(moments: readonly (readonly [atNs: number, stack: number])[], d
     frames: [{ function: 1 }, { function: 2 }, { function: 3 }],
     stackParents: [0, 1, 0],
     stackFrames: [0, 1, 2],
-    sampleLabelSets: [0], sampleStacks: [1], sampleEnds: [0], sampleCounts: [1n], sampleWeights: [10n],
+    sampleLabelSets: [0],
+    sampleStacks: [1],
+    sampleEnds: [0],
+    sampleCounts: [1n],
+    sampleWeights: [10n],
     momentDeltasNs: columns,
     momentLabelSets: moments.map(() => 0),
     momentStacks: moments.map(([, stack]) => stack),
@@ -50,7 +54,14 @@ describe('moments of an answer', () => {
     const assembler = new Assembler();
     const whole = chunkOf([[50, 1]]);
     assembler.addChunk({ ...whole, last: false });
-    const more = create(ProfileChunkSchema, { momentDeltasNs: [25n], momentLabelSets: [0], momentStacks: [3], momentEnds: [0], momentWeights: [1n], last: true });
+    const more = create(ProfileChunkSchema, {
+      momentDeltasNs: [25n],
+      momentLabelSets: [0],
+      momentStacks: [3],
+      momentEnds: [0],
+      momentWeights: [1n],
+      last: true,
+    });
     assembler.addChunk(more);
     expect([...(assembler.finish().moments?.at ?? [])]).toEqual([50, 75]);
   });
@@ -83,7 +94,12 @@ describe('moments of an answer', () => {
 
   test('that find no room are counted, and the time covered ends before them', () => {
     const builder = new MomentsBuilder(2);
-    const chunk = chunkOf([[10, 1], [20, 1], [30, 1], [40, 1]]);
+    const chunk = chunkOf([
+      [10, 1],
+      [20, 1],
+      [30, 1],
+      [40, 1],
+    ]);
     if (chunk.info?.times) builder.begin(chunk.info.times);
     builder.add(chunk, { labelSets: 1, stacks: 4 });
     expect(builder.finish()).toMatchObject({ durationNs: 21, dropped: 9, at: Float64Array.of(10, 20) });
@@ -94,7 +110,7 @@ describe('moments of an answer', () => {
     const list = Array.from({ length: 5000 }, (_, at) => [at, 1 + Math.floor(next() * 3)] as const);
     const { moments } = profileOf(...list);
     expect(moments.keys.stack).toHaveLength(3);
-    list.forEach(([, stack], index) => expect(moments.keys.stack[moments.row[index]]).toBe(stack));
+    for (const [index, [, stack]] of list.entries()) expect(moments.keys.stack[moments.row[index]]).toBe(stack);
   });
 });
 
@@ -109,11 +125,18 @@ describe('a part of the time', () => {
 
   test('whichever two parts, together they are the whole', () => {
     const next = random(3);
-    const profile = profileOf(...Array.from({ length: 400 }, () => [Math.floor(next() * 3e9), 1 + Math.floor(next() * 3)] as const).sort((left, right) => left[0] - right[0]));
+    const profile = profileOf(
+      ...Array.from({ length: 400 }, () => [Math.floor(next() * 3e9), 1 + Math.floor(next() * 3)] as const).sort(
+        (left, right) => left[0] - right[0],
+      ),
+    );
     const sum = (part: Profile) => part.weight.reduce((total, weight) => total + weight, 0);
     for (let turn = 0; turn < 50; turn++) {
       const cut = Math.floor(next() * 3e9);
-      const [before, after] = [{ from: 0, until: cut }, { from: cut, until: 3e9 }].map((pick) => sum(between(profile, profile.moments, pick)));
+      const [before, after] = [
+        { from: 0, until: cut },
+        { from: cut, until: 3e9 },
+      ].map((pick) => sum(between(profile, profile.moments, pick)));
       expect(before + after).toBe(4000);
     }
   });
@@ -130,7 +153,18 @@ describe('a part of the time', () => {
     expect(readPick(moments, writePick(moments, pick))).toEqual(pick);
     expect(readPick(moments, '0-999999999999999999')).toEqual({ from: 0, until: 3e9 });
     const now = '1700000000251500';
-    for (const wrong of ['', '5', `${now}-${now}`, `${now}-1`, '1-2', '-1-5', '1-2-3', 'a-b', `${now}-9999999999999999999`]) expect(readPick(moments, wrong)).toBeUndefined();
+    for (const wrong of [
+      '',
+      '5',
+      `${now}-${now}`,
+      `${now}-1`,
+      '1-2',
+      '-1-5',
+      '1-2-3',
+      'a-b',
+      `${now}-9999999999999999999`,
+    ])
+      expect(readPick(moments, wrong)).toBeUndefined();
     expect(writePick(moments, undefined)).toBe('');
   });
 });
@@ -142,14 +176,20 @@ describe('the grid', () => {
     // Begins at a quarter past a second, and covers three.
     expect([grid.columns, grid.first, grid.end, grid.originNs]).toEqual([4, 12, 3 * ROWS + 13, -250_000_000]);
     const cells = [...grid.count.entries()].filter(([, count]) => count > 0);
-    expect(cells).toEqual([[12, 1], [50, 2], [3 * ROWS + 12, 1]]);
+    expect(cells).toEqual([
+      [12, 1],
+      [50, 2],
+      [3 * ROWS + 12, 1],
+    ]);
     expect([grid.mostCount, grid.mostWeight]).toEqual([2, 20]);
     expect(wallMs(grid, 0)).toBe(1_700_000_000_250);
   });
 
   test('has every moment in a cell', () => {
     const next = random(11);
-    const list = Array.from({ length: 300 }, () => [Math.floor(next() * 3e9), 1] as const).sort((left, right) => left[0] - right[0]);
+    const list = Array.from({ length: 300 }, () => [Math.floor(next() * 3e9), 1] as const).sort(
+      (left, right) => left[0] - right[0],
+    );
     const grid = gridOf(profileOf(...list).moments);
     expect(grid.count.reduce((sum, count) => sum + count, 0)).toBe(300);
   });
@@ -159,7 +199,11 @@ describe('the grid', () => {
     expect(pickOf(grid, 60, 50)).toEqual({ from: 750_000_000, until: 750_000_000 + 11 * ROW_NS });
     expect(pickOf(grid, 0, 12)).toEqual({ from: 0, until: 13 * ROW_NS - 250_000_000 });
     expect(pickOf(grid, 0, 3)).toBeUndefined();
-    for (const [one, other] of [[20, 20], [14, 77], [50, 149]]) {
+    for (const [one, other] of [
+      [20, 20],
+      [14, 77],
+      [50, 149],
+    ]) {
       const pick = pickOf(grid, one, other);
       expect(pick && cellsOf(grid, pick)).toEqual([one, other + 1]);
     }
@@ -169,7 +213,13 @@ describe('the grid', () => {
 
   test('does not grow with what a stranger says', () => {
     const { moments } = profileOf([0, 1]);
-    const grid = gridOf({ ...moments, durationNs: 2 ** 53, at: Float64Array.of(0, 2 ** 52, 2 ** 52), row: new Uint32Array(3), weight: new Float64Array(3) });
+    const grid = gridOf({
+      ...moments,
+      durationNs: 2 ** 53,
+      at: Float64Array.of(0, 2 ** 52, 2 ** 52),
+      row: new Uint32Array(3),
+      weight: new Float64Array(3),
+    });
     expect([grid.columns, grid.beyond]).toEqual([COLUMNS_MAX, 2]);
   });
 });
@@ -177,12 +227,29 @@ describe('the grid', () => {
 describe('the scale', () => {
   // What cones see of linear light: without the red, the green or the blue kind (Viénot 1999, Brettel 1997).
   const SEEN: Record<string, number[][]> = {
-    all: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-    protan: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
-    deutan: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
-    grey: [[0.2126, 0.7152, 0.0722], [0.2126, 0.7152, 0.0722], [0.2126, 0.7152, 0.0722]],
+    all: [
+      [1, 0, 0],
+      [0, 1, 0],
+      [0, 0, 1],
+    ],
+    protan: [
+      [0.11238, 0.88762, 0],
+      [0.11238, 0.88762, 0],
+      [0.00401, -0.00401, 1],
+    ],
+    deutan: [
+      [0.29275, 0.70725, 0],
+      [0.29275, 0.70725, 0],
+      [-0.02234, 0.02234, 1],
+    ],
+    grey: [
+      [0.2126, 0.7152, 0.0722],
+      [0.2126, 0.7152, 0.0722],
+      [0.2126, 0.7152, 0.0722],
+    ],
   };
-  const linear = (value: number) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  const linear = (value: number) =>
+    value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4;
   const lightness = (rgb: readonly number[], seen: number[][]) => {
     const light = seen.map((row) => row.reduce((sum, part, channel) => sum + part * linear(rgb[channel]), 0));
     const luminance = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2];
@@ -202,6 +269,6 @@ describe('the scale', () => {
 
   test('goes from the least to the most', () => {
     expect([stepOf(0, 10), stepOf(10, 10), stepOf(1e-9, 10), stepOf(5, 0)]).toEqual([0, STEPS - 1, 0, 0]);
-    for (let step = 0; step < STEPS; step++) expect(stepOf(valueOf(step, 700) * 1.0001 + 1e-9, 700)).toBe(step);
+    for (let step = 0; step < STEPS; step++) expect(stepOf(valueOfStep(step, 700) * 1.0001 + 1e-9, 700)).toBe(step);
   });
 });

@@ -19,11 +19,12 @@ test('every operator is read', () => {
 
 test('braces, space and a last comma are optional', () => {
   for (const text of ['', '{}', ' { } ']) expect(read(text)).toEqual([]);
-  for (const text of ['{comm="x"}', " { comm = 'x' , } ", 'comm=`x`,', 'comm=x']) expect(read(text)).toEqual([['comm', '=', 'x']]);
+  for (const text of ['{comm="x"}', " { comm = 'x' , } ", 'comm=`x`,', 'comm=x'])
+    expect(read(text)).toEqual([['comm', '=', 'x']]);
 });
 
 test('escapes are read', () => {
-  expect(read(String.raw`comm="a\"\\\n\t\x41\u{20ac}",thread=~` + '`\\d+"`')).toEqual([
+  expect(read(`${String.raw`comm="a\"\\\n\t\x41\u{20ac}",thread=~`}\`\\d+"\``)).toEqual([
     ['comm', '=', 'a"\\\n\tA€'],
     ['thread', '=~', '\\d+"'],
   ]);
@@ -43,8 +44,21 @@ test('errors say where and what, as the collector does', () => {
 });
 
 test('what is written is read back', () => {
-  const values = ['', 'plain', 'a"b', 'back\\slash', 'new\nline', '\u001b[31m', 'abc\u202edef', 'שלום', '🔥', ', {} =~ `'];
-  for (const value of values) for (const label of ['unit', 'with space', 'q"uote']) expect(read(write({ label, op: '=', value }))).toEqual([[label, '=', value]]);
+  const values = [
+    '',
+    'plain',
+    'a"b',
+    'back\\slash',
+    'new\nline',
+    '\u001b[31m',
+    'abc\u202edef',
+    'שלום',
+    '🔥',
+    ', {} =~ `',
+  ];
+  for (const value of values)
+    for (const label of ['unit', 'with space', 'q"uote'])
+      expect(read(write({ label, op: '=', value }))).toEqual([[label, '=', value]]);
   expect(quote('a\u202eb')).toBe('"a\\u{202e}b"');
 });
 

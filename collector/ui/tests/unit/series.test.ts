@@ -11,29 +11,61 @@ import { chartOf, gapsOf, stacked } from '../../src/time/series';
 const SECOND = 1_000_000_000n;
 
 test('weights become cores, the rest is last, colours stay with names', () => {
-  const line = (host: string, weights: bigint[]) => ({ labels: { host }, weights, totalWeight: weights.reduce((sum, one) => sum + one, 0n) });
-  const answer = (lines: object[]) => create(SeriesResponseSchema, { startUnixNs: 0n, stepNs: 10n * SECOND, lines, quality: { unit: 'nanoseconds' } });
-  const chart = chartOf(answer([{ weights: [90n * SECOND], totalWeight: 90n * SECOND, rest: true }, line('a', [5n * SECOND, 20n * SECOND]), line('b', [40n * SECOND])]), 'host', 1e9);
+  const line = (host: string, weights: bigint[]) => ({
+    labels: { host },
+    weights,
+    totalWeight: weights.reduce((sum, one) => sum + one, 0n),
+  });
+  const answer = (lines: object[]) =>
+    create(SeriesResponseSchema, { startUnixNs: 0n, stepNs: 10n * SECOND, lines, quality: { unit: 'nanoseconds' } });
+  const chart = chartOf(
+    answer([
+      { weights: [90n * SECOND], totalWeight: 90n * SECOND, rest: true },
+      line('a', [5n * SECOND, 20n * SECOND]),
+      line('b', [40n * SECOND]),
+    ]),
+    'host',
+    1e9,
+  );
   expect(chart.lines.map((one) => one.name)).toEqual(['b', 'a', 'rest']);
   expect([...chart.lines[1].rates]).toEqual([0.5, 2]);
   expect([...chart.lines[0].rates]).toEqual([4, 0]);
   expect(chart.times).toEqual([0, 10, 20]);
-  expect(stacked(chart.lines, 2).map((edge) => [...edge])).toEqual([[4, 0], [4.5, 2], [13.5, 2]]);
+  expect(stacked(chart.lines, 2).map((edge) => [...edge])).toEqual([
+    [4, 0],
+    [4.5, 2],
+    [13.5, 2],
+  ]);
   const alone = chartOf(answer([line('a', [SECOND])]), 'host', 1e9);
   expect(alone.lines[0].colour).toBe(chart.lines[1].colour);
   expect(chartOf(answer([]), 'host', 1e9).times).toEqual([0]);
 });
 
 test('steps that have nothing yet are not drawn, those that have nothing any more are', () => {
-  const answer = create(SeriesResponseSchema, { stepNs: 10n * SECOND, lines: [{ weights: [SECOND, 0n, 0n], totalWeight: SECOND }] });
+  const answer = create(SeriesResponseSchema, {
+    stepNs: 10n * SECOND,
+    lines: [{ weights: [SECOND, 0n, 0n], totalWeight: SECOND }],
+  });
   expect(chartOf(answer, '', 30_000).times).toEqual([0, 10]);
   expect(chartOf(answer, '', 45_000).times).toEqual([0, 10, 20]);
   expect(chartOf(answer, '', 60_000).times).toEqual([0, 10, 20, 30]);
 });
 
 test('gaps that touch are one', () => {
-  const gap = (hostname: string, from: bigint, to: bigint, cause: string) => ({ hostname, startUnixNs: from * SECOND, endUnixNs: to * SECOND, cause });
-  const quality = create(DataQualitySchema, { gaps: [gap('b', 20n, 40n, 'absent'), gap('a', 10n, 30n, 'disk_full'), gap('c', 90n, 95n, 'absent'), gap('d', 7n, 7n, 'absent')] });
+  const gap = (hostname: string, from: bigint, to: bigint, cause: string) => ({
+    hostname,
+    startUnixNs: from * SECOND,
+    endUnixNs: to * SECOND,
+    cause,
+  });
+  const quality = create(DataQualitySchema, {
+    gaps: [
+      gap('b', 20n, 40n, 'absent'),
+      gap('a', 10n, 30n, 'disk_full'),
+      gap('c', 90n, 95n, 'absent'),
+      gap('d', 7n, 7n, 'absent'),
+    ],
+  });
   expect(gapsOf(quality)).toEqual([
     { fromMs: 10_000, toMs: 40_000, hosts: ['a', 'b'], causes: ['disk_full', 'absent'] },
     { fromMs: 90_000, toMs: 95_000, hosts: ['c'], causes: ['absent'] },
@@ -42,8 +74,13 @@ test('gaps that touch are one', () => {
 });
 
 test('every code has a sentence; what was given up has none', () => {
-  for (const code of Object.values(Code).filter((one): one is Code => typeof one === 'number' && one !== Code.Canceled)) {
-    expect(troubleOf(new ConnectError('said', code))).toMatchObject({ detail: 'said', advice: expect.stringMatching(/\.$/) });
+  for (const code of Object.values(Code).filter(
+    (one): one is Code => typeof one === 'number' && one !== Code.Canceled,
+  )) {
+    expect(troubleOf(new ConnectError('said', code))).toMatchObject({
+      detail: 'said',
+      advice: expect.stringMatching(/\.$/),
+    });
   }
   expect(troubleOf(new ConnectError('', Code.Canceled))).toBeUndefined();
   expect(troubleOf(new DOMException('', 'AbortError'))).toBeUndefined();
@@ -51,9 +88,29 @@ test('every code has a sentence; what was given up has none', () => {
 });
 
 test('what is missing is told of, and warned of from a bound on', () => {
-  const notes = notesOf(create(DataQualitySchema, { hosts: 2n, hostsAlive: 3n, totalWeight: 100n, prunedWeight: 5n, sampling: { taken: 1000n, lostSamples: 1n, truncated: 200n }, coverage: { expectedNs: 100n, takenNs: 90n }, damaged: ['p'], totalCount: 200n, namedLater: [{ source: 'upload', count: 50n }] }));
+  const notes = notesOf(
+    create(DataQualitySchema, {
+      hosts: 2n,
+      hostsAlive: 3n,
+      totalWeight: 100n,
+      prunedWeight: 5n,
+      sampling: { taken: 1000n, lostSamples: 1n, truncated: 200n },
+      coverage: { expectedNs: 100n, takenNs: 90n },
+      damaged: ['p'],
+      totalCount: 200n,
+      namedLater: [{ source: 'upload', count: 50n }],
+    }),
+  );
   const said = Object.fromEntries(notes.map((note) => [note.text, note.warn]));
-  expect(said).toMatchObject({ '2/3 hosts': true, 'lost 0.10 %': false, 'incomplete stacks 20.0 %': true, 'coverage 90.0 %': true, '5.0 % pruned': true, '1 partition set aside': true, '25.0 % named by upload': false });
+  expect(said).toMatchObject({
+    '2/3 hosts': true,
+    'lost 0.10 %': false,
+    'incomplete stacks 20.0 %': true,
+    'coverage 90.0 %': true,
+    '5.0 % pruned': true,
+    '1 partition set aside': true,
+    '25.0 % named by upload': false,
+  });
 });
 
 test('sums that were cut are said before anything else', () => {
@@ -63,8 +120,16 @@ test('sums that were cut are said before anything else', () => {
 
 test('cgroups stand under the nearest parent there is, heaviest first', () => {
   const cgroup = (path: string, totalWeight: bigint) => create(CgroupSchema, { path, totalWeight });
-  const roots = treeOf([cgroup('/', 100n), cgroup('/a', 30n), cgroup('/b/c/d', 60n), cgroup('/b/c/d/e', 2n), cgroup('/ab', 10n), cgroup('/b/c/d', 60n)]);
-  const names = (filter: string, toggled: string[] = []) => visible(roots, 100, new Set(toggled), filter).map((row) => `${row.depth} ${row.name}`);
+  const roots = treeOf([
+    cgroup('/', 100n),
+    cgroup('/a', 30n),
+    cgroup('/b/c/d', 60n),
+    cgroup('/b/c/d/e', 2n),
+    cgroup('/ab', 10n),
+    cgroup('/b/c/d', 60n),
+  ]);
+  const names = (filter: string, toggled: string[] = []) =>
+    visible(roots, 100, new Set(toggled), filter).map((row) => `${row.depth} ${row.name}`);
   expect(names('')).toEqual(['0 /', '1 b/c/d', '2 e', '1 a', '1 ab']);
   expect(names('', ['/b/c/d'])).toEqual(['0 /', '1 b/c/d', '1 a', '1 ab']);
   expect(names('/e')).toEqual(['0 /', '1 b/c/d', '2 e']);

@@ -8,9 +8,41 @@ test('the defaults are an empty address', () => {
 
 test('what is written is read back', () => {
   const state: State = {
-    view: 'compare', from: '2026-11-21T10:00:00Z', to: 'now', live: true, query: 'host=~"a|b", comm="x & y = z #%"', filters: [{ op: 'drop', regex: '^a:b$' }, { op: 'keep', regex: 'new\nline' }],
-    by: '', hidden: ['a,b', '\u0000rest', ''], root: 'unit', panel: 'table', colours: 'module', flame: true, collapse: true, samples: true, search: '<script>\u202e', regex: true, zoom: '1a.2b', pan: '0.1-0.2', focus: 'f(x)', fn: 'g', callers: '3c',
-    rows: 'module', sort: '-own', filter: 'ü', bfrom: 'now-2h', bto: 'now-1h', bquery: '', compare: 'sum', width: 'after', pick: '1-2', capture: '7', toggled: ['/a', '/b'],
+    view: 'compare',
+    from: '2026-11-21T10:00:00Z',
+    to: 'now',
+    live: true,
+    query: 'host=~"a|b", comm="x & y = z #%"',
+    filters: [
+      { op: 'drop', regex: '^a:b$' },
+      { op: 'keep', regex: 'new\nline' },
+    ],
+    by: '',
+    hidden: ['a,b', '\u0000rest', ''],
+    root: 'unit',
+    panel: 'table',
+    colours: 'module',
+    flame: true,
+    collapse: true,
+    samples: true,
+    search: '<script>\u202e',
+    regex: true,
+    zoom: '1a.2b',
+    pan: '0.1-0.2',
+    focus: 'f(x)',
+    fn: 'g',
+    callers: '3c',
+    rows: 'module',
+    sort: '-own',
+    filter: 'ü',
+    bfrom: 'now-2h',
+    bto: 'now-1h',
+    bquery: '',
+    compare: 'sum',
+    width: 'after',
+    pick: '1-2',
+    capture: '7',
+    toggled: ['/a', '/b'],
   };
   expect(read(write(state))).toEqual(state);
 });
@@ -18,7 +50,9 @@ test('what is written is read back', () => {
 test('what is unknown or too long is left out', () => {
   expect(read('view=nothing&colours=1&width=&what=ever&live=yes&frame=eat:x&frame=keep:')).toEqual(DEFAULTS);
   expect(read(`search=${'x'.repeat(FIELD_LEN_MAX + 1)}`).search).toBe('');
-  expect(read(Array.from({ length: LIST_MAX + 50 }, (_, at) => `hidden=${at}`).join('&')).hidden).toHaveLength(LIST_MAX);
+  expect(read(Array.from({ length: LIST_MAX + 50 }, (_, at) => `hidden=${at}`).join('&')).hidden).toHaveLength(
+    LIST_MAX,
+  );
   expect(read('%E0%A4%A&from=%').from).toBe('%');
 });
 
@@ -31,5 +65,7 @@ test('another selection forgets what pointed into the old one', () => {
   expect(changed(picked, { zoom: 'c' })).toMatchObject({ pick: '1-2', capture: '7' });
   expect(changed(picked, { to: 'now-1h' })).toMatchObject({ pick: '', capture: '7' });
   expect(changed(picked, { view: 'profile' })).toMatchObject({ pick: '', capture: '' });
-  expect(changed({ ...DEFAULTS, live: true }, { from: '2026-01-01T00:00:00Z', to: '2026-01-02T00:00:00Z' }).live).toBe(false);
+  expect(changed({ ...DEFAULTS, live: true }, { from: '2026-01-01T00:00:00Z', to: '2026-01-02T00:00:00Z' }).live).toBe(
+    false,
+  );
 });

@@ -18,12 +18,32 @@ test('long texts are cut and say how long they are', () => {
 });
 
 test('durations', () => {
-  const cases: [number, string][] = [[0, '0 s'], [12, '12 ns'], [1500, '1.50 µs'], [2.5e6, '2.50 ms'], [1.234e9, '1.23 s'], [59.97e9, '1 min'], [243e9, '4 min 03 s'], [3600e9, '1 h'], [7500e9, '2 h 05 min'], [280_800e9, '3 d 06 h'], [-5e9, '−5.00 s']];
+  const cases: [number, string][] = [
+    [0, '0 s'],
+    [12, '12 ns'],
+    [1500, '1.50 µs'],
+    [2.5e6, '2.50 ms'],
+    [1.234e9, '1.23 s'],
+    [59.97e9, '1 min'],
+    [243e9, '4 min 03 s'],
+    [3600e9, '1 h'],
+    [7500e9, '2 h 05 min'],
+    [280_800e9, '3 d 06 h'],
+    [-5e9, '−5.00 s'],
+  ];
   for (const [ns, text] of cases) expect(format.duration(ns)).toBe(text);
 });
 
 test('shares do not round to nothing or to all', () => {
-  const cases: [number, string][] = [[0, '0 %'], [0.00001, '<0.01 %'], [0.0042, '0.42 %'], [0.1234, '12.3 %'], [0.99996, '99.9 %'], [1, '100.0 %'], [-0.05, '−5.0 %']];
+  const cases: [number, string][] = [
+    [0, '0 %'],
+    [0.00001, '<0.01 %'],
+    [0.0042, '0.42 %'],
+    [0.1234, '12.3 %'],
+    [0.99996, '99.9 %'],
+    [1, '100.0 %'],
+    [-0.05, '−5.0 %'],
+  ];
   for (const [fraction, text] of cases) expect(format.percent(fraction)).toBe(text);
   expect(format.share(1, 0)).toBe('–');
 });

@@ -1,5 +1,17 @@
 import { expect, test } from 'vitest';
-import { absolute, absoluteSpec, before, instant, lengthMs, resolve, shifted, title, toMs, toNs, widened } from '../../src/time/range';
+import {
+  absolute,
+  absoluteSpec,
+  before,
+  instant,
+  lengthMs,
+  resolve,
+  shifted,
+  title,
+  toMs,
+  toNs,
+  widened,
+} from '../../src/time/range';
 
 const NOW = Date.UTC(2026, 10, 21, 12);
 
@@ -19,7 +31,8 @@ test('instants', () => {
   expect(instant(String(NOW), NOW)).toBe(NOW);
   expect(instant('2026-11-21 09:30', NOW)).toBe(new Date(2026, 10, 21, 9, 30).getTime());
   expect(instant('2026-11-21 9:30', NOW)).toBe(new Date(2026, 10, 21, 9, 30).getTime());
-  for (const text of ['', 'then', '2026-13-01', '2026-11-21 25:00', '9999-01-01', 'now+1h', 'now-99999d', '1']) expect(instant(text, NOW)).toBeUndefined();
+  for (const text of ['', 'then', '2026-13-01', '2026-11-21 25:00', '9999-01-01', 'now+1h', 'now-99999d', '1'])
+    expect(instant(text, NOW)).toBeUndefined();
 });
 
 test('a range that is none has a sentence', () => {

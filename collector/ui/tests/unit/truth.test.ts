@@ -32,8 +32,19 @@ function answer(stepS: number, weights: readonly number[], steps: readonly StepO
   const ns = (seconds: number) => BigInt(Math.round(seconds * 1e9));
   return create(SeriesResponseSchema, {
     stepNs: ns(stepS),
-    lines: [{ labels: { unit: 'redis.service' }, weights: weights.map(ns), totalWeight: ns(weights.reduce((sum, one) => sum + one, 0)) }],
-    steps: steps.map(({ covered, hosts, weight, lost }) => ({ coveredNs: ns(covered), hosts: BigInt(hosts ?? (covered > 0 ? 1 : 0)), weight: ns(weight ?? 100), lostWeight: ns(lost ?? 0) })),
+    lines: [
+      {
+        labels: { unit: 'redis.service' },
+        weights: weights.map(ns),
+        totalWeight: ns(weights.reduce((sum, one) => sum + one, 0)),
+      },
+    ],
+    steps: steps.map(({ covered, hosts, weight, lost }) => ({
+      coveredNs: ns(covered),
+      hosts: BigInt(hosts ?? (covered > 0 ? 1 : 0)),
+      weight: ns(weight ?? 100),
+      lostWeight: ns(lost ?? 0),
+    })),
     quality: { unit: 'nanoseconds' },
   });
 }
@@ -43,7 +54,11 @@ const LATER = 1e9;
 
 test('time before the first window is no data: neither 0 cores nor part of the mean', () => {
   const none = { covered: 0 };
-  const chart = chartOf(answer(300, [0, 0, 0, 300, 80], [none, none, none, { covered: 300 }, { covered: 80 }]), 'unit', LATER);
+  const chart = chartOf(
+    answer(300, [0, 0, 0, 300, 80], [none, none, none, { covered: 300 }, { covered: 80 }]),
+    'unit',
+    LATER,
+  );
   expect(chart.states).toEqual(['none', 'none', 'none', 'known', 'known']);
   expect([...chart.lines[0].rates]).toEqual([Number.NaN, Number.NaN, Number.NaN, 1, 1]);
   expect(chart.lines[0].mean).toBe(1);
@@ -57,7 +72,15 @@ test('a range that is all there says nothing of it', () => {
 });
 
 test('steps whose hosts lost samples are marked, and left out of the mean', () => {
-  const chart = chartOf(answer(10, [2, 0, 1, 2], [{ covered: 10 }, { covered: 10, lost: 100 }, { covered: 10, lost: 30 }, { covered: 10, lost: 1 }]), 'unit', LATER);
+  const chart = chartOf(
+    answer(
+      10,
+      [2, 0, 1, 2],
+      [{ covered: 10 }, { covered: 10, lost: 100 }, { covered: 10, lost: 30 }, { covered: 10, lost: 1 }],
+    ),
+    'unit',
+    LATER,
+  );
   expect(chart.states).toEqual(['known', 'lost', 'lost', 'known']);
   expect(chart.lines[0].rates[1]).toBeNaN();
   expect(chart.lines[0].rates[2]).toBeCloseTo(0.1);
@@ -67,7 +90,14 @@ test('steps whose hosts lost samples are marked, and left out of the mean', () =
 });
 
 test('where all was lost there is no mean, rather than 0', () => {
-  const all = answer(10, [0, 0], [{ covered: 10, lost: 100 }, { covered: 10, lost: 100 }]);
+  const all = answer(
+    10,
+    [0, 0],
+    [
+      { covered: 10, lost: 100 },
+      { covered: 10, lost: 100 },
+    ],
+  );
   expect(chartOf(all, 'unit', LATER).lines[0].mean).toBeNaN();
   expect(meanOf(all, LATER)).toBeNaN();
 });
@@ -86,7 +116,14 @@ test('a step of which a part has come is a rate of that part', () => {
 });
 
 test('the newest step waits for the windows of all hosts', () => {
-  const some = answer(10, [30, 10], [{ covered: 30, hosts: 3 }, { covered: 10, hosts: 3 }]);
+  const some = answer(
+    10,
+    [30, 10],
+    [
+      { covered: 30, hosts: 3 },
+      { covered: 10, hosts: 3 },
+    ],
+  );
   expect(chartOf(some, 'unit', 25_000).times).toEqual([0, 10]);
   // What has not come by now is missing: on some hosts, so the lines of the others stay as they
   // are.
@@ -94,13 +131,29 @@ test('the newest step waits for the windows of all hosts', () => {
 });
 
 test('a host that is away for half of a step makes the others no busier', () => {
-  const chart = chartOf(answer(60, [120, 90, 120], [{ covered: 120, hosts: 2 }, { covered: 90, hosts: 2 }, { covered: 120, hosts: 2 }]), 'unit', LATER);
+  const chart = chartOf(
+    answer(
+      60,
+      [120, 90, 120],
+      [
+        { covered: 120, hosts: 2 },
+        { covered: 90, hosts: 2 },
+        { covered: 120, hosts: 2 },
+      ],
+    ),
+    'unit',
+    LATER,
+  );
   expect([...chart.lines[0].rates]).toEqual([2, 1.5, 2]);
 });
 
 test('a window that took longer is no peak, and no stop after it', () => {
   const carried = { covered: 0, hosts: 1, weight: 0 };
-  const chart = chartOf(answer(10, [10, 40, 0, 0, 0, 10], [{ covered: 10 }, { covered: 40 }, carried, carried, carried, { covered: 10 }]), 'unit', LATER);
+  const chart = chartOf(
+    answer(10, [10, 40, 0, 0, 0, 10], [{ covered: 10 }, { covered: 40 }, carried, carried, carried, { covered: 10 }]),
+    'unit',
+    LATER,
+  );
   expect([...chart.lines[0].rates]).toEqual([1, 1, 1, 1, 1, 1]);
   expect(chart.lines[0].mean).toBe(1);
 });
@@ -114,8 +167,14 @@ test('coverage is one thing: lost is not covered, and estimates count on neither
 
 test('a loss of everything is one statement, and louder than one of a tenth', () => {
   const sampling = (taken: bigint, lostSamples: bigint) => ({ taken, lostSamples }) as never;
-  expect(lossOf(sampling(0n, 15_437n), 'of 2 min')).toEqual({ text: 'All 15,437 samples of 2 min were lost.', bad: true });
-  expect(lossOf(sampling(3n, 997n), 'before')).toMatchObject({ bad: true, text: expect.stringContaining('99.7 % of the samples before were lost') });
+  expect(lossOf(sampling(0n, 15_437n), 'of 2 min')).toEqual({
+    text: 'All 15,437 samples of 2 min were lost.',
+    bad: true,
+  });
+  expect(lossOf(sampling(3n, 997n), 'before')).toMatchObject({
+    bad: true,
+    text: expect.stringContaining('99.7 % of the samples before were lost'),
+  });
   expect(lossOf(sampling(80n, 20n), 'after')).toMatchObject({ bad: false });
   expect(lossOf(sampling(99n, 1n), 'after')).toBeUndefined();
   const notes = samplingNotes({ sampling: sampling(1n, 99n), coverage: undefined });
@@ -131,7 +190,9 @@ test('a cgroup without a path keeps its name and stands in no other', () => {
 test('a collector that answers that it cannot is not one that does not answer', () => {
   const full = troubleOf(new ConnectError('the store takes nothing for now: the disk is full', Code.Unavailable));
   expect(full?.title).toBe('The collector cannot answer now: its disk is full');
-  expect(troubleOf(new ConnectError('the server is away', Code.Unavailable))?.title).toBe('The collector cannot answer now');
+  expect(troubleOf(new ConnectError('the server is away', Code.Unavailable))?.title).toBe(
+    'The collector cannot answer now',
+  );
   expect(troubleOf(new TypeError('Failed to fetch'))?.title).toBe('The collector does not answer');
   expect(troubleOf(new ConnectError('HTTP 502', Code.Unavailable))?.title).toBe('The collector does not answer');
 });
@@ -166,16 +227,38 @@ function profileOf(stacks: Record<string, number>): Profile {
   }
   const zeros = () => new Uint32Array(fn.length);
   return {
-    strings, kind: Uint8Array.from(kind), unnamed: new Uint8Array(fn.length), fn: Uint32Array.from(fn), systemName: zeros(), module: zeros(), file: zeros(), line: zeros(),
-    parent: Uint32Array.from(parent), frame: Uint32Array.from(frame), labelSets: [new Uint32Array()], labels: new Uint32Array(stack.length), stack: Uint32Array.from(stack), end: Uint8Array.from(end),
-    count: Float64Array.from(weight), weight: Float64Array.from(weight), unit: 'nanoseconds', quality: undefined, about: {} as never, moments: undefined,
+    strings,
+    kind: Uint8Array.from(kind),
+    unnamed: new Uint8Array(fn.length),
+    fn: Uint32Array.from(fn),
+    systemName: zeros(),
+    module: zeros(),
+    file: zeros(),
+    line: zeros(),
+    parent: Uint32Array.from(parent),
+    frame: Uint32Array.from(frame),
+    labelSets: [new Uint32Array()],
+    labels: new Uint32Array(stack.length),
+    stack: Uint32Array.from(stack),
+    end: Uint8Array.from(end),
+    count: Float64Array.from(weight),
+    weight: Float64Array.from(weight),
+    unit: 'nanoseconds',
+    quality: undefined,
+    about: {} as never,
+    moments: undefined,
   } as Profile;
 }
 
 const OPTIONS = { measure: 'weight', collapse: false, focus: '', root: '' } as const;
 
 test('what was lost is not compared: shares are of what was sampled', () => {
-  const tree = buildDiffTree(new Names(), profileOf({ 'main;a': 50, 'main;b': 50 }), profileOf({ 'main;a': 10, 'main;b': 10, '[lost]!|9': 980 }), OPTIONS);
+  const tree = buildDiffTree(
+    new Names(),
+    profileOf({ 'main;a': 50, 'main;b': 50 }),
+    profileOf({ 'main;a': 10, 'main;b': 10, '[lost]!|9': 980 }),
+    OPTIONS,
+  );
   expect([tree.total[0][0], tree.total[1][0]]).toEqual([100, 20]);
   const changes = Array.from(tree.parent, (_, node) => changeOf(tree, node, 'share').delta);
   expect(changes.every((delta) => Math.abs(delta) < 1e-12)).toBe(true);
@@ -192,11 +275,20 @@ test('sides of different length compare in cores', () => {
 });
 
 test('a wait is blocked in the last frame of its own thread, whoever woke it', () => {
-  const tree = buildTree(new Names(), profileOf({
-    'main;poll;schedule;[woken by a hard interrupt]!;hrtimer;sysvec_apic': 70,
-    'main;poll;schedule;[woken by redis]!;wake_up': 20,
-    'main;read;io_schedule;[uninterruptible]!;[waker unseen]!': 10,
-  }), OPTIONS);
-  const rows = functionRows(tree).filter((row) => row.own > 0).map((row) => [tree.names.text[row.name], row.own, row.waker && tree.names.text[row.waker.name]]);
-  expect(rows).toEqual([['schedule', 90, '[woken by a hard interrupt]'], ['io_schedule', 10, '[waker unseen]']]);
+  const tree = buildTree(
+    new Names(),
+    profileOf({
+      'main;poll;schedule;[woken by a hard interrupt]!;hrtimer;sysvec_apic': 70,
+      'main;poll;schedule;[woken by redis]!;wake_up': 20,
+      'main;read;io_schedule;[uninterruptible]!;[waker unseen]!': 10,
+    }),
+    OPTIONS,
+  );
+  const rows = functionRows(tree)
+    .filter((row) => row.own > 0)
+    .map((row) => [tree.names.text[row.name], row.own, row.waker && tree.names.text[row.waker.name]]);
+  expect(rows).toEqual([
+    ['schedule', 90, '[woken by a hard interrupt]'],
+    ['io_schedule', 10, '[waker unseen]'],
+  ]);
 });
