@@ -1,6 +1,6 @@
 //! Signs of life of threads that do one piece of work after the other, and how soon they get a CPU.
 
-use crate::agent::lock;
+use crate::sync::lock;
 use crate::sys::Priority;
 use crate::time::Mono;
 use std::sync::Mutex;

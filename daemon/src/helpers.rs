@@ -14,6 +14,7 @@
 //! the next piece are those that are late. Where several do, [`Helpers::ask`] tells what is late from what
 //! found no helper free.
 
+use crate::sync::lock;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -191,7 +192,7 @@ impl Drop for Helpers {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn help(&self, mut job: Job) {

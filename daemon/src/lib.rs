@@ -29,6 +29,7 @@ pub mod process;
 pub mod sampler;
 pub mod supervisor;
 pub mod symbolize;
+mod sync;
 mod sys;
 pub mod time;
 pub mod triggers;

@@ -1,8 +1,9 @@
 //! The clocks: everything inside is `CLOCK_MONOTONIC`; wall time enters here, through one anchor, and
 //! nowhere else.
 
+use crate::sync::lock;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds on `CLOCK_MONOTONIC`, the clock of every perf record.
@@ -182,7 +183,7 @@ impl WallAnchor {
     }
 
     fn anchor(&self) -> MutexGuard<'_, Anchor> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Reads the clocks again.

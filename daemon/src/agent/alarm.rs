@@ -8,10 +8,11 @@
 //! lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread feeds it every few
 //! seconds.
 
+use super::Agent;
 use super::status::to_wire;
-use super::{Agent, lock};
 use crate::aggregate::recorder::read;
 use crate::perf::environment::{Degradation, Severity};
+use crate::sync::lock;
 use crate::time::Mono;
 use proto::agent as wire;
 use proto::collector::HostHealth;

@@ -1,6 +1,6 @@
 //! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
 
-use super::{Agent, lock, sampling_plan};
+use super::{Agent, sampling_plan};
 use crate::aggregate::recorder::{self, Asked, Span, read};
 use crate::capture::engine::{self, Engine, EngineError, Fault};
 use crate::capture::event::Event;
@@ -20,6 +20,7 @@ use crate::perf::plan::{Limits, Machine};
 use crate::perf::probe::Every;
 use crate::perf::rings::HORIZON;
 use crate::sampler::Command;
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::text::with_causes;
 use profile::{Profile, Selector};

@@ -1,11 +1,12 @@
 //! The agent as the gRPC server's host: fresh data, live watching, configuration.
 
-use super::{Agent, lock};
+use super::Agent;
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
 use crate::pins::Pins;
+use crate::sync::lock;
 use crate::time::{Mono, WallAnchor};
 use profile::text::with_causes;
 use proto::agent as wire;

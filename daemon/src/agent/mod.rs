@@ -36,13 +36,14 @@ use crate::pins::Pins;
 use crate::pins::bring::Bringer;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
+use crate::sync::lock;
 use crate::time::{Mono, WallAnchor};
 use crate::triggers::{Rule, Triggers};
 use crate::unwind::Depths;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use alarm::Alarms;
@@ -314,11 +315,6 @@ pub enum ReloadError {
     /// Sampling as it asks for.
     #[error("failed to sample as the new configuration asks")]
     Sampling(#[source] RingsError),
-}
-
-/// Locks a mutex whose value stays sound when a holder panics: plain data, replaced whole.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Agent {

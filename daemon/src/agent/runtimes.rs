@@ -1,9 +1,10 @@
 //! What `GetStatus` says of generated code: each process, and the switch that makes its names or stacks whole.
 
-use super::{Agent, lock};
+use super::Agent;
 use crate::aggregate::runtimes::Entry;
 use crate::config::Jit;
 use crate::jit::runtime::{Facts, Runtime};
+use crate::sync::lock;
 use profile::Unnamed;
 use proto::agent as wire;
 

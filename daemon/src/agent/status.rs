@@ -2,13 +2,14 @@
 
 use super::coverage::{self, Low, Recent};
 use super::losses::Stalls;
-use super::{Agent, lock, stacks};
+use super::{Agent, stacks};
 use crate::aggregate::recorder::{Covered, Outcomes, RecorderStats};
 use crate::ids::CpuId;
 use crate::metrics::OwnCost;
 use crate::perf::cpu_ring::CpuCounts;
 use crate::perf::environment::{Degradation, Severity};
 use crate::perf::event::Feature;
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::{Ledger, Quality};
 use proto::agent as wire;

@@ -9,11 +9,12 @@ use super::batch::{RawBatch, RawFrame, RawProcess};
 use crate::helpers::{Helpers, Pending};
 use crate::ids::{Comm, Pid, ProcessId};
 use crate::jit::runtime::{self, Facts};
+use crate::sync::lock;
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::{StackEnd, Unnamed};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Most processes in the table. Those with the fewest samples go first.
@@ -139,7 +140,7 @@ impl Entry {
 impl Runtimes {
     fn lock(&self) -> MutexGuard<'_, Table> {
         // Plain data, sound whenever a holder panics.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// What came of asking a process.

@@ -29,12 +29,13 @@ use crate::perf::probe::{Every, Placement, Probe, Source};
 use crate::perf::rings::RingsError;
 use crate::perf::sets::{RingSet, SetKey};
 use crate::sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
+use crate::sync::lock;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// Highest rate. Unit: samples a second on each CPU. At 5 µs a sample it is a twentieth of a CPU for each.
@@ -459,7 +460,7 @@ impl Engine {
     }
 
     fn lock(&self) -> MutexGuard<'_, Sets> {
-        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sets)
     }
 
     /// Some VMs accept events of the processor and never deliver. Cycles are always counted, so they prove

@@ -12,12 +12,13 @@ use super::world::World;
 use crate::aggregate::recorder::{BUDGET_MIN_BYTES, Recorder, RecorderOptions};
 use crate::config;
 use crate::ids::CaptureId;
+use crate::sync::lock;
 use crate::time::Mono;
 use prost::Message;
 use proto::agent::{self, CaptureInfo, CaptureState, capture_response};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -449,9 +450,4 @@ fn shown(matcher: &agent::LabelMatcher) -> String {
 
 pub(super) fn message(body: capture_response::Body) -> agent::CaptureResponse {
     agent::CaptureResponse { body: Some(body) }
-}
-
-/// The value: it is changed as a whole, so a holder that panicked left it sound.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,9 +7,10 @@ use crate::aggregate::recorder::Recorder;
 use crate::capture::offcpu::WaitCounts;
 use crate::capture::request::Detail;
 use crate::ids::CaptureId;
+use crate::sync::lock;
 use hashbrown::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// What the namer makes of one capture.
@@ -57,7 +58,7 @@ impl Taken {
 
     /// Takes what a batch says beside its samples.
     pub fn note(&self, batch: &RawBatch) {
-        let mut beside = unpoisoned(&self.beside);
+        let mut beside = lock(&self.beside);
         beside.passed_over += batch.passed_over;
         beside.shed += batch.shed;
         beside.cpus_changed += u64::from(batch.cpus_changed);
@@ -69,7 +70,7 @@ impl Taken {
 
     /// What its batches said beside their samples.
     pub fn beside(&self) -> Beside {
-        *unpoisoned(&self.beside)
+        *lock(&self.beside)
     }
 
     /// CPU time that naming its samples with lines took. Unit: nanoseconds.
@@ -79,13 +80,13 @@ impl Taken {
 
     /// The last batch of the capture is named: nothing comes any more.
     pub fn end(&self) {
-        *unpoisoned(&self.ended) = true;
+        *lock(&self.ended) = true;
         self.told.notify_all();
     }
 
     /// Waits until [`Taken::end`] was called, so long at most. True when it was.
     pub fn wait_for_end(&self, at_most: Duration) -> bool {
-        let ended = unpoisoned(&self.ended);
+        let ended = lock(&self.ended);
         let waited = self
             .told
             .wait_timeout_while(ended, at_most, |ended| !*ended);
@@ -109,17 +110,17 @@ pub struct Recorders {
 impl Recorders {
     /// The one of a capture; `None` when nobody wants its samples any more.
     pub fn get(&self, id: CaptureId) -> Option<Arc<Taken>> {
-        unpoisoned(&self.by_id).get(&id).cloned()
+        lock(&self.by_id).get(&id).cloned()
     }
 
     /// From now on the samples of `id` are recorded there.
     pub fn insert(&self, id: CaptureId, taken: Arc<Taken>) {
-        unpoisoned(&self.by_id).insert(id, taken);
+        lock(&self.by_id).insert(id, taken);
     }
 
     /// From now on they are let go.
     pub fn remove(&self, id: CaptureId) {
-        unpoisoned(&self.by_id).remove(&id);
+        lock(&self.by_id).remove(&id);
     }
 
     /// So many samples of captures were named.
@@ -146,7 +147,7 @@ impl Recorders {
 
     /// True while one runs whose frames are told by line.
     pub fn have_lines(&self) -> bool {
-        let by_id = unpoisoned(&self.by_id);
+        let by_id = lock(&self.by_id);
         let mut all = by_id.values();
         all.any(|taken| taken.detail != Detail::Functions)
     }
@@ -163,11 +164,6 @@ impl Recorders {
 
     /// Their ids, in no order.
     pub fn ids(&self) -> Vec<CaptureId> {
-        unpoisoned(&self.by_id).keys().copied().collect()
+        lock(&self.by_id).keys().copied().collect()
     }
-}
-
-/// The value: it is replaced whole, so a holder that panicked left it sound.
-fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

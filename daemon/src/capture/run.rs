@@ -8,7 +8,7 @@
 
 use super::course::Course;
 use super::lines;
-use super::manager::{Captures, Running, Slot, lock, message};
+use super::manager::{Captures, Running, Slot, message};
 use super::offcpu::many;
 use super::offcpu::setup::{COPIES_HZ, NEAR_BYTES};
 use super::past::{self, Found, Past};
@@ -16,6 +16,7 @@ use super::recorders::Beside;
 use super::request::{Detail, Unwind, Wanted};
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
 use crate::metrics::thread_cpu_ns;
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
 use proto::agent::{

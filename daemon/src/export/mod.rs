@@ -41,6 +41,7 @@ pub use status::{ExportCounts, degradation};
 
 use crate::aggregate::recorder::ClosedSink;
 use crate::config;
+use crate::sync::lock;
 use crate::time::{Mono, WallAnchor};
 use proto::collector::HostHealth;
 use spool::Index;
@@ -49,7 +50,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tap::{About, Parcel};
 use tokio::sync::{Notify, watch};
 
@@ -198,10 +199,6 @@ impl Shared {
         progress.taken_windows += 1;
         progress.taken_samples += about.samples;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the exporter is made with.

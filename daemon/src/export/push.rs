@@ -3,9 +3,10 @@
 //! Windows of earlier boots, or of another host id, go over sessions of their own beside it, one at a
 //! time: the collector knows a window by host, boot and sequence.
 
+use super::Exporter;
 use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};
 use super::session::{Session, SessionError};
-use super::{Exporter, lock};
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::text::with_causes;
 use tokio::time::sleep;

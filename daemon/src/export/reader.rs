@@ -1,10 +1,11 @@
 //! Reads windows back from the index: from disk or memory, with the tables of their segment.
 
+use super::Shared;
 use super::disk;
 use super::record::{Tables, Window};
 use super::spool::{Picked, Place};
 use super::stream::Stream;
-use super::{Shared, lock};
+use crate::sync::lock;
 use profile::Remap;
 use std::fs::File;
 use std::io;

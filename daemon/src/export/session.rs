@@ -4,12 +4,13 @@
 //! oldest first, at a bounded rate. Whatever the collector says is checked: an answer to nothing is
 //! passed over, a question about what it never got ends the stream, and so does silence.
 
+use super::Exporter;
 use super::gaps::{Cause, Gap};
 use super::identity::Identity;
 use super::reader::{ReadError, Readers};
 use super::spool::{Done, Picked};
 use super::stream::{MESSAGE_BYTES_MIN, Stream, UnknownStack};
-use super::{Exporter, lock};
+use crate::sync::lock;
 use crate::time::Mono;
 use proto::collector as wire;
 use proto::collector::ingest_service_client::IngestServiceClient;

@@ -1,9 +1,10 @@
 //! What the exporter says of itself: to the status, the metrics and the list of what is degraded.
 
+use super::Exporter;
 use super::gaps::Cause;
 use super::spool::Waiting;
-use super::{Exporter, lock};
 use crate::perf::environment::{Degradation, Severity};
+use crate::sync::lock;
 use crate::time::Mono;
 use proto::agent as wire;
 use std::time::Duration;

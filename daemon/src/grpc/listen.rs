@@ -1,6 +1,7 @@
 //! Sockets: binding them without taking another daemon's place, and connections that can be closed.
 
 use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
+use crate::sync::lock;
 use proto::calls::{Caller, Calls, Patience};
 use std::fs::File;
 use std::io;
@@ -9,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -318,17 +319,12 @@ pub(super) struct Peer {
 
 impl Peer {
     fn is_closed(&self) -> bool {
-        let close = self.close.lock();
-        close.unwrap_or_else(PoisonError::into_inner).is_none()
+        lock(&self.close).is_none()
     }
 
     /// Closes the connection, at once and with all that is queued for it.
     pub(super) fn close(&self) {
-        let close = self
-            .close
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let close = lock(&self.close).take();
         if let Some(close) = close {
             // The receiver is gone when the connection is.
             let _ = close.send(());

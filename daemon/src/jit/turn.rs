@@ -1,9 +1,9 @@
 //! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
 
 use super::reader::{Known, Outcome, Reader, Wish};
-use crate::agent::lock;
 use crate::ids::ProcessId;
 use crate::symbolize::counters::SymbolCounters;
+use crate::sync::lock;
 use crate::time::Mono;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -11,10 +11,11 @@ mod own_cost;
 pub use http::{Health, ServeError, serve};
 pub use own_cost::{OwnCost, ThreadCost, register_own_cost, thread_cpu_ns};
 
+use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +204,7 @@ impl Registry {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Family>> {
         // A reader that panicked has changed nothing here.
-        self.families.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.families)
     }
 
     /// Everything as Prometheus text, families by name.

@@ -3,10 +3,11 @@
 //! Read from `/proc/self` when asked for; some thirty small reads.
 
 use super::{Kind, LabelSet, Readings, Registry};
+use crate::sync::lock;
 use crate::time::Mono;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// CPU time and wake-ups of the living threads of one name.
@@ -100,7 +101,7 @@ struct Shared(Arc<Mutex<Option<(Mono, OwnCost)>>>);
 
 impl Shared {
     fn with<T>(&self, pick: impl Fn(&OwnCost) -> T) -> T {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         let now = Mono::now();
         match &mut *last {
             Some((at, cost)) if now.since(*at) < READING_TTL => pick(cost),

@@ -1,11 +1,11 @@
 //! Questions about pinned time: a pin's windows, put into a recorder of their own and asked as any.
 
 use super::{Chunk, Entry, Pins, disk, moments};
-use crate::agent::lock;
 use crate::aggregate::recorder::{
     Answer, Asked, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query,
 };
 use crate::export::record::{DecodeError, Tables};
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::{Account, Profile, Query, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};

@@ -2,10 +2,10 @@
 
 use super::disk::{self, Disk};
 use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, moments};
-use crate::agent::lock;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
 use crate::export::record::{self, Facts, Lens, Window};
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::{Account, Dictionary, Remap, SampleKey};
 use proto::agent as wire;

@@ -22,8 +22,8 @@ pub use answer::PinError;
 pub use disk::{DirError, Evidence};
 pub use keeper::{KeepError, Keeper, Wish};
 
-use crate::agent::lock;
 use crate::perf::environment::{Degradation, Severity};
+use crate::sync::lock;
 use crate::time::WallAnchor;
 use disk::Disk;
 use profile::text::with_causes;

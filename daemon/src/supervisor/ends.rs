@@ -1,9 +1,10 @@
 //! How the process and its threads end: errors, exit codes, and what a thread left behind.
 
-use crate::agent::{Agent, lock};
+use crate::agent::Agent;
 use crate::grpc::ServeError;
 use crate::perf::event::OpenError;
 use crate::perf::rings::RingsError;
+use crate::sync::lock;
 use crate::sys::WakeFd;
 use crate::triggers::Stage;
 use profile::text::with_causes;

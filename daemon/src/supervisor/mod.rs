@@ -10,10 +10,11 @@ mod serve;
 mod start;
 mod stop;
 
-use crate::agent::{Agent, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel, lock};
+use crate::agent::{Agent, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel};
 use crate::config::Loaded;
 use crate::cpus::Notice;
 use crate::notify::Notifier;
+use crate::sync::lock;
 use crate::sys::{KernelEvents, Poller, SignalFd, keep_memory_private};
 use crate::sys::{keep_heap_small, raise_descriptor_limit};
 use crate::time::Mono;

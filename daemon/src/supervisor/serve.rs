@@ -1,10 +1,11 @@
 //! The stage that answers: the calls of clients, and metrics.
 
 use super::ends::StageError;
-use crate::agent::{Agent, lock};
+use crate::agent::Agent;
 use crate::config;
 use crate::grpc::{self, ServeOptions};
 use crate::metrics;
+use crate::sync::lock;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 

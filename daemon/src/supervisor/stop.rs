@@ -1,7 +1,7 @@
 //! Ends the stages in the order data flows, within the grace.
 
 use super::{RunError, Stages};
-use crate::agent::lock;
+use crate::sync::lock;
 use crate::time::Mono;
 use sd_notify::NotifyState;
 use std::thread::JoinHandle;

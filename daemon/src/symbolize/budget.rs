@@ -11,11 +11,12 @@
 //! system call of 0.3 µs, so readers ask once for some thousand entries or some 64 KiB.
 
 use super::counters::SymbolCounters;
+use crate::sync::lock;
 use crate::time::{Mono, thread_cpu};
 use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Most memory that reading one file takes, what is kept of it included. Unit: bytes. The symbols
@@ -420,7 +421,7 @@ impl Shares {
     }
 
     fn has_time(&self, payer: Payer, now: Mono) -> bool {
-        let mut shares = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = lock(&self.of);
         if let Some(share) = shares.get(&payer) {
             return share.now(now).left_ns > 0;
         }
@@ -448,7 +449,7 @@ impl Shares {
             let sum = &self.counters.owners_files_cpu_ns;
             sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
         }
-        let mut shares = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = lock(&self.of);
         let full = Share {
             left_ns: SHARE_MAX.as_nanos() as i64,
             at: now,

@@ -9,6 +9,7 @@ use super::counters::{SymbolCounters, bump};
 use super::debug_files;
 use super::elf::read_headers;
 use crate::private_dir::{PrivateDir, Trouble};
+use crate::sync::lock;
 use debuginfod::{Fetched as Answer, Outcome, Servers, Wanted};
 use hashbrown::HashSet;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
@@ -17,7 +18,7 @@ use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 /// Largest file. Unit: bytes. Larger ones are not read by the symbolizer either.
@@ -77,7 +78,7 @@ impl FetchedFiles {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Has a build asked for, unless that was done lately; true when it is there.

@@ -21,13 +21,14 @@ use super::mounts;
 use super::open::{self, Links, OpenError, Root};
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
 use crate::ids::{Avma, FileId, Pid};
+use crate::sync::lock;
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::Unnamed;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Number of relatives named with a file.
@@ -393,7 +394,7 @@ impl FileStore {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         // The table is whole between any two statements that can panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

@@ -8,13 +8,14 @@ use super::budget::Owner;
 use super::elf::ReadAt;
 use super::mounts;
 use crate::helpers::Helpers;
+use crate::sync::lock;
 use crate::time::Mono;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 /// The content of a file: open, or in memory.
@@ -187,7 +188,7 @@ impl Remote {
         let begin = Mono::now();
         let answer = READERS.run(READ_WAIT, move || question(&file));
         let now = Mono::now();
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waits = lock(&self.waits);
         if !waits.add(now.since(begin), now) {
             self.late.store(true, Ordering::Relaxed);
         }

@@ -18,12 +18,12 @@ pub mod watcher;
 
 pub use rule::{Rule, RuleError};
 
-use crate::agent::lock;
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::cgroup::Hierarchy;
 use crate::perf::environment::{Degradation, Severity};
 use crate::pins::{Keeper, Pins, Wish};
+use crate::sync::lock;
 use crate::time::{Mono, WallAnchor};
 use evidence::Captures;
 use read::Sources;

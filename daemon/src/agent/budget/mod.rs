@@ -9,12 +9,13 @@ pub mod cpu;
 pub mod memory;
 mod meter;
 
-use super::{Agent, lock, open_sampling, recorder_options};
+use super::{Agent, open_sampling, recorder_options};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::metrics::OwnCost;
 use crate::perf::environment::{Degradation, Environment, Severity};
 use crate::perf::plan::{Limits, Plan};
+use crate::sync::lock;
 use crate::time::Mono;
 use copies::CopyGovernor;
 use cpu::{CpuGovernor, INTERVAL};

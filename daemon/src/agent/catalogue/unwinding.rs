@@ -1,9 +1,10 @@
 //! Metrics of walks by unwind information, and of what is remembered of them.
 
 use super::one;
-use crate::agent::{Agent, lock};
+use crate::agent::Agent;
 use crate::metrics::{Kind, Registry};
 use crate::sampler::HeldCounts;
+use crate::sync::lock;
 use crate::unwind::engine::UnwindCounts;
 use profile::StackEnd;
 use std::sync::Arc;

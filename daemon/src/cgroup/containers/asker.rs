@@ -7,6 +7,7 @@
 use super::cache::{CONTAINERS_MAX, Cache, Want};
 use super::{ASK_MAX, Chosen, Counts, Error, Metadata, Runtime, Source, is_id};
 use crate::cgroup::Labels;
+use crate::sync::lock;
 use crate::time::Mono;
 use profile::text::with_causes;
 use std::collections::VecDeque;
@@ -86,7 +87,7 @@ struct Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Cache> {
         // Nothing in here panics while it holds the lock.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache)
     }
 }
 
@@ -399,7 +400,7 @@ impl Gate {
 }
 
 fn gate(asked: &Asked) -> MutexGuard<'_, Gate> {
-    asked.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&asked.gate)
 }
 
 fn note_success(asked: &Asked) {
