@@ -4,7 +4,7 @@
 use clap::Parser;
 use daemon::agent::{ConfigSource, SetLogLevel};
 use daemon::config::{Config, Configuration, LogFormat, LogLevel};
-use daemon::perf::environment::effective_uid;
+use daemon::host::effective_uid;
 use daemon::supervisor::{self, Exit};
 use std::io::Write;
 use std::path::PathBuf;

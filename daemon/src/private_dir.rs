@@ -3,7 +3,7 @@
 //! The spool and the pins are kept in one each. All files are reached through the open directory, so its path may
 //! not be exchanged under them. Blocks on the disk.
 
-use crate::perf::environment::effective_uid;
+use crate::host::effective_uid;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;

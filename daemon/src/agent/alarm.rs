@@ -11,7 +11,7 @@
 use super::Agent;
 use super::status::to_wire;
 use crate::aggregate::recorder::read;
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use crate::sync::lock;
 use crate::time::Mono;
 use proto::agent as wire;

@@ -3,7 +3,7 @@
 
 use super::losses::{RING, RUN, STALLED, THROTTLE};
 use crate::aggregate::recorder::Covered;
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use profile::Ledger;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! arithmetic.
 
 use super::coverage::LENGTH_MIN;
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use crate::sampler::REPAIR_INTERVAL;
 use crate::time::Mono;
 use profile::Quality;

@@ -8,6 +8,7 @@ pub mod budget;
 mod captures;
 mod catalogue;
 mod coverage;
+mod environment;
 mod host;
 mod losses;
 mod runtimes;
@@ -24,10 +25,10 @@ use crate::control::Control;
 use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use crate::export::{self, Exporter};
 use crate::heartbeat::{Heartbeat, Pace};
+use crate::host::{Environment, cpus_online, effective_uid};
 use crate::ids::CpuId;
 use crate::metrics::Registry;
 use crate::perf::cpu_ring::CpuRings;
-use crate::perf::environment::{self, Environment};
 use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
 use crate::perf::others;
 use crate::perf::plan::{Limits, Machine, Plan};
@@ -85,7 +86,7 @@ impl ConfigSource {
     /// # Errors
     /// See [`Configuration::load`].
     pub fn load(&self) -> Result<Loaded, ConfigError> {
-        let euid = crate::perf::environment::effective_uid();
+        let euid = effective_uid();
         Config::load(self.path.as_deref(), std::env::vars_os(), &self.sets, euid)
     }
 }
@@ -357,7 +358,7 @@ impl Agent {
 
     /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them.
     pub fn watch_cpus(&self, notices: &[Notice]) {
-        let Some(online) = environment::cpus_online() else {
+        let Some(online) = cpus_online() else {
             return;
         };
         // Notes what was busy when the newest sample came.

@@ -2,7 +2,7 @@
 
 use crate::aggregate::recorder::Outcomes;
 use crate::config::{Unwind, UnwindMode};
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use crate::perf::plan::Plan;
 use crate::process::space::MAPPINGS_MAX;
 use crate::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};

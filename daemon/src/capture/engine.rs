@@ -21,8 +21,8 @@ use self::bound::{Bound, gone, identity, open_cgroup};
 use super::event::{Event, RATE_HZ};
 use super::filter::Filter;
 use crate::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
+use crate::host;
 use crate::ids::{CaptureId, CpuId};
-use crate::perf::environment;
 use crate::perf::event::OpenError;
 use crate::perf::plan::{Machine, SetPlan};
 use crate::perf::probe::{Every, Placement, Probe, Source};
@@ -496,7 +496,7 @@ impl Engine {
 }
 
 fn online() -> Vec<CpuId> {
-    environment::cpus_online().unwrap_or_default()
+    host::cpus_online().unwrap_or_default()
 }
 
 /// A rate or period that is in its bounds, and not above what the kernel allows now.
@@ -508,7 +508,7 @@ fn checked(
 ) -> Result<Every, EngineError> {
     match every {
         Every::Rate(rate) if !(1..=RATE_HZ_MAX).contains(&rate) => Err(EngineError::Rate(rate)),
-        Every::Rate(rate) => match environment::max_sample_rate() {
+        Every::Rate(rate) => match host::max_sample_rate() {
             Some(most) if most < rate => {
                 notices.push(format!(
                     "sampled at {most} Hz instead of {rate}: kernel.perf_event_max_sample_rate, which \

@@ -1,6 +1,6 @@
 //! Who this host is to the collector, and what the collector is told of it.
 
-use crate::perf::environment::Environment;
+use crate::host::Environment;
 use proto::collector as wire;
 use std::path::Path;
 

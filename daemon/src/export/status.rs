@@ -3,7 +3,7 @@
 use super::Exporter;
 use super::gaps::Cause;
 use super::spool::Waiting;
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use crate::sync::lock;
 use crate::time::Mono;
 use proto::agent as wire;

@@ -8,7 +8,6 @@
 //! kernel settings that bound all of it.
 
 pub mod cpu_ring;
-pub mod environment;
 pub mod event;
 pub mod loss;
 pub mod others;

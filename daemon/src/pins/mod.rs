@@ -22,7 +22,7 @@ pub use answer::PinError;
 pub use disk::{DirError, Evidence};
 pub use keeper::{KeepError, Keeper, Wish};
 
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use crate::sync::lock;
 use crate::time::WallAnchor;
 use disk::Disk;

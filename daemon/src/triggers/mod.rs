@@ -21,7 +21,7 @@ pub use rule::{Rule, RuleError};
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::cgroup::Hierarchy;
-use crate::perf::environment::{Degradation, Severity};
+use crate::health::{Degradation, Severity};
 use crate::pins::{Keeper, Pins, Wish};
 use crate::sync::lock;
 use crate::time::{Mono, WallAnchor};

@@ -5,7 +5,7 @@ use super::find::{self, Part, Place, Target};
 use super::read::{Missing, Sources};
 use super::rule::Rule;
 use super::state::{Daily, Meter, Seen, Verdict, Watch};
-use crate::perf::environment;
+use crate::host;
 use crate::time::Mono;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Watcher {
         let due = |last: Option<Mono>| last.is_none_or(|last| now.since(last) >= FIND_INTERVAL);
         if due(self.counted) {
             self.counted = Some(now);
-            let online = environment::cpus_online();
+            let online = host::cpus_online();
             self.cpus = online.map_or(1.0, |cpus| cpus.len().max(1) as f64);
         }
         let (mut events, mut troubles) = (Vec::new(), Troubles::new());

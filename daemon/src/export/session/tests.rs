@@ -68,8 +68,7 @@ fn an_outcome_that_is_not_known_ends_the_stream_and_drops_nothing() {
         assert_eq!(session.oldest_in_flight().unwrap().about.sequence, 2);
         assert!(exporter.counts().dropped.iter().all(|drop| *drop == (0, 0)));
         let degraded = exporter.degradations(Mono::now());
-        let told =
-            |known: &crate::perf::environment::Degradation| known.id == "collector_not_understood";
+        let told = |known: &crate::health::Degradation| known.id == "collector_not_understood";
         assert!(degraded.iter().any(told));
     }
 }

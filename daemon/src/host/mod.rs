@@ -1,11 +1,11 @@
-//! What the kernel's settings and the daemon's own rights allow, and what that means for profiles.
+//! Facts about the host that the daemon runs on: kernel settings, CPUs, memory, and the daemon's own
+//! rights.
 //!
-//! Reads a dozen small files of /proc and /sys once, when asked; the parsers and the table of
-//! [`Degradation`]s are pure. Rules: perf_event_open(2), sysctl/kernel.rst, capabilities(7),
-//! kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c (`kallsyms_show_value`).
+//! Reads a dozen small files of /proc and /sys once, when asked; the parsers are pure. What the facts
+//! mean for profiles is in `agent/environment.rs`. Rules: perf_event_open(2), sysctl/kernel.rst,
+//! capabilities(7), kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c
+//! (`kallsyms_show_value`).
 
-use crate::cgroup::{Hierarchy, Mode};
-use crate::config::Sampling;
 use crate::ids::CpuId;
 use std::io::Read;
 use std::path::Path;
@@ -13,7 +13,8 @@ use std::path::Path;
 /// A capability by its number (linux/capability.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    bit: u32,
+    /// Its number.
+    pub(crate) bit: u32,
     /// Its name in lower case, as setcap takes it.
     pub name: &'static str,
 }
@@ -125,9 +126,6 @@ const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 /// them 0 even for root; thousands of lines are not.
 const KALLSYMS_LOOKED_AT: u64 = 256 * 1024;
 
-/// The kernel's default of `perf_event_max_stack` (`PERF_MAX_STACK_DEPTH`, uapi/linux/perf_event.h).
-const DEFAULT_MAX_STACK: u16 = 127;
-
 /// Highest CPU number believed. The kernel's own limit is 8,192 (NR_CPUS on x86-64).
 const CPU_MAX: u32 = 65_535;
 
@@ -165,7 +163,7 @@ impl Environment {
     }
 
     /// Rights that the kernel honours: those of a user namespace do not count for perf events.
-    fn effective(&self) -> Capabilities {
+    pub fn effective(&self) -> Capabilities {
         match self.initial_user_namespace {
             Some(false) => Capabilities::default(),
             _ => self.capabilities,
@@ -178,256 +176,6 @@ impl Environment {
         let cpus = self.cpus_online.len() as u64;
         let locked = u64::from(self.perf_event_mlock_kb?) * 1024 * cpus;
         (!free).then(|| locked.saturating_add(self.memlock_bytes.unwrap_or(0)))
-    }
-
-    /// What does not work as it should or could work better, for a daemon that samples as
-    /// `sampling` says. The worst first.
-    pub fn degradations(&self, sampling: &Sampling, cgroups: &Hierarchy) -> Vec<Degradation> {
-        let mut list = Vec::new();
-        self.check_events(sampling, &mut list);
-        self.check_names(&mut list);
-        check_cgroups(cgroups, &mut list);
-        list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));
-        list
-    }
-
-    /// The command that gives the daemon what it needs, all at once: setcap replaces what was there.
-    fn grant(&self) -> String {
-        if self.initial_user_namespace == Some(false) {
-            return "run the daemon in the host's user namespace".to_owned();
-        }
-        let names: Vec<&str> = CAPABILITIES
-            .iter()
-            .map(|capability| capability.name)
-            .collect();
-        format!("setcap {}+ep \"$(command -v fleetprofd)\"", names.join(","))
-    }
-
-    /// What keeps samples from being taken, or cuts them.
-    fn check_events(&self, sampling: &Sampling, list: &mut Vec<Degradation>) {
-        let Some(paranoid) = self.perf_event_paranoid else {
-            return list.push(Degradation::new(
-                "perf_events",
-                Severity::Error,
-                "the kernel has no perf events, or /proc/sys is hidden from the daemon",
-                "",
-            ));
-        };
-        let effective = self.effective();
-        if paranoid > 0 && !effective.perfmon() {
-            let message = format!(
-                "kernel.perf_event_paranoid is {paranoid} and the daemon lacks CAP_PERFMON{}: the \
-                 kernel refuses to sample all CPUs",
-                match self.initial_user_namespace {
-                    Some(false) => " (those of a user namespace do not count)",
-                    _ => "",
-                }
-            );
-            let remedy = self.grant();
-            list.push(Degradation::new(
-                "perf_event_paranoid",
-                Severity::Error,
-                message,
-                remedy,
-            ));
-        }
-        if let Some(rate) = self
-            .perf_event_max_sample_rate
-            .filter(|max| *max < sampling.rate_hz)
-        {
-            let message = format!(
-                "kernel.perf_event_max_sample_rate is {rate}, below sampling.rate_hz {}: the \
-                 kernel refuses the event. It lowers this limit itself when samples take long",
-                sampling.rate_hz
-            );
-            let remedy = format!(
-                "sysctl -w kernel.perf_event_max_sample_rate={}",
-                sampling.rate_hz
-            );
-            list.push(Degradation::new(
-                "perf_event_max_sample_rate",
-                Severity::Error,
-                message,
-                remedy,
-            ));
-        }
-        // Walks of stack copies know no such limit: what matters is that callchains are not cut short of
-        // the kernel's own default.
-        let depth = u32::from(sampling.max_stack_depth.min(DEFAULT_MAX_STACK));
-        if let Some(max) = self.perf_event_max_stack.filter(|max| *max < depth) {
-            let message = format!(
-                "kernel.perf_event_max_stack is {max}: the kernel's own callchains are cut at {max} \
-                 frames. It can be changed only while no profiler runs"
-            );
-            let remedy = format!("sysctl -w kernel.perf_event_max_stack={depth}");
-            list.push(Degradation::new(
-                "perf_event_max_stack",
-                Severity::Warning,
-                message,
-                remedy,
-            ));
-        }
-        // Each ring has a page of its own for the positions.
-        let ring_bytes = u64::from(sampling.ring_kib) * 1024;
-        let wanted = (ring_bytes + 4096) * self.cpus_online.len() as u64;
-        if let Some(max) = self.ring_bytes_max().filter(|max| *max < wanted) {
-            let (wanted, max) = (wanted.div_ceil(1024), max / 1024);
-            let message = format!(
-                "rings of sampling.ring_kib {} need {wanted} KiB of locked memory and the daemon, \
-                 which lacks CAP_IPC_LOCK, may lock {max} KiB: smaller rings lose samples sooner",
-                sampling.ring_kib
-            );
-            let remedy = format!(
-                "sysctl -w kernel.perf_event_mlock_kb={}",
-                sampling.ring_kib.max(512) + 4
-            );
-            list.push(Degradation::new(
-                "mlock_kb",
-                Severity::Warning,
-                message,
-                remedy,
-            ));
-        }
-    }
-
-    /// What keeps samples from being named.
-    fn check_names(&self, list: &mut Vec<Degradation>) {
-        let effective = self.effective();
-        if !self.kernel_symbols {
-            let (message, remedy) = match self.kptr_restrict {
-                None => (
-                    "kernel.kptr_restrict cannot be read".to_owned(),
-                    String::new(),
-                ),
-                Some(2..) => (
-                    format!(
-                        "kernel.kptr_restrict is {}",
-                        self.kptr_restrict.unwrap_or(2)
-                    ),
-                    "sysctl -w kernel.kptr_restrict=1".to_owned(),
-                ),
-                Some(value) if !effective.has(CAP_SYSLOG) => (
-                    format!("kernel.kptr_restrict is {value} and the daemon lacks CAP_SYSLOG"),
-                    self.grant(),
-                ),
-                Some(value) => (
-                    format!("/proc/kallsyms shows none (kernel.kptr_restrict is {value})"),
-                    String::new(),
-                ),
-            };
-            let message =
-                format!("kernel addresses are hidden, kernel frames have no names: {message}");
-            list.push(Degradation::new(
-                "kptr_restrict",
-                Severity::Warning,
-                message,
-                remedy,
-            ));
-        }
-        if self.initial_pid_namespace == Some(false) {
-            list.push(Degradation::new(
-                "pid_namespace",
-                Severity::Warning,
-                "the daemon is in a pid namespace of its own: samples of processes outside carry \
-                 no pid, so their frames have no names",
-                "run the container with the host's pid namespace (--pid=host, hostPID: true)",
-            ));
-        }
-        let missing: Vec<&str> = [
-            (CAP_SYS_PTRACE, effective.has(CAP_SYS_PTRACE)),
-            (CAP_DAC_READ_SEARCH, effective.has(CAP_DAC_READ_SEARCH)),
-            (
-                CAP_CHECKPOINT_RESTORE,
-                effective.has(CAP_CHECKPOINT_RESTORE) || effective.has(CAP_SYS_ADMIN),
-            ),
-        ]
-        .into_iter()
-        .filter(|(_, has)| !has)
-        .map(|(capability, _)| capability.name)
-        .collect();
-        if !missing.is_empty() {
-            let message = format!(
-                "the daemon lacks {}: executables of other users, of containers and deleted ones \
-                 may be out of reach, their frames without names",
-                missing.join(", ").to_uppercase()
-            );
-            list.push(Degradation::new(
-                "capabilities",
-                Severity::Warning,
-                message,
-                self.grant(),
-            ));
-        }
-    }
-}
-
-fn check_cgroups(cgroups: &Hierarchy, list: &mut Vec<Degradation>) {
-    if cgroups.mode == Mode::None {
-        list.push(Degradation::new(
-            "cgroups",
-            Severity::Warning,
-            "the hierarchy of the perf_event controller is not mounted: cgroups come from \
-             /proc/PID/cgroup, late and not at all for short-lived processes",
-            "mount -t cgroup2 none /sys/fs/cgroup",
-        ));
-    } else if !cgroups.whole {
-        let mount = cgroups
-            .mount
-            .as_deref()
-            .unwrap_or(Path::new("/sys/fs/cgroup"));
-        let message = format!(
-            "only a part of the cgroup tree is mounted at {}: cgroups outside have names only once \
-             they are created again",
-            mount.display()
-        );
-        let remedy = "mount the host's /sys/fs/cgroup into the container, read-only";
-        list.push(Degradation::new(
-            "cgroups",
-            Severity::Warning,
-            message,
-            remedy,
-        ));
-    }
-}
-
-/// Something that does not work as it should, or could work better.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Degradation {
-    /// Stable word.
-    pub id: &'static str,
-    /// What is so and what it means for profiles.
-    pub message: String,
-    /// Command that mends it; empty when there is none.
-    pub remedy: String,
-    /// How bad it is.
-    pub severity: Severity,
-}
-
-/// How bad a degradation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Good to know.
-    Info,
-    /// Profiles miss something.
-    Warning,
-    /// No profiles.
-    Error,
-}
-
-impl Degradation {
-    /// A degradation.
-    pub fn new(
-        id: &'static str,
-        severity: Severity,
-        message: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Degradation {
-        Degradation {
-            id,
-            message: message.into(),
-            remedy: remedy.into(),
-            severity,
-        }
     }
 }
 
