@@ -28,6 +28,7 @@ pub mod perf;
 pub mod pins;
 mod private_dir;
 pub mod process;
+mod request;
 pub mod sampler;
 pub mod supervisor;
 pub mod symbolize;

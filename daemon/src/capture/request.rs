@@ -110,7 +110,7 @@ impl Wanted {
             "" => EVENT_DEFAULT,
             event => event,
         };
-        let query = crate::grpc::query_of(
+        let query = crate::request::query(
             request.matchers.clone(),
             request.frame_filters.clone(),
             &request.group_by,

@@ -1,8 +1,6 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
-use crate::cgroup::containers::{LABELS_MAX, SOURCES_MAX, Source};
-
 use super::triggers::{ITEMS, Trigger};
 use super::{Config, SamplingEvent, Tls, UnwindMode};
 use config::{
@@ -43,6 +41,23 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
     ("log", "The daemon's own log, on standard error."),
     ("shutdown", "The end of the daemon."),
+];
+
+/// Most labels that can be chosen. With those of a pod of the same names they fit, beside all others
+/// that samples have, into what a collector takes of one label set: 32.
+const LABELS_MAX: usize = 8;
+
+/// Most sources that can be named.
+const SOURCES_MAX: usize = 16;
+
+/// What may stand before the path.
+pub const SOURCE_KINDS: &'static [&'static str] = &[
+    "docker",
+    "podman",
+    "cri",
+    "docker-files",
+    "bundles",
+    "storage",
 ];
 
 /// Names of labels that samples have themselves.
@@ -359,7 +374,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         path: "containers.sources",
-        kind: Kind::Sources(SOURCES_MAX, Source::KINDS),
+        kind: Kind::Sources(SOURCES_MAX, SOURCE_KINDS),
         unit: "",
         reload: Reload::Restart,
         doc: "Who is asked, in this order. auto: the usual sockets and files of docker, podman, \

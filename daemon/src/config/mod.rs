@@ -3,14 +3,14 @@
 
 mod keys;
 mod sections;
-mod triggers;
+pub mod triggers;
 
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{
     ConfigError, Configuration, Conflict, CpuShare, Diff, Key, Kind, Listen, Place, Reload,
     SocketMode, Value, sample_yaml,
 };
-pub use keys::KEYS;
+pub use keys::{KEYS, SOURCE_KINDS};
 pub use sections::{
     Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent,
     Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
@@ -106,7 +106,7 @@ impl Configuration for Config {
             );
             found.push(Conflict::new("recorder.retention_s", message));
         }
-        let faults = crate::triggers::Rule::faults(&self.triggers).into_iter();
+        let faults = triggers::Rule::faults(&self.triggers).into_iter();
         found.extend(faults.map(|(at, field, error)| {
             Conflict {
                 key: "triggers",

@@ -2,7 +2,6 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use crate::jit::ask::AskOptions;
 use config::{CpuShare, Listen, SocketMode};
 use profile::key;
 use serde::Serialize;
@@ -378,15 +377,6 @@ impl Jit {
     /// Largest perf map read. Unit: bytes.
     pub fn perf_map_max_bytes(&self) -> u64 {
         u64::from(self.perf_map_max_mib) * MIB as u64
-    }
-
-    /// What runtimes may be asked for.
-    pub fn ask_options(&self) -> AskOptions {
-        AskOptions {
-            hotspot_attach: self.hotspot_attach,
-            hotspot_refresh: Duration::from_secs(self.hotspot_refresh_s.into()),
-            dotnet_enable: self.dotnet_enable,
-        }
     }
 }
 

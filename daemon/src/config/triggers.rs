@@ -1,8 +1,14 @@
 //! The list `triggers`: its keys, and an entry as a type. What its texts mean says
-//! [`Rule`](crate::triggers::Rule).
+//! [`Rule`].
 
-use crate::triggers::rule::TRIGGERS_MAX;
+pub mod condition;
+pub mod rule;
+pub mod target;
+
+pub use rule::{Rule, RuleError};
+
 use config::{Field, Item, Items, Kind, Value, parse_seconds, show_seconds};
+use rule::TRIGGERS_MAX;
 use serde::{Serialize, Serializer};
 
 /// Longest time that a pin may begin before its trigger fired: the recorder's longest default retention.

@@ -17,7 +17,6 @@ mod ledger;
 mod listen;
 mod live;
 mod pins;
-mod request;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -31,7 +30,6 @@ use listen::Bound;
 pub use listen::{CONNECTIONS, ConnectionCounts};
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
-pub(crate) use request::query as query_of;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;

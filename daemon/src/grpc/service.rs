@@ -5,10 +5,11 @@ use super::held::{Held, Hold};
 use super::listen::Peer;
 use super::{
     ANSWER_TIMEOUT, ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, HELD_BYTES_MAX, Host, QUERIES_MAX,
-    ReloadOutcome, STREAMS_MAX, capture, cgroups, ledger, live, pins, request,
+    ReloadOutcome, STREAMS_MAX, capture, cgroups, ledger, live, pins,
 };
 use crate::aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
 use crate::capture::Capturing;
+use crate::request;
 use crate::time::Mono;
 use profile::{Profile, Query, Selector};
 use proto::agent;

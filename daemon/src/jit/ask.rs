@@ -17,6 +17,7 @@ pub mod place;
 mod tests;
 
 use crate::aggregate::runtimes::{AskReport, Runtimes};
+use crate::config::Jit;
 use crate::helpers::{self, Pending};
 use crate::ids::{Pid, ProcessId};
 use crate::symbolize::SymbolCounters;
@@ -81,6 +82,16 @@ impl Default for AskOptions {
             hotspot_attach: false,
             hotspot_refresh: Duration::from_secs(60),
             dotnet_enable: false,
+        }
+    }
+}
+
+impl From<&Jit> for AskOptions {
+    fn from(section: &Jit) -> AskOptions {
+        AskOptions {
+            hotspot_attach: section.hotspot_attach,
+            hotspot_refresh: Duration::from_secs(section.hotspot_refresh_s.into()),
+            dotnet_enable: section.dotnet_enable,
         }
     }
 }

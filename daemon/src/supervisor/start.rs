@@ -21,6 +21,7 @@ use crate::export::{self, Exporter};
 use crate::grpc;
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::host::Environment;
+use crate::jit::ask::AskOptions;
 use crate::jit::notice::Notice;
 use crate::jit::{self, CodeBook, Watcher};
 use crate::perf::plan::Limits;
@@ -468,7 +469,7 @@ fn start_jit(
     let (code, notices) = sync_channel(jit::notice::NOTICES_MAX);
     let (rules, generated) = sync_channel(generated::QUEUED_MAX);
     let counters = Arc::clone(&agent.symbols);
-    let ask = config.jit.ask_options();
+    let ask = AskOptions::from(&config.jit);
     let asks = ask.hotspot_attach || ask.dotnet_enable;
     let asker = jit::ask::Asker::new(ask)
         .counting(Arc::clone(&counters))

@@ -1,4 +1,4 @@
-//! The target of a trigger, and the cgroups that it names.
+//! The cgroups that the target of a trigger names.
 //!
 //! A path of names and patterns is followed through the mounted hierarchy; directories are listed only where a
 //! pattern stands. Bounds: `ENTRIES_MAX` directories looked at, `DEPTH_MAX` levels, [`CGROUPS_MAX`] found.
@@ -6,6 +6,7 @@
 
 use super::CGROUPS_MAX;
 use crate::cgroup::Hierarchy;
+use crate::config::triggers::target::Part;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -14,92 +15,6 @@ const ENTRIES_MAX: usize = 8192;
 
 /// Deepest directory looked at. Unit: levels below the mount.
 const DEPTH_MAX: usize = 32;
-
-/// Ends of the names of units that have a cgroup (systemd.unit(5)).
-const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
-
-/// What a trigger looks at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// The whole machine.
-    Host,
-    /// The cgroups whose path is like this.
-    Cgroups(Vec<Part>),
-}
-
-/// A part of a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// This name.
-    Name(String),
-    /// A name like this: `*` is any characters, `?` any one.
-    Pattern(String),
-    /// Any number of names, none included.
-    Any,
-}
-
-/// Why a text is no target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TargetError {
-    /// Neither of the forms.
-    #[error(
-        "neither `host`, nor a path that starts with `/`, nor the name of a unit such as `api.service`"
-    )]
-    Form,
-    /// The root.
-    #[error("the root cgroup is the machine: say `host`")]
-    Root,
-    /// `.` or `..`.
-    #[error("a path of cgroups has no `.` and no `..`")]
-    Dots,
-    /// It would name too many.
-    #[error("`**` stands for any number of names: a name has to follow the last one")]
-    Open,
-}
-
-impl Target {
-    /// Reads `host`, `/a/b*/c`, `api.service`.
-    ///
-    /// # Errors
-    /// [`TargetError`].
-    pub fn parse(text: &str) -> Result<Target, TargetError> {
-        if text == "host" {
-            return Ok(Target::Host);
-        }
-        let Some(below) = text.strip_prefix('/') else {
-            let unit = UNITS
-                .iter()
-                .any(|end| text.ends_with(end) && text.len() > end.len());
-            return match unit && !text.contains('/') {
-                true => Ok(Target::Cgroups(vec![Part::Any, Part::of(text)])),
-                false => Err(TargetError::Form),
-            };
-        };
-        let names = below.split('/').filter(|name| !name.is_empty());
-        let parts: Vec<Part> = names.map(Part::of).collect();
-        if parts.is_empty() {
-            return Err(TargetError::Root);
-        }
-        let dots = |part: &Part| matches!(part, Part::Name(name) if name == "." || name == "..");
-        if parts.iter().any(dots) {
-            return Err(TargetError::Dots);
-        }
-        match parts.last() {
-            Some(Part::Any) => Err(TargetError::Open),
-            _ => Ok(Target::Cgroups(parts)),
-        }
-    }
-}
-
-impl Part {
-    fn of(text: &str) -> Part {
-        match text {
-            "**" => Part::Any,
-            _ if text.contains(['*', '?']) => Part::Pattern(text.to_owned()),
-            _ => Part::Name(text.to_owned()),
-        }
-    }
-}
 
 /// A cgroup that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,6 +209,7 @@ pub fn below(mount: &Path, path: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use crate::cgroup::Mode;
+    use crate::config::triggers::target::{Target, TargetError};
 
     fn tree(paths: &[&str]) -> (tempfile::TempDir, Hierarchy) {
         let dir = tempfile::tempdir().unwrap();

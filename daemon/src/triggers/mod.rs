@@ -1,26 +1,23 @@
 //! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's minutes around
 //! the moment they come true, and may start a capture.
 //!
-//! `config` (texts) → [`rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) → pins
+//! `config` (texts) → [`Rule`](crate::config::triggers::Rule) → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) → pins
 //! ([`crate::pins`]), captures ([`evidence`]). What reads files is apart from what decides.
 //!
 //! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the disk of pins; it
 //! begins with the first trigger and stays. `fp-evidence`, one a capture, [`evidence::RUNNING_MAX`] at most, waits
 //! for what a capture finds.
 
-pub mod condition;
 pub mod evidence;
 pub mod find;
 pub mod read;
-pub mod rule;
 pub mod state;
 pub mod watcher;
-
-pub use rule::{Rule, RuleError};
 
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::cgroup::Hierarchy;
+use crate::config::triggers::Rule;
 use crate::health::{Degradation, Severity};
 use crate::pins::{Keeper, Pins, Wish};
 use crate::sync::lock;

@@ -4,9 +4,9 @@
 //! Sources: cgroup-v2.rst (`cpu.stat`, `*.pressure`), cgroup-v1 `cpu.stat` and `cpuacct.usage`,
 //! accounting/psi.rst, proc_stat(5), proc_loadavg(5).
 
-use super::condition::{Pressure, Quantity};
 use super::find::{self, Place};
 use crate::cgroup::{Hierarchy, Mode, hierarchy};
+use crate::config::triggers::condition::{Pressure, Quantity};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -256,8 +256,8 @@ fn average(text: &str, pressure: Pressure) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::condition::Condition;
     use super::*;
+    use crate::config::triggers::condition::Condition;
 
     struct Machine {
         dir: tempfile::TempDir,

@@ -1,7 +1,7 @@
 //! When a trigger fires: hold, hysteresis, cooldown, daily limit. No files and no clock: times are given.
 
 use super::read::Number;
-use super::rule::Rule;
+use crate::config::triggers::rule::Rule;
 use crate::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;

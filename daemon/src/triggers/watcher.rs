@@ -1,10 +1,11 @@
 //! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these come to.
 
-use super::condition::Quantity;
-use super::find::{self, Part, Place, Target};
+use super::find::{self, Place};
 use super::read::{Missing, Sources};
-use super::rule::Rule;
 use super::state::{Daily, Meter, Seen, Verdict, Watch};
+use crate::config::triggers::condition::Quantity;
+use crate::config::triggers::rule::Rule;
+use crate::config::triggers::target::{Part, Target};
 use crate::host;
 use crate::time::Mono;
 use std::collections::{BTreeMap, VecDeque};

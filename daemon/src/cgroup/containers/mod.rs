@@ -52,13 +52,6 @@ pub const ASK_MAX: Duration = Duration::from_secs(1);
 /// have up to 200; longer values are cut and end in `…`.
 pub const VALUE_BYTES_MAX: usize = 256;
 
-/// Most labels that can be chosen. With those of a pod of the same names they fit, beside all others
-/// that samples have, into what a collector takes of one label set: 32.
-pub const LABELS_MAX: usize = 8;
-
-/// Most sources that can be named.
-pub const SOURCES_MAX: usize = 16;
-
 /// Most bytes of chosen labels that are kept of one container, names included. Labels beyond it are
 /// left out, and counted.
 pub const LABEL_BYTES_MAX: usize = 8 << 10;

@@ -5,6 +5,7 @@ use super::cri::Cri;
 use super::docker::{Docker, Podman};
 use super::files::{Bundles, DockerFiles, Storage};
 use super::{Chosen, Error, Runtime};
+use crate::config::SOURCE_KINDS;
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// In the order of [`Source::KINDS`].
+    /// In the order of [`SOURCE_KINDS`].
     const ALL: [Kind; 6] = [
         Kind::Docker,
         Kind::Podman,
@@ -60,7 +61,7 @@ impl Kind {
     ];
 
     fn word(self) -> &'static str {
-        Source::KINDS[self as usize]
+        SOURCE_KINDS[self as usize]
     }
 }
 
@@ -104,16 +105,6 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// What may stand before the path.
-    pub const KINDS: &'static [&'static str] = &[
-        "docker",
-        "podman",
-        "cri",
-        "docker-files",
-        "bundles",
-        "storage",
-    ];
-
     /// The sources of a list of the configuration; what is none is left out.
     pub fn of_config(list: &[String]) -> Vec<Source> {
         let mut sources = Vec::new();

@@ -1,12 +1,12 @@
 //! What a trigger of the configuration means: target, condition and limits, read from its texts.
 
 use super::condition::{Condition, ConditionError, Quantity};
-use super::find::{Target, TargetError};
-use crate::config::{Trigger, Wanted};
+use super::target::{Target, TargetError};
+use super::{Trigger, Wanted};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Most triggers. Each is looked at once a second; with [`super::CGROUPS_MAX`] cgroups each, all of
+/// Most triggers. Each is looked at once a second; with [`CGROUPS_MAX`](crate::triggers::CGROUPS_MAX) cgroups each, all of
 /// them read some thousand small files a second, a percent of one CPU.
 pub const TRIGGERS_MAX: usize = 32;
 
