@@ -14,6 +14,7 @@ pub mod config;
 pub mod control;
 pub mod cpus;
 pub mod export;
+pub mod frame;
 pub mod grpc;
 pub mod health;
 pub mod heartbeat;

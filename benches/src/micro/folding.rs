@@ -2,8 +2,9 @@
 
 use super::Lines;
 use super::synthetic::Synthetic;
-use daemon::aggregate::batch::{RawBatch, RawFrame};
+use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::fold::{Folder, Taken};
+use daemon::frame::RawFrame;
 use daemon::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use daemon::process::ProcessTable;
 use daemon::time::Mono;

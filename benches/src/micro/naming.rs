@@ -3,11 +3,12 @@
 
 use super::Lines;
 use super::folding::{Folding, SAMPLES};
-use daemon::aggregate::batch::{RawBatch, RawFrame};
+use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::fold::Folder;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions};
 use daemon::cgroup::CgroupTable;
+use daemon::frame::RawFrame;
 use daemon::ids::{Avma, FileId, FileOffset, Pid};
 use daemon::jit::CodeBook;
 use daemon::symbolize::counters::SymbolCounters;

@@ -231,7 +231,7 @@ pub fn run(time: Duration) -> anyhow::Result<()> {
         entry.1 += stack.frames.len();
         if end != StackEnd::Complete {
             let root = match stack.frames.last() {
-                Some(daemon::aggregate::batch::RawFrame::File(file, offset)) => {
+                Some(daemon::frame::RawFrame::File(file, offset)) => {
                     let found = store.get(*file);
                     format!("{} {:#x}", String::from_utf8_lossy(&found.path), offset.0)
                 }

@@ -16,7 +16,6 @@ mod stacks;
 mod status;
 
 use crate::aggregate::recorder::{Covered, Recorder, RecorderOptions};
-use crate::aggregate::runtimes::Runtimes;
 use crate::bounds::{Bounds, CacheBounds};
 use crate::capture::manager::Captures;
 use crate::cgroup::hierarchy::Hierarchy;
@@ -28,6 +27,7 @@ use crate::export::{self, Exporter};
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::host::{Environment, cpus_online, effective_uid};
 use crate::ids::CpuId;
+use crate::jit::runtimes::Runtimes;
 use crate::metrics::Registry;
 use crate::perf::cpu_ring::CpuRings;
 use crate::perf::event::{EventKind, EventSpec, Features, OpenError};

@@ -1,9 +1,9 @@
 //! What `GetStatus` says of generated code: each process, and the switch that makes its names or stacks whole.
 
 use super::Agent;
-use crate::aggregate::runtimes::Entry;
 use crate::config::Jit;
 use crate::jit::runtime::{Facts, Runtime};
+use crate::jit::runtimes::Entry;
 use crate::sync::lock;
 use profile::Unnamed;
 use proto::agent as wire;
@@ -248,9 +248,9 @@ fn for_stacks(facts: &Facts) -> Option<wire::Advice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::runtimes::{AskReport, Counts};
     use crate::ids::{Comm, Pid};
     use crate::jit::runtime::Settings;
+    use crate::jit::runtimes::{AskReport, Counts};
 
     fn entry(runtime: Runtime, settings: Settings) -> Entry {
         let facts = Facts {

@@ -4,7 +4,8 @@
 //! allocates nothing. Bounds hold whatever the load: what does not fit goes under `[other]` of its
 //! own cgroup and process, so totals stay right, and is counted.
 
-use super::batch::{RawBatch, RawFrame, RawMoment, RawProcess, RawSample, RawStack, RawTime};
+use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime};
+use crate::frame::RawFrame;
 use crate::ids::{CaptureId, CgroupId, Comm, ProcessId};
 use crate::process::Process;
 use crate::time::Mono;

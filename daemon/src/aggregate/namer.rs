@@ -4,20 +4,22 @@
 //! dictionary of its own; only the finished names are carried over under the lock, which takes
 //! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
 
-use super::batch::{Mark, RawBatch, RawFrame, RawProcess, RawSample, RawStack};
+use super::batch::{RawBatch, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::names::{Names, Start};
 use super::recorder::{Recorder, Row, WindowPart};
-use super::runtimes::{RuntimeWatch, Runtimes};
+use super::runtimes::RuntimeWatch;
 use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
 use crate::capture::recorders::Recorders;
 use crate::capture::request::Detail;
 use crate::cgroup::CgroupTable;
 use crate::cgroup::usage::UsageStats;
+use crate::frame::{Mark, RawFrame};
 use crate::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
+use crate::jit::runtimes::Runtimes;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, SymbolCounters, Symbolizer};
 use crate::time::thread_cpu;

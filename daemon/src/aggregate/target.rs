@@ -94,7 +94,6 @@ impl Targets {
 
 #[cfg(test)]
 mod tests {
-    use crate::aggregate::batch::RawFrame;
     use crate::aggregate::batch::{RawBatch, RawLoss};
     use crate::aggregate::fold::{Folder, Taken as Sampled};
     use crate::aggregate::namer::Namer;
@@ -102,6 +101,7 @@ mod tests {
     use crate::capture::recorders::{Recorders, Taken};
     use crate::capture::request::Detail;
     use crate::cgroup::CgroupTable;
+    use crate::frame::RawFrame;
     use crate::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
     use crate::jit::CodeBook;
     use crate::process::ProcessTable;

@@ -8,10 +8,12 @@
 //!
 //! On the namer's thread.
 
-use super::batch::{RawBatch, RawFrame, RawSample, RawStack};
+use super::batch::{RawBatch, RawSample, RawStack};
+use crate::frame::RawFrame;
 use crate::ids::ProcessId;
 use crate::jit::book::{self, Page, Pages};
-use crate::jit::notice::{Wanted, Whose};
+use crate::jit::notice::Wanted;
+use crate::process::Whose;
 use crate::symbolize::Named;
 use crate::symbolize::counters::{SymbolCounters, add, bump};
 use crate::time::Mono;

@@ -16,10 +16,10 @@ pub mod place;
 #[cfg(test)]
 mod tests;
 
-use crate::aggregate::runtimes::{AskReport, Runtimes};
 use crate::config::Jit;
 use crate::helpers::{self, Pending};
 use crate::ids::{Pid, ProcessId};
+use crate::jit::runtimes::{AskReport, Runtimes};
 use crate::symbolize::SymbolCounters;
 use crate::symbolize::counters::bump;
 use crate::time::Mono;

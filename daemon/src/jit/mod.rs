@@ -27,6 +27,7 @@ pub mod names;
 pub mod notice;
 pub mod reader;
 pub mod runtime;
+pub mod runtimes;
 pub mod tail;
 pub mod target;
 mod turn;

@@ -1,8 +1,8 @@
 //! What `fp-jit` is told by the sampler and asked by the namer.
 
 use super::reader::Known;
-use crate::ids::{Avma, Pid, ProcessId};
-use crate::symbolize::files::FileIdentity;
+use crate::ids::ProcessId;
+use crate::process::{DumpSeen, Whose};
 use crate::time::Mono;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
@@ -10,30 +10,6 @@ use std::sync::{Arc, Mutex};
 /// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
 /// hundred processes; what finds no room is told again with the next sample.
 pub const NOTICES_MAX: usize = 1024;
-
-/// A process of one lifetime and one program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whose {
-    /// Its id in the process table.
-    pub id: ProcessId,
-    /// Its pid.
-    pub pid: Pid,
-    /// When it began; zero when it is older than the daemon.
-    pub began: Mono,
-}
-
-/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DumpSeen {
-    /// Who mapped it.
-    pub whose: Whose,
-    /// Begin and end of the mapping.
-    pub range: (Avma, Avma),
-    /// Its path, as the process sees it.
-    pub path: Box<[u8]>,
-    /// What it is known by.
-    pub identity: FileIdentity,
-}
 
 /// A process with samples to be named.
 #[derive(Debug)]

@@ -9,11 +9,12 @@ use super::code::{CodeMap, Found};
 use super::dump::{DumpCounts, DumpReader};
 use super::lender;
 use super::map::MapReader;
-use super::notice::DumpSeen;
 use super::tail::{self, Left, Tail};
 use super::target::Target;
 use super::watch::Options;
 use crate::ids::Pid;
+use crate::process::DUMPS_MAX;
+use crate::process::DumpSeen;
 use crate::symbolize::counters::{SymbolCounters, add, bump};
 use crate::sync::lock;
 use crate::time::Mono;
@@ -22,9 +23,6 @@ use profile::Unnamed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another process.
-pub const DUMPS_MAX: usize = 4;
 
 /// How long after its first sample a piece of code may be listed and still be taken for the one that was
 /// sampled, where nothing was known to lie there: some runtimes write what they have gathered.

@@ -6,8 +6,8 @@
 //! must not be older than the process. It may hang in any call, so everything here is for helpers.
 
 use super::code::When;
-use super::notice::DumpSeen;
 use super::target::Target;
+use crate::process::DumpSeen;
 use crate::symbolize::files;
 use crate::symbolize::open::{self, Links, OpenError};
 use crate::time::{Mono, WallAnchor};

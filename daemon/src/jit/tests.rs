@@ -4,10 +4,11 @@
 
 use super::ask::{AskOptions, Asker};
 use super::book::{self, Pages};
-use super::notice::{DumpSeen, Notice, Wanted, Whose};
+use super::notice::{Notice, Wanted};
 use super::watch::{Options, PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
 use crate::helpers::REMOTE_LATE_MAX;
 use crate::ids::{Avma, Pid, ProcessId};
+use crate::process::{DumpSeen, Whose};
 use crate::symbolize::SymbolCounters;
 use crate::symbolize::files::FileIdentity;
 use crate::time::Mono;

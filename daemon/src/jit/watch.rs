@@ -10,12 +10,14 @@
 
 use super::allowance::Allowance;
 use super::ask::{Asked, Asker};
-use super::notice::{DumpSeen, Lent, NOTICES_MAX, Notice, Wanted, Whose};
-use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Room, Wish};
+use super::notice::{Lent, NOTICES_MAX, Notice, Wanted};
+use super::reader::{Known, Outcome, Reader, Room, Wish};
 use super::target;
 use super::turn::{Turn, Work};
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
 use crate::ids::ProcessId;
+use crate::process::DUMPS_MAX;
+use crate::process::{DumpSeen, Whose};
 use crate::symbolize::counters::{SymbolCounters, bump};
 use crate::symbolize::{mounts, open};
 use crate::sync::lock;

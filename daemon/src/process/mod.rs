@@ -5,6 +5,7 @@
 //! what is older than the daemon. Called by the sampler thread only; opens no files.
 
 mod file_table;
+mod jitdump;
 pub mod looker;
 pub mod maps;
 mod repair;
@@ -14,8 +15,6 @@ pub mod space;
 mod unread;
 
 use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
-use crate::jit::notice::{DumpSeen, Whose};
-use crate::jit::reader::DUMPS_MAX;
 use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::symbolize::open;
@@ -31,6 +30,7 @@ use std::time::Duration;
 
 pub use file_table::FILES_MAX;
 use file_table::FileTable;
+pub use jitdump::{DUMPS_MAX, DumpSeen, Whose};
 
 /// Processes known at once. Linux allows 4 million pids; hosts have thousands. Beyond the bound new
 /// ones are counted as unknown.

@@ -3,10 +3,11 @@
 use super::captures::Captures;
 use super::held::{Held, Outcome, WINDOW_WAITS_MAX, Which};
 use super::{Queues, Sampler, SamplerError, Shared};
-use crate::aggregate::batch::{RawBatch, RawFrame};
+use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::capture::offcpu::machine::At;
+use crate::frame::RawFrame;
 use crate::ids::{Comm, FileId, Pid};
 use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};

@@ -5,13 +5,13 @@
 //! number of threads that were met, to the bounds of [`crate::capture::offcpu`]; else nothing is allocated.
 
 use super::drain::{IDLE, Way};
-use crate::aggregate::batch::RawFrame;
 use crate::aggregate::fold::{Folder, Taken};
 use crate::capture::filter::Filter;
 use crate::capture::offcpu::format::{Leaving, Switch, Waking};
 use crate::capture::offcpu::machine::{At, Loss, Machine, Waiting};
 use crate::capture::offcpu::setup::{Reading, event};
 use crate::capture::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
+use crate::frame::RawFrame;
 use crate::ids::{Comm, CpuId, Pid, Tid};
 use crate::perf::record::Sample;
 use crate::process::ProcessTable;

@@ -7,7 +7,7 @@
 //! [`StackEnd::BrokenChain`] into [`StackEnd::Complete`] then).
 
 use super::StackBuffer;
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::ids::Avma;
 use crate::perf::record::{CpuMode, Sample};
 use crate::process::Process;

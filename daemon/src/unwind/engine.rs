@@ -15,7 +15,7 @@ use super::recall::RecallCounts;
 use super::rule::{Behind, Rule, Step, return_slot, step_saved};
 use super::scan::{ScanCounts, Scanner};
 use super::state::{Registers, StackCopy, number};
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::ids::{Avma, FileId, FileOffset};
 use crate::process::Process;
 use crate::process::space::Backing;

@@ -34,8 +34,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::aggregate::batch::RawFrame;
 use crate::bounds::CacheBounds;
+use crate::frame::RawFrame;
 use crate::ids::{FileId, FileOffset, ProcessId, Tid};
 use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;

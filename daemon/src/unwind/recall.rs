@@ -21,7 +21,7 @@
 
 use super::state::{Registers, StackCopy};
 use super::{ALLOCATION_BYTES, StackBuffer};
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::ids::{ProcessId, Tid};
 use crate::process::Process;
 use crate::process::space::Mapping;

@@ -22,7 +22,7 @@ use super::call_sites::CallSite;
 use super::engine::{Cursor, Engine};
 use super::rule::{Rule, Step};
 use super::state::Registers;
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::ids::Avma;
 use crate::process::space::Backing;
 use profile::StackEnd;

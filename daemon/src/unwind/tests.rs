@@ -5,7 +5,7 @@ use super::rule::{Behind, ComputedRow, Rule, Step, step_computed, step_saved};
 use super::state::{REGISTERS, Registers, StackCopy, number};
 use super::table::{Bases, Dialect, Table};
 use super::{go_on_elsewhere, place_in_chain};
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::perf::record::UserState;
 use crate::symbolize::budget::FileBudget;
 use crate::time::Mono;

@@ -22,7 +22,7 @@
 use super::format::Leaving;
 use super::stacks::{StackRef, Stacks};
 use super::{Ending, FRAMES_MAX, THREADS_MAX, Wait, WaitCounts, Waker, Who};
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::ids::{Comm, CpuId, Tid};
 use crate::time::Mono;
 use hashbrown::HashMap;

@@ -63,7 +63,7 @@ pub struct Waker<'a> {
     /// Whether an interrupt on top of that thread did.
     pub within: Within,
     /// Its frames, leaf first, [`WAKER_FRAMES_MAX`] at most.
-    pub frames: &'a [crate::aggregate::batch::RawFrame],
+    pub frames: &'a [crate::frame::RawFrame],
     /// There are more, or may be.
     pub cut: bool,
 }
@@ -87,7 +87,7 @@ pub struct Wait<'a> {
     /// What for: any but [`Leaving::Preempted`] and [`Leaving::Dead`].
     pub leaving: Leaving,
     /// Where, leaf first.
-    pub frames: &'a [crate::aggregate::batch::RawFrame],
+    pub frames: &'a [crate::frame::RawFrame],
     /// How that stack ended.
     pub end: StackEnd,
     /// When it began.

@@ -8,7 +8,7 @@
 
 use super::format::{Leaving, Within};
 use super::{Ending, WAKER_FRAMES_MAX, Wait, Waker};
-use crate::aggregate::batch::{Mark, RawFrame};
+use crate::frame::{Mark, RawFrame};
 use crate::ids::Comm;
 
 /// Makes the stack, leaf first.

@@ -3,7 +3,7 @@
 //! Many threads wait at the same place, so stacks are shared and counted. Buffers are kept by size class and
 //! used again: where no stack is longer than those before, nothing is allocated. Called by the sampler thread.
 
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 

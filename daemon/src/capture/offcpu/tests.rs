@@ -5,7 +5,7 @@ mod cases;
 use super::format::{Leaving, Within};
 use super::machine::{At, Loss, Machine, Waiting};
 use super::{Ending, Wait, WaitCounts, Waker, Who};
-use crate::aggregate::batch::RawFrame;
+use crate::frame::RawFrame;
 use crate::ids::{CgroupId, Comm, CpuId, Pid, Tid};
 use crate::time::Mono;
 use profile::StackEnd;

@@ -6,9 +6,9 @@
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
 use super::{Asked, THREAD, pause};
-use crate::aggregate::runtimes::AskReport;
 use crate::helpers::{self, Pending};
 use crate::ids::ProcessId;
+use crate::jit::runtimes::AskReport;
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::text::with_causes;

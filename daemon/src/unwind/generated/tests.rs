@@ -298,8 +298,8 @@ mod walks {
         let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
         let mut out = StackBuffer::default();
         let end = unwinder.unwind(&sample, table.get(pid), &mut out);
-        let address = |frame: &crate::aggregate::batch::RawFrame| match frame {
-            crate::aggregate::batch::RawFrame::Jit(_, address) => address.0,
+        let address = |frame: &crate::frame::RawFrame| match frame {
+            crate::frame::RawFrame::Jit(_, address) => address.0,
             _ => 0,
         };
         (out.frames.iter().map(address).collect(), end)

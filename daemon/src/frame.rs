@@ -1,0 +1,85 @@
+//! One frame of a stack before it has a name: what unwinding yields and everybody after it reads.
+
+use crate::ids::{Avma, Comm, FileId, FileOffset, ProcessId};
+use profile::Unnamed;
+
+/// One frame before it has a name. Caller frames hold the address of the call, not of the return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RawFrame {
+    /// Kernel address.
+    Kernel(u64),
+    /// Place in an executable file.
+    File(FileId, FileOffset),
+    /// Address in anonymous executable memory of a process: generated code.
+    Jit(ProcessId, Avma),
+    /// Address that nothing is known of, and why.
+    Unknown(Unnamed),
+    /// No code: before it the stack of the thread of this name, which ended the wait that the stack is of, root
+    /// first.
+    WokenBy([u8; 15]),
+    /// No code: says something else of the wait that the stack is of.
+    Mark(Mark),
+}
+
+/// What the stack of a wait says beside code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mark {
+    /// As [`RawFrame::WokenBy`], of a hard interrupt.
+    WokenByHardirq,
+    /// As [`RawFrame::WokenBy`], of a soft interrupt.
+    WokenBySoftirq,
+    /// The wait ended, and nobody was seen to end it.
+    WakerUnseen,
+    /// It had not ended when the capture did.
+    StillWaiting,
+    /// What ended the wait has more frames than are there.
+    WakerCut,
+    /// No signal ends it.
+    Uninterruptible,
+    /// The thread was stopped.
+    Stopped,
+}
+
+// Frames are kept by the million.
+const _: () = assert!(size_of::<RawFrame>() == 16);
+
+impl RawFrame {
+    /// Who woke, by the name of the thread.
+    pub fn woken_by(thread: Comm) -> RawFrame {
+        let mut name = [0; 15];
+        name.copy_from_slice(&thread.0[..15]);
+        RawFrame::WokenBy(name)
+    }
+
+    /// True for what is no code: frames before the last of them are not the thread's own.
+    pub fn is_mark(self) -> bool {
+        matches!(self, RawFrame::WokenBy(_) | RawFrame::Mark(_))
+    }
+
+    /// What a person reads of one that is no code. No name of a thread is as long as what stands there for
+    /// others, so none looks like one.
+    pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
+        Some(match self {
+            RawFrame::WokenBy(name) if name[0] == 0 => "[woken by an unknown thread]".into(),
+            RawFrame::WokenBy(name) => {
+                format!("[woken by {}]", Comm::from_bytes(&name).text()).into()
+            }
+            RawFrame::Mark(mark) => mark.text().into(),
+            _ => return None,
+        })
+    }
+}
+
+impl Mark {
+    fn text(self) -> &'static str {
+        match self {
+            Mark::WokenByHardirq => "[woken by a hard interrupt]",
+            Mark::WokenBySoftirq => "[woken by a soft interrupt]",
+            Mark::WakerUnseen => "[waker unseen]",
+            Mark::StillWaiting => "[still waiting]",
+            Mark::WakerCut => "[waker cut]",
+            Mark::Uninterruptible => "[uninterruptible]",
+            Mark::Stopped => "[stopped]",
+        }
+    }
+}
