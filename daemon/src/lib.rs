@@ -38,3 +38,4 @@ mod sys;
 pub mod time;
 pub mod triggers;
 pub mod unwind;
+pub mod workers;

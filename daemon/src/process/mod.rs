@@ -6,13 +6,10 @@
 
 mod file_table;
 mod jitdump;
-pub mod looker;
 pub mod maps;
 mod repair;
 pub mod scan;
-pub mod scout;
 pub mod space;
-mod unread;
 
 use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use crate::perf::record::{MapFile, Mmap};

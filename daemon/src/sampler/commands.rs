@@ -6,10 +6,10 @@ use super::{Begin, Follow, Sampler, SamplerError};
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::cpu_ring::{CpuRing, CpuRings};
 use crate::perf::rings::Rings;
-use crate::process::scout::Retired;
 use crate::sys::Poller;
 use crate::time::Mono;
 use crate::unwind::Depths;
+use crate::workers::scout::Retired;
 use std::os::fd::RawFd;
 use std::time::Duration;
 

@@ -12,12 +12,12 @@ use crate::ids::{Comm, FileId, Pid};
 use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
-use crate::process::scout::Request;
 use crate::process::space::Backing;
 use crate::process::{Process, ProcessTable};
 use crate::time::Mono;
 use crate::unwind::recall::RecallCounts;
 use crate::unwind::{StackBuffer, Unwinder};
+use crate::workers::scout::Request;
 use profile::StackEnd;
 use std::sync::atomic::Ordering;
 

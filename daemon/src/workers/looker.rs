@@ -7,10 +7,10 @@
 //! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of
 //! stacks are read for no more than that they are there (`unwind/holes.rs`).
 
-use super::maps;
 use crate::helpers::Helpers;
 use crate::ids::{Pid, ProcessId};
 use crate::perf::watch::WordWatch;
+use crate::process::maps;
 use crate::time::Mono;
 use crate::unwind::holes::{HOLE_BYTES, Hole};
 use crate::unwind::look::{Answer, Failure, Look, Sieve, Thread, Wanted};

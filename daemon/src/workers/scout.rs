@@ -7,12 +7,12 @@
 //! touched by helpers, `fp-open`, and waited for only so long: one on a file system that never
 //! answers holds up no other.
 
-use super::scan::{self, Scan};
 use super::unread::Unread;
 use crate::heartbeat::Heartbeat;
 use crate::helpers::Helpers;
 use crate::ids::FileId;
 use crate::perf::sets::RingSet;
+use crate::process::scan::{self, Scan};
 use crate::symbolize::budget::{Over, Pause};
 use crate::symbolize::elf;
 use crate::symbolize::files::{FileSeen, FileStore, identity_in_time};

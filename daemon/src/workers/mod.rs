@@ -1,0 +1,8 @@
+//! Threads that read for the sampler what it must not wait for: files, `/proc`, memory of strangers.
+//!
+//! [`scout`] is the body of `fp-files`, [`looker`] that of `fp-look`. Each takes requests from a
+//! bounded queue, has helpers touch what may never answer, and sends back what it found.
+
+pub mod looker;
+pub mod scout;
+mod unread;
