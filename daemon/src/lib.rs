@@ -38,4 +38,5 @@ mod sys;
 pub mod time;
 pub mod triggers;
 pub mod unwind;
+pub mod unwind_info;
 pub mod workers;

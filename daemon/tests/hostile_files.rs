@@ -10,7 +10,7 @@ use daemon::symbolize::debug_files::{self, Wanted};
 use daemon::symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
 use daemon::symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
 use daemon::time::thread_cpu;
-use daemon::unwind::module::Module;
+use daemon::unwind_info::module::Module;
 use fixtures::hostile_elf::Hostile;
 use profile::{Dictionary, Unnamed};
 use std::fs;

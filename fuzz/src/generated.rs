@@ -3,8 +3,9 @@
 use daemon::ids::Avma;
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::dump::{DumpCounts, DumpError, DumpReader};
+use daemon::jit::rules::RulesBuilder;
 use daemon::time::Mono;
-use daemon::unwind::generated::{GeneratedRules, RulesBuilder};
+use daemon::unwind_info::generated::GeneratedRules;
 use std::sync::Arc;
 
 /// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.

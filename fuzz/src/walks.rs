@@ -8,9 +8,9 @@ use daemon::process::space::Backing;
 use daemon::symbolize::budget::FileBudget;
 use daemon::symbolize::elf;
 use daemon::time::Mono;
-use daemon::unwind::module::Module;
 use daemon::unwind::modules::Loaded;
 use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
+use daemon::unwind_info::module::Module;
 use std::sync::Arc;
 
 /// Most unwind information kept. Unit: bytes.

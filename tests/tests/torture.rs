@@ -9,8 +9,8 @@
 
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::dump::DumpReader;
+use daemon::jit::rules::RulesBuilder;
 use daemon::time::Mono;
-use daemon::unwind::generated::RulesBuilder;
 use fixtures::perf::PerfRecord;
 use fixtures::process::wait_for;
 use fixtures::workload::{Workload, c};

@@ -26,6 +26,7 @@ pub mod map;
 pub mod names;
 pub mod notice;
 pub mod reader;
+pub mod rules;
 pub mod runtime;
 pub mod runtimes;
 pub mod tail;

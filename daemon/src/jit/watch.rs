@@ -22,7 +22,7 @@ use crate::symbolize::counters::{SymbolCounters, bump};
 use crate::symbolize::{mounts, open};
 use crate::sync::lock;
 use crate::time::Mono;
-use crate::unwind::generated::{Generated, GeneratedRules};
+use crate::unwind_info::generated::{Generated, GeneratedRules};
 use hashbrown::HashMap;
 use profile::Unnamed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};

@@ -16,7 +16,7 @@ use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::symbolize::open;
 use crate::time::Mono;
-use crate::unwind::generated::{Generated, GeneratedRules};
+use crate::unwind_info::generated::{Generated, GeneratedRules};
 use hashbrown::{HashMap, HashSet};
 use profile::Unnamed;
 use scan::{Scan, ScannedMapping, ScannedProcess};

@@ -12,14 +12,14 @@ use super::holes::HoleCounts;
 use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
-use super::rule::{Behind, Rule, Step, return_slot, step_saved};
 use super::scan::{ScanCounts, Scanner};
-use super::state::{Registers, StackCopy, number};
 use crate::frame::RawFrame;
 use crate::ids::{Avma, FileId, FileOffset};
 use crate::process::Process;
 use crate::process::space::Backing;
 use crate::time::Mono;
+use crate::unwind_info::rule::{Behind, Rule, Step, return_slot, step_saved};
+use crate::unwind_info::state::{Registers, StackCopy, number};
 use profile::StackEnd;
 use std::cell::Cell;
 

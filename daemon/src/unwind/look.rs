@@ -12,6 +12,7 @@
 use crate::ids::{Pid, ProcessId, Tid};
 use crate::perf::watch::WordWatch;
 use crate::time::Mono;
+use crate::unwind_info::words::Words;
 use std::ops::Range;
 
 /// Words kept of a look. 12 bytes each. A stack of 256 KiB of rustc has about 3,000; what lies further
@@ -102,39 +103,6 @@ impl Failure {
             Failure::Late => "late",
             Failure::Shunned => "shunned",
         }
-    }
-}
-
-/// Words of a stack by their address, sparse.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Words {
-    base: u64,
-    /// Distances from `base`, ascending.
-    at: Box<[u32]>,
-    values: Box<[u64]>,
-}
-
-impl Words {
-    /// The word at an address, when it was kept.
-    pub fn get(&self, address: u64) -> Option<u64> {
-        let at = u32::try_from(address.checked_sub(self.base)?).ok()?;
-        let found = self.at.binary_search(&at).ok()?;
-        self.values.get(found).copied()
-    }
-
-    /// Memory held. Unit: bytes.
-    pub fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.at) + size_of_val(&*self.values)
-    }
-
-    /// Number of words.
-    pub fn len(&self) -> usize {
-        self.at.len()
-    }
-
-    /// True when nothing was kept.
-    pub fn is_empty(&self) -> bool {
-        self.at.is_empty()
     }
 }
 

@@ -6,10 +6,11 @@
 //! sampler thread; never blocks. Allocates when a thread is cut for the first time and when a look
 //! comes, bounded.
 
-use super::look::{Answer, Failure, Look, Thread, Wanted, Words};
+use super::look::{Answer, Failure, Look, Thread, Wanted};
 use crate::ids::Pid;
 use crate::perf::watch::WordWatch;
 use crate::time::Mono;
+use crate::unwind_info::words::Words;
 use hashbrown::HashMap;
 use std::time::Duration;
 

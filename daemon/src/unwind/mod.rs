@@ -3,7 +3,8 @@
 //! [`Unwinder`] has two ways. The kernel's callchain (`callchain.rs`) is in every sample: kernel
 //! frames, then user frames by frame pointers. Where the sample has registers and a copy of the
 //! user stack, the engine (`engine.rs`) walks that by unwind information, for all processes with
-//! one set of modules (`modules.rs`) and rules (`rule.rs`). The walk that is complete wins, else
+//! one set of modules (`modules.rs`) and rules
+//! (`unwind_info/rule.rs`). The walk that is complete wins, else
 //! the longer one; a walk that stops inside of the chain goes on with the rest of the chain. Where
 //! the copy is too short the walk goes on with a look at the thread's memory (`lookouts.rs`) or
 //! stays cut.
@@ -13,23 +14,13 @@
 
 pub mod call_sites;
 mod callchain;
-pub mod derive;
 pub mod engine;
-mod expression;
-pub mod generated;
-mod go;
 pub mod holes;
-pub mod lent;
 pub mod look;
 pub mod lookouts;
-pub mod module;
 pub mod modules;
-mod pack;
 pub mod recall;
-pub(crate) mod rule;
 mod scan;
-mod state;
-mod table;
 
 #[cfg(test)]
 mod tests;
@@ -41,23 +32,19 @@ use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;
 use crate::process::space::Mapping;
 use crate::time::Mono;
+use crate::unwind_info::rule::Behind;
+use crate::unwind_info::state::{Registers, StackCopy, number};
 use engine::{Engine, UnwindCounts};
 use holes::{Hole, Holes};
 use lookouts::Lookouts;
 use modules::Loaded;
 use profile::{StackEnd, Unnamed};
 use recall::Recall;
-use rule::Behind;
-use state::{Registers, StackCopy, number};
 use std::sync::Arc;
 
 /// Longest chain that is compared with a walk. Unit: frames. As `perf_event_max_stack` unless
 /// somebody raised it; what lies behind is cut.
 const CHAIN_MAX: usize = 127;
-
-/// What the allocator adds to each allocation, at most. Unit: bytes. What is bounded by its size
-/// counts it, or many small pieces would take twice their bound.
-const ALLOCATION_BYTES: usize = 16;
 
 /// An unwound stack, leaf first. The buffer is used again for each sample.
 #[derive(Debug, Default)]
@@ -476,6 +463,7 @@ mod exec_tests {
     use crate::ids::{CgroupId, CpuId, Pid, Tid};
     use crate::perf::record::Callchain;
     use crate::process::ProcessTable;
+    use crate::unwind_info::state::REGISTERS;
     use perf_event_open_sys::bindings as sys;
 
     #[test]
@@ -483,7 +471,7 @@ mod exec_tests {
         let mut table = ProcessTable::new();
         table.fork(Pid(7), Tid(7), Pid(1), Tid(1), Mono(1));
         // The registers are those of the old program, whose memory is gone.
-        let regs: Vec<u8> = [0x7000u64; state::REGISTERS]
+        let regs: Vec<u8> = [0x7000u64; REGISTERS]
             .iter()
             .flat_map(|word| word.to_ne_bytes())
             .collect();

@@ -6,12 +6,12 @@
 //! too large for the bound is refused and stays so until the bound grows: that is not the same as a
 //! file without unwind information, and is told apart. Called by the sampler thread only.
 
-use super::module::Module;
-use super::rule::Rule;
 use crate::ids::{FileId, FileOffset};
 use crate::symbolize::budget::Over;
 use crate::sys;
 use crate::time::Mono;
+use crate::unwind_info::module::Module;
+use crate::unwind_info::rule::Rule;
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::time::Duration;

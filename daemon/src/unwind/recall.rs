@@ -19,15 +19,16 @@
 //! Stack bytes hold secrets: of words only places and one keyed hash of all are kept. Called by the
 //! sampler thread; allocates when a new place is remembered.
 
-use super::state::{Registers, StackCopy};
-use super::{ALLOCATION_BYTES, StackBuffer};
+use super::StackBuffer;
 use crate::frame::RawFrame;
 use crate::ids::{ProcessId, Tid};
 use crate::process::Process;
 use crate::process::space::Mapping;
+use crate::unwind_info::ALLOCATION_BYTES;
+use crate::unwind_info::state::{Registers, StackCopy};
+use crate::unwind_info::words::Reads;
 use hashbrown::{DefaultHashBuilder, HashMap};
 use profile::StackEnd;
-use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher};
 
 /// Most memory of what is remembered, tables included. Unit: bytes. A walk of 20 frames takes about
@@ -54,44 +55,6 @@ pub struct RecallCounts {
     pub forgotten: u64,
     /// Memory of what is remembered now. Unit: bytes.
     pub bytes: u64,
-}
-
-/// What a walk read.
-#[derive(Default)]
-pub struct Reads {
-    /// Addresses of words, in order.
-    words: RefCell<Vec<u64>>,
-    /// Registers of the sample, by number.
-    registers: Cell<u32>,
-    /// It read what is not there, or more than is noted: not to be remembered.
-    spoiled: Cell<bool>,
-}
-
-/// Words noted of a walk. A walk of 512 frames reads at most seven of each; deeper ones are not
-/// remembered.
-const WORDS_MAX: usize = 4096;
-
-impl Reads {
-    /// Notes a word.
-    pub fn word(&self, address: u64, found: bool) {
-        match self.words.try_borrow_mut() {
-            Ok(mut words) if found && words.len() < WORDS_MAX => words.push(address),
-            _ => self.spoiled.set(true),
-        }
-    }
-
-    /// Notes registers of the sample.
-    pub fn registers(&self, mask: u32) {
-        self.registers.set(self.registers.get() | mask);
-    }
-
-    fn clear(&self) {
-        if let Ok(mut words) = self.words.try_borrow_mut() {
-            words.clear();
-        }
-        self.registers.set(0);
-        self.spoiled.set(false);
-    }
 }
 
 /// A thread of one executable.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::ids::Avma;
 use crate::jit::code::Found;
-use crate::unwind::rule::Rule;
+use crate::unwind_info::rule::Rule;
 use proptest::prelude::*;
 
 /// Cut from what Node 20.19 wrote with `--perf-prof --perf-prof-unwinding-info`, to a few functions.

@@ -1,6 +1,7 @@
 //! Rules of real runtimes, of code that goes, and of strangers.
 
 use super::*;
+use crate::ids::Avma;
 use crate::jit::code::When;
 use crate::time::Mono;
 
@@ -41,7 +42,7 @@ fn trampolines_of_cpython_are_one_run_of_three_rules() {
         load(&mut builder, 0x10000 + at * 272, 11, OF_CPYTHON);
     }
     let rules = rules(&mut builder);
-    assert_eq!((rules.len(), rules.rows.len()), (1, 1));
+    assert_eq!((rules.len(), rules.rows().len()), (1, 1));
     let (outside, inside) = (Rule::return_address_at(0), Rule::return_address_at(8));
     for piece in [0, 1, 9_999] {
         let rule = |offset: u64| rules.rule(Avma(0x10000 + piece * 272 + offset));
@@ -228,8 +229,9 @@ mod walks {
     use crate::ids::{CgroupId, CpuId, Tid};
     use crate::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
     use crate::process::ProcessTable;
-    use crate::unwind::state::REGISTERS;
     use crate::unwind::{Depths, StackBuffer, Unwinder};
+    use crate::unwind_info::generated::Generated;
+    use crate::unwind_info::state::REGISTERS;
     use profile::StackEnd;
 
     const CODE: u64 = 0x10000;

@@ -12,7 +12,7 @@
 use crate::ids::Pid;
 use crate::process::maps::{self, Map};
 use crate::symbolize::open::base_name;
-use crate::unwind::rule::Rule;
+use crate::unwind_info::rule::Rule;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::Range;

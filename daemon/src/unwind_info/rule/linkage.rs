@@ -1,8 +1,8 @@
 //! How entries of a procedure linkage table are left: their rule depends on the address.
 
 use super::{PLACES, Rule, Step};
-use crate::unwind::state::number;
-use crate::unwind::table::Slice;
+use crate::unwind_info::state::number;
+use crate::unwind_info::table::Slice;
 use gimli::{Expression, Operation};
 
 /// How entries of a procedure linkage table are left, as GNU linkers describe it: the CFA is

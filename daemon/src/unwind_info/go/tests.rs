@@ -3,9 +3,9 @@
 use super::*;
 use crate::ids::FileOffset;
 use crate::symbolize::elf::{self, SymbolTable};
-use crate::unwind::module::Module;
-use crate::unwind::rule::Step;
-use crate::unwind::table::{Bases, Dialect};
+use crate::unwind_info::module::Module;
+use crate::unwind_info::rule::Step;
+use crate::unwind_info::table::{Bases, Dialect};
 use fixtures::golang::{Build, build};
 use std::fs::File;
 
@@ -59,7 +59,7 @@ fn depths_are_those_of_the_debug_information_at_every_instruction() {
     let go = table_of(&image, &headers);
     let budget = FileBudget::default();
     let section = headers.section(b".debug_frame").expect("debug information");
-    let place = crate::unwind::pack::Place {
+    let place = crate::unwind_info::pack::Place {
         offset: section.offset,
         len: section.size,
         ends_at_zero: false,

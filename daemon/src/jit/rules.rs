@@ -10,25 +10,23 @@
 //! unwound without them or by those of the newer code; the engine checks where a rule leads and counts
 //! those that lead nowhere.
 
+mod lent;
 mod trampolines;
 mod written;
 
 #[cfg(test)]
 mod tests;
 
-use super::lent;
-use super::rule::Rule;
-use crate::ids::{Avma, Pid, ProcessId};
-use crate::jit::code::CodeMap;
-use hashbrown::{HashMap, HashSet};
+use super::code::CodeMap;
+use crate::ids::Pid;
+use crate::unwind_info::generated::{GeneratedRules, Rows};
+use crate::unwind_info::rule::Rule;
+use hashbrown::HashSet;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use trampolines::{Asked, Looked};
 pub use written::Unwinding;
-
-/// Rules that wait for the sampler, which takes them at every pass. Unit: processes.
-pub const QUEUED_MAX: usize = 64;
 
 /// Most pieces of code with rules of one process. Unit: pieces, some 48 bytes each. Code beyond it is
 /// stepped over by frame pointers, as all is without rules.
@@ -50,76 +48,6 @@ const ARENAS_MAX: usize = 1024;
 /// How often memory is looked at for trampolines without a name, once it was often enough. Unit: askings,
 /// of a second.
 const UNNAMED_EVERY: u64 = 64;
-
-/// Rules for the generated code of one process, in place of those it had.
-#[derive(Debug)]
-pub struct Generated {
-    /// Whose.
-    pub process: ProcessId,
-    /// Its pid.
-    pub pid: Pid,
-    /// The rules.
-    pub rules: Arc<GeneratedRules>,
-}
-
-/// The rules of one piece of code: offset from its begin from which on, sorted, each up to the next. The
-/// first is of offset 0.
-type Rows = Arc<[(u32, Rule)]>;
-
-/// Equal pieces of code at equal distances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    start: u64,
-    end: u64,
-    /// Distance from one begin to the next, and how long each piece is.
-    stride: u32,
-    len: u32,
-    rows: u32,
-}
-
-/// Rules by address. Never changed once made.
-#[derive(Debug, Default)]
-pub struct GeneratedRules {
-    runs: Box<[Run]>,
-    rows: Box<[Rows]>,
-}
-
-impl GeneratedRules {
-    /// The rule of an address, that of an instruction or the last byte of a call; an unknown one where
-    /// nothing is known.
-    pub fn rule(&self, address: Avma) -> Rule {
-        self.find(address.0).unwrap_or(Rule::UNKNOWN)
-    }
-
-    fn find(&self, address: u64) -> Option<Rule> {
-        let after = self.runs.partition_point(|run| run.start <= address);
-        let run = self.runs.get(after.checked_sub(1)?)?;
-        if address >= run.end {
-            return None;
-        }
-        let into = (address - run.start) % u64::from(run.stride);
-        let into = u32::try_from(into).ok().filter(|&into| into < run.len)?;
-        let rows = self.rows.get(run.rows as usize)?;
-        let after = rows.partition_point(|row| row.0 <= into);
-        Some(rows.get(after.checked_sub(1)?)?.1)
-    }
-
-    /// Stretches of code with rules; equal neighbours are one.
-    pub fn len(&self) -> usize {
-        self.runs.len()
-    }
-
-    /// True when there are none.
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
-    /// Memory held, in bytes, about. Rows are shared with the builder.
-    pub fn heap_bytes(&self) -> usize {
-        let rows = self.rows.iter().map(|rows| 32 + size_of_val(&**rows));
-        size_of_val(&*self.runs) + rows.sum::<usize>()
-    }
-}
 
 /// What a builder did, since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -341,23 +269,12 @@ impl RulesBuilder {
         if !std::mem::take(&mut self.changed) {
             return None;
         }
-        let mut numbers: HashMap<*const (u32, Rule), u32> = HashMap::new();
-        let mut rows: Vec<Rows> = Vec::new();
-        let mut runs: Vec<Run> = Vec::new();
-        for (&start, piece) in &self.pieces {
-            let number = *numbers.entry(piece.rows.as_ptr()).or_insert_with(|| {
-                rows.push(Arc::clone(&piece.rows));
-                (rows.len() - 1) as u32
-            });
-            add_to_runs(&mut runs, start, piece.end, number);
-        }
+        let pieces = self.pieces.iter();
+        let rules = GeneratedRules::of(pieces.map(|(&start, it)| (start, it.end, &it.rows)));
         // Rows of code that is gone go with it.
-        self.known = rows.iter().cloned().collect();
-        self.known_rows = rows.iter().map(|rows| rows.len()).sum();
-        Some(Arc::new(GeneratedRules {
-            runs: runs.into(),
-            rows: rows.into(),
-        }))
+        self.known = rules.rows().iter().cloned().collect();
+        self.known_rows = rules.rows().iter().map(|rows| rows.len()).sum();
+        Some(Arc::new(rules))
     }
 
     /// What was done since the last call.
@@ -390,30 +307,4 @@ impl RulesBuilder {
         self.pieces.insert(range.start, Piece { end, rows });
         true
     }
-}
-
-/// Adds a piece behind all others: to the last run when it goes on as that does.
-fn add_to_runs(runs: &mut Vec<Run>, start: u64, end: u64, rows: u32) {
-    let len = (end - start) as u32;
-    if let Some(run) = runs.last_mut()
-        && (run.rows, run.len) == (rows, len)
-        && let Ok(distance) = u32::try_from(start - run.start)
-    {
-        let alone = run.end - run.start == u64::from(run.len);
-        let stride = if alone { distance } else { run.stride };
-        // A run of two far from each other would take what lies between.
-        let near = stride <= len.saturating_mul(2).saturating_add(512);
-        if near && distance % stride == 0 && run.end - u64::from(len) + u64::from(stride) == start {
-            run.stride = stride;
-            run.end = end;
-            return;
-        }
-    }
-    runs.push(Run {
-        start,
-        end,
-        stride: len.max(1),
-        len,
-        rows,
-    });
 }

@@ -5,8 +5,8 @@
 //! lie there in the process). Everything in it is a stranger's.
 
 use crate::symbolize::budget::FileBudget;
-use crate::unwind::rule::{Rule, Step};
-use crate::unwind::table::{Bases, Dialect, Table};
+use crate::unwind_info::rule::{Rule, Step};
+use crate::unwind_info::table::{Bases, Dialect, Table};
 use std::ops::Range;
 use std::time::Duration;
 

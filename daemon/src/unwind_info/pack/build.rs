@@ -3,8 +3,8 @@
 
 use super::{Entry, GAP_BITS};
 use crate::symbolize::budget::{Charge, Over};
-use crate::unwind::rule::{Expressions, Kind};
-use crate::unwind::table::WIDE;
+use crate::unwind_info::rule::{Expressions, Kind};
+use crate::unwind_info::table::WIDE;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
@@ -137,7 +137,7 @@ impl Builder {
 
     /// Keeps rows, as (offset, number of a kind), once. Where they are; `None` when they do not
     /// begin at the start of their function or there is no more room. At most
-    /// [`ROWS_MAX`](crate::unwind::table::ROWS_MAX).
+    /// [`ROWS_MAX`](crate::unwind_info::table::ROWS_MAX).
     pub fn keep(&mut self, rows: &[(u32, u16)]) -> Option<u32> {
         let Some(&(0, _)) = rows.first() else {
             return None;

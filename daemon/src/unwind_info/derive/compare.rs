@@ -8,9 +8,9 @@ use super::frame::{Frame, Value};
 use super::{PIECE_BYTES_MAX, held_for, kind, number_of};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{self, ReadAt};
-use crate::unwind::module::Module;
-use crate::unwind::rule::{Kind, Rule, Step};
-use crate::unwind::state::number;
+use crate::unwind_info::module::Module;
+use crate::unwind_info::rule::{Kind, Rule, Step};
+use crate::unwind_info::state::number;
 use std::ops::AddAssign;
 
 /// Counts of instruction bytes that the unwind information of files describes; what fills up

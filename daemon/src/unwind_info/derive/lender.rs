@@ -18,9 +18,9 @@ use super::kind;
 use crate::ids::FileOffset;
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{Headers, ReadAt};
-use crate::unwind::rule::{Kind, Rule, Step, return_slot, step_saved};
-use crate::unwind::state::{Registers, StackCopy, number};
-use crate::unwind::table::Table;
+use crate::unwind_info::rule::{Kind, Rule, Step, return_slot, step_saved};
+use crate::unwind_info::state::{Registers, StackCopy, number};
+use crate::unwind_info::table::Table;
 use hashbrown::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 use profile::StackEnd;
@@ -415,7 +415,7 @@ mod tests {
             let image = crate::symbolize::files::Image::open(file).expect("facts");
             let budget = FileBudget::default();
             let module =
-                crate::unwind::module::Module::read(&image, None, b"", (&[], true), &budget);
+                crate::unwind_info::module::Module::read(&image, None, b"", (&[], true), &budget);
             let module = module.expect("within the budget").expect("a module");
             Some(module.lender().cloned())
         };

@@ -4,7 +4,7 @@ use super::super::rule::Rule;
 use super::super::table::Table;
 use super::*;
 use crate::symbolize::elf;
-use crate::unwind::rule::Expressions;
+use crate::unwind_info::rule::Expressions;
 use gimli::CieOrFde;
 use std::fs::File;
 
@@ -194,7 +194,7 @@ fn rows_that_are_computed_each_time_are_counted_and_charged_once() {
     let budget = FileBudget::default();
     let table = Table::of_bytes(Dialect::Eh, &bytes, Bases::default(), &budget);
     let table = table.expect("within the budget").expect("a function");
-    let least = 1000 * size_of::<crate::unwind::rule::ComputedRow>();
+    let least = 1000 * size_of::<crate::unwind_info::rule::ComputedRow>();
     assert!(table.heap_bytes() > least, "{}", table.heap_bytes());
     // The kinds, their numbers and the window; the same rows as keys of a table would be more.
     let most = table.heap_bytes() + WINDOW_BYTES + 20_000;

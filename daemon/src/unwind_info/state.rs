@@ -3,8 +3,7 @@
 //! Both are views of a record in the ring. Stack bytes hold secrets: they are read here a word at a
 //! time and never copied, logged or kept.
 
-use super::look::Words;
-use super::recall::Reads;
+use super::words::{Reads, Words};
 use crate::perf::event::USER_REGS;
 use crate::perf::record::UserState;
 use profile::StackEnd;
