@@ -10,16 +10,16 @@ use anyhow::{Context, ensure};
 use daemon::aggregate::batch::RawBatch;
 use daemon::bounds::{Bounds, CacheBounds};
 use daemon::capture::engine::Engine;
-use daemon::capture::filter::Filter;
-use daemon::capture::offcpu::WaitCounts;
-use daemon::capture::offcpu::setup::{self, Options, Wanted};
+use daemon::capture::offcpu::{self, Options, Wanted};
 use daemon::heartbeat::Heartbeat;
 use daemon::host::Environment;
 use daemon::ids::CaptureId;
+use daemon::offcpu::WaitCounts;
 use daemon::perf::event::{EventKind, EventSpec};
 use daemon::perf::plan::Machine;
 use daemon::perf::rings::Rings;
 use daemon::process::scan;
+use daemon::sampler::filter::Filter;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::symbolize::counters::SymbolCounters;
 use daemon::symbolize::files::{FileStore, identity_of_mapping};
@@ -353,7 +353,7 @@ impl Rig {
                 filter: Filter::default(),
                 keep_times: true,
             };
-            setup::begin(&self.engine, wanted)?;
+            offcpu::begin(&self.engine, wanted)?;
         }
         let task = match &perf {
             Some(perf) => {

@@ -25,6 +25,7 @@ pub mod jit;
 mod lateness;
 pub mod metrics;
 mod notify;
+pub mod offcpu;
 pub mod perf;
 pub mod pins;
 mod private_dir;

@@ -6,7 +6,6 @@
 
 mod support;
 
-use daemon::capture::filter::Filter;
 use daemon::ids::{CaptureId, Comm, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::{EventKind, EventSpec, Features};
@@ -17,6 +16,7 @@ use daemon::perf::rings::{Drained, Rings, horizon_at};
 use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
 use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
+use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
 use daemon::symbolize::files::identity_of_mapping;
 use daemon::time::Mono;

@@ -5,7 +5,6 @@
 //! compiler of the product, so this file uses nothing but the crates under test.
 
 use collector::store::embedded::readers;
-use daemon::capture::offcpu::format::{SwitchFormat, WakingFormat};
 use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
@@ -14,6 +13,7 @@ use daemon::jit::ask::perfdata;
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::runtime::{Runtime, Settings};
 use daemon::jit::{map::MapReader, target};
+use daemon::offcpu::format::{SwitchFormat, WakingFormat};
 use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
 use daemon::symbolize::budget::{FILE_CPU_MAX, FileBudget, Over};

@@ -2,12 +2,11 @@
 
 use super::{Agent, sampling_plan};
 use crate::aggregate::recorder::{self, Asked, Span, read};
+use crate::aggregate::recorders::Recorders;
 use crate::capture::engine::{self, Engine, EngineError, Fault};
 use crate::capture::event::Event;
-use crate::capture::filter::Filter;
 use crate::capture::manager::Captures;
-use crate::capture::offcpu::setup;
-use crate::capture::recorders::Recorders;
+use crate::capture::offcpu;
 use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
 use crate::capture::world::{self, Excess, Followed, Slowed, Started, World};
@@ -20,6 +19,7 @@ use crate::perf::plan::{Limits, Machine};
 use crate::perf::probe::Every;
 use crate::perf::rings::HORIZON;
 use crate::sampler::Command;
+use crate::sampler::filter::Filter;
 use crate::sync::lock;
 use crate::time::Mono;
 use profile::text::with_causes;
@@ -41,7 +41,7 @@ const FLUSH_POLL: Duration = Duration::from_millis(5);
 const DENSE_HZ_MAX: u32 = 4 * crate::capture::event::RATE_HZ;
 
 /// What a wait costs whose copy of the stack has 16 KiB, beside one of
-/// [`NEAR_BYTES`](crate::capture::offcpu::setup::NEAR_BYTES): `captures.switches_max` is divided by
+/// [`NEAR_BYTES`](crate::capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by
 /// it.
 const COPY_ALL_COST: u32 = 3;
 
@@ -132,19 +132,19 @@ impl AgentWorld {
             )));
         }
         let copy_all = wanted.unwind == Unwind::StackCopy;
-        let options = setup::Options {
+        let options = offcpu::Options {
             copy_all,
             max_stack_depth: lock(&agent.sampling).spec.max_stack_depth,
             stack_bytes: stack_bytes(agent, wanted),
             min_wait: wanted.min_wait,
         };
-        let wanted = setup::Wanted {
+        let wanted = offcpu::Wanted {
             id,
             options,
             filter: filter(scope, true),
             keep_times: wanted.times,
         };
-        let started = setup::begin(&self.engine, wanted);
+        let started = offcpu::begin(&self.engine, wanted);
         let started = started.map_err(|error| refused(&error))?;
         Ok(Started {
             event: OFF_CPU.to_owned(),

@@ -4,9 +4,9 @@
 //! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
 //! state the sampler allocates nothing.
 
-use crate::capture::offcpu::WaitCounts;
 use crate::frame::RawFrame;
 use crate::ids::{CaptureId, CgroupId, Comm, Pid, ProcessId};
+use crate::offcpu::WaitCounts;
 use crate::time::Mono;
 use profile::{Quality, StackEnd, Value};
 

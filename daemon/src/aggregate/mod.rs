@@ -13,6 +13,7 @@ pub mod namer;
 mod names;
 mod owners;
 pub mod recorder;
+pub mod recorders;
 pub mod runtimes;
 mod target;
 mod timed;

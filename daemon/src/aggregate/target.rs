@@ -98,8 +98,8 @@ mod tests {
     use crate::aggregate::fold::{Folder, Taken as Sampled};
     use crate::aggregate::namer::Namer;
     use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
-    use crate::capture::recorders::{Recorders, Taken};
-    use crate::capture::request::Detail;
+    use crate::aggregate::recorders::Detail;
+    use crate::aggregate::recorders::{Recorders, Taken};
     use crate::cgroup::CgroupTable;
     use crate::frame::RawFrame;
     use crate::ids::{CaptureId, CgroupId, Comm, Pid, Tid};

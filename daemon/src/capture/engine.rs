@@ -19,7 +19,6 @@ pub use follow::Followed;
 
 use self::bound::{Bound, gone, identity, open_cgroup};
 use super::event::{Event, RATE_HZ};
-use super::filter::Filter;
 use crate::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
 use crate::host;
 use crate::ids::{CaptureId, CpuId};
@@ -28,6 +27,7 @@ use crate::perf::plan::{Machine, SetPlan};
 use crate::perf::probe::{Every, Placement, Probe, Source};
 use crate::perf::rings::RingsError;
 use crate::perf::sets::{RingSet, SetKey};
+use crate::sampler::filter::Filter;
 use crate::sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
 use crate::sync::lock;
 use std::ffi::CString;

@@ -5,11 +5,11 @@
 
 use super::Capturing;
 use super::course::Course;
-use super::recorders::{Recorders, Taken};
 use super::request::Wanted;
 use super::run::Run;
 use super::world::World;
 use crate::aggregate::recorder::{BUDGET_MIN_BYTES, Recorder, RecorderOptions};
+use crate::aggregate::recorders::{Recorders, Taken};
 use crate::config;
 use crate::ids::CaptureId;
 use crate::sync::lock;

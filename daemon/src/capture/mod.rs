@@ -8,12 +8,10 @@
 mod course;
 pub mod engine;
 pub mod event;
-pub mod filter;
 mod lines;
 pub mod manager;
 pub mod offcpu;
 mod past;
-pub mod recorders;
 pub mod request;
 mod run;
 pub mod target;

@@ -1,5 +1,6 @@
 //! What a client asks of a capture, checked against the limits in force.
 
+use crate::aggregate::recorders::Detail;
 use crate::config::Captures as Limits;
 use profile::Query;
 use proto::agent;
@@ -34,18 +35,6 @@ pub enum Unwind {
     StackCopy,
     /// By the kernel, along frame pointers.
     FramePointer,
-}
-
-/// How closely frames of native code are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Detail {
-    /// By function, as the configuration says.
-    #[default]
-    Functions,
-    /// By source line, with inlined functions.
-    Lines,
-    /// And by instruction.
-    Instructions,
 }
 
 impl Detail {

@@ -9,13 +9,14 @@
 use super::course::Course;
 use super::lines;
 use super::manager::{Captures, Running, Slot, message};
-use super::offcpu::many;
-use super::offcpu::setup::{COPIES_HZ, NEAR_BYTES};
+use super::offcpu::{COPIES_HZ, NEAR_BYTES};
 use super::past::{self, Found, Past};
-use super::recorders::Beside;
-use super::request::{Detail, Unwind, Wanted};
+use super::request::{Unwind, Wanted};
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
+use crate::aggregate::recorders::Beside;
+use crate::aggregate::recorders::Detail;
 use crate::metrics::thread_cpu_ns;
+use crate::offcpu::many;
 use crate::sync::lock;
 use crate::time::Mono;
 use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};

@@ -9,6 +9,7 @@
 mod captures;
 mod commands;
 mod drain;
+pub mod filter;
 mod held;
 mod pace;
 mod recent;

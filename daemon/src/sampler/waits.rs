@@ -2,19 +2,19 @@
 //!
 //! On the sampler's thread, in order of time. Only what the machine has a use for is unwound: stacks of threads
 //! that the capture is about, as they begin to wait, and of who wakes one of these. Its tables grow with the
-//! number of threads that were met, to the bounds of [`crate::capture::offcpu`]; else nothing is allocated.
+//! number of threads that were met, to the bounds of [`crate::offcpu`]; else nothing is allocated.
 
 use super::drain::{IDLE, Way};
 use crate::aggregate::fold::{Folder, Taken};
-use crate::capture::filter::Filter;
-use crate::capture::offcpu::format::{Leaving, Switch, Waking};
-use crate::capture::offcpu::machine::{At, Loss, Machine, Waiting};
-use crate::capture::offcpu::setup::{Reading, event};
-use crate::capture::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
 use crate::frame::RawFrame;
 use crate::ids::{Comm, CpuId, Pid, Tid};
+use crate::offcpu::format::{Leaving, Switch, Waking};
+use crate::offcpu::machine::{At, Loss, Machine, Waiting};
+use crate::offcpu::reading::{Reading, event};
+use crate::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
 use crate::perf::record::Sample;
 use crate::process::ProcessTable;
+use crate::sampler::filter::Filter;
 use crate::time::Mono;
 use profile::StackEnd;
 

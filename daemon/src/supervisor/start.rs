@@ -11,8 +11,8 @@ use crate::agent::{self, Agent, Budget, ConfigSource, SamplingFacts, SetLogLevel
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::{ClosedSink, Recorder};
+use crate::aggregate::recorders::Recorders;
 use crate::bounds::CacheBounds;
-use crate::capture::recorders::Recorders;
 use crate::cgroup::CgroupTable;
 use crate::cgroup::containers::{self, Asker, Containers, Source};
 use crate::config::{Config, Loaded};

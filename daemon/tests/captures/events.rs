@@ -2,10 +2,10 @@
 
 use super::got::{Got, live, run, wanted, while_busy};
 use daemon::capture::engine::{EngineError, Fault, Followed, Wanted};
-use daemon::capture::filter::Filter;
 use daemon::cgroup::Hierarchy;
 use daemon::ids::{CaptureId, Pid};
 use daemon::perf::probe::Every;
+use daemon::sampler::filter::Filter;
 use fixtures::process::wait_for;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};

@@ -7,7 +7,6 @@ mod off_cpu;
 #[path = "../support/mod.rs"]
 mod support;
 
-use daemon::capture::filter::Filter;
 use daemon::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::Features;
@@ -17,6 +16,7 @@ use daemon::perf::ring::Ring;
 use daemon::perf::rings::{HORIZON, Rings};
 use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
+use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Follow, Seam, SetOf, Shared, Start};
 use daemon::time::Mono;
 use got::Got;

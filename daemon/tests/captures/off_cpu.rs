@@ -5,12 +5,12 @@ use crate::got::live;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
-use daemon::capture::filter::Filter;
-use daemon::capture::offcpu::WaitCounts;
-use daemon::capture::offcpu::setup::{self, Options, Wanted};
+use daemon::capture::offcpu::{self, Options, Wanted};
 use daemon::cgroup::CgroupTable;
 use daemon::ids::{CaptureId, Pid};
 use daemon::jit::CodeBook;
+use daemon::offcpu::WaitCounts;
+use daemon::sampler::filter::Filter;
 use daemon::symbolize::counters::SymbolCounters;
 use daemon::symbolize::files::FileStore;
 use daemon::symbolize::kernel::KernelSymbols;
@@ -166,7 +166,7 @@ fn capture_of(
         filter: Filter::default().pids([Pid(pid)]),
         keep_times: true,
     };
-    let started = match setup::begin(&engine, wanted) {
+    let started = match offcpu::begin(&engine, wanted) {
         Ok(started) => started,
         Err(error) => {
             fixtures::skip(format_args!(

@@ -1,4 +1,4 @@
-//! Captures of event `off-cpu`: how long threads waited, where, and who ended it.
+//! Waits, as captures of event `off-cpu` take them: how long threads waited, where, and who ended it.
 //!
 //! The scheduler tells of each switch and of each wake-up (`format.rs` reads what it tells). The
 //! machine (`machine.rs`) puts them together to waits: from the switch away from a thread that
@@ -13,7 +13,7 @@
 
 pub mod format;
 pub mod machine;
-pub mod setup;
+pub mod reading;
 pub mod shape;
 mod stacks;
 

@@ -79,8 +79,8 @@ fn is_within(ranges: &[(u64, u64)], address: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::offcpu::Who;
     use crate::ids::{CgroupId, Pid};
+    use crate::offcpu::Who;
     use crate::time::Mono;
     use profile::StackEnd;
 

@@ -10,15 +10,16 @@
 //!
 //! Used on the thread that opens a capture; blocks on tracefs and on the kernel.
 
-use super::format::{FormatError, SwitchFormat, WakingFormat};
-use super::machine::Machine;
 use crate::aggregate::context::Context;
 use crate::capture::engine::{Engine, EngineError, Started};
-use crate::capture::filter::Filter;
 use crate::ids::CaptureId;
+use crate::offcpu::format::{FormatError, SwitchFormat, WakingFormat};
+use crate::offcpu::machine::Machine;
+use crate::offcpu::reading::Reading;
 use crate::perf::probe::{Every, Probe, Source};
 use crate::perf::tracefs::{Tracefs, TracefsError};
 use crate::sampler::Begin;
+use crate::sampler::filter::Filter;
 use crate::sampler::waits::Waits;
 use crate::symbolize::kernel::KernelSymbols;
 use perf_event_open_sys::bindings as sys;
@@ -26,20 +27,6 @@ use profile::{FrameKind, FrameRef};
 use std::ffi::CString;
 use std::time::Duration;
 use thiserror::Error;
-
-/// Numbers of the events of a set.
-pub mod event {
-    /// Switches away from threads that cannot go on, with callchains and small copies of the stack.
-    pub const BLOCKED: u8 = 0;
-    /// All other switches, without.
-    pub const READY: u8 = 1;
-    /// Wake-ups, with callchains.
-    pub const WAKING: u8 = 2;
-    /// Some of [`WAKING`], with copies of the stack.
-    pub const COPIED_WAKING: u8 = 3;
-    /// Some of [`BLOCKED`], with larger copies of the stack.
-    pub const COPIED: u8 = 4;
-}
 
 /// Larger copies of stacks a second on each CPU, of waits. Threads that wait for long wait rarely
 /// and are not among those copied: looks at their memory complete theirs. With these 95.8 % of the
@@ -82,19 +69,6 @@ pub struct Options {
     pub copy_all: bool,
     /// Waits shorter than this are left out.
     pub min_wait: Duration,
-}
-
-/// How samples of the set are read.
-#[derive(Clone, Debug)]
-pub struct Reading {
-    /// Of switches.
-    pub switch: SwitchFormat,
-    /// Of wake-ups.
-    pub waking: WakingFormat,
-    /// Address ranges of the kernel's entries into interrupts, sorted; empty when its symbols are hidden.
-    pub interrupts: Vec<(u64, u64)>,
-    /// Bytes of the stack copied with every wait.
-    pub near_bytes: u32,
 }
 
 /// All that is needed to begin.
@@ -250,8 +224,9 @@ fn interrupt_ranges(kernel: &KernelSymbols) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::tests::{SWITCH, WAKING};
     use super::*;
+    use crate::offcpu::format::tests::{SWITCH, WAKING};
+    use crate::offcpu::reading::event;
 
     const OPTIONS: Options = Options {
         max_stack_depth: 127,

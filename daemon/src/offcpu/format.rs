@@ -337,7 +337,7 @@ fn states(text: &str) -> Vec<(u64, u8)> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 

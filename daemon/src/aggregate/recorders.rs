@@ -4,14 +4,25 @@
 
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::recorder::Recorder;
-use crate::capture::offcpu::WaitCounts;
-use crate::capture::request::Detail;
 use crate::ids::CaptureId;
+use crate::offcpu::WaitCounts;
 use crate::sync::lock;
 use hashbrown::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
+
+/// How closely frames of native code are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Detail {
+    /// By function, as the configuration says.
+    #[default]
+    Functions,
+    /// By source line, with inlined functions.
+    Lines,
+    /// And by instruction.
+    Instructions,
+}
 
 /// What the namer makes of one capture.
 pub struct Taken {

@@ -139,7 +139,7 @@ fn wake(run: &mut Run, time: u64, cpu: u32, woken: u32, waker: u32) {
 /// comes back from the idle task each time, which nothing records.
 #[test]
 fn a_thread_that_comes_from_a_silent_idle_task_has_waited_until_it_was_woken() {
-    let times = u64::from(crate::capture::offcpu::machine::SILENT_MIN);
+    let times = u64::from(crate::offcpu::machine::SILENT_MIN);
     let mut run = Run::new(0);
     for start in (0..times).map(|time| 10 + time * 100) {
         sleep(&mut run, start, 1, 5, 0);
@@ -236,7 +236,7 @@ fn a_wait_that_was_woken_before_records_were_lost_ends_there() {
 #[test]
 fn cpus_are_named_up_to_a_few() {
     let text = |cpus: &[u32]| {
-        let mut mask = crate::capture::offcpu::CpuMask::default();
+        let mut mask = crate::offcpu::CpuMask::default();
         cpus.iter().for_each(|&cpu| mask.add(CpuId(cpu)));
         mask.text()
     };
