@@ -4,8 +4,8 @@
 //! key, a key given twice and a value out of range are told with their line and in the same words
 //! as for flags and variables.
 
-use crate::items;
 use crate::key::{Key, nearest_path};
+use crate::value::items;
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};

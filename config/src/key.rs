@@ -1,5 +1,6 @@
 //! A row of the table of keys, and finding the row that was meant.
 
+use crate::nearest::nearest;
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Configuration, Place};
 
@@ -98,27 +99,6 @@ pub(crate) fn is_in_section<C: Configuration>(name: &str) -> bool {
     let rest = name.strip_prefix(C::ENV_PREFIX).unwrap_or_default();
     let section = rest.split('_').next().unwrap_or_default().to_lowercase();
     C::SECTIONS.iter().any(|(known, _)| *known == section)
-}
-
-/// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are noise.
-const LIKENESS_MIN: f64 = 0.75;
-
-/// The index of the candidate most like `name`, when one is like enough.
-pub fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<usize> {
-    // The work grows with both lengths: names from outside are cut.
-    let name: String = name.chars().take(64).collect();
-    candidates
-        .map(|candidate| strsim::jaro_winkler(&candidate, &name))
-        .enumerate()
-        .filter(|(_, likeness)| *likeness >= LIKENESS_MIN)
-        .max_by(|(_, a), (_, b)| a.total_cmp(b))
-        .map(|(index, _)| index)
-}
-
-/// The word most like `name`, when one is like enough.
-pub fn nearest_word<'w>(words: &[&'w str], name: &str) -> Option<&'w str> {
-    let known = words.iter().map(|word| (*word).to_owned());
-    nearest(known, name).map(|at| words[at])
 }
 
 /// The key or section nearest to a path that is none. A right name in the wrong section counts.

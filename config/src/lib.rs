@@ -9,20 +9,20 @@
 #![forbid(unsafe_code)]
 
 mod file;
-mod items;
 mod key;
 pub mod log;
+mod nearest;
 mod reference;
 mod sample;
 mod value;
 
-pub use items::{Field, Item, Items};
-pub use key::{Key, Reload, as_text, nearest, nearest_word, put_bool, put_int, put_word, word};
+pub use key::{Key, Reload, as_text, put_bool, put_int, put_word, word};
+pub use nearest::{nearest, nearest_word};
 pub use reference::reference_page;
 pub use sample::sample_yaml;
 pub use value::{
-    CpuShare, Kind, Listen, SocketMode, Value, parse_seconds, peer_address, show_seconds, shown,
-    socket_address,
+    CpuShare, Field, Item, Items, Kind, Listen, SocketMode, Value, parse_seconds, peer_address,
+    show_seconds, shown, socket_address,
 };
 
 use std::ffi::OsString;
@@ -338,7 +338,7 @@ fn apply_env<C: Configuration>(
         };
         let Some(key) = C::KEYS.iter().find(|key| key.env_name() == name) else {
             if key::is_in_section::<C>(name) {
-                let nearest = key::nearest(C::KEYS.iter().map(Key::env_name), name);
+                let nearest = nearest::nearest(C::KEYS.iter().map(Key::env_name), name);
                 let hint =
                     nearest.map(|at| format!("; did you mean `{}`?", C::KEYS[at].env_name()));
                 let hint = hint.unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Writes the page of the reference from the table of keys.
 
 use crate::Configuration;
-use crate::items::Items;
 use crate::key::{Key, Reload};
 use crate::value::Kind;
+use crate::value::items::Items;
 use std::fmt::Write;
 
 /// A page in Markdown: every key with what it means, its unit, range and default, by section.

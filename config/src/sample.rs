@@ -1,9 +1,9 @@
 //! Writes the sample file from the table of keys.
 
 use crate::Configuration;
-use crate::items::Items;
 use crate::key::{Key, Reload};
 use crate::value::Kind;
+use crate::value::items::Items;
 
 /// Widest comment line. Unit: bytes, the `# ` included.
 const WIDTH: usize = 98;

@@ -1,6 +1,8 @@
 //! Values as they stand in a file, a variable or a flag, and the check each must pass.
 
-use crate::items::{Item, Items};
+pub(crate) mod items;
+
+pub use items::{Field, Item, Items};
 use serde::{Serialize, Serializer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 //! An entry is a map by the rows of a table, as the whole configuration is. A name with a dot is a key of a map
 //! in the entry: `capture.event`. One level deep, no more: nothing is nested further.
 
-use crate::key::nearest_word;
-use crate::value::{Kind, Value, shown};
+use super::{Kind, Value, shown};
+use crate::nearest::nearest_word;
 use crate::{ConfigError, Place};
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
