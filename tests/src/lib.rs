@@ -22,6 +22,7 @@ pub mod fleet;
 pub mod golang;
 pub mod hostile_elf;
 pub mod http;
+pub mod modules;
 pub mod perf;
 pub mod process;
 pub mod recording;
