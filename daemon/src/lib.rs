@@ -1,9 +1,18 @@
 //! The agent: samples every CPU of a host, names and folds the stacks, answers questions about them.
 //!
-//! One folder a stage, in the order data flows: [`perf`] → [`process`] → [`unwind`] → [`aggregate`]
-//! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
-//! [`export`] pushes what the recorder
-//! has closed to a collector. ARCHITECTURE.md and docs/development/threads.md have the threads.
+//! A sample goes through one folder a stage: [`perf`] → [`process`] → [`unwind`] → [`aggregate`] (fold)
+//! → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`]. [`export`]
+//! pushes what the recorder has closed to a collector.
+//!
+//! The modules are layers: none uses what uses it, and a repository test fails on a cycle. From below:
+//!
+//! 1. what all of them speak of: [`ids`], [`time`], [`frame`], [`health`], [`host`], [`config`];
+//! 2. [`perf`] (records), [`cgroup`], [`symbolize`] (files and the kernel);
+//! 3. [`unwind_info`] → [`process`] → [`unwind`], [`jit`];
+//! 4. [`offcpu`], [`workers`] → [`aggregate`] → [`sampler`], [`export`] → [`capture`], [`pins`];
+//! 5. [`control`], [`grpc`], [`metrics`], [`triggers`] → [`agent`] → [`supervisor`].
+//!
+//! ARCHITECTURE.md and docs/development/threads.md have the threads.
 
 pub mod agent;
 pub mod aggregate;
