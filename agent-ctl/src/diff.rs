@@ -187,7 +187,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     if let [before, after] = &mut sides[..] {
         by_name_alone(&mut before.profile, &mut after.profile);
         // One side may be so large that its collector tells it in a coarser unit.
-        profile::unit::equalize(&mut before.profile, &mut after.profile);
+        profile::equalize(&mut before.profile, &mut after.profile);
         let ask = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
         if let (true, Some(source), [Some(first), Some(second)]) = (ask, &mut source, asked) {
             spread = Spread::ask(source, [first, second]).await;

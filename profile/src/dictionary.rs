@@ -2,8 +2,8 @@
 
 use crate::frame::{Frame, FrameId, FrameRef, FrameTable};
 use crate::labels::{LabelSetId, LabelSetTable};
+use crate::later::LaterNames;
 use crate::outcome::Unnamed;
-use crate::place::LaterNames;
 use crate::stack::{StackId, StackTrie};
 use crate::strings::{StrId, StringTable};
 

@@ -6,6 +6,13 @@ use crate::strings::StrId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
+/// Function of the synthetic frame that stands for stacks folded because a bound was reached.
+pub const OTHER_FRAME: &str = "[other]";
+
+/// Function of the synthetic frame that stands for samples that were lost; their stacks end with
+/// [`StackEnd::Lost`].
+pub const LOST_FRAME: &str = "[lost]";
+
 /// What kind of code a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]

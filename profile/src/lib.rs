@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod coverage;
 mod dictionary;
 mod diff;
 mod filter;
@@ -19,12 +20,15 @@ mod functions;
 pub mod heatmap;
 mod identity;
 mod labels;
+mod later;
 mod ledger;
 mod merge;
 mod moments;
 pub mod names;
 mod outcome;
 mod place;
+mod profile;
+mod quality;
 mod query;
 mod sample;
 mod selector;
@@ -34,6 +38,7 @@ pub mod text;
 mod top;
 pub mod unit;
 
+pub use coverage::Coverage;
 pub use dictionary::{Dictionary, Remap};
 pub use diff::{
     Change, CostDiff, Diff, FunctionChange, SIGNIFICANT_ERRORS, SampleChange, ShareChange,
@@ -43,18 +48,21 @@ pub use filter::{
     PATTERN_SIZE_MAX, Selector,
 };
 pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
+pub use frame::{LOST_FRAME, OTHER_FRAME};
 pub use functions::Shape;
 pub use identity::{ContentId, ContentIds};
 pub use labels::{LabelSetId, LabelSetTable, key};
+pub use later::{LaterNames, NameSource, NamedLater};
 pub use ledger::{
-    Account, Coverage, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors, is_mostly_lost,
+    Account, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors, is_mostly_lost,
 };
 pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use moments::{Moment, Moments};
 pub use outcome::{StackEnd, Unnamed};
-pub use place::{LaterNames, NameSource, NamedLater, Place, build_id_text, is_build_id};
-pub use query::{Counted, LOST_FRAME, OTHER_FRAME, Query, QueryRunner};
-pub use sample::{Info, OFF_CPU, Profile, Quality, SampleKey, Value, Waits};
+pub use place::{Place, build_id_text, is_build_id};
+pub use profile::{Info, OFF_CPU, Profile, equalize};
+pub use query::{Counted, Query, QueryRunner};
+pub use sample::{Quality, SampleKey, Value, Waits};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};

@@ -5,7 +5,8 @@
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::labels::LabelSetId;
-use crate::sample::{Info, Profile, SampleKey};
+use crate::profile::{Info, Profile};
+use crate::sample::SampleKey;
 
 /// What [`Info::event`] says once profiles of different events were merged.
 pub const MIXED_EVENTS: &str = "mixed";

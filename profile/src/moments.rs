@@ -5,7 +5,7 @@
 //! added to them.
 
 use crate::dictionary::{Dictionary, Remap};
-use crate::sample::{Profile, SampleKey};
+use crate::sample::SampleKey;
 
 /// One sample and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,53 +104,10 @@ impl Remap {
     }
 }
 
-impl Profile {
-    /// The samples of `from..until` of the time the moments cover, as a profile of their own, with their
-    /// moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
-    ///
-    /// What was missed is known for the whole profile alone: of the part's quality only what its samples
-    /// say is there.
-    pub fn between(&self, from: u64, until: u64) -> Profile {
-        let list = &self.moments.list;
-        let first = list.partition_point(|moment| moment.at_ns < from);
-        let last = list
-            .partition_point(|moment| moment.at_ns < until)
-            .max(first);
-        let mut part = Profile {
-            dict: self.dict.clone(),
-            info: self.info.clone(),
-            ..Profile::default()
-        };
-        let begin = i64::try_from(from).unwrap_or(i64::MAX);
-        part.info.start_unix_ns = self.moments.start_unix_ns.saturating_add(begin);
-        part.info.duration_ns = until.saturating_sub(from);
-        part.info.coverage = crate::Coverage::default();
-        part.info.quality = crate::Quality::default();
-        part.moments = Moments {
-            start_unix_ns: part.info.start_unix_ns,
-            duration_ns: part.info.duration_ns,
-            dropped: 0,
-            list: Vec::with_capacity(last - first),
-        };
-        for moment in &list[first..last] {
-            let value = crate::Value {
-                count: 1,
-                weight: moment.weight,
-            };
-            part.add(moment.key, value);
-            crate::query::count_quality(&mut part.info.quality, &part.dict, moment.key, 1);
-            part.moments.list.push(Moment {
-                at_ns: moment.at_ns - from,
-                ..*moment
-            });
-        }
-        part
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile;
     use crate::outcome::StackEnd;
     use crate::stack::StackId;
     use crate::{FrameKind, FrameRef, GroupBy};

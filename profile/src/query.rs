@@ -30,23 +30,18 @@
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::filter::{FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, Selector};
-use crate::frame::{FrameId, FrameKind};
+use crate::frame::FrameId;
 use crate::functions::is_mark;
 use crate::labels::LabelSetId;
+use crate::later::NamedLater;
 use crate::merge::GroupBy;
 use crate::moments::{Moment, Moments};
-use crate::outcome::{StackEnd, Unnamed};
-use crate::place::{NameSource, NamedLater};
-use crate::sample::{Info, Profile, Quality, SampleKey, Value};
+use crate::outcome::Unnamed;
+use crate::profile::{Info, Profile};
+use crate::quality::{count_leaf, last_frame, own_leaf};
+use crate::sample::{Quality, SampleKey, Value};
 use crate::stack::StackId;
 use crate::strings::StrId;
-
-/// Function of the synthetic frame that stands for stacks folded because a bound was reached.
-pub const OTHER_FRAME: &str = "[other]";
-
-/// Function of the synthetic frame that stands for samples that were lost; their stacks end with
-/// [`StackEnd::Lost`].
-pub const LOST_FRAME: &str = "[lost]";
 
 /// What is asked of a set of samples.
 #[derive(Clone, Debug)]
@@ -462,65 +457,6 @@ impl Quality {
             lost_samples: self.lost_samples,
         }
     }
-}
-
-pub(crate) fn count_quality(
-    quality: &mut Quality,
-    source: &Dictionary,
-    key: SampleKey,
-    count: u64,
-) {
-    let _ = count_leaf(quality, source, key, count, own_leaf);
-}
-
-fn count_leaf(
-    quality: &mut Quality,
-    source: &Dictionary,
-    key: SampleKey,
-    count: u64,
-    leaf: impl Fn(&Dictionary, StackId) -> Option<FrameId>,
-) -> Option<NameSource> {
-    let add = |counter: &mut u64| *counter = counter.saturating_add(count);
-    if key.end == StackEnd::Lost {
-        add(&mut quality.lost_samples);
-        return None;
-    }
-    add(&mut quality.taken);
-    if key.end.is_truncated() {
-        add(&mut quality.truncated);
-    }
-    if key.end == StackEnd::DepthLimit {
-        add(&mut quality.depth_limit);
-    }
-    let id = leaf(source, key.stack)?;
-    let (leaf, later) = (source.frames.get(id), source.later.source(id));
-    if leaf.unnamed != Unnamed::No && later.is_none() {
-        add(&mut quality.unnamed);
-    }
-    if leaf.kind == FrameKind::Synthetic && source.strings.get(leaf.function) == OTHER_FRAME {
-        add(&mut quality.folded);
-    }
-    later
-}
-
-/// The leaf frame of a stack without marks.
-fn last_frame(source: &Dictionary, stack: StackId) -> Option<FrameId> {
-    let (_, leaf) = source.stacks.node(stack)?;
-    Some(leaf)
-}
-
-/// The leaf frame; of a wait the last frame of the thread that waits.
-fn own_leaf(source: &Dictionary, stack: StackId) -> Option<FrameId> {
-    let mut leaf = last_frame(source, stack)?;
-    let mut beyond = false;
-    for frame in source.stacks.leaf_first(stack) {
-        if is_mark(source, source.frames.get(frame)) {
-            beyond = true;
-        } else if std::mem::take(&mut beyond) {
-            leaf = frame;
-        }
-    }
-    Some(leaf)
 }
 
 fn slot<T: Copy>(table: &mut Vec<T>, id: u32, unseen: T) -> &mut T {

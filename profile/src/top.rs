@@ -2,10 +2,11 @@
 
 use crate::dictionary::Dictionary;
 use crate::frame::FrameKind;
+use crate::frame::LOST_FRAME;
 use crate::functions::{FunctionCost, Shape, sum_functions, sum_modules};
 use crate::outcome::StackEnd;
-use crate::query::LOST_FRAME;
-use crate::sample::{Profile, Value};
+use crate::profile::Profile;
+use crate::sample::Value;
 use crate::stack::StackId;
 use crate::strings::{StrId, StringTable};
 use hashbrown::HashMap;

@@ -4,8 +4,8 @@
 //! which 1,000 hosts of 16 busy CPUs pass in a week. A sum beyond it is told in a unit a thousand
 //! times as large, which holds 292,000 CPU-years. Agents and stores weigh in the finer unit alone.
 
-use crate::ledger::Coverage;
-use crate::sample::{Profile, Value};
+use crate::coverage::Coverage;
+use crate::sample::Value;
 
 /// CPU time, or time waited.
 pub const TIME: &str = "nanoseconds";
@@ -77,43 +77,10 @@ impl Coverage {
     }
 }
 
-impl Profile {
-    /// Weighs the samples in the coarser unit, each rounded to the nearest. Nothing changes where
-    /// the unit has none.
-    pub fn coarsen(&mut self) {
-        let Some(unit) = coarser(&self.info.unit) else {
-            return;
-        };
-        unit.clone_into(&mut self.info.unit);
-        if self.info.period > 0 {
-            // 0 would say that it varied.
-            self.info.period = coarsened(self.info.period).max(1);
-        }
-        if is_time(unit) {
-            self.info.coverage = self.info.coverage.coarsened();
-        }
-        for value in self.samples.values_mut() {
-            *value = value.coarsened();
-        }
-        for moment in &mut self.moments.list {
-            moment.weight = coarsened(moment.weight);
-        }
-    }
-}
-
-/// Gives two profiles one unit where one weighs in the coarser unit of the other. Units that have
-/// nothing in common stay, and the profiles cannot be compared.
-pub fn equalize(left: &mut Profile, right: &mut Profile) {
-    if coarser(&left.info.unit).is_some_and(|unit| unit == right.info.unit) {
-        left.coarsen();
-    } else if coarser(&right.info.unit).is_some_and(|unit| unit == left.info.unit) {
-        right.coarsen();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{Profile, equalize};
     use crate::{LabelSetId, SampleKey, StackEnd, StackId};
 
     #[test]

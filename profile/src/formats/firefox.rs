@@ -9,7 +9,7 @@ use super::timeline::Timeline;
 use super::{Format, FormatError, Measure, Options, RootFrame, TRUNCATED_FRAME, root_frames};
 use crate::frame::{FrameId, FrameKind};
 use crate::labels::{LabelSetId, key};
-use crate::sample::Profile;
+use crate::profile::Profile;
 use crate::stack::StackId;
 use crate::text::printable;
 use crate::unit::time_unit_ns;

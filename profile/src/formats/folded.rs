@@ -10,7 +10,8 @@ use crate::dictionary::Dictionary;
 use crate::diff::Diff;
 use crate::frame::{FrameKind, FrameRef};
 use crate::outcome::StackEnd;
-use crate::sample::{Info, Profile, SampleKey, Value};
+use crate::profile::{Info, Profile};
+use crate::sample::{SampleKey, Value};
 use crate::text::{escape_folded, unescape_folded};
 use std::io::Write;
 

@@ -17,7 +17,7 @@ use super::json::SafeText;
 use super::summary::utc;
 use super::{FormatError, Measure, Options};
 use crate::heatmap::{Cell, HeatMap};
-use crate::sample::Profile;
+use crate::profile::Profile;
 use crate::text::grouped;
 use crate::text::printable;
 use crate::unit::time_unit_ns;

@@ -26,7 +26,8 @@ use crate::frame::{FrameKind, FrameRef};
 use crate::heatmap::Grid;
 use crate::labels::LabelSetId;
 use crate::outcome::StackEnd;
-use crate::sample::{Profile, Value};
+use crate::profile::Profile;
+use crate::sample::Value;
 use std::borrow::Cow;
 use std::io::Write;
 

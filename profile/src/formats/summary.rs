@@ -1,6 +1,7 @@
 //! The quality line: what a profile covers and what it misses, in one line for people.
 
-use crate::sample::{Info, Waits};
+use crate::profile::Info;
+use crate::sample::Waits;
 use crate::text::grouped;
 use std::fmt::Write as _;
 
@@ -140,7 +141,7 @@ pub(super) fn utc(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Coverage;
+    use crate::coverage::Coverage;
     use crate::sample::Quality;
 
     #[test]

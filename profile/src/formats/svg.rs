@@ -10,7 +10,7 @@ use super::summary::side_line;
 use super::tree::Tree;
 use super::{Annotations, Format, FormatError, Measure, Options, quality_line};
 use crate::diff::Diff;
-use crate::sample::{Info, Profile};
+use crate::profile::{Info, Profile};
 use crate::text::printable;
 use crate::unit::time_unit_ns;
 use inferno::flamegraph::color::{BackgroundColor, BasicPalette, Color, PaletteMap};

@@ -4,7 +4,8 @@
 //! moments begin, or over all of the profile's: equal stacks beside each other, so that nothing looks like
 //! an order that was seen. Writers say how many of each there are.
 
-use crate::sample::{Profile, SampleKey, Value};
+use crate::profile::Profile;
+use crate::sample::{SampleKey, Value};
 use crate::unit::time_unit_ns;
 use hashbrown::HashMap;
 

@@ -1,11 +1,12 @@
 //! What a bundle says beside its pictures, as text of the page.
 
 use super::html_text;
+use crate::coverage::Coverage;
 use crate::formats::Fact;
 use crate::formats::summary::utc;
 use crate::heatmap::{HeatMap, HeatMapError};
-use crate::ledger::Coverage;
-use crate::sample::{Profile, Quality, Waits};
+use crate::profile::Profile;
+use crate::sample::{Quality, Waits};
 use crate::text::grouped;
 use crate::text::printable;
 use std::fmt::Write as _;

@@ -28,7 +28,8 @@ use super::{FormatError, Measure, Options, RootFrame, TRUNCATED_FRAME, quality_l
 use crate::Waits;
 use crate::frame::{FrameKind, FrameRef};
 use crate::heatmap::HeatMap;
-use crate::sample::{Info, Profile, Quality, SampleKey, Value};
+use crate::profile::{Info, Profile};
+use crate::sample::{Quality, SampleKey, Value};
 use crate::text::grouped;
 use crate::text::printable;
 use hashbrown::HashMap;

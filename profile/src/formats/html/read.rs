@@ -9,7 +9,8 @@ use crate::Waits;
 use crate::formats::import::{Import, Known};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::outcome::StackEnd;
-use crate::sample::{Info, Profile, Quality, SampleKey, Value};
+use crate::profile::{Info, Profile};
+use crate::sample::{Quality, SampleKey, Value};
 use crate::stack::StackId;
 use serde::Deserialize;
 

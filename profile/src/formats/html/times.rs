@@ -3,7 +3,8 @@
 use super::Name;
 use crate::formats::tree::{Added, Tree};
 use crate::heatmap::{Cell, HeatMap};
-use crate::sample::{Profile, Value};
+use crate::profile::Profile;
+use crate::sample::Value;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -49,10 +49,11 @@ mod read;
 pub use read::{JsonError, STACK_FRAMES_MAX, read};
 
 use super::FormatError;
+use crate::coverage::Coverage;
 use crate::frame::{FrameId, FrameRef};
-use crate::ledger::Coverage;
 use crate::outcome::Unnamed;
-use crate::sample::{Profile, Quality, SampleKey, Value, Waits};
+use crate::profile::Profile;
+use crate::sample::{Quality, SampleKey, Value, Waits};
 use crate::text::is_hostile;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};

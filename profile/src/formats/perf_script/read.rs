@@ -10,7 +10,8 @@ use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::key;
 use crate::moments::{Moment, Moments};
 use crate::outcome::{StackEnd, Unnamed};
-use crate::sample::{Profile, SampleKey, Value};
+use crate::profile::Profile;
+use crate::sample::{SampleKey, Value};
 use hashbrown::HashMap;
 
 /// Most frames of one stack; the root end of deeper ones is cut. The kernel's own limit is far

@@ -5,7 +5,7 @@ use crate::formats::{FormatError, Options, RootFrame, quality_line, root_frames}
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::{LabelSetId, key};
 use crate::outcome::Unnamed;
-use crate::sample::Profile;
+use crate::profile::Profile;
 use crate::text::printable;
 use std::fmt::Write as _;
 use std::io::Write;

@@ -12,7 +12,8 @@ use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::LabelSetId;
 use crate::moments::{Moment, Moments};
 use crate::outcome::{StackEnd, Unnamed};
-use crate::sample::{Profile, SampleKey, Value};
+use crate::profile::Profile;
+use crate::sample::{SampleKey, Value};
 use crate::stack::StackId;
 use serde::Deserialize;
 
