@@ -50,16 +50,10 @@ const EDGES: &[(&str, &[&str])] = &[
 const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];
 
 /// Crates whose top-level modules still use each other in a circle, with the reason.
-const NOT_LAYERED_YET: &[(&str, &str)] = &[
-    (
-        "agent-ctl",
-        "commands lend each other their tables and messages",
-    ),
-    (
-        "fleetprof-profile",
-        "`Profile` holds the moments and the coverage that are computed from it",
-    ),
-];
+const NOT_LAYERED_YET: &[(&str, &str)] = &[(
+    "agent-ctl",
+    "`capture`, `fleet_capture` and `annotate` call each other; `doctor` and `cli` lend their types",
+)];
 
 fn members() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
