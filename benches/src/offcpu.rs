@@ -8,12 +8,8 @@
 
 use anyhow::{Context, ensure};
 use daemon::aggregate::batch::RawBatch;
-use daemon::bounds::{Bounds, CacheBounds};
 use daemon::capture::engine::Engine;
 use daemon::capture::offcpu::{self, Options, Wanted};
-use daemon::heartbeat::Heartbeat;
-use daemon::host::Environment;
-use daemon::ids::CaptureId;
 use daemon::offcpu::WaitCounts;
 use daemon::perf::event::{EventKind, EventSpec};
 use daemon::perf::plan::Machine;
@@ -23,10 +19,14 @@ use daemon::sampler::filter::Filter;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::symbolize::counters::SymbolCounters;
 use daemon::symbolize::files::{FileStore, identity_of_mapping};
-use daemon::time::Mono;
 use daemon::unwind::{Depths, Unwinder};
 use daemon::workers::scout::{Handover, Modules, Scout};
 use fixtures::process::Proc;
+use host::bounds::{Bounds, CacheBounds};
+use host::facts::Environment;
+use host::heartbeat::Heartbeat;
+use host::ids::CaptureId;
+use host::time::Mono;
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{PipeReader, PipeWriter, Read, Write};

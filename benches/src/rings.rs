@@ -3,8 +3,6 @@
 
 use anyhow::{Context, ensure};
 use daemon::aggregate::batch::RawBatch;
-use daemon::bounds::{Bounds, CacheBounds};
-use daemon::ids::CpuId;
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::Features;
 use daemon::perf::loss::Pace;
@@ -12,8 +10,10 @@ use daemon::perf::ring::Ring;
 use daemon::perf::rings::Rings;
 use daemon::perf::synthetic;
 use daemon::sampler::{Queues, Sampler, Shared, Start};
-use daemon::time::Mono;
 use daemon::unwind::{Depths, Unwinder};
+use host::bounds::{Bounds, CacheBounds};
+use host::ids::CpuId;
+use host::time::Mono;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;

@@ -2,7 +2,7 @@
 //! are too small lose records under a sampler in time, and rings of any size under one that does not
 //! run. Pure bookkeeping on times; the sampler asks, and neither blocks nor allocates for it.
 
-use crate::time::Mono;
+use host::time::Mono;
 use std::time::Duration;
 
 /// Passes further apart than this are late: the sampler wakes every second, and half a second more is

@@ -6,7 +6,7 @@
 //!
 //! The modules are layers: none uses what uses it, and a repository test fails on a cycle. From below:
 //!
-//! 1. what all of them speak of: [`ids`], [`time`], [`frame`], [`health`], [`host`], [`config`];
+//! 1. what all of them speak of: the crate [`host`], and [`config`];
 //! 2. [`perf`] (records), [`cgroup`], [`symbolize`] (files and the kernel);
 //! 3. [`unwind_info`] → [`process`] → [`unwind`], [`jit`];
 //! 4. [`offcpu`], [`workers`] → [`aggregate`] → [`sampler`], [`export`] → [`capture`], [`pins`];
@@ -16,20 +16,12 @@
 
 pub mod agent;
 pub mod aggregate;
-pub mod bounds;
 pub mod capture;
 pub mod cgroup;
 pub mod config;
 pub mod control;
-pub mod cpus;
 pub mod export;
-pub mod frame;
 pub mod grpc;
-pub mod health;
-pub mod heartbeat;
-pub mod helpers;
-pub mod host;
-pub mod ids;
 pub mod jit;
 mod lateness;
 pub mod metrics;
@@ -37,15 +29,11 @@ mod notify;
 pub mod offcpu;
 pub mod perf;
 pub mod pins;
-mod private_dir;
 pub mod process;
 mod request;
 pub mod sampler;
 pub mod supervisor;
 pub mod symbolize;
-mod sync;
-mod sys;
-pub mod time;
 pub mod triggers;
 pub mod unwind;
 pub mod unwind_info;

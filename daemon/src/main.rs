@@ -4,8 +4,8 @@
 use clap::Parser;
 use daemon::agent::{ConfigSource, SetLogLevel};
 use daemon::config::{Config, Configuration, LogFormat, LogLevel};
-use daemon::host::effective_uid;
 use daemon::supervisor::{self, Exit};
+use host::facts::effective_uid;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! What clients ask, checked: wire requests to queries and ranges.
 
-use crate::time::{Mono, WallAnchor};
+use host::time::{Mono, WallAnchor};
 use profile::{GroupBy, Query, Selector};
 use proto::agent;
 use std::time::Duration;

@@ -8,7 +8,6 @@
 mod support;
 
 use daemon::aggregate::batch::RawBatch;
-use daemon::ids::{CpuId, Pid};
 use daemon::jit::code::{CodeMap, When};
 use daemon::jit::dump::DumpReader;
 use daemon::jit::map::parse_line;
@@ -18,9 +17,10 @@ use daemon::perf::rings::Rings;
 use daemon::process::scan;
 use daemon::sampler::{Shared, Start};
 use daemon::symbolize::files::identity_of_mapping;
-use daemon::time::Mono;
 use daemon::unwind::Unwinder;
 use daemon::unwind_info::generated::Generated;
+use host::ids::{CpuId, Pid};
+use host::time::Mono;
 use profile::StackEnd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -5,13 +5,13 @@
 //! started again with the file's name in its environment. Memory is the peak of the resident set
 //! above what it was before: what the kernel counts, and what ends a daemon.
 
-use daemon::ids::{Avma, FileId, FileOffset, Pid};
 use daemon::symbolize::debug_files::{self, Wanted};
 use daemon::symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
 use daemon::symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
-use daemon::time::thread_cpu;
 use daemon::unwind_info::module::Module;
 use fixtures::hostile_elf::Hostile;
+use host::ids::{Avma, FileId, FileOffset, Pid};
+use host::time::thread_cpu;
 use profile::{Dictionary, Unnamed};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,6 @@
 
 mod support;
 
-use daemon::ids::{CaptureId, Comm, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::{EventKind, EventSpec, Features};
 use daemon::perf::loss::Pace;
@@ -19,7 +18,8 @@ use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
 use daemon::symbolize::files::identity_of_mapping;
-use daemon::time::Mono;
+use host::ids::{CaptureId, Comm, CpuId, Pid, Tid};
+use host::time::Mono;
 use perf_event_open_sys::bindings;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;

@@ -7,7 +7,7 @@ use daemon::aggregate::recorder::Asked;
 use daemon::export::disk::{self, Dir};
 use daemon::export::record::{self, Lens, Tables};
 use daemon::pins::Pins;
-use daemon::time::WallAnchor;
+use host::time::WallAnchor;
 use profile::Query;
 use prost::Message;
 use proto::collector as wire;

@@ -1,11 +1,11 @@
 //! The target for what runtimes write of the code they generate.
 
-use daemon::ids::Avma;
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::dump::{DumpCounts, DumpError, DumpReader};
 use daemon::jit::rules::RulesBuilder;
-use daemon::time::Mono;
 use daemon::unwind_info::generated::GeneratedRules;
+use host::ids::Avma;
+use host::time::Mono;
 use std::sync::Arc;
 
 /// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.

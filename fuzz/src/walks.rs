@@ -1,16 +1,16 @@
 //! The target for unwind information: whole walks through the unwinder of copied stacks.
 
-use daemon::bounds::{Bounds, CacheBounds};
-use daemon::ids::{Avma, CgroupId, CpuId, Pid, Tid};
 use daemon::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
 use daemon::process::ProcessTable;
 use daemon::process::space::Backing;
 use daemon::symbolize::budget::FileBudget;
 use daemon::symbolize::elf;
-use daemon::time::Mono;
 use daemon::unwind::modules::Loaded;
 use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
 use daemon::unwind_info::module::Module;
+use host::bounds::{Bounds, CacheBounds};
+use host::ids::{Avma, CgroupId, CpuId, Pid, Tid};
+use host::time::Mono;
 use std::sync::Arc;
 
 /// Most unwind information kept. Unit: bytes.

@@ -16,9 +16,9 @@ const LINES_MAX: usize = 900;
 /// `/` is a folder.
 const UNSAFE_MAY_STAND_IN: &[&str] = &[
     "daemon/src/perf/",
-    "daemon/src/sys.rs",
+    "daemon/host/src/sys.rs",
     "daemon/src/symbolize/open.rs",
-    "daemon/src/time.rs",
+    "daemon/host/src/time.rs",
 ];
 
 /// Which members of the workspace a member may depend on. Tests and benches may use all.
@@ -27,11 +27,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-proto", &["fleetprof-profile"]),
     ("fleetprof-config", &[]),
     ("fleetprof-debuginfod", &["fleetprof-profile"]),
+    ("fleetprof-host", &["fleetprof-profile"]),
     (
         "fleetprof-daemon",
         &[
             "fleetprof-config",
             "fleetprof-debuginfod",
+            "fleetprof-host",
             "fleetprof-profile",
             "fleetprof-proto",
         ],

@@ -10,11 +10,11 @@
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::dump::DumpReader;
 use daemon::jit::rules::RulesBuilder;
-use daemon::time::Mono;
 use fixtures::perf::PerfRecord;
 use fixtures::process::wait_for;
 use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Daemon, Need, View, clock, live, require};
+use host::time::Mono;
 use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -4,10 +4,10 @@ use super::Lines;
 use super::synthetic::Synthetic;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::fold::{Folder, Taken};
-use daemon::frame::RawFrame;
-use daemon::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use daemon::process::ProcessTable;
-use daemon::time::Mono;
+use host::frame::RawFrame;
+use host::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
+use host::time::Mono;
 use inferno::collapse::Collapse;
 use profile::{Dictionary, FrameRef, StackEnd};
 

@@ -2,7 +2,6 @@
 //! reading all of it again each second.
 
 use super::{ALLOCATOR, Lines};
-use daemon::ids::{Pid, ProcessId};
 use daemon::jit::ask::{AskOptions, Asker};
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::map::MapReader;
@@ -10,7 +9,8 @@ use daemon::jit::notice::Notice;
 use daemon::jit::watch::{Options, Watcher};
 use daemon::process::Whose;
 use daemon::symbolize::counters::SymbolCounters;
-use daemon::time::Mono;
+use host::ids::{Pid, ProcessId};
+use host::time::Mono;
 use stats_alloc::Region;
 use std::fmt::Write as _;
 use std::fs::File;

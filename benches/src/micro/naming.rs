@@ -8,14 +8,14 @@ use daemon::aggregate::fold::Folder;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions};
 use daemon::cgroup::CgroupTable;
-use daemon::frame::RawFrame;
-use daemon::ids::{Avma, FileId, FileOffset, Pid};
 use daemon::jit::CodeBook;
 use daemon::symbolize::counters::SymbolCounters;
 use daemon::symbolize::files::{self, FileSeen, FileStore};
 use daemon::symbolize::kernel::KernelSymbols;
 use daemon::symbolize::{SymbolOptions, Symbolizer};
-use daemon::time::Mono;
+use host::frame::RawFrame;
+use host::ids::{Avma, FileId, FileOffset, Pid};
+use host::time::Mono;
 use std::sync::{Arc, RwLock};
 
 /// The id this program's own file goes by.

@@ -4,7 +4,7 @@ use super::Lines;
 use super::folding::PERIOD;
 use super::synthetic::Synthetic;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions, Span, WindowPart, query};
-use daemon::time::Mono;
+use host::time::Mono;
 use profile::{
     Dictionary, FrameRef, GroupBy, LabelSetId, Quality, Query, SampleKey, StackEnd, StackId, Value,
     key,

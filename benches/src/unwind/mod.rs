@@ -5,8 +5,6 @@
 
 mod peer;
 
-use daemon::bounds::{Bounds, CacheBounds};
-use daemon::ids::{CgroupId, CpuId, FileId, Pid, Tid};
 use daemon::perf::event::{EventKind, EventSpec};
 use daemon::perf::record::{Callchain, CpuMode, Record, Sample, UserState};
 use daemon::perf::rings::{Drained, Rings, horizon_at};
@@ -14,10 +12,12 @@ use daemon::process::{ProcessTable, scan};
 use daemon::symbolize::SymbolCounters;
 use daemon::symbolize::budget::FileBudget;
 use daemon::symbolize::files::{FileStore, identity_of_mapping};
-use daemon::time::Mono;
 use daemon::unwind::modules::Loaded;
 use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
 use daemon::unwind_info::module::Module;
+use host::bounds::{Bounds, CacheBounds};
+use host::ids::{CgroupId, CpuId, FileId, Pid, Tid};
+use host::time::Mono;
 use profile::StackEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -231,7 +231,7 @@ pub fn run(time: Duration) -> anyhow::Result<()> {
         entry.1 += stack.frames.len();
         if end != StackEnd::Complete {
             let root = match stack.frames.last() {
-                Some(daemon::frame::RawFrame::File(file, offset)) => {
+                Some(host::frame::RawFrame::File(file, offset)) => {
                     let found = store.get(*file);
                     format!("{} {:#x}", String::from_utf8_lossy(&found.path), offset.0)
                 }

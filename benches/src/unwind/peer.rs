@@ -2,7 +2,6 @@
 //! over sections that are read once a file.
 
 use super::Kept;
-use daemon::ids::Pid;
 use daemon::perf::record::CpuMode;
 use daemon::process::ProcessTable;
 use daemon::process::space::Backing;
@@ -12,6 +11,7 @@ use daemon::symbolize::files::FileStore;
 use daemon::symbolize::inflate;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
+use host::ids::Pid;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ struct Sections {
 const NAMES: [&str; 4] = [".text", ".eh_frame", ".eh_frame_hdr", ".debug_frame"];
 
 impl Sections {
-    fn read(store: &FileStore, file: daemon::ids::FileId) -> Option<Sections> {
+    fn read(store: &FileStore, file: host::ids::FileId) -> Option<Sections> {
         let image = store.get(file).image.ok()?;
         let headers = elf::read_headers(&image).ok()?;
         let code = headers.segments.iter().filter(|segment| segment.executable);

@@ -11,9 +11,9 @@
 use super::Agent;
 use super::status::to_wire;
 use crate::aggregate::recorder::read;
-use crate::health::{Degradation, Severity};
-use crate::sync::lock;
-use crate::time::Mono;
+use host::health::{Degradation, Severity};
+use host::sync::lock;
+use host::time::Mono;
 use proto::agent as wire;
 use proto::collector::HostHealth;
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@ use crate::aggregate::recorder::{Outcomes, RecorderStats};
 use crate::cgroup::usage::UsageStats;
 use crate::export::{Cause as DropCause, ExportCounts};
 use crate::metrics::{Kind, Registry, register_own_cost};
-use crate::sync::lock;
+use host::sync::lock;
 use profile::{Quality, StackEnd, Unnamed};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};

@@ -3,7 +3,7 @@
 
 use super::losses::{RING, RUN, STALLED, THROTTLE};
 use crate::aggregate::recorder::Covered;
-use crate::health::{Degradation, Severity};
+use host::health::{Degradation, Severity};
 use profile::Ledger;
 use std::time::Duration;
 
@@ -182,7 +182,7 @@ pub(super) fn degradation(low: Low) -> Degradation {
 mod tests {
     use super::super::losses::tests::CLEAN;
     use super::*;
-    use crate::time::Mono;
+    use host::time::Mono;
     use profile::{Expected, Quality, Tally};
 
     const PERIOD: u64 = 10_101_010;

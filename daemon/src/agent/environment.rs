@@ -3,195 +3,197 @@
 
 use crate::cgroup::{Hierarchy, Mode};
 use crate::config::Sampling;
-use crate::health::{Degradation, Severity};
-use crate::host::{
+use host::facts::{
     CAP_CHECKPOINT_RESTORE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG,
     CAPABILITIES, Environment,
 };
+use host::health::{Degradation, Severity};
 use std::path::Path;
 
 /// The kernel's default of `perf_event_max_stack` (`PERF_MAX_STACK_DEPTH`, uapi/linux/perf_event.h).
 const DEFAULT_MAX_STACK: u16 = 127;
 
-impl Environment {
-    /// What does not work as it should or could work better, for a daemon that samples as
-    /// `sampling` says. The worst first.
-    pub fn degradations(&self, sampling: &Sampling, cgroups: &Hierarchy) -> Vec<Degradation> {
-        let mut list = Vec::new();
-        self.check_events(sampling, &mut list);
-        self.check_names(&mut list);
-        check_cgroups(cgroups, &mut list);
-        list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));
-        list
-    }
+/// What does not work as it should or could work better, for a daemon that samples as
+/// `sampling` says. The worst first.
+pub fn degradations(
+    environment: &Environment,
+    sampling: &Sampling,
+    cgroups: &Hierarchy,
+) -> Vec<Degradation> {
+    let mut list = Vec::new();
+    check_events(environment, sampling, &mut list);
+    check_names(environment, &mut list);
+    check_cgroups(cgroups, &mut list);
+    list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));
+    list
+}
 
-    /// The command that gives the daemon what it needs, all at once: setcap replaces what was there.
-    fn grant(&self) -> String {
-        if self.initial_user_namespace == Some(false) {
-            return "run the daemon in the host's user namespace".to_owned();
-        }
-        let names: Vec<&str> = CAPABILITIES
-            .iter()
-            .map(|capability| capability.name)
-            .collect();
-        format!("setcap {}+ep \"$(command -v fleetprofd)\"", names.join(","))
+/// The command that gives the daemon what it needs, all at once: setcap replaces what was there.
+fn grant(environment: &Environment) -> String {
+    if environment.initial_user_namespace == Some(false) {
+        return "run the daemon in the host's user namespace".to_owned();
     }
-
-    /// What keeps samples from being taken, or cuts them.
-    fn check_events(&self, sampling: &Sampling, list: &mut Vec<Degradation>) {
-        let Some(paranoid) = self.perf_event_paranoid else {
-            return list.push(Degradation::new(
-                "perf_events",
-                Severity::Error,
-                "the kernel has no perf events, or /proc/sys is hidden from the daemon",
-                "",
-            ));
-        };
-        let effective = self.effective();
-        if paranoid > 0 && !effective.perfmon() {
-            let message = format!(
-                "kernel.perf_event_paranoid is {paranoid} and the daemon lacks CAP_PERFMON{}: the \
-                 kernel refuses to sample all CPUs",
-                match self.initial_user_namespace {
-                    Some(false) => " (those of a user namespace do not count)",
-                    _ => "",
-                }
-            );
-            let remedy = self.grant();
-            list.push(Degradation::new(
-                "perf_event_paranoid",
-                Severity::Error,
-                message,
-                remedy,
-            ));
-        }
-        if let Some(rate) = self
-            .perf_event_max_sample_rate
-            .filter(|max| *max < sampling.rate_hz)
-        {
-            let message = format!(
-                "kernel.perf_event_max_sample_rate is {rate}, below sampling.rate_hz {}: the \
-                 kernel refuses the event. It lowers this limit itself when samples take long",
-                sampling.rate_hz
-            );
-            let remedy = format!(
-                "sysctl -w kernel.perf_event_max_sample_rate={}",
-                sampling.rate_hz
-            );
-            list.push(Degradation::new(
-                "perf_event_max_sample_rate",
-                Severity::Error,
-                message,
-                remedy,
-            ));
-        }
-        // Walks of stack copies know no such limit: what matters is that callchains are not cut short of
-        // the kernel's own default.
-        let depth = u32::from(sampling.max_stack_depth.min(DEFAULT_MAX_STACK));
-        if let Some(max) = self.perf_event_max_stack.filter(|max| *max < depth) {
-            let message = format!(
-                "kernel.perf_event_max_stack is {max}: the kernel's own callchains are cut at {max} \
-                 frames. It can be changed only while no profiler runs"
-            );
-            let remedy = format!("sysctl -w kernel.perf_event_max_stack={depth}");
-            list.push(Degradation::new(
-                "perf_event_max_stack",
-                Severity::Warning,
-                message,
-                remedy,
-            ));
-        }
-        // Each ring has a page of its own for the positions.
-        let ring_bytes = u64::from(sampling.ring_kib) * 1024;
-        let wanted = (ring_bytes + 4096) * self.cpus_online.len() as u64;
-        if let Some(max) = self.ring_bytes_max().filter(|max| *max < wanted) {
-            let (wanted, max) = (wanted.div_ceil(1024), max / 1024);
-            let message = format!(
-                "rings of sampling.ring_kib {} need {wanted} KiB of locked memory and the daemon, \
-                 which lacks CAP_IPC_LOCK, may lock {max} KiB: smaller rings lose samples sooner",
-                sampling.ring_kib
-            );
-            let remedy = format!(
-                "sysctl -w kernel.perf_event_mlock_kb={}",
-                sampling.ring_kib.max(512) + 4
-            );
-            list.push(Degradation::new(
-                "mlock_kb",
-                Severity::Warning,
-                message,
-                remedy,
-            ));
-        }
-    }
-
-    /// What keeps samples from being named.
-    fn check_names(&self, list: &mut Vec<Degradation>) {
-        let effective = self.effective();
-        if !self.kernel_symbols {
-            let (message, remedy) = match self.kptr_restrict {
-                None => (
-                    "kernel.kptr_restrict cannot be read".to_owned(),
-                    String::new(),
-                ),
-                Some(2..) => (
-                    format!(
-                        "kernel.kptr_restrict is {}",
-                        self.kptr_restrict.unwrap_or(2)
-                    ),
-                    "sysctl -w kernel.kptr_restrict=1".to_owned(),
-                ),
-                Some(value) if !effective.has(CAP_SYSLOG) => (
-                    format!("kernel.kptr_restrict is {value} and the daemon lacks CAP_SYSLOG"),
-                    self.grant(),
-                ),
-                Some(value) => (
-                    format!("/proc/kallsyms shows none (kernel.kptr_restrict is {value})"),
-                    String::new(),
-                ),
-            };
-            let message =
-                format!("kernel addresses are hidden, kernel frames have no names: {message}");
-            list.push(Degradation::new(
-                "kptr_restrict",
-                Severity::Warning,
-                message,
-                remedy,
-            ));
-        }
-        if self.initial_pid_namespace == Some(false) {
-            list.push(Degradation::new(
-                "pid_namespace",
-                Severity::Warning,
-                "the daemon is in a pid namespace of its own: samples of processes outside carry \
-                 no pid, so their frames have no names",
-                "run the container with the host's pid namespace (--pid=host, hostPID: true)",
-            ));
-        }
-        let missing: Vec<&str> = [
-            (CAP_SYS_PTRACE, effective.has(CAP_SYS_PTRACE)),
-            (CAP_DAC_READ_SEARCH, effective.has(CAP_DAC_READ_SEARCH)),
-            (
-                CAP_CHECKPOINT_RESTORE,
-                effective.has(CAP_CHECKPOINT_RESTORE) || effective.has(CAP_SYS_ADMIN),
-            ),
-        ]
-        .into_iter()
-        .filter(|(_, has)| !has)
-        .map(|(capability, _)| capability.name)
+    let names: Vec<&str> = CAPABILITIES
+        .iter()
+        .map(|capability| capability.name)
         .collect();
-        if !missing.is_empty() {
-            let message = format!(
-                "the daemon lacks {}: executables of other users, of containers and deleted ones \
-                 may be out of reach, their frames without names",
-                missing.join(", ").to_uppercase()
-            );
-            list.push(Degradation::new(
-                "capabilities",
-                Severity::Warning,
-                message,
-                self.grant(),
-            ));
-        }
+    format!("setcap {}+ep \"$(command -v fleetprofd)\"", names.join(","))
+}
+
+/// What keeps samples from being taken, or cuts them.
+fn check_events(environment: &Environment, sampling: &Sampling, list: &mut Vec<Degradation>) {
+    let Some(paranoid) = environment.perf_event_paranoid else {
+        return list.push(Degradation::new(
+            "perf_events",
+            Severity::Error,
+            "the kernel has no perf events, or /proc/sys is hidden from the daemon",
+            "",
+        ));
+    };
+    let effective = environment.effective();
+    if paranoid > 0 && !effective.perfmon() {
+        let message = format!(
+            "kernel.perf_event_paranoid is {paranoid} and the daemon lacks CAP_PERFMON{}: the \
+             kernel refuses to sample all CPUs",
+            match environment.initial_user_namespace {
+                Some(false) => " (those of a user namespace do not count)",
+                _ => "",
+            }
+        );
+        let remedy = grant(environment);
+        list.push(Degradation::new(
+            "perf_event_paranoid",
+            Severity::Error,
+            message,
+            remedy,
+        ));
+    }
+    if let Some(rate) = environment
+        .perf_event_max_sample_rate
+        .filter(|max| *max < sampling.rate_hz)
+    {
+        let message = format!(
+            "kernel.perf_event_max_sample_rate is {rate}, below sampling.rate_hz {}: the \
+             kernel refuses the event. It lowers this limit itself when samples take long",
+            sampling.rate_hz
+        );
+        let remedy = format!(
+            "sysctl -w kernel.perf_event_max_sample_rate={}",
+            sampling.rate_hz
+        );
+        list.push(Degradation::new(
+            "perf_event_max_sample_rate",
+            Severity::Error,
+            message,
+            remedy,
+        ));
+    }
+    // Walks of stack copies know no such limit: what matters is that callchains are not cut short of
+    // the kernel's own default.
+    let depth = u32::from(sampling.max_stack_depth.min(DEFAULT_MAX_STACK));
+    if let Some(max) = environment.perf_event_max_stack.filter(|max| *max < depth) {
+        let message = format!(
+            "kernel.perf_event_max_stack is {max}: the kernel's own callchains are cut at {max} \
+             frames. It can be changed only while no profiler runs"
+        );
+        let remedy = format!("sysctl -w kernel.perf_event_max_stack={depth}");
+        list.push(Degradation::new(
+            "perf_event_max_stack",
+            Severity::Warning,
+            message,
+            remedy,
+        ));
+    }
+    // Each ring has a page of its own for the positions.
+    let ring_bytes = u64::from(sampling.ring_kib) * 1024;
+    let wanted = (ring_bytes + 4096) * environment.cpus_online.len() as u64;
+    if let Some(max) = environment.ring_bytes_max().filter(|max| *max < wanted) {
+        let (wanted, max) = (wanted.div_ceil(1024), max / 1024);
+        let message = format!(
+            "rings of sampling.ring_kib {} need {wanted} KiB of locked memory and the daemon, \
+             which lacks CAP_IPC_LOCK, may lock {max} KiB: smaller rings lose samples sooner",
+            sampling.ring_kib
+        );
+        let remedy = format!(
+            "sysctl -w kernel.perf_event_mlock_kb={}",
+            sampling.ring_kib.max(512) + 4
+        );
+        list.push(Degradation::new(
+            "mlock_kb",
+            Severity::Warning,
+            message,
+            remedy,
+        ));
+    }
+}
+
+/// What keeps samples from being named.
+fn check_names(environment: &Environment, list: &mut Vec<Degradation>) {
+    let effective = environment.effective();
+    if !environment.kernel_symbols {
+        let (message, remedy) = match environment.kptr_restrict {
+            None => (
+                "kernel.kptr_restrict cannot be read".to_owned(),
+                String::new(),
+            ),
+            Some(2..) => (
+                format!(
+                    "kernel.kptr_restrict is {}",
+                    environment.kptr_restrict.unwrap_or(2)
+                ),
+                "sysctl -w kernel.kptr_restrict=1".to_owned(),
+            ),
+            Some(value) if !effective.has(CAP_SYSLOG) => (
+                format!("kernel.kptr_restrict is {value} and the daemon lacks CAP_SYSLOG"),
+                grant(environment),
+            ),
+            Some(value) => (
+                format!("/proc/kallsyms shows none (kernel.kptr_restrict is {value})"),
+                String::new(),
+            ),
+        };
+        let message =
+            format!("kernel addresses are hidden, kernel frames have no names: {message}");
+        list.push(Degradation::new(
+            "kptr_restrict",
+            Severity::Warning,
+            message,
+            remedy,
+        ));
+    }
+    if environment.initial_pid_namespace == Some(false) {
+        list.push(Degradation::new(
+            "pid_namespace",
+            Severity::Warning,
+            "the daemon is in a pid namespace of its own: samples of processes outside carry \
+             no pid, so their frames have no names",
+            "run the container with the host's pid namespace (--pid=host, hostPID: true)",
+        ));
+    }
+    let missing: Vec<&str> = [
+        (CAP_SYS_PTRACE, effective.has(CAP_SYS_PTRACE)),
+        (CAP_DAC_READ_SEARCH, effective.has(CAP_DAC_READ_SEARCH)),
+        (
+            CAP_CHECKPOINT_RESTORE,
+            effective.has(CAP_CHECKPOINT_RESTORE) || effective.has(CAP_SYS_ADMIN),
+        ),
+    ]
+    .into_iter()
+    .filter(|(_, has)| !has)
+    .map(|(capability, _)| capability.name)
+    .collect();
+    if !missing.is_empty() {
+        let message = format!(
+            "the daemon lacks {}: executables of other users, of containers and deleted ones \
+             may be out of reach, their frames without names",
+            missing.join(", ").to_uppercase()
+        );
+        list.push(Degradation::new(
+            "capabilities",
+            Severity::Warning,
+            message,
+            grant(environment),
+        ));
     }
 }
 

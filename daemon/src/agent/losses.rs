@@ -2,9 +2,9 @@
 //! arithmetic.
 
 use super::coverage::LENGTH_MIN;
-use crate::health::{Degradation, Severity};
 use crate::sampler::REPAIR_INTERVAL;
-use crate::time::Mono;
+use host::health::{Degradation, Severity};
+use host::time::Mono;
 use profile::Quality;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

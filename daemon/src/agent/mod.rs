@@ -9,24 +9,19 @@ mod captures;
 mod catalogue;
 mod coverage;
 mod environment;
-mod host;
 mod losses;
 mod runtimes;
+mod serving;
 mod stacks;
 mod status;
 
 use crate::aggregate::recorder::{Covered, Recorder, RecorderOptions};
-use crate::bounds::{Bounds, CacheBounds};
 use crate::capture::manager::Captures;
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::config::triggers::Rule;
 use crate::config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
 use crate::control::Control;
-use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use crate::export::{self, Exporter};
-use crate::heartbeat::{Heartbeat, Pace};
-use crate::host::{Environment, cpus_online, effective_uid};
-use crate::ids::CpuId;
 use crate::jit::runtimes::Runtimes;
 use crate::metrics::Registry;
 use crate::perf::cpu_ring::CpuRings;
@@ -38,10 +33,15 @@ use crate::pins::Pins;
 use crate::pins::bring::Bringer;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
-use crate::sync::lock;
-use crate::time::{Mono, WallAnchor};
 use crate::triggers::Triggers;
 use crate::unwind::Depths;
+use host::bounds::{Bounds, CacheBounds};
+use host::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
+use host::facts::{Environment, cpus_online, effective_uid};
+use host::heartbeat::{Heartbeat, Pace};
+use host::ids::CpuId;
+use host::sync::lock;
+use host::time::{Mono, WallAnchor};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -50,11 +50,11 @@ use std::time::Duration;
 
 pub use alarm::Alarms;
 pub use budget::Budget;
-pub use host::Watchers;
 pub use losses::RecentLosses;
 use losses::Stalls;
 use profile::Ledger;
 use profile::text::with_causes;
+pub use serving::Watchers;
 
 /// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so
 /// that a new one can start: it wakes every second. A debugger or a freezer that looks for half a

@@ -4,7 +4,7 @@ use super::Agent;
 use crate::config::Jit;
 use crate::jit::runtime::{Facts, Runtime};
 use crate::jit::runtimes::Entry;
-use crate::sync::lock;
+use host::sync::lock;
 use profile::Unnamed;
 use proto::agent as wire;
 
@@ -248,9 +248,9 @@ fn for_stacks(facts: &Facts) -> Option<wire::Advice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Comm, Pid};
     use crate::jit::runtime::Settings;
     use crate::jit::runtimes::{AskReport, Counts};
+    use host::ids::{Comm, Pid};
 
     fn entry(runtime: Runtime, settings: Settings) -> Entry {
         let facts = Facts {

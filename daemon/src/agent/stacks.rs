@@ -2,7 +2,6 @@
 
 use crate::aggregate::recorder::Outcomes;
 use crate::config::{Unwind, UnwindMode};
-use crate::health::{Degradation, Severity};
 use crate::perf::plan::Plan;
 use crate::process::space::MAPPINGS_MAX;
 use crate::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
@@ -12,6 +11,7 @@ use crate::unwind::engine::COPIES;
 use crate::unwind::look::Failure;
 use crate::unwind::lookouts::LookCounts;
 use crate::unwind::modules::ModuleCounts;
+use host::health::{Degradation, Severity};
 use profile::{StackEnd, Unnamed};
 use proto::agent as wire;
 use std::sync::atomic::Ordering;
@@ -263,7 +263,7 @@ pub(super) fn degradation(
 mod tests {
     use super::*;
     use crate::aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
-    use crate::time::Mono;
+    use host::time::Mono;
     use profile::{LabelSetId, Quality, SampleKey, StackId, Value};
 
     fn outcomes(counts: &[(StackEnd, u64)]) -> Outcomes {

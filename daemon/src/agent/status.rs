@@ -1,16 +1,17 @@
 //! What `GetStatus` says: sampling, memory, cost, and everything that is degraded.
 
 use super::coverage::{self, Low, Recent};
+use super::environment;
 use super::losses::Stalls;
 use super::{Agent, stacks};
 use crate::aggregate::recorder::{Covered, Outcomes, RecorderStats};
-use crate::health::{Degradation, Severity};
-use crate::ids::CpuId;
 use crate::metrics::OwnCost;
 use crate::perf::cpu_ring::CpuCounts;
 use crate::perf::event::Feature;
-use crate::sync::lock;
-use crate::time::Mono;
+use host::health::{Degradation, Severity};
+use host::ids::CpuId;
+use host::sync::lock;
+use host::time::Mono;
 use profile::{Ledger, Quality};
 use proto::agent as wire;
 use std::collections::BTreeMap;
@@ -239,9 +240,8 @@ impl Agent {
     ) -> Vec<Degradation> {
         let sampling = lock(&self.sampling).clone();
         let config = lock(&self.config).config.clone();
-        let mut list = self
-            .environment
-            .degradations(&config.sampling, &self.hierarchy);
+        let mut list =
+            environment::degradations(&self.environment, &config.sampling, &self.hierarchy);
         list.extend(self.blinding(now));
         if let Some(age) = self.namer_slow() {
             list.push(Degradation::new(

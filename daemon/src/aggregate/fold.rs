@@ -5,11 +5,11 @@
 //! own cgroup and process, so totals stay right, and is counted.
 
 use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime};
-use crate::frame::RawFrame;
-use crate::ids::{CaptureId, CgroupId, Comm, ProcessId};
 use crate::process::Process;
-use crate::time::Mono;
 use hashbrown::{DefaultHashBuilder, HashTable};
+use host::frame::RawFrame;
+use host::ids::{CaptureId, CgroupId, Comm, ProcessId};
+use host::time::Mono;
 use profile::{StackEnd, Unnamed, Value};
 use std::hash::BuildHasher;
 
@@ -233,7 +233,7 @@ impl Folder {
         if self.batch.processes.len() == PROCESSES_MAX {
             self.batch.processes.push(RawProcess {
                 id: ProcessId(u32::MAX),
-                pid: crate::ids::Pid(0),
+                pid: host::ids::Pid(0),
                 comm: Comm::from_bytes(b"[other]"),
                 kernel: false,
                 began: Mono(0),
@@ -322,8 +322,8 @@ fn frames_of(arena: &[RawFrame], stack: RawStack) -> &[RawFrame] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Pid, Tid};
     use crate::process::ProcessTable;
+    use host::ids::{Pid, Tid};
     use proptest::prelude::*;
 
     fn table() -> ProcessTable {
@@ -351,7 +351,7 @@ mod tests {
         let process = table.get(Pid(1)).expect("made above");
         let generated = [
             RawFrame::Kernel(1),
-            RawFrame::Jit(process.id, crate::ids::Avma(7)),
+            RawFrame::Jit(process.id, host::ids::Avma(7)),
         ];
         for (number, frames) in [&generated[..], &generated[..1], &generated]
             .iter()
@@ -374,7 +374,7 @@ mod tests {
         let table = table();
         let mut folder = Folder::new(Mono(0));
         let process = table.get(Pid(1)).expect("made above");
-        let frames = [RawFrame::Jit(process.id, crate::ids::Avma(7))];
+        let frames = [RawFrame::Jit(process.id, host::ids::Avma(7))];
         for _ in 0..TIMES_MAX + 5 {
             folder.add(process, &taken(1, 1), &frames);
         }

@@ -8,7 +8,7 @@ use super::owners::{self, Window};
 use crate::cgroup::containers::Containers;
 use crate::cgroup::usage::{Blind, Meters, Span, UsageStats};
 use crate::cgroup::{CgroupTable, Labels};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{Account, Dictionary, LabelSetId, Value, key};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -5,7 +5,7 @@
 
 use super::batch::{RawBatch, RawLoss};
 use crate::perf::loss::Gap;
-use crate::time::Mono;
+use host::time::Mono;
 
 /// Losses kept apart in a batch and while they wait. A host of 512 CPUs whose rings are all too small
 /// makes that many in a second; further ones are added to the last, with the time of both.

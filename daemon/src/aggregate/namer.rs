@@ -16,14 +16,14 @@ use crate::aggregate::recorders::Detail;
 use crate::aggregate::recorders::Recorders;
 use crate::cgroup::CgroupTable;
 use crate::cgroup::usage::UsageStats;
-use crate::frame::{Mark, RawFrame};
-use crate::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
 use crate::jit::runtimes::Runtimes;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, SymbolCounters, Symbolizer};
-use crate::time::thread_cpu;
 use hashbrown::HashMap;
+use host::frame::{Mark, RawFrame};
+use host::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
+use host::time::thread_cpu;
 use profile::{
     Account, Dictionary, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId, StrId,
     Unnamed, Value, key,
@@ -642,7 +642,7 @@ fn ends_unsure(end: StackEnd) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Kernel,
-    File(crate::ids::FileId),
+    File(host::ids::FileId),
     Jit(ProcessId),
     Unknown,
     Mark,

@@ -187,7 +187,7 @@ pub(super) fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Mono;
+    use host::time::Mono;
     use proptest::prelude::*;
 
     const PERIOD: u64 = 10_000_000;

@@ -2,13 +2,13 @@
 //! samples as it names, and has helpers find out which runtime each is.
 
 use super::batch::{RawBatch, RawProcess};
-use crate::frame::RawFrame;
-use crate::helpers::{Helpers, Pending};
-use crate::ids::ProcessId;
 use crate::jit::runtime::{self, Facts};
 use crate::jit::runtimes::{Counts, Runtimes};
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::frame::RawFrame;
+use host::helpers::{Helpers, Pending};
+use host::ids::ProcessId;
+use host::time::Mono;
 use profile::{StackEnd, Unnamed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,8 +164,8 @@ impl RuntimeWatch {
 mod tests {
     use super::*;
     use crate::aggregate::batch::{RawSample, RawStack};
-    use crate::ids::{Avma, CgroupId, Comm, Pid};
     use crate::jit::runtimes::{AskReport, PROCESSES_MAX};
+    use host::ids::{Avma, CgroupId, Comm, Pid};
     use profile::Value;
 
     const SECOND: u64 = 1_000_000_000;

@@ -5,8 +5,8 @@
 use super::batch::RawBatch;
 use super::owners::{self, Window};
 use crate::cgroup::containers::Containers;
-use crate::ids::CaptureId;
 use hashbrown::HashMap;
+use host::ids::CaptureId;
 use profile::{Dictionary, LabelSetId, Remap, Value};
 use std::collections::BTreeMap;
 
@@ -101,13 +101,13 @@ mod tests {
     use crate::aggregate::recorders::Detail;
     use crate::aggregate::recorders::{Recorders, Taken};
     use crate::cgroup::CgroupTable;
-    use crate::frame::RawFrame;
-    use crate::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
     use crate::jit::CodeBook;
     use crate::process::ProcessTable;
     use crate::symbolize::files::FileStore;
     use crate::symbolize::{SymbolCounters, SymbolOptions, Symbolizer};
-    use crate::time::Mono;
+    use host::frame::RawFrame;
+    use host::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
+    use host::time::Mono;
     use profile::{GroupBy, Query, Selector, StackEnd, key};
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, RwLock};

@@ -9,15 +9,15 @@
 //! On the namer's thread.
 
 use super::batch::{RawBatch, RawSample, RawStack};
-use crate::frame::RawFrame;
-use crate::ids::ProcessId;
 use crate::jit::book::{self, Page, Pages};
 use crate::jit::notice::Wanted;
 use crate::process::Whose;
 use crate::symbolize::Named;
 use crate::symbolize::counters::{SymbolCounters, add, bump};
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::frame::RawFrame;
+use host::ids::ProcessId;
+use host::time::Mono;
 use profile::{Dictionary, FrameId, Unnamed, Value};
 
 /// Most frames that divided stacks add to a batch. Unit: frames; 16 MiB.
@@ -406,11 +406,11 @@ mod tests {
     use super::*;
     use crate::aggregate::batch::{RawMoment, RawTime};
     use crate::aggregate::fold::{Folder, Taken};
-    use crate::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use crate::jit::code::{Found, Lines, When};
     use crate::jit::notice::Lent;
     use crate::jit::reader::{Known, Room};
     use crate::process::ProcessTable;
+    use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use profile::StackEnd;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

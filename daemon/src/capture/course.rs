@@ -6,8 +6,8 @@
 use super::manager::Captures;
 use super::target::{Gone, Presence};
 use super::world::{Excess, Followed, Slowed};
-use crate::ids::CaptureId;
-use crate::time::Mono;
+use host::ids::CaptureId;
+use host::time::Mono;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -19,9 +19,6 @@ pub use follow::Followed;
 
 use self::bound::{Bound, gone, identity, open_cgroup};
 use super::event::{Event, RATE_HZ};
-use crate::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
-use crate::host;
-use crate::ids::{CaptureId, CpuId};
 use crate::perf::event::OpenError;
 use crate::perf::plan::{Machine, SetPlan};
 use crate::perf::probe::{Every, Placement, Probe, Source};
@@ -29,7 +26,10 @@ use crate::perf::rings::RingsError;
 use crate::perf::sets::{RingSet, SetKey};
 use crate::sampler::filter::Filter;
 use crate::sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
-use crate::sync::lock;
+use host::facts;
+use host::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
+use host::ids::{CaptureId, CpuId};
+use host::sync::lock;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -496,7 +496,7 @@ impl Engine {
 }
 
 fn online() -> Vec<CpuId> {
-    host::cpus_online().unwrap_or_default()
+    facts::cpus_online().unwrap_or_default()
 }
 
 /// A rate or period that is in its bounds, and not above what the kernel allows now.
@@ -508,7 +508,7 @@ fn checked(
 ) -> Result<Every, EngineError> {
     match every {
         Every::Rate(rate) if !(1..=RATE_HZ_MAX).contains(&rate) => Err(EngineError::Rate(rate)),
-        Every::Rate(rate) => match host::max_sample_rate() {
+        Every::Rate(rate) => match facts::max_sample_rate() {
             Some(most) if most < rate => {
                 notices.push(format!(
                     "sampled at {most} Hz instead of {rate}: kernel.perf_event_max_sample_rate, which \

@@ -12,7 +12,6 @@
 
 use crate::aggregate::context::Context;
 use crate::capture::engine::{Engine, EngineError, Started};
-use crate::ids::CaptureId;
 use crate::offcpu::format::{FormatError, SwitchFormat, WakingFormat};
 use crate::offcpu::machine::Machine;
 use crate::offcpu::reading::Reading;
@@ -22,6 +21,7 @@ use crate::sampler::Begin;
 use crate::sampler::filter::Filter;
 use crate::sampler::waits::Waits;
 use crate::symbolize::kernel::KernelSymbols;
+use host::ids::CaptureId;
 use perf_event_open_sys::bindings as sys;
 use profile::{FrameKind, FrameRef};
 use std::ffi::CString;

@@ -4,7 +4,7 @@
 //! `fp-past` asks and packs, and ends. What finds no room is asked for again at the end.
 
 use super::manager::Captures;
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{Profile, Query};
 use prost::Message;
 use proto::convert::Chunks;

@@ -17,8 +17,8 @@ use crate::aggregate::recorders::Beside;
 use crate::aggregate::recorders::Detail;
 use crate::metrics::thread_cpu_ns;
 use crate::offcpu::many;
-use crate::sync::lock;
-use crate::time::Mono;
+use host::sync::lock;
+use host::time::Mono;
 use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
 use proto::agent::{
     CaptureInfo, CaptureProgress, CaptureResponse, CaptureState, capture_response::Body,

@@ -8,8 +8,8 @@
 
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Cgroup, Hierarchy, Mode, living};
-use crate::ids::{CgroupId, Pid};
 use crate::jit::target::start_ticks;
+use host::ids::{CgroupId, Pid};
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use std::path::PathBuf;
 use tonic::Status;

@@ -17,11 +17,11 @@ mod walk;
 pub use hierarchy::{Hierarchy, Mode};
 pub use labels::Labels;
 
-use crate::ids::{CgroupId, Pid};
-use crate::time::Mono;
 use containers::Containers;
 use hashbrown::HashMap;
 use hierarchy::ROOT_INODE;
+use host::ids::{CgroupId, Pid};
+use host::time::Mono;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

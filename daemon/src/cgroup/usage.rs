@@ -19,8 +19,8 @@
 use super::Hierarchy;
 use super::hierarchy::Mode;
 use super::{CgroupStats, PATH_BYTES_MAX};
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::time::Mono;
 use profile::{Value, ancestors};
 use std::collections::BTreeMap;
 use std::fs::File;

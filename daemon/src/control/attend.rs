@@ -3,7 +3,7 @@
 use super::Control;
 use super::orders::{OrderError, Orders};
 use crate::export::connect::{self, ConnectError, backoff};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::text::with_causes;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;

@@ -14,7 +14,7 @@ mod tests;
 use crate::capture::Capturing;
 use crate::export::Exporter;
 use crate::metrics::Metric;
-use crate::time::Mono;
+use host::time::Mono;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;

@@ -4,7 +4,7 @@ use super::Control;
 use super::orders::{OrderError, Orders};
 use crate::capture::Capturing;
 use crate::export::{Exporter, HostInfo, Identity, Options, Settings};
-use crate::time::{Mono, WallAnchor};
+use host::time::{Mono, WallAnchor};
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
 use proto::collector::attend_request::Body as Say;

@@ -11,7 +11,7 @@
 use super::gaps_file::GapsFile;
 use super::identity::Identity;
 use super::tap::About;
-use crate::private_dir::{PrivateDir, Trouble, options};
+use host::private_dir::{PrivateDir, Trouble, options};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;

@@ -7,7 +7,7 @@
 //! that the newest of the three is read; a slot has a checksum, and the one not written last stays
 //! whole when a write is torn.
 
-use crate::private_dir::options;
+use host::private_dir::options;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;

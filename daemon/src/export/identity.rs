@@ -1,6 +1,6 @@
 //! Who this host is to the collector, and what the collector is told of it.
 
-use crate::host::Environment;
+use host::facts::Environment;
 use proto::collector as wire;
 use std::path::Path;
 

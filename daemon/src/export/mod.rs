@@ -41,8 +41,8 @@ pub use status::{ExportCounts, degradation};
 
 use crate::aggregate::recorder::ClosedSink;
 use crate::config;
-use crate::sync::lock;
-use crate::time::{Mono, WallAnchor};
+use host::sync::lock;
+use host::time::{Mono, WallAnchor};
 use proto::collector::HostHealth;
 use spool::Index;
 use std::collections::BTreeMap;

@@ -6,8 +6,8 @@
 use super::Exporter;
 use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};
 use super::session::{Session, SessionError};
-use crate::sync::lock;
-use crate::time::Mono;
+use host::sync::lock;
+use host::time::Mono;
 use profile::text::with_causes;
 use tokio::time::sleep;
 use tonic::transport::Channel;

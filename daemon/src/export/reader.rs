@@ -5,7 +5,7 @@ use super::disk;
 use super::record::{Tables, Window};
 use super::spool::{Picked, Place};
 use super::stream::Stream;
-use crate::sync::lock;
+use host::sync::lock;
 use profile::Remap;
 use std::fs::File;
 use std::io;

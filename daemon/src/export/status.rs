@@ -3,9 +3,9 @@
 use super::Exporter;
 use super::gaps::Cause;
 use super::spool::Waiting;
-use crate::health::{Degradation, Severity};
-use crate::sync::lock;
-use crate::time::Mono;
+use host::health::{Degradation, Severity};
+use host::sync::lock;
+use host::time::Mono;
 use proto::agent as wire;
 use std::time::Duration;
 

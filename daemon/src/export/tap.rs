@@ -9,7 +9,7 @@
 use super::record::{self, Facts, Lens, Window};
 use super::{Cause, Shared};
 use crate::aggregate::recorder::{ClosedSink, ClosedWindow, Row};
-use crate::time::WallAnchor;
+use host::time::WallAnchor;
 use profile::{Account, Dictionary, Frame, FrameId, LabelSetId, SampleKey, StackId, StrId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

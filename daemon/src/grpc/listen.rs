@@ -1,7 +1,7 @@
 //! Sockets: binding them without taking another daemon's place, and connections that can be closed.
 
 use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
-use crate::sync::lock;
+use host::sync::lock;
 use proto::calls::{Caller, Calls, Patience};
 use std::fs::File;
 use std::io;

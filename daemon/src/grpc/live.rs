@@ -7,7 +7,7 @@
 use super::answer::{Gone, Outlet};
 use super::service::Service;
 use crate::aggregate::recorder::{Progress, Span, read};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::Query;
 use proto::agent::StreamProfilesResponse;
 use std::sync::Arc;

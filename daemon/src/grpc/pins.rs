@@ -5,7 +5,7 @@ use super::held::Hold;
 use super::service::{Service, answer, blocking, status};
 use crate::aggregate::recorder::{Asked, Span, read};
 use crate::pins::PinError;
-use crate::time::Mono;
+use host::time::Mono;
 use profile::text::with_causes;
 use profile::{Coverage, Profile, Query, QueryRunner};
 use proto::agent::TimeRange;

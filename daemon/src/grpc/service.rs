@@ -10,7 +10,7 @@ use super::{
 use crate::aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
 use crate::capture::Capturing;
 use crate::request;
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{Profile, Query, Selector};
 use proto::agent;
 use proto::agent::agent_service_server::AgentService;

@@ -1,6 +1,6 @@
 //! How many bytes of files may be read: many at once, and some for each second since.
 
-use crate::time::Mono;
+use host::time::Mono;
 use std::time::Duration;
 
 /// What is left of an allowance, as of some time.

@@ -17,13 +17,13 @@ pub mod place;
 mod tests;
 
 use crate::config::Jit;
-use crate::helpers::{self, Pending};
-use crate::ids::{Pid, ProcessId};
 use crate::jit::runtimes::{AskReport, Runtimes};
 use crate::symbolize::SymbolCounters;
 use crate::symbolize::counters::bump;
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::helpers::{self, Pending};
+use host::ids::{Pid, ProcessId};
+use host::time::Mono;
 use hotspot::{Attempt, LeftOver, Wanted};
 use nets::Nets;
 use place::Mark;

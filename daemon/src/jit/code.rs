@@ -8,7 +8,7 @@
 //!
 //! Pure, and bounded in memory: what is refused at the bound is counted.
 
-use crate::time::Mono;
+use host::time::Mono;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

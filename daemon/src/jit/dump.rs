@@ -22,7 +22,7 @@ mod tests;
 
 use super::code::{CodeMap, Lines, When};
 use crate::jit::rules::{RulesBuilder, Unwinding};
-use crate::time::Mono;
+use host::time::Mono;
 use lines::Pending;
 use profile::names::{self, NAME_BYTES_MAX};
 use std::ops::Range;

@@ -10,7 +10,7 @@
 use super::tail::{self, Left, Tail};
 use super::target::{self, Target};
 use crate::process::maps::{self, Map};
-use crate::time::Mono;
+use host::time::Mono;
 use std::fs;
 use std::ops::Range;
 

@@ -146,7 +146,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::super::code::Found;
     use super::*;
-    use crate::time::Mono;
+    use host::time::Mono;
     use profile::names::NAME_BYTES_MAX;
     use proptest::prelude::*;
 

@@ -1,9 +1,9 @@
 //! What `fp-jit` is told by the sampler and asked by the namer.
 
 use super::reader::Known;
-use crate::ids::ProcessId;
 use crate::process::{DumpSeen, Whose};
-use crate::time::Mono;
+use host::ids::ProcessId;
+use host::time::Mono;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 

@@ -18,10 +18,10 @@ mod written;
 mod tests;
 
 use super::code::CodeMap;
-use crate::ids::Pid;
 use crate::unwind_info::generated::{GeneratedRules, Rows};
 use crate::unwind_info::rule::Rule;
 use hashbrown::HashSet;
+use host::ids::Pid;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::process::is_dump_marker;
 use crate::process::maps::{self, Map};
 use crate::symbolize::elf;
 use crate::symbolize::open::{Links, base_name, open_mapping, without_deleted};
-use crate::time::Mono;
+use host::time::Mono;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -6,10 +6,10 @@
 //! Counts are of the last one to two minutes, so that what has been fixed shows.
 
 use super::runtime::Facts;
-use crate::ids::{Comm, Pid, ProcessId};
-use crate::sync::lock;
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::ids::{Comm, Pid, ProcessId};
+use host::sync::lock;
+use host::time::Mono;
 use profile::Unnamed;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};

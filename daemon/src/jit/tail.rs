@@ -10,7 +10,7 @@ use super::target::Target;
 use crate::process::DumpSeen;
 use crate::symbolize::files;
 use crate::symbolize::open::{self, Links, OpenError};
-use crate::time::{Mono, WallAnchor};
+use host::time::{Mono, WallAnchor};
 use profile::Unnamed;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};

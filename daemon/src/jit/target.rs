@@ -5,7 +5,7 @@
 //! process is gone.
 
 use crate::symbolize::open::Root;
-use crate::time::{Mono, WallAnchor};
+use host::time::{Mono, WallAnchor};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicI64, Ordering};

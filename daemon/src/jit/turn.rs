@@ -1,10 +1,10 @@
 //! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
 
 use super::reader::{Known, Outcome, Reader, Wish};
-use crate::ids::ProcessId;
 use crate::symbolize::counters::SymbolCounters;
-use crate::sync::lock;
-use crate::time::Mono;
+use host::ids::ProcessId;
+use host::sync::lock;
+use host::time::Mono;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -11,7 +11,7 @@ mod own_cost;
 pub use http::{Health, ServeError, serve};
 pub use own_cost::{OwnCost, ThreadCost, register_own_cost, thread_cpu_ns};
 
-use crate::sync::lock;
+use host::sync::lock;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

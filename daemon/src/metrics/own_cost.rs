@@ -3,8 +3,8 @@
 //! Read from `/proc/self` when asked for; some thirty small reads.
 
 use super::{Kind, LabelSet, Readings, Registry};
-use crate::sync::lock;
-use crate::time::Mono;
+use host::sync::lock;
+use host::time::Mono;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -22,10 +22,10 @@
 use super::format::Leaving;
 use super::stacks::{StackRef, Stacks};
 use super::{Ending, FRAMES_MAX, THREADS_MAX, Wait, WaitCounts, Waker, Who};
-use crate::frame::RawFrame;
-use crate::ids::{Comm, CpuId, Tid};
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::frame::RawFrame;
+use host::ids::{Comm, CpuId, Tid};
+use host::time::Mono;
 use profile::{StackEnd, Unnamed};
 use std::time::Duration;
 

@@ -20,10 +20,10 @@ mod stacks;
 #[cfg(test)]
 mod tests;
 
-use crate::ids::{CgroupId, Comm, CpuId, Pid, ProcessId};
-use crate::time::Mono;
 use crate::unwind::recall::RecallCounts;
 use format::{Leaving, Within};
+use host::ids::{CgroupId, Comm, CpuId, Pid, ProcessId};
+use host::time::Mono;
 use profile::StackEnd;
 use profile::text::grouped;
 
@@ -63,7 +63,7 @@ pub struct Waker<'a> {
     /// Whether an interrupt on top of that thread did.
     pub within: Within,
     /// Its frames, leaf first, [`WAKER_FRAMES_MAX`] at most.
-    pub frames: &'a [crate::frame::RawFrame],
+    pub frames: &'a [host::frame::RawFrame],
     /// There are more, or may be.
     pub cut: bool,
 }
@@ -87,7 +87,7 @@ pub struct Wait<'a> {
     /// What for: any but [`Leaving::Preempted`] and [`Leaving::Dead`].
     pub leaving: Leaving,
     /// Where, leaf first.
-    pub frames: &'a [crate::frame::RawFrame],
+    pub frames: &'a [host::frame::RawFrame],
     /// How that stack ended.
     pub end: StackEnd,
     /// When it began.

@@ -8,8 +8,8 @@
 
 use super::format::{Leaving, Within};
 use super::{Ending, WAKER_FRAMES_MAX, Wait, Waker};
-use crate::frame::{Mark, RawFrame};
-use crate::ids::Comm;
+use host::frame::{Mark, RawFrame};
+use host::ids::Comm;
 
 /// Makes the stack, leaf first.
 pub fn stack_of(wait: &Wait<'_>, out: &mut Vec<RawFrame>) {
@@ -79,9 +79,9 @@ fn is_within(ranges: &[(u64, u64)], address: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{CgroupId, Pid};
     use crate::offcpu::Who;
-    use crate::time::Mono;
+    use host::ids::{CgroupId, Pid};
+    use host::time::Mono;
     use profile::StackEnd;
 
     const K: fn(u64) -> RawFrame = RawFrame::Kernel;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn of_an_interrupt_only_its_own_frames_are_kept() {
-        let user = RawFrame::File(crate::ids::FileId(1), crate::ids::FileOffset(2));
+        let user = RawFrame::File(host::ids::FileId(1), host::ids::FileOffset(2));
         let chain = [K(1), K(55), K(3), user];
         let of = |within, entries: &[(u64, u64)]| {
             let waker = waker_of(Comm::default(), within, &chain, false, entries);

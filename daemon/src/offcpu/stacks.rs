@@ -3,8 +3,8 @@
 //! Many threads wait at the same place, so stacks are shared and counted. Buffers are kept by size class and
 //! used again: where no stack is longer than those before, nothing is allocated. Called by the sampler thread.
 
-use crate::frame::RawFrame;
 use hashbrown::{DefaultHashBuilder, HashTable};
+use host::frame::RawFrame;
 use std::hash::BuildHasher;
 
 /// Frames of the smallest buffer; each class has twice those of the one before.

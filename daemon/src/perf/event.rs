@@ -4,8 +4,8 @@
 //! drops optional features newest first until the kernel agrees; what was dropped is reported in
 //! `status`, because each has a consequence for the profile.
 
-use crate::ids::CpuId;
 use crate::perf::record::Layout;
+use host::ids::CpuId;
 use perf_event::events::{Hardware, Software};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};
 use std::io;

@@ -13,7 +13,7 @@
 //!
 //! Pure arithmetic on times, one [`LossMeter`] for each ring.
 
-use crate::time::Mono;
+use host::time::Mono;
 use std::time::Duration;
 
 /// Samples missed between two times.

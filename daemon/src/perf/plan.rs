@@ -8,7 +8,7 @@
 //! more often than a few.
 
 use crate::config::{Sampling, Unwind, UnwindMode};
-use crate::host::Environment;
+use host::facts::Environment;
 
 /// Bytes of a sample beside the copy of the stack: header, registers, a callchain of some depth; and
 /// its share of other records. 45–65 KB/s at 99 Hz on two CPUs measured under a fork-heavy load.

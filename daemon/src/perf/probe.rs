@@ -4,10 +4,10 @@
 //! nothing but samples, so several captures cost no record twice. The ladder of features is that of
 //! [`super::event`].
 
-use crate::ids::CpuId;
 use crate::perf::event::{self, Feature, Features, OpenError, USER_REGS};
 use crate::perf::loss::Pace;
 use crate::perf::record::Layout;
+use host::ids::CpuId;
 use perf_event::events::{Event, Software};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};
 use perf_event_open_sys::{self as perf, bindings as sys};

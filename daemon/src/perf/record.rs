@@ -5,8 +5,8 @@
 //! trusts lengths is one kernel bug away from reading past a record: every read is checked, and
 //! what does not fit is [`Malformed`]. No allocation, no copies.
 
-use crate::ids::{CgroupId, Comm, CpuId, Pid, Tid};
-use crate::time::Mono;
+use host::ids::{CgroupId, Comm, CpuId, Pid, Tid};
+use host::time::Mono;
 use perf_event_open_sys::bindings as sys;
 
 /// A record whose bytes do not fit its type.

@@ -5,7 +5,6 @@
 //! and hands them out; younger ones stay for the next drain, because an older one may still be on
 //! its way on another CPU.
 
-use crate::ids::{CpuId, Tid};
 use crate::perf::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, Found};
 use crate::perf::event::{EventSpec, Features, OpenError};
 use crate::perf::loss::Gap;
@@ -13,7 +12,8 @@ use crate::perf::plan;
 use crate::perf::record::{self, Layout, Record, Sample};
 use crate::perf::ring::{Position, Scratch};
 use crate::perf::sets::{RingSet, SetKey, each_of_set, in_sets};
-use crate::time::Mono;
+use host::ids::{CpuId, Tid};
+use host::time::Mono;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;

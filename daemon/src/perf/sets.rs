@@ -4,14 +4,14 @@
 //! opened it until the sampler takes it over, and its events are closed on another thread than the
 //! sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
 
-use crate::ids::CpuId;
 use crate::perf::cpu_ring::{self, CpuRing};
 use crate::perf::event::Features;
 use crate::perf::probe::{Placement, Probe};
 use crate::perf::record::{self, Layout, Record, Sample};
 use crate::perf::ring::{Position, Scratch};
 use crate::perf::rings::{Drained, News, RingsError, is_offline};
-use crate::time::Mono;
+use host::ids::CpuId;
+use host::time::Mono;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! that are not at hand. Their layout is that of [`super::event`] with cgroups.
 
 use crate::perf::record::{CpuMode, Sample};
-use crate::time::Mono;
+use host::time::Mono;
 use perf_event_open_sys::bindings as sys;
 
 /// A record: type, misc bits and a body of words, with the header in front.

@@ -6,7 +6,7 @@
 //! `PERF_TYPE_BREAKPOINT`). The first write costs the thread one exception and ends the watch, so a
 //! word that is written all the time costs no more than one that is written once.
 
-use crate::ids::Tid;
+use host::ids::Tid;
 use perf_event_open_sys::{self as perf, bindings as sys};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

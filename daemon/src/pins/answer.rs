@@ -5,8 +5,8 @@ use crate::aggregate::recorder::{
     Answer, Asked, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query,
 };
 use crate::export::record::{DecodeError, Tables};
-use crate::sync::lock;
-use crate::time::Mono;
+use host::sync::lock;
+use host::time::Mono;
 use profile::{Account, Profile, Query, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};
 use std::io;

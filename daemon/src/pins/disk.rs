@@ -12,7 +12,7 @@
 
 use super::{Brought, Chunk, Entry};
 use crate::export::disk::u32_at;
-use crate::private_dir::{PrivateDir, Trouble, options};
+use host::private_dir::{PrivateDir, Trouble, options};
 use prost::Message;
 use proto::agent as wire;
 use std::fs::File;

@@ -22,10 +22,10 @@ pub use answer::PinError;
 pub use disk::{DirError, Evidence};
 pub use keeper::{KeepError, Keeper, Wish};
 
-use crate::health::{Degradation, Severity};
-use crate::sync::lock;
-use crate::time::WallAnchor;
 use disk::Disk;
+use host::health::{Degradation, Severity};
+use host::sync::lock;
+use host::time::WallAnchor;
 use profile::text::with_causes;
 use proto::agent as wire;
 use std::cmp::Reverse;

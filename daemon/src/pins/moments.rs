@@ -5,7 +5,7 @@
 //! the window's period. Nothing at all stands there where no times are known. Read as a stranger's.
 
 use crate::aggregate::batch::RawMoment;
-use crate::time::Mono;
+use host::time::Mono;
 
 /// Appends the moments, oldest first, of a window that began at `start`.
 pub(super) fn encode(

@@ -3,7 +3,7 @@
 use super::*;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Row, WindowPart};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{Account, FrameRef, Query, SampleKey, StackEnd, Value, key};
 use std::path::Path;
 use std::sync::RwLock;

@@ -1,10 +1,10 @@
 //! The files behind executable mappings: one id for each distinct file, and who must be told of it.
 
-use crate::ids::{Avma, FileId, Pid};
 use crate::process::space::Mapping;
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES, UNUSED_MAX};
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::ids::{Avma, FileId, Pid};
+use host::time::Mono;
 use std::time::Duration;
 
 /// Files known at once. A host that replaces images all day meets a few thousand distinct ones;

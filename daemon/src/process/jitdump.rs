@@ -1,8 +1,8 @@
 //! What `fp-jit` learns from the process table: which process it is, and the jitdumps that it maps.
 
-use crate::ids::{Avma, Pid, ProcessId};
 use crate::symbolize::files::FileIdentity;
-use crate::time::Mono;
+use host::ids::{Avma, Pid, ProcessId};
+use host::time::Mono;
 
 /// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another process.
 pub const DUMPS_MAX: usize = 4;

@@ -5,9 +5,9 @@
 //! process's directory once and reads relative to it, so a pid used again cannot mix two processes.
 
 use super::maps::{self, Map};
-use crate::ids::{Comm, Pid, Tid};
 use crate::symbolize::files::FileIdentity;
 use hashbrown::HashMap;
+use host::ids::{Comm, Pid, Tid};
 use procfs::process::Process;
 use procfs::{ProcError, ProcResult};
 use std::io::BufReader;

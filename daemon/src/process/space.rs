@@ -1,6 +1,6 @@
 //! The executable mappings of one process, as the record stream tells them.
 
-use crate::ids::{Avma, FileId, FileOffset};
+use host::ids::{Avma, FileId, FileOffset};
 use profile::Unnamed;
 use std::cell::Cell;
 use std::rc::Rc;

@@ -3,13 +3,13 @@
 use super::held::Which;
 use super::pace::Deep;
 use super::{Begin, Follow, Sampler, SamplerError};
-use crate::ids::{CaptureId, CpuId};
 use crate::perf::cpu_ring::{CpuRing, CpuRings};
 use crate::perf::rings::Rings;
-use crate::sys::Poller;
-use crate::time::Mono;
 use crate::unwind::Depths;
 use crate::workers::scout::Retired;
+use host::ids::{CaptureId, CpuId};
+use host::sys::Poller;
+use host::time::Mono;
 use std::os::fd::RawFd;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //!
 //! Used on the sampler thread, which allocates here only when a cgroup is made.
 
-use crate::ids::{CgroupId, Comm, Pid};
+use host::ids::{CgroupId, Comm, Pid};
 
 /// Most cgroups of one filter. A host of 1,000 containers has about 10,000; those made beyond the bound are
 /// not sampled, and counted.

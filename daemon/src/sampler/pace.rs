@@ -2,7 +2,7 @@
 //!
 //! State machines without clock or system calls.
 
-use crate::time::Mono;
+use host::time::Mono;
 use std::time::Duration;
 
 /// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a

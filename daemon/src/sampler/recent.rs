@@ -3,8 +3,8 @@
 //! Whoever asks for a capture lists the cgroups there are, then opens the events, and has the sampler begin. What
 //! is made in between is in no list, and the record of it may be drained before the capture is there to see it.
 
-use crate::ids::CgroupId;
-use crate::time::Mono;
+use host::ids::CgroupId;
+use host::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
 

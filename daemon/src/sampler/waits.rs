@@ -6,8 +6,6 @@
 
 use super::drain::{IDLE, Way};
 use crate::aggregate::fold::{Folder, Taken};
-use crate::frame::RawFrame;
-use crate::ids::{Comm, CpuId, Pid, Tid};
 use crate::offcpu::format::{Leaving, Switch, Waking};
 use crate::offcpu::machine::{At, Loss, Machine, Waiting};
 use crate::offcpu::reading::{Reading, event};
@@ -15,7 +13,9 @@ use crate::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
 use crate::perf::record::Sample;
 use crate::process::ProcessTable;
 use crate::sampler::filter::Filter;
-use crate::time::Mono;
+use host::frame::RawFrame;
+use host::ids::{Comm, CpuId, Pid, Tid};
+use host::time::Mono;
 use profile::StackEnd;
 
 /// Process of a thread that has ended and does not know it any more (`perf_event_pid_type`,

@@ -5,7 +5,7 @@ use crate::agent::Agent;
 use crate::config;
 use crate::grpc::{self, ServeOptions};
 use crate::metrics;
-use crate::sync::lock;
+use host::sync::lock;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 

@@ -1,8 +1,8 @@
 //! Ends the stages in the order data flows, within the grace.
 
 use super::{RunError, Stages};
-use crate::sync::lock;
-use crate::time::Mono;
+use host::sync::lock;
+use host::time::Mono;
 use sd_notify::NotifyState;
 use std::thread::JoinHandle;
 use std::time::Duration;

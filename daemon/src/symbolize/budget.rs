@@ -11,9 +11,9 @@
 //! system call of 0.3 µs, so readers ask once for some thousand entries or some 64 KiB.
 
 use super::counters::SymbolCounters;
-use crate::sync::lock;
-use crate::time::{Mono, thread_cpu};
 use hashbrown::HashMap;
+use host::sync::lock;
+use host::time::{Mono, thread_cpu};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -13,7 +13,7 @@ use super::budget::FileBudget;
 use super::elf::{Headers, ReadAt, read_headers};
 use super::files::Image;
 use super::open::{Links, Root};
-use crate::ids::Pid;
+use host::ids::Pid;
 use std::path::{Path, PathBuf};
 
 /// Largest file whose checksum is computed. Unit: bytes. Reading takes about a second a GiB.

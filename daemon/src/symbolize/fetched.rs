@@ -8,10 +8,10 @@
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
 use super::elf::read_headers;
-use crate::private_dir::{PrivateDir, Trouble};
-use crate::sync::lock;
 use debuginfod::{Fetched as Answer, Outcome, Servers, Wanted};
 use hashbrown::HashSet;
+use host::private_dir::{PrivateDir, Trouble};
+use host::sync::lock;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
 use std::fmt::Display;
 use std::fs::{self, File};

@@ -10,8 +10,8 @@ use super::go::lines::Source;
 use super::lines::{LineSource, Place};
 use super::places::Places;
 use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name};
-use crate::ids::FileOffset;
 use hashbrown::HashMap;
+use host::ids::FileOffset;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
 
 /// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of whole distributions are below 4 MiB.

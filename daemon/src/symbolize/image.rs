@@ -7,9 +7,9 @@
 use super::budget::Owner;
 use super::elf::ReadAt;
 use super::mounts;
-use crate::helpers::Helpers;
-use crate::sync::lock;
-use crate::time::Mono;
+use host::helpers::Helpers;
+use host::sync::lock;
+use host::time::Mono;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;

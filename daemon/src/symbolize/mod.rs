@@ -38,9 +38,6 @@ pub use places::function_start;
 #[cfg(test)]
 mod tests;
 
-use crate::bounds::CacheBounds;
-use crate::ids::{FileId, FileOffset};
-use crate::time::{Mono, thread_cpu};
 use budget::{Over, Purpose};
 pub use counters::SymbolCounters;
 use counters::{add, bump};
@@ -48,6 +45,9 @@ use fetched::FetchedFiles;
 use file_names::FileNames;
 use files::{FileIdentity, FileStore, Found};
 use hashbrown::HashMap;
+use host::bounds::CacheBounds;
+use host::ids::{FileId, FileOffset};
+use host::time::{Mono, thread_cpu};
 pub use kernel::KernelSymbols;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
 use std::path::PathBuf;

@@ -10,8 +10,8 @@
 
 use super::elf::{Headers, ReadAt};
 use super::unnamed_at;
-use crate::ids::FileOffset;
 use hashbrown::HashMap;
+use host::ids::FileOffset;
 use profile::{Dictionary, FrameId, FrameKind, Place, Unnamed};
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 
 use super::read::Number;
 use crate::config::triggers::rule::Rule;
-use crate::time::Mono;
+use host::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
 

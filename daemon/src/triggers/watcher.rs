@@ -6,8 +6,8 @@ use super::state::{Daily, Meter, Seen, Verdict, Watch};
 use crate::config::triggers::condition::Quantity;
 use crate::config::triggers::rule::Rule;
 use crate::config::triggers::target::{Part, Target};
-use crate::host;
-use crate::time::Mono;
+use host::facts;
+use host::time::Mono;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ impl Watcher {
         let due = |last: Option<Mono>| last.is_none_or(|last| now.since(last) >= FIND_INTERVAL);
         if due(self.counted) {
             self.counted = Some(now);
-            let online = host::cpus_online();
+            let online = facts::cpus_online();
             self.cpus = online.map_or(1.0, |cpus| cpus.len().max(1) as f64);
         }
         let (mut events, mut troubles) = (Vec::new(), Troubles::new());

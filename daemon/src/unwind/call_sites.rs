@@ -9,11 +9,11 @@
 //!
 //! The sampler reads no files: it asks, and scans no further until `fp-files` has looked.
 
-use crate::ids::{FileId, FileOffset};
 use crate::symbolize::elf::{Headers, ReadAt, Segment};
 use crate::symbolize::function_start;
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::ids::{FileId, FileOffset};
+use host::time::Mono;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::Duration;
 

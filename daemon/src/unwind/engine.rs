@@ -13,13 +13,13 @@ use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
-use crate::frame::RawFrame;
-use crate::ids::{Avma, FileId, FileOffset};
 use crate::process::Process;
 use crate::process::space::Backing;
-use crate::time::Mono;
 use crate::unwind_info::rule::{Behind, Rule, Step, return_slot, step_saved};
 use crate::unwind_info::state::{Registers, StackCopy, number};
+use host::frame::RawFrame;
+use host::ids::{Avma, FileId, FileOffset};
+use host::time::Mono;
 use profile::StackEnd;
 use std::cell::Cell;
 

@@ -8,9 +8,9 @@
 //! thread; never blocks.
 
 use super::look::Thread;
-use crate::ids::Pid;
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::ids::Pid;
+use host::time::Mono;
 use std::time::Duration;
 
 /// What is read at a hole: one byte of each page. Unit: bytes of address. As much as a copy has at
@@ -113,7 +113,7 @@ impl Holes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ProcessId, Tid};
+    use host::ids::{ProcessId, Tid};
 
     fn hole(start: u64) -> Hole {
         Hole {

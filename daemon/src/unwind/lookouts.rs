@@ -7,11 +7,11 @@
 //! comes, bounded.
 
 use super::look::{Answer, Failure, Look, Thread, Wanted};
-use crate::ids::Pid;
 use crate::perf::watch::WordWatch;
-use crate::time::Mono;
 use crate::unwind_info::words::Words;
 use hashbrown::HashMap;
+use host::ids::Pid;
+use host::time::Mono;
 use std::time::Duration;
 
 /// Threads remembered as cut. Beyond it no more are taken in until some have not been cut for a while.
@@ -373,8 +373,8 @@ impl Lookouts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ProcessId, Tid};
     use crate::unwind::look::Sieve;
+    use host::ids::{ProcessId, Tid};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const PID: Pid = Pid(7);

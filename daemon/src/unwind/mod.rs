@@ -25,17 +25,17 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use crate::bounds::CacheBounds;
-use crate::frame::RawFrame;
-use crate::ids::{FileId, FileOffset, ProcessId, Tid};
 use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;
 use crate::process::space::Mapping;
-use crate::time::Mono;
 use crate::unwind_info::rule::Behind;
 use crate::unwind_info::state::{Registers, StackCopy, number};
 use engine::{Engine, UnwindCounts};
 use holes::{Hole, Holes};
+use host::bounds::CacheBounds;
+use host::frame::RawFrame;
+use host::ids::{FileId, FileOffset, ProcessId, Tid};
+use host::time::Mono;
 use lookouts::Lookouts;
 use modules::Loaded;
 use profile::{StackEnd, Unnamed};
@@ -459,11 +459,11 @@ fn rest_of_chain<'a>(walked: &[RawFrame], chain: &'a [RawFrame]) -> Option<&'a [
 #[cfg(test)]
 mod exec_tests {
     use super::*;
-    use crate::bounds::Bounds;
-    use crate::ids::{CgroupId, CpuId, Pid, Tid};
     use crate::perf::record::Callchain;
     use crate::process::ProcessTable;
     use crate::unwind_info::state::REGISTERS;
+    use host::bounds::Bounds;
+    use host::ids::{CgroupId, CpuId, Pid, Tid};
     use perf_event_open_sys::bindings as sys;
 
     #[test]

@@ -6,13 +6,13 @@
 //! too large for the bound is refused and stays so until the bound grows: that is not the same as a
 //! file without unwind information, and is told apart. Called by the sampler thread only.
 
-use crate::ids::{FileId, FileOffset};
 use crate::symbolize::budget::Over;
-use crate::sys;
-use crate::time::Mono;
 use crate::unwind_info::module::Module;
 use crate::unwind_info::rule::Rule;
 use hashbrown::HashMap;
+use host::ids::{FileId, FileOffset};
+use host::sys;
+use host::time::Mono;
 use std::cmp::Reverse;
 use std::time::Duration;
 

@@ -20,14 +20,14 @@
 //! sampler thread; allocates when a new place is remembered.
 
 use super::StackBuffer;
-use crate::frame::RawFrame;
-use crate::ids::{ProcessId, Tid};
 use crate::process::Process;
 use crate::process::space::Mapping;
 use crate::unwind_info::ALLOCATION_BYTES;
 use crate::unwind_info::state::{Registers, StackCopy};
 use crate::unwind_info::words::Reads;
 use hashbrown::{DefaultHashBuilder, HashMap};
+use host::frame::RawFrame;
+use host::ids::{ProcessId, Tid};
 use profile::StackEnd;
 use std::hash::{BuildHasher, Hasher};
 

@@ -20,11 +20,11 @@
 use super::StackBuffer;
 use super::call_sites::CallSite;
 use super::engine::{Cursor, Engine};
-use crate::frame::RawFrame;
-use crate::ids::Avma;
 use crate::process::space::Backing;
 use crate::unwind_info::rule::{Rule, Step};
 use crate::unwind_info::state::Registers;
+use host::frame::RawFrame;
+use host::ids::Avma;
 use profile::StackEnd;
 
 /// Words looked at from the stack pointer up. Unit: words, of 8 bytes. LuaJIT keeps at most 1 KiB

@@ -3,8 +3,8 @@
 //! `fp-jit` gathers them (`jit/rules.rs`) and hands them over; the process table keeps them.
 
 use super::rule::Rule;
-use crate::ids::{Avma, Pid, ProcessId};
 use hashbrown::HashMap;
+use host::ids::{Avma, Pid, ProcessId};
 use std::sync::Arc;
 
 /// Rules that wait for the sampler, which takes them at every pass. Unit: processes.

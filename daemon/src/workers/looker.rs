@@ -7,15 +7,15 @@
 //! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of
 //! stacks are read for no more than that they are there (`unwind/holes.rs`).
 
-use crate::helpers::Helpers;
-use crate::ids::{Pid, ProcessId};
 use crate::perf::watch::WordWatch;
 use crate::process::maps;
-use crate::time::Mono;
 use crate::unwind::holes::{HOLE_BYTES, Hole};
 use crate::unwind::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
 use crate::unwind::lookouts::LOOKS_MAX;
 use hashbrown::HashSet;
+use host::helpers::Helpers;
+use host::ids::{Pid, ProcessId};
+use host::time::Mono;
 use memmap2::{Advice, MmapMut};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -317,7 +317,7 @@ fn failure(error: io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Tid;
+    use host::ids::Tid;
     use std::sync::mpsc::sync_channel;
 
     fn this_thread() -> (Pid, Tid) {

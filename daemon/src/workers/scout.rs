@@ -8,18 +8,18 @@
 //! answers holds up no other.
 
 use super::unread::Unread;
-use crate::heartbeat::Heartbeat;
-use crate::helpers::Helpers;
-use crate::ids::FileId;
 use crate::perf::sets::RingSet;
 use crate::process::scan::{self, Scan};
 use crate::symbolize::budget::{Over, Pause};
 use crate::symbolize::elf;
 use crate::symbolize::files::{FileSeen, FileStore, identity_in_time};
-use crate::time::Mono;
 use crate::unwind::modules::Loaded;
 use crate::unwind::{Learnt, Missed, call_sites};
 use crate::unwind_info::module::Module;
+use host::heartbeat::Heartbeat;
+use host::helpers::Helpers;
+use host::ids::FileId;
+use host::time::Mono;
 use profile::Unnamed;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The order in which files' unwind information is read: what walks stopped at goes before what was
 //! only seen. Under a storm of new programs most files are never walked through.
 
-use crate::ids::FileId;
+use host::ids::FileId;
 use std::collections::VecDeque;
 
 /// Files that wait. Beyond it a file is asked for again by the unwinder.

@@ -7,7 +7,6 @@ mod off_cpu;
 #[path = "../support/mod.rs"]
 mod support;
 
-use daemon::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::Features;
 use daemon::perf::loss::Pace;
@@ -18,8 +17,9 @@ use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Follow, Seam, SetOf, Shared, Start};
-use daemon::time::Mono;
 use got::Got;
+use host::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
+use host::time::Mono;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Driven, unwinder};

@@ -1,8 +1,6 @@
 //! The sampler with what stands beside it, driven by a test instead of a thread.
 
 use daemon::aggregate::batch::RawBatch;
-use daemon::bounds::{Bounds, CacheBounds};
-use daemon::heartbeat::Heartbeat;
 use daemon::jit::notice::Notice;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::symbolize::SymbolCounters;
@@ -10,6 +8,8 @@ use daemon::symbolize::files::FileStore;
 use daemon::unwind::{Depths, Unwinder};
 use daemon::unwind_info::generated::Generated;
 use daemon::workers::scout::{Handover, Modules, Scout};
+use host::bounds::{Bounds, CacheBounds};
+use host::heartbeat::Heartbeat;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -5,8 +5,8 @@
 //! less again once nearly all stacks would be whole with less. The kernel writes only as much as
 //! there is of a stack, so what a larger copy costs is mostly room in the rings.
 
-use crate::time::Mono;
 use crate::unwind::engine::{COPIES, CopyCounts};
+use host::time::Mono;
 use std::time::Duration;
 
 /// Share of stacks, cut by the copy, at which more is copied. Unit: percent.

@@ -7,7 +7,7 @@
 //! waits twice as long. So levels never swing, whatever the load does.
 
 use crate::perf::plan::Limits;
-use crate::time::Mono;
+use host::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
 

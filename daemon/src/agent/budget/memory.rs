@@ -7,8 +7,8 @@
 //! It goes back when what the higher level may add would fit; it never swings, see [`super::cpu`].
 
 use super::cpu::INTERVAL;
-use crate::bounds::Bounds;
-use crate::time::Mono;
+use host::bounds::Bounds;
+use host::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -10,16 +10,16 @@ pub mod memory;
 mod meter;
 
 use super::{Agent, open_sampling, recorder_options};
-use crate::bounds::Bounds;
 use crate::config::Config;
-use crate::health::{Degradation, Severity};
-use crate::host::Environment;
 use crate::metrics::OwnCost;
 use crate::perf::plan::{Limits, Plan};
-use crate::sync::lock;
-use crate::time::Mono;
 use copies::CopyGovernor;
 use cpu::{CpuGovernor, INTERVAL};
+use host::bounds::Bounds;
+use host::facts::Environment;
+use host::health::{Degradation, Severity};
+use host::sync::lock;
+use host::time::Mono;
 use memory::{Action, MemoryGovernor};
 use meter::{Apart, Meter, Used};
 use profile::text::with_causes;
@@ -238,7 +238,7 @@ impl Agent {
         let action = lock(&self.budget).memory.observe(now, used);
         match action {
             Some(Action::Trim) => {
-                let given_back = crate::sys::trim_heap();
+                let given_back = host::sys::trim_heap();
                 lock(&self.budget).counts.memory_trimmed += 1;
                 tracing::debug!(used, given_back, "gave free memory back");
             }

@@ -4,8 +4,8 @@ use super::one;
 use crate::agent::Agent;
 use crate::metrics::{Kind, Registry};
 use crate::sampler::HeldCounts;
-use crate::sync::lock;
 use crate::unwind::engine::UnwindCounts;
+use host::sync::lock;
 use profile::StackEnd;
 use std::sync::Arc;
 

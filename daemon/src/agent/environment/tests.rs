@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::Config;
-use crate::host::Capabilities;
-use crate::ids::CpuId;
+use host::facts::Capabilities;
+use host::ids::CpuId;
 use std::path::PathBuf;
 
 /// A machine where everything is well.
@@ -42,8 +42,7 @@ fn check(change: impl FnOnce(&mut Environment, &mut Sampling, &mut Hierarchy), e
     let (mut environment, mut sampling, mut cgroups) =
         (well(), Config::default().sampling, whole());
     change(&mut environment, &mut sampling, &mut cgroups);
-    let found: Vec<String> = environment
-        .degradations(&sampling, &cgroups)
+    let found: Vec<String> = degradations(&environment, &sampling, &cgroups)
         .iter()
         .map(|d| {
             format!(

@@ -5,8 +5,8 @@ use super::block::{Block, Row};
 use super::growth::Marks;
 use super::times::Times;
 use super::{Part, Recorder, Window};
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::time::Mono;
 use profile::{Account, Dictionary, LabelSetId, Remap, SampleKey, StackEnd, StackId, key};
 use std::time::Duration;
 

@@ -37,10 +37,10 @@ mod varint;
 
 use super::batch::RawMoment;
 use crate::cgroup::usage::UsageStats;
-use crate::time::Mono;
 use accounts::Accounts;
 use block::Block;
 use growth::Growth;
+use host::time::Mono;
 use profile::{
     Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Quality, SampleKey, StackId,
 };

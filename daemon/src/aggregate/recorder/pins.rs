@@ -4,7 +4,7 @@ use super::sink::ClosedWindow;
 use super::times::Moment;
 use super::{Recorder, Window};
 use crate::aggregate::batch::RawMoment;
-use crate::time::Mono;
+use host::time::Mono;
 
 /// Where a reader of closed windows is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -2,7 +2,7 @@
 
 use super::ledger::Accounting;
 use super::{Part, Recorder};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{
     Coverage, Dictionary, Info, Moment, Profile, Quality, Query, QueryRunner, SampleKey, Value,
 };

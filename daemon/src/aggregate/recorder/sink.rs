@@ -8,7 +8,7 @@ use super::accounts::Accounts;
 use super::block::{Block, Row};
 use super::times::Times;
 use super::{Part, Recorder};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{Account, Dictionary, Quality};
 
 /// A window that has just closed.

@@ -8,7 +8,7 @@
 use super::block::Block;
 use super::{Part, Recorder, varint};
 use crate::aggregate::batch::RawMoment;
-use crate::time::Mono;
+use host::time::Mono;
 use profile::SampleKey;
 
 /// Times are kept in steps of this. Unit: nanoseconds. A heat map's finest column is a thousand times as

@@ -7,8 +7,8 @@
 use super::cache::{CONTAINERS_MAX, Cache, Want};
 use super::{ASK_MAX, Chosen, Counts, Error, Metadata, Runtime, Source, is_id};
 use crate::cgroup::Labels;
-use crate::sync::lock;
-use crate::time::Mono;
+use host::sync::lock;
+use host::time::Mono;
 use profile::text::with_causes;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

@@ -4,8 +4,8 @@
 //! gone: its samples may still be named. What nobody knew is asked for again, ever more rarely.
 
 use super::Metadata;
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::time::Mono;
 use std::sync::Arc;
 use std::time::Duration;
 

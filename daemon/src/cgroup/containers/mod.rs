@@ -31,7 +31,7 @@ pub use asker::{Announcer, Asker, Containers, FIRST_WAIT};
 pub use cri::{container_status, pod_status};
 pub use source::{Source, SourceError};
 
-use crate::health::{Degradation, Severity};
+use host::health::{Degradation, Severity};
 use profile::key;
 use std::future::Future;
 use std::io;

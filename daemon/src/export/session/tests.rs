@@ -3,7 +3,7 @@
 use super::super::{HostInfo, Options, Settings};
 use super::*;
 use crate::export::tap::About;
-use crate::time::WallAnchor;
+use host::time::WallAnchor;
 
 fn exporter() -> Exporter {
     let options = Options {
@@ -68,7 +68,7 @@ fn an_outcome_that_is_not_known_ends_the_stream_and_drops_nothing() {
         assert_eq!(session.oldest_in_flight().unwrap().about.sequence, 2);
         assert!(exporter.counts().dropped.iter().all(|drop| *drop == (0, 0)));
         let degraded = exporter.degradations(Mono::now());
-        let told = |known: &crate::health::Degradation| known.id == "collector_not_understood";
+        let told = |known: &host::health::Degradation| known.id == "collector_not_understood";
         assert!(degraded.iter().any(told));
     }
 }

@@ -9,7 +9,7 @@ mod sockets;
 
 use super::*;
 use crate::aggregate::recorder::{RecorderOptions, Row, WindowPart};
-use crate::time::Mono;
+use host::time::Mono;
 use profile::{FrameRef, Profile, Quality, SampleKey, StackEnd, Value, key};
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::convert::ProfileAssembler;

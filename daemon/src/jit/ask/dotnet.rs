@@ -13,7 +13,7 @@
 use super::place::{self, Identity, Mark, Place};
 use crate::jit::runtime::{self, Runtime};
 use crate::jit::target::{self, Target};
-use crate::time::Mono;
+use host::time::Mono;
 use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};

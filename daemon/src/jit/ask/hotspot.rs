@@ -21,7 +21,7 @@
 use super::place::{self, Identity, Mark, Place};
 use crate::jit::runtime::{self, Facts, Runtime};
 use crate::jit::target::Target;
-use crate::time::Mono;
+use host::time::Mono;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::io;

@@ -6,11 +6,11 @@
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
 use super::{Asked, THREAD, pause};
-use crate::helpers::{self, Pending};
-use crate::ids::ProcessId;
 use crate::jit::runtimes::AskReport;
-use crate::time::Mono;
 use hashbrown::HashMap;
+use host::helpers::{self, Pending};
+use host::ids::ProcessId;
+use host::time::Mono;
 use profile::text::with_causes;
 use std::time::Duration;
 
@@ -205,8 +205,8 @@ impl Net {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Pid;
     use crate::jit::ask::dotnet::tests::{Answer, Recorded};
+    use host::ids::Pid;
     use std::time::Instant;
 
     fn gone(id: u32) -> Asked {

@@ -1,9 +1,9 @@
 //! Files of real runtimes, written-out files, and files of strangers.
 
 use super::*;
-use crate::ids::Avma;
 use crate::jit::code::Found;
 use crate::unwind_info::rule::Rule;
+use host::ids::Avma;
 use proptest::prelude::*;
 
 /// Cut from what Node 20.19 wrote with `--perf-prof --perf-prof-unwinding-info`, to a few functions.

@@ -1,9 +1,9 @@
 //! Rules of real runtimes, of code that goes, and of strangers.
 
 use super::*;
-use crate::ids::Avma;
 use crate::jit::code::When;
-use crate::time::Mono;
+use host::ids::Avma;
+use host::time::Mono;
 
 /// What CPython 3.13 writes for each trampoline of 11 bytes: `.eh_frame`, then its header.
 const OF_CPYTHON: &str = "1400000000000000017a5200017810011b0c070890010000140000001c000000d0ffffff\
@@ -225,13 +225,13 @@ proptest::proptest! {
 /// Walks of copied stacks through generated code at 0x10000, with these rules.
 mod walks {
     use super::*;
-    use crate::bounds::{Bounds, CacheBounds};
-    use crate::ids::{CgroupId, CpuId, Tid};
     use crate::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
     use crate::process::ProcessTable;
     use crate::unwind::{Depths, StackBuffer, Unwinder};
     use crate::unwind_info::generated::Generated;
     use crate::unwind_info::state::REGISTERS;
+    use host::bounds::{Bounds, CacheBounds};
+    use host::ids::{CgroupId, CpuId, Tid};
     use profile::StackEnd;
 
     const CODE: u64 = 0x10000;
@@ -300,8 +300,8 @@ mod walks {
         let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
         let mut out = StackBuffer::default();
         let end = unwinder.unwind(&sample, table.get(pid), &mut out);
-        let address = |frame: &crate::frame::RawFrame| match frame {
-            crate::frame::RawFrame::Jit(_, address) => address.0,
+        let address = |frame: &host::frame::RawFrame| match frame {
+            host::frame::RawFrame::Jit(_, address) => address.0,
             _ => 0,
         };
         (out.frames.iter().map(address).collect(), end)

@@ -9,10 +9,10 @@
 //!
 //! The memory is a stranger's, and reading it may take for ever: [`look`] is for helpers.
 
-use crate::ids::Pid;
 use crate::process::maps::{self, Map};
 use crate::symbolize::open::base_name;
 use crate::unwind_info::rule::Rule;
+use host::ids::Pid;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::Range;

@@ -8,7 +8,7 @@ mod opening;
 
 use super::files::{FileSeen, RELATIVES};
 use super::*;
-use crate::ids::{Avma, Pid};
+use host::ids::{Avma, Pid};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::fs;
 use std::path::Path;

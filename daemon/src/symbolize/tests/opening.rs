@@ -1,9 +1,9 @@
 //! Which file is opened, and when none is.
 
 use super::*;
-use crate::helpers::{Helpers, REMOTE_LATE_MAX};
 use crate::symbolize::files::UNUSED_MAX;
-use crate::time::Mono;
+use host::helpers::{Helpers, REMOTE_LATE_MAX};
+use host::time::Mono;
 use std::sync::atomic::Ordering;
 
 #[test]

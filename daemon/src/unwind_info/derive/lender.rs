@@ -15,13 +15,13 @@
 use super::Piece;
 use super::frame::{Accesses, Frame, Value};
 use super::kind;
-use crate::ids::FileOffset;
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{Headers, ReadAt};
 use crate::unwind_info::rule::{Kind, Rule, Step, return_slot, step_saved};
 use crate::unwind_info::state::{Registers, StackCopy, number};
 use crate::unwind_info::table::Table;
 use hashbrown::HashMap;
+use host::ids::FileOffset;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 use profile::StackEnd;
 use std::ops::Range;

@@ -1,12 +1,12 @@
 //! Rows from the depths that Go states against the debug information of the same program.
 
 use super::*;
-use crate::ids::FileOffset;
 use crate::symbolize::elf::{self, SymbolTable};
 use crate::unwind_info::module::Module;
 use crate::unwind_info::rule::Step;
 use crate::unwind_info::table::{Bases, Dialect};
 use fixtures::golang::{Build, build};
+use host::ids::FileOffset;
 use std::fs::File;
 
 /// A program, with its headers; `None`, reported, where it cannot be built.

@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
     /// Its number.
-    pub(crate) bit: u32,
+    pub bit: u32,
     /// Its name in lower case, as setcap takes it.
     pub name: &'static str,
 }

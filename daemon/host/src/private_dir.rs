@@ -3,7 +3,7 @@
 //! The spool and the pins are kept in one each. All files are reached through the open directory, so its path may
 //! not be exchanged under them. Blocks on the disk.
 
-use crate::host::effective_uid;
+use crate::facts::effective_uid;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a directory cannot be used; whoever opens it says which it is.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub enum Trouble {
     /// It cannot be made or opened.
     Open(io::Error),
     /// Others could read or write what is in it.
@@ -29,7 +29,7 @@ impl From<io::Error> for Trouble {
 
 /// The directory, locked until this is dropped.
 #[derive(Debug)]
-pub(crate) struct PrivateDir {
+pub struct PrivateDir {
     base: PathBuf,
     handle: File,
     _lock: File,
@@ -40,7 +40,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// [`Trouble`].
-    pub(crate) fn open(path: &Path) -> Result<PrivateDir, Trouble> {
+    pub fn open(path: &Path) -> Result<PrivateDir, Trouble> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let handle = File::options()
             .read(true)
@@ -82,7 +82,7 @@ impl PrivateDir {
     }
 
     /// The path by which its files are reached.
-    pub(crate) fn base(&self) -> &Path {
+    pub fn base(&self) -> &Path {
         &self.base
     }
 
@@ -90,13 +90,13 @@ impl PrivateDir {
     ///
     /// # Errors
     /// When the disk does not take it.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> io::Result<()> {
         self.handle.sync_all()
     }
 }
 
 /// How all its files are opened: never through a link, never waiting for a FIFO.
-pub(crate) fn options() -> OpenOptions {
+pub fn options() -> OpenOptions {
     let mut options = File::options();
     options
         .mode(0o600)

@@ -1,0 +1,16 @@
+//! What all stages of the agent share: ids, time, frames, facts about the host, and system calls.
+//!
+//! It knows nothing of profiles but their words, and uses no other crate of the agent.
+
+pub mod bounds;
+pub mod cpus;
+pub mod facts;
+pub mod frame;
+pub mod health;
+pub mod heartbeat;
+pub mod helpers;
+pub mod ids;
+pub mod private_dir;
+pub mod sync;
+pub mod sys;
+pub mod time;
