@@ -5,8 +5,7 @@
 //! as for flags and variables.
 
 use crate::key::{Key, nearest_path};
-use crate::value::items;
-use crate::value::{Kind, Value, shown};
+use crate::value::{Kind, Value, items, shown};
 use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;

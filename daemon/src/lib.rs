@@ -1,10 +1,11 @@
 //! The agent: samples every CPU of a host, names and folds the stacks, answers questions about them.
 //!
-//! A sample goes through one folder a stage: [`perf`] → [`process`] → [`unwind`] → [`aggregate`] (fold)
-//! → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`]. [`export`]
-//! pushes what the recorder has closed to a collector.
+//! A sample goes through one folder a stage: [`perf`] → [`process`] → [`unwind`] → [`aggregate`]
+//! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
+//! [`export`] pushes what the recorder has closed to a collector.
 //!
-//! The modules are layers: none uses what uses it, and a repository test fails on a cycle. From below:
+//! The modules are layers: none uses what uses it, and a repository test fails on a cycle. From
+//! below:
 //!
 //! 1. what all of them speak of: the crate [`host`], and [`config`];
 //! 2. [`perf`] (records), [`cgroup`], [`symbolize`] (files and the kernel);

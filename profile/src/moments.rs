@@ -107,10 +107,9 @@ impl Remap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Profile;
     use crate::outcome::StackEnd;
     use crate::stack::StackId;
-    use crate::{FrameKind, FrameRef, GroupBy};
+    use crate::{FrameKind, FrameRef, GroupBy, Profile};
 
     /// A profile of one second from `start`, with a sample of each function at its time.
     fn of(start: i64, samples: &[(u64, &str)]) -> Profile {

@@ -1,8 +1,7 @@
 //! Tables of where the time went: by function, by module, or by the value of a label.
 
 use crate::dictionary::Dictionary;
-use crate::frame::FrameKind;
-use crate::frame::LOST_FRAME;
+use crate::frame::{FrameKind, LOST_FRAME};
 use crate::functions::{FunctionCost, Shape, sum_functions, sum_modules};
 use crate::outcome::StackEnd;
 use crate::profile::Profile;

@@ -1,9 +1,9 @@
 //! Which top-level modules of a crate use which, as its sources say.
 //!
-//! A scan of tokens, not a parser: it reads paths that begin with `crate::`, or that climb to the
-//! crate's root with `super::`. It passes over comments, texts and what stands under `#[cfg(test)]`,
-//! which may look upwards. A name that the root re-exports counts as a use of the module that has it.
-//! Paths that macros put together are not seen.
+//! A scan of tokens, not a parser: it reads paths that start with `crate::`, or that climb to the
+//! crate's root with `super::`. It skips comments, texts and what stands under `#[cfg(test)]`,
+//! which may look upwards. A name that the root re-exports counts as a use of the module that has
+//! it. Paths that macros put together are not seen.
 
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,8 +162,8 @@ fn without_tests<'t>(all: &[Token<'t>]) -> Vec<Token<'t>> {
     kept
 }
 
-/// How many tokens an item has with its attributes: up to its block, `;`, or what ends the list that
-/// it stands in.
+/// How many tokens an item has with its attributes: up to the end of its block, `;`, or what ends
+/// the list that it stands in.
 fn item_len(words: &[&str]) -> usize {
     let mut at = 0;
     while words[at..].starts_with(&["#", "["]) {

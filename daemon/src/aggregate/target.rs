@@ -98,8 +98,7 @@ mod tests {
     use crate::aggregate::fold::{Folder, Taken as Sampled};
     use crate::aggregate::namer::Namer;
     use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
-    use crate::aggregate::recorders::Detail;
-    use crate::aggregate::recorders::{Recorders, Taken};
+    use crate::aggregate::recorders::{Detail, Recorders, Taken};
     use crate::cgroup::CgroupTable;
     use crate::jit::CodeBook;
     use crate::process::ProcessTable;

@@ -1,4 +1,5 @@
-//! Waits, as captures of event `off-cpu` take them: how long threads waited, where, and who ended it.
+//! Waits, as captures of event `off-cpu` record them: how long threads waited, where, and who
+//! ended it.
 //!
 //! The scheduler tells of each switch and of each wake-up (`format.rs` reads what it tells). The
 //! machine (`machine.rs`) puts them together to waits: from the switch away from a thread that

@@ -2,8 +2,9 @@
 //!
 //! A [`module`] has that of one file, from its sections of call frame information (`table.rs`,
 //! `pack.rs`), from Go's own tables (`go.rs`), or derived from instructions where nothing describes
-//! them ([`mod@derive`]). [`generated`] has that of generated code. All of it ends in rules (`rule.rs`),
-//! which lead from the registers and the stack of one frame to those of its caller (`state.rs`).
+//! them ([`mod@derive`]). [`generated`] has that of generated code. All of it ends in rules
+//! (`rule.rs`), which lead from the registers and the stack of one frame to those of its caller
+//! (`state.rs`).
 //!
 //! Read by `fp-files` and `fp-jit`; the sampler, which walks by it ([`crate::unwind`]), only
 //! searches.

@@ -6,8 +6,9 @@ use super::{Trigger, Wanted};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Most triggers. Each is looked at once a second; with [`CGROUPS_MAX`](crate::triggers::CGROUPS_MAX) cgroups each, all of
-/// them read some thousand small files a second, a percent of one CPU.
+/// Most triggers. Each is looked at once a second; with
+/// [`CGROUPS_MAX`](crate::triggers::CGROUPS_MAX) cgroups each, all of them read some thousand small
+/// files a second, a percent of one CPU.
 pub const TRIGGERS_MAX: usize = 32;
 
 /// A trigger, ready to be looked at.
