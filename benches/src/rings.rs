@@ -3,17 +3,17 @@
 
 use anyhow::{Context, ensure};
 use daemon::aggregate::batch::RawBatch;
-use daemon::perf::cpu_ring::CpuRing;
-use daemon::perf::event::Features;
-use daemon::perf::loss::Pace;
-use daemon::perf::ring::Ring;
-use daemon::perf::rings::Rings;
-use daemon::perf::synthetic;
 use daemon::sampler::{Queues, Sampler, Shared, Start};
 use daemon::unwind::{Depths, Unwinder};
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::CpuId;
 use host::time::Mono;
+use perf::cpu_ring::CpuRing;
+use perf::event::Features;
+use perf::loss::Pace;
+use perf::ring::Ring;
+use perf::rings::Rings;
+use perf::synthetic;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;

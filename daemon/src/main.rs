@@ -1,9 +1,9 @@
 //! `fleetprofd`: command line, configuration and logging; the rest is the library.
 #![forbid(unsafe_code)]
 
+use agent_config::{Config, Configuration, LogFormat, LogLevel};
 use clap::Parser;
 use daemon::agent::{ConfigSource, SetLogLevel};
-use daemon::config::{Config, Configuration, LogFormat, LogLevel};
 use daemon::supervisor::{self, Exit};
 use host::facts::effective_uid;
 use std::io::Write;

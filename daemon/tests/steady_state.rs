@@ -6,20 +6,20 @@
 
 mod support;
 
-use daemon::perf::cpu_ring::CpuRing;
-use daemon::perf::event::{EventKind, EventSpec, Features};
-use daemon::perf::loss::Pace;
-use daemon::perf::record::{self, Callchain, CpuMode, Layout, Record, Sample};
-use daemon::perf::ring::Ring;
-use daemon::perf::rings::{Drained, Rings, horizon_at};
-use daemon::perf::sets::{RingSet, SetKey};
-use daemon::perf::synthetic;
 use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
 use daemon::symbolize::files::identity_of_mapping;
 use host::ids::{CaptureId, Comm, CpuId, Pid, Tid};
 use host::time::Mono;
+use perf::cpu_ring::CpuRing;
+use perf::event::{EventKind, EventSpec, Features};
+use perf::loss::Pace;
+use perf::record::{self, Callchain, CpuMode, Layout, Record, Sample};
+use perf::ring::Ring;
+use perf::rings::{Drained, Rings, horizon_at};
+use perf::sets::{RingSet, SetKey};
+use perf::synthetic;
 use perf_event_open_sys::bindings;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;

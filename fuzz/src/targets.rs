@@ -4,16 +4,15 @@
 //! runs it under `fuzz_targets/`; `tests/tests/fuzz_corpus.rs` runs it over the corpus on the
 //! compiler of the product, so this file uses nothing but the crates under test.
 
+use agent_config::{Config, Configuration};
 use collector::store::embedded::readers;
 use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use daemon::cgroup::{Hierarchy, Labels};
-use daemon::config::{Config, Configuration};
 use daemon::jit::ask::perfdata;
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::runtime::{Runtime, Settings};
 use daemon::jit::{map::MapReader, target};
 use daemon::offcpu::format::{SwitchFormat, WakingFormat};
-use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
 use daemon::symbolize::budget::{FILE_CPU_MAX, FileBudget, Over};
 use daemon::symbolize::elf::{self, SymbolTable};
@@ -22,6 +21,7 @@ use daemon::symbolize::go::{self, values::Values};
 use daemon::symbolize::{KernelSymbols, functions, inflate};
 use host::facts::parse_cpu_list;
 use host::time::Mono;
+use perf::record::{self, Layout, Record};
 use profile::formats::{self, Format, ImportOptions, Options};
 use profile::heatmap::{Grid, HeatMap};
 use profile::names;

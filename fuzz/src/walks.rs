@@ -1,6 +1,5 @@
 //! The target for unwind information: whole walks through the unwinder of copied stacks.
 
-use daemon::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
 use daemon::process::ProcessTable;
 use daemon::process::space::Backing;
 use daemon::symbolize::budget::FileBudget;
@@ -11,6 +10,7 @@ use daemon::unwind_info::module::Module;
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::{Avma, CgroupId, CpuId, Pid, Tid};
 use host::time::Mono;
+use perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
 use std::sync::Arc;
 
 /// Most unwind information kept. Unit: bytes.

@@ -3,9 +3,9 @@
 
 use super::Lines;
 use anyhow::{Context, ensure};
-use daemon::perf::record::{self, Layout, Record};
 use fixtures::process::run;
 use fixtures::require::{is_root, program};
+use perf::record::{self, Layout, Record};
 use perf_event::data::endian::Little;
 use perf_event::data::parse::{ParseConfig, Parser};
 use perf_event_open_sys::bindings as sys;

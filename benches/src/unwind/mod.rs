@@ -5,9 +5,6 @@
 
 mod peer;
 
-use daemon::perf::event::{EventKind, EventSpec};
-use daemon::perf::record::{Callchain, CpuMode, Record, Sample, UserState};
-use daemon::perf::rings::{Drained, Rings, horizon_at};
 use daemon::process::{ProcessTable, scan};
 use daemon::symbolize::SymbolCounters;
 use daemon::symbolize::budget::FileBudget;
@@ -18,6 +15,9 @@ use daemon::unwind_info::module::Module;
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::{CgroupId, CpuId, FileId, Pid, Tid};
 use host::time::Mono;
+use perf::event::{EventKind, EventSpec};
+use perf::record::{Callchain, CpuMode, Record, Sample, UserState};
+use perf::rings::{Drained, Rings, horizon_at};
 use profile::StackEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -2,7 +2,6 @@
 //! over sections that are read once a file.
 
 use super::Kept;
-use daemon::perf::record::CpuMode;
 use daemon::process::ProcessTable;
 use daemon::process::space::Backing;
 use daemon::symbolize::budget::FileBudget;
@@ -12,6 +11,7 @@ use daemon::symbolize::inflate;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use host::ids::Pid;
+use perf::record::CpuMode;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;

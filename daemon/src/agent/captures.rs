@@ -11,17 +11,17 @@ use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
 use crate::capture::world::{self, Excess, Followed, Slowed, Started, World};
 use crate::cgroup::containers::Containers;
-use crate::config::{self, Config};
 use crate::control::Control;
 use crate::metrics::thread_cpu_ns;
-use crate::perf::plan::{Limits, Machine};
-use crate::perf::probe::Every;
-use crate::perf::rings::HORIZON;
 use crate::sampler::Command;
 use crate::sampler::filter::Filter;
+use agent_config::{self, Config};
 use host::ids::CaptureId;
 use host::sync::lock;
 use host::time::Mono;
+use perf::plan::{Limits, Machine};
+use perf::probe::Every;
+use perf::rings::HORIZON;
 use profile::text::with_causes;
 use profile::{Profile, Selector};
 use std::path::PathBuf;
@@ -180,9 +180,9 @@ fn filter(scope: &Scope, cgroups: bool) -> Filter {
 }
 
 impl World for AgentWorld {
-    fn limits(&self) -> config::Captures {
+    fn limits(&self) -> agent_config::Captures {
         let agent = self.agent.upgrade();
-        agent.map_or_else(config::Captures::default, |agent| {
+        agent.map_or_else(agent_config::Captures::default, |agent| {
             lock(&agent.config).config.captures.clone()
         })
     }

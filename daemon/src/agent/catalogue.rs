@@ -156,7 +156,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
         (
             "fleetprof_cpu_samples_total",
             "Samples read, by CPU.",
-            (|counts| counts.samples) as fn(&crate::perf::cpu_ring::CpuCounts) -> u64,
+            (|counts| counts.samples) as fn(&perf::cpu_ring::CpuCounts) -> u64,
         ),
         (
             "fleetprof_cpu_lost_total",

@@ -2,7 +2,7 @@
 //! [`Degradation`]s. Pure.
 
 use crate::cgroup::{Hierarchy, Mode};
-use crate::config::Sampling;
+use agent_config::Sampling;
 use host::facts::{
     CAP_CHECKPOINT_RESTORE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG,
     CAPABILITIES, Environment,

@@ -1,9 +1,9 @@
 //! What `GetStatus` says of generated code: each process, and the switch that makes its names or stacks whole.
 
 use super::Agent;
-use crate::config::Jit;
 use crate::jit::runtime::{Facts, Runtime};
 use crate::jit::runtimes::Entry;
+use agent_config::Jit;
 use host::sync::lock;
 use profile::Unnamed;
 use proto::agent as wire;

@@ -3,9 +3,9 @@
 use super::Agent;
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
-use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
 use crate::pins::Pins;
+use agent_config::Configuration;
 use host::sync::lock;
 use host::time::{Mono, WallAnchor};
 use profile::text::with_causes;
@@ -56,7 +56,7 @@ impl Host for Agent {
             let fresh = Mono(
                 asked
                     .0
-                    .saturating_sub(crate::perf::rings::HORIZON.as_nanos() as u64),
+                    .saturating_sub(perf::rings::HORIZON.as_nanos() as u64),
             );
             // Late or gone: the answer holds what there is.
             let _ = tokio::time::timeout(

@@ -1,8 +1,6 @@
 //! What `status` says of stacks: how they ended, why leaves have no symbol, and what would mend it.
 
 use crate::aggregate::recorder::Outcomes;
-use crate::config::{Unwind, UnwindMode};
-use crate::perf::plan::Plan;
 use crate::process::space::MAPPINGS_MAX;
 use crate::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
 use crate::symbolize::SymbolCounters;
@@ -11,7 +9,9 @@ use crate::unwind::engine::COPIES;
 use crate::unwind::look::Failure;
 use crate::unwind::lookouts::LookCounts;
 use crate::unwind::modules::ModuleCounts;
+use agent_config::{Unwind, UnwindMode};
 use host::health::{Degradation, Severity};
+use perf::plan::Plan;
 use profile::{StackEnd, Unnamed};
 use proto::agent as wire;
 use std::sync::atomic::Ordering;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn check(counts: &[(StackEnd, u64)], stack_bytes: u32, id: &str, remedy: &str) {
-        let unwind = crate::config::Config::default().unwind;
+        let unwind = agent_config::Config::default().unwind;
         let cache = refusing(32, 32);
         let found = degradation(&outcomes(counts), &unwind, &plan(stack_bytes), &cache);
         let found = found.expect("something is degraded");
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn few_cut_stacks_are_nothing_to_speak_of() {
-        let unwind = crate::config::Config::default().unwind;
+        let unwind = agent_config::Config::default().unwind;
         for counts in [
             [(StackEnd::Complete, 9500), (StackEnd::CopyTooSmall, 500)],
             [(StackEnd::Complete, 100), (StackEnd::CopyTooSmall, 500)],

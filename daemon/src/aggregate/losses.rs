@@ -4,8 +4,8 @@
 //! runs again: what lies in a batch's time goes with that batch, the rest waits for the next.
 
 use super::batch::{RawBatch, RawLoss};
-use crate::perf::loss::Gap;
 use host::time::Mono;
+use perf::loss::Gap;
 
 /// Losses kept apart in a batch and while they wait. A host of 512 CPUs whose rings are all too small
 /// makes that many in a second; further ones are added to the last, with the time of both.

@@ -111,7 +111,7 @@ impl Namer {
             counters: Arc::clone(symbolizer.counters()),
             names: Names::new(symbolizer),
             others: None,
-            lines_bytes: crate::config::Captures::default().lines_bytes(),
+            lines_bytes: agent_config::Captures::default().lines_bytes(),
             code,
             timed: Timed::default(),
             cgroups,

@@ -7,11 +7,11 @@
 mod uprobe;
 
 use super::engine::FILE_WAIT;
-use crate::perf::probe::{Every, Source};
-use crate::perf::tracefs::{Tracefs, TracefsError};
 use crate::symbolize::elf::ElfError;
 use crate::symbolize::open;
 use host::helpers::Helpers;
+use perf::probe::{Every, Source};
+use perf::tracefs::{Tracefs, TracefsError};
 use perf_event_open_sys::bindings as sys;
 use std::io;
 use std::path::PathBuf;

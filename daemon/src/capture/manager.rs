@@ -10,7 +10,7 @@ use super::run::Run;
 use super::world::World;
 use crate::aggregate::recorder::{BUDGET_MIN_BYTES, Recorder, RecorderOptions};
 use crate::aggregate::recorders::{Recorders, Taken};
-use crate::config;
+use agent_config as config;
 use host::ids::CaptureId;
 use host::sync::lock;
 use host::time::Mono;

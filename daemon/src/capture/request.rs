@@ -1,7 +1,7 @@
 //! What a client asks of a capture, checked against the limits in force.
 
 use crate::aggregate::recorders::Detail;
-use crate::config::Captures as Limits;
+use agent_config::Captures as Limits;
 use profile::Query;
 use proto::agent;
 use std::time::Duration;

@@ -4,7 +4,7 @@ pub use super::engine::Followed;
 pub use super::past::Asked;
 use super::request::Wanted;
 use super::target::Scope;
-use crate::config;
+use agent_config as config;
 use host::ids::CaptureId;
 use host::time::Mono;
 use profile::{Profile, Selector};

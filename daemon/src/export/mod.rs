@@ -40,7 +40,7 @@ pub use identity::{HostInfo, Identity};
 pub use status::{ExportCounts, degradation};
 
 use crate::aggregate::recorder::ClosedSink;
-use crate::config;
+use agent_config as config;
 use host::sync::lock;
 use host::time::{Mono, WallAnchor};
 use proto::collector::HostHealth;

@@ -16,10 +16,10 @@ pub mod place;
 #[cfg(test)]
 mod tests;
 
-use crate::config::Jit;
 use crate::jit::runtimes::{AskReport, Runtimes};
 use crate::symbolize::SymbolCounters;
 use crate::symbolize::counters::bump;
+use agent_config::Jit;
 use hashbrown::HashMap;
 use host::helpers::{self, Pending};
 use host::ids::{Pid, ProcessId};

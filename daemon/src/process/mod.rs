@@ -11,13 +11,13 @@ mod repair;
 pub mod scan;
 pub mod space;
 
-use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::symbolize::open;
 use crate::unwind_info::generated::{Generated, GeneratedRules};
 use hashbrown::{HashMap, HashSet};
 use host::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use host::time::Mono;
+use perf::record::{MapFile, Mmap};
 use profile::Unnamed;
 use scan::{Scan, ScannedMapping, ScannedProcess};
 use space::{AddressSpace, Backing, Mapping, SpaceBytes};

@@ -3,13 +3,13 @@
 use super::held::Which;
 use super::pace::Deep;
 use super::{Begin, Follow, Sampler, SamplerError};
-use crate::perf::cpu_ring::{CpuRing, CpuRings};
-use crate::perf::rings::Rings;
 use crate::unwind::Depths;
 use crate::workers::scout::Retired;
 use host::ids::{CaptureId, CpuId};
 use host::sys::Poller;
 use host::time::Mono;
+use perf::cpu_ring::{CpuRing, CpuRings};
+use perf::rings::Rings;
 use std::os::fd::RawFd;
 use std::time::Duration;
 

@@ -8,8 +8,6 @@ use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::jit::notice::Notice;
 use crate::offcpu::machine::At;
-use crate::perf::record::{Record, Sample};
-use crate::perf::rings::Drained;
 use crate::process::space::Backing;
 use crate::process::{Process, ProcessTable};
 use crate::unwind::recall::RecallCounts;
@@ -18,6 +16,8 @@ use crate::workers::scout::Request;
 use host::frame::RawFrame;
 use host::ids::{Comm, FileId, Pid};
 use host::time::Mono;
+use perf::record::{Record, Sample};
+use perf::rings::Drained;
 use profile::StackEnd;
 use std::sync::atomic::Ordering;
 
@@ -526,8 +526,8 @@ fn is_idle(sample: &Sample<'_>, ranges: &[(u64, u64)], hidden: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::record::{self, Layout};
-    use crate::perf::synthetic;
+    use perf::record::{self, Layout};
+    use perf::synthetic;
 
     const LOOP: &[(u64, u64)] = &[(0x1000, 0x1100), (0x3000, 0x3080)];
 

@@ -8,11 +8,11 @@
 //! overwritten as soon as it was walked, and the memory goes back to the kernel when nothing waits.
 //! Called by the sampler thread only.
 
-use crate::perf::record::{Callchain, CpuMode, Sample, UserState};
 use hashbrown::HashMap;
 use host::ids::{CgroupId, Comm, CpuId, FileId, Pid, ProcessId, Tid};
 use host::time::Mono;
 use memmap2::{Advice, MmapMut};
+use perf::record::{Callchain, CpuMode, Sample, UserState};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;

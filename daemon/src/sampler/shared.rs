@@ -2,12 +2,12 @@
 
 use super::{Command, HeldCounts};
 use crate::cgroup::containers::Announcer;
-use crate::perf::cpu_ring::CpuCounts;
 use crate::process::ProcessCounts;
 use crate::unwind::engine::UnwindCounts;
 use host::ids::CpuId;
 use host::sys::WakeFd;
 use host::time::Mono;
+use perf::cpu_ring::CpuCounts;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -10,12 +10,12 @@ use crate::offcpu::format::{Leaving, Switch, Waking};
 use crate::offcpu::machine::{At, Loss, Machine, Waiting};
 use crate::offcpu::reading::{Reading, event};
 use crate::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
-use crate::perf::record::Sample;
 use crate::process::ProcessTable;
 use crate::sampler::filter::Filter;
 use host::frame::RawFrame;
 use host::ids::{Comm, CpuId, Pid, Tid};
 use host::time::Mono;
+use perf::record::Sample;
 use profile::StackEnd;
 
 /// Process of a thread that has ended and does not know it any more (`perf_event_pid_type`,

@@ -2,11 +2,11 @@
 
 use crate::agent::Agent;
 use crate::grpc::ServeError;
-use crate::perf::event::OpenError;
-use crate::perf::rings::RingsError;
 use crate::triggers::Stage;
 use host::sync::lock;
 use host::sys::WakeFd;
+use perf::event::OpenError;
+use perf::rings::RingsError;
 use profile::text::with_causes;
 use std::any::Any;
 use std::error::Error;

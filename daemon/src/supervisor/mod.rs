@@ -11,8 +11,8 @@ mod start;
 mod stop;
 
 use crate::agent::{Agent, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel};
-use crate::config::Loaded;
 use crate::notify::Notifier;
+use agent_config::Loaded;
 use ends::Ends;
 pub use ends::{Exit, RunError};
 use host::cpus::Notice;

@@ -2,9 +2,9 @@
 
 use super::ends::StageError;
 use crate::agent::Agent;
-use crate::config;
 use crate::grpc::{self, ServeOptions};
 use crate::metrics;
+use agent_config as config;
 use host::sync::lock;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};

@@ -4,8 +4,8 @@
 use super::Triggers;
 use crate::capture::Capturing;
 use crate::capture::request::TEXT_BYTES_MAX;
-use crate::config::Wanted;
 use crate::pins::{Evidence, Pins};
+use agent_config::Wanted;
 use profile::text::with_causes;
 use proto::agent::{self as wire, capture_response::Body};
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 
 use super::CGROUPS_MAX;
 use crate::cgroup::Hierarchy;
-use crate::config::triggers::target::Part;
+use agent_config::triggers::target::Part;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -209,7 +209,7 @@ pub fn below(mount: &Path, path: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use crate::cgroup::Mode;
-    use crate::config::triggers::target::{Target, TargetError};
+    use agent_config::triggers::target::{Target, TargetError};
 
     fn tree(paths: &[&str]) -> (tempfile::TempDir, Hierarchy) {
         let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@
 
 use super::find::{self, Place};
 use crate::cgroup::{Hierarchy, Mode, hierarchy};
-use crate::config::triggers::condition::{Pressure, Quantity};
+use agent_config::triggers::condition::{Pressure, Quantity};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -257,7 +257,7 @@ fn average(text: &str, pressure: Pressure) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::triggers::condition::Condition;
+    use agent_config::triggers::condition::Condition;
 
     struct Machine {
         dir: tempfile::TempDir,

@@ -1,7 +1,7 @@
 //! When a trigger fires: hold, hysteresis, cooldown, daily limit. No files and no clock: times are given.
 
 use super::read::Number;
-use crate::config::triggers::rule::Rule;
+use agent_config::triggers::rule::Rule;
 use host::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -246,7 +246,7 @@ impl Daily {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Seconds, Trigger};
+    use agent_config::{Seconds, Trigger};
 
     fn rule(change: impl FnOnce(&mut Trigger)) -> Rule {
         let mut trigger = Trigger {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::aggregate::recorder::{RecorderOptions, WindowPart};
 use crate::cgroup::Mode;
-use crate::config::{Seconds, Trigger, Wanted};
+use agent_config::{Seconds, Trigger, Wanted};
 use proto::agent as wire;
 use tokio::sync::mpsc;
 use tonic::Status;

@@ -3,9 +3,9 @@
 use super::find::{self, Place};
 use super::read::{Missing, Sources};
 use super::state::{Daily, Meter, Seen, Verdict, Watch};
-use crate::config::triggers::condition::Quantity;
-use crate::config::triggers::rule::Rule;
-use crate::config::triggers::target::{Part, Target};
+use agent_config::triggers::condition::Quantity;
+use agent_config::triggers::rule::Rule;
+use agent_config::triggers::target::{Part, Target};
 use host::facts;
 use host::time::Mono;
 use std::collections::{BTreeMap, VecDeque};
@@ -249,7 +249,7 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::cgroup::{Hierarchy, Mode};
-    use crate::config::{Seconds, Trigger as Wish};
+    use agent_config::{Seconds, Trigger as Wish};
 
     struct Nothing;
 

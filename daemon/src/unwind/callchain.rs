@@ -7,11 +7,11 @@
 //! [`StackEnd::BrokenChain`] into [`StackEnd::Complete`] then).
 
 use super::StackBuffer;
-use crate::perf::record::{CpuMode, Sample};
 use crate::process::Process;
 use crate::process::space::Backing;
 use host::frame::RawFrame;
 use host::ids::Avma;
+use perf::record::{CpuMode, Sample};
 use perf_event_open_sys::bindings as sys;
 use profile::{StackEnd, Unnamed};
 
@@ -122,11 +122,11 @@ pub(super) fn unmapped_leaf(process: &Process) -> RawFrame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::record::Callchain;
-    use crate::perf::record::{MapFile, Mmap};
     use crate::process::ProcessTable;
     use host::ids::{CgroupId, CpuId, Pid, Tid};
     use host::time::Mono;
+    use perf::record::Callchain;
+    use perf::record::{MapFile, Mmap};
 
     const KERNEL: u64 = sys::PERF_CONTEXT_KERNEL;
     const USER: u64 = sys::PERF_CONTEXT_USER;

@@ -9,10 +9,10 @@
 //! tells: what would is beyond its copy. So the word is watched ([`WordWatch`]) from before it is read,
 //! and a sample may be completed with the look while nothing has been written there.
 
-use crate::perf::watch::WordWatch;
 use crate::unwind_info::words::Words;
 use host::ids::{Pid, ProcessId, Tid};
 use host::time::Mono;
+use perf::watch::WordWatch;
 use std::ops::Range;
 
 /// Words kept of a look. 12 bytes each. A stack of 256 KiB of rustc has about 3,000; what lies further

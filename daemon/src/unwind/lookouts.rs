@@ -7,11 +7,11 @@
 //! comes, bounded.
 
 use super::look::{Answer, Failure, Look, Thread, Wanted};
-use crate::perf::watch::WordWatch;
 use crate::unwind_info::words::Words;
 use hashbrown::HashMap;
 use host::ids::Pid;
 use host::time::Mono;
+use perf::watch::WordWatch;
 use std::time::Duration;
 
 /// Threads remembered as cut. Beyond it no more are taken in until some have not been cut for a while.

@@ -25,7 +25,6 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;
 use crate::process::space::Mapping;
 use crate::unwind_info::rule::Behind;
@@ -38,6 +37,7 @@ use host::ids::{FileId, FileOffset, ProcessId, Tid};
 use host::time::Mono;
 use lookouts::Lookouts;
 use modules::Loaded;
+use perf::record::{CpuMode, Sample, UserState};
 use profile::{StackEnd, Unnamed};
 use recall::Recall;
 use std::sync::Arc;
@@ -459,11 +459,11 @@ fn rest_of_chain<'a>(walked: &[RawFrame], chain: &'a [RawFrame]) -> Option<&'a [
 #[cfg(test)]
 mod exec_tests {
     use super::*;
-    use crate::perf::record::Callchain;
     use crate::process::ProcessTable;
     use crate::unwind_info::state::REGISTERS;
     use host::bounds::Bounds;
     use host::ids::{CgroupId, CpuId, Pid, Tid};
+    use perf::record::Callchain;
     use perf_event_open_sys::bindings as sys;
 
     #[test]

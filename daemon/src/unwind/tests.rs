@@ -2,13 +2,13 @@
 
 use super::engine::Engine;
 use super::{go_on_elsewhere, place_in_chain};
-use crate::perf::record::UserState;
 use crate::symbolize::budget::FileBudget;
 use crate::unwind_info::rule::{Behind, ComputedRow, Rule, Step, step_computed, step_saved};
 use crate::unwind_info::state::{REGISTERS, Registers, StackCopy, number};
 use crate::unwind_info::table::{Bases, Dialect, Table};
 use host::frame::RawFrame;
 use host::time::Mono;
+use perf::record::UserState;
 use profile::{StackEnd, Unnamed};
 use std::cell::Cell;
 

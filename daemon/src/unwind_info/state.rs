@@ -4,8 +4,8 @@
 //! time and never copied, logged or kept.
 
 use super::words::{Reads, Words};
-use crate::perf::event::USER_REGS;
-use crate::perf::record::UserState;
+use perf::event::USER_REGS;
+use perf::record::UserState;
 use profile::StackEnd;
 
 /// Numbers of the registers in unwind tables (x86-64 psABI, figure 3.36).

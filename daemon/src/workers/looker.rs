@@ -7,7 +7,6 @@
 //! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of
 //! stacks are read for no more than that they are there (`unwind/holes.rs`).
 
-use crate::perf::watch::WordWatch;
 use crate::process::maps;
 use crate::unwind::holes::{HOLE_BYTES, Hole};
 use crate::unwind::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
@@ -17,6 +16,7 @@ use host::helpers::Helpers;
 use host::ids::{Pid, ProcessId};
 use host::time::Mono;
 use memmap2::{Advice, MmapMut};
+use perf::watch::WordWatch;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
 use std::ops::Range;

@@ -8,7 +8,6 @@
 //! answers holds up no other.
 
 use super::unread::Unread;
-use crate::perf::sets::RingSet;
 use crate::process::scan::{self, Scan};
 use crate::symbolize::budget::{Over, Pause};
 use crate::symbolize::elf;
@@ -20,6 +19,7 @@ use host::heartbeat::Heartbeat;
 use host::helpers::Helpers;
 use host::ids::FileId;
 use host::time::Mono;
+use perf::sets::RingSet;
 use profile::Unnamed;
 use std::path::PathBuf;
 use std::sync::Arc;

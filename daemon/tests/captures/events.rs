@@ -3,10 +3,10 @@
 use super::got::{Got, live, run, wanted, while_busy};
 use daemon::capture::engine::{EngineError, Fault, Followed, Wanted};
 use daemon::cgroup::Hierarchy;
-use daemon::perf::probe::Every;
 use daemon::sampler::filter::Filter;
 use fixtures::process::wait_for;
 use host::ids::{CaptureId, Pid};
+use perf::probe::Every;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 

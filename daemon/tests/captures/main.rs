@@ -7,19 +7,19 @@ mod off_cpu;
 #[path = "../support/mod.rs"]
 mod support;
 
-use daemon::perf::cpu_ring::CpuRing;
-use daemon::perf::event::Features;
-use daemon::perf::loss::Pace;
-use daemon::perf::record::{Callchain, CpuMode, Sample};
-use daemon::perf::ring::Ring;
-use daemon::perf::rings::{HORIZON, Rings};
-use daemon::perf::sets::{RingSet, SetKey};
-use daemon::perf::synthetic;
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Follow, Seam, SetOf, Shared, Start};
 use got::Got;
 use host::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
 use host::time::Mono;
+use perf::cpu_ring::CpuRing;
+use perf::event::Features;
+use perf::loss::Pace;
+use perf::record::{Callchain, CpuMode, Sample};
+use perf::ring::Ring;
+use perf::rings::{HORIZON, Rings};
+use perf::sets::{RingSet, SetKey};
+use perf::synthetic;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Driven, unwinder};

@@ -6,8 +6,8 @@
 //! when it was left, would have fit with room to spare; each time that proves wrong the next try
 //! waits twice as long. So levels never swing, whatever the load does.
 
-use crate::perf::plan::Limits;
 use host::time::Mono;
+use perf::plan::Limits;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -420,7 +420,7 @@ mod tests {
         let mut daemon = Daemon::new();
         daemon.minutes(10, 50 * BUDGET);
         let first = daemon.changes.first().expect("a step").0;
-        let keys = crate::config::KEYS;
+        let keys = agent_config::KEYS;
         let key = keys.iter().find(|key| key.path == "budget.cpu");
         let doc = key.expect("the key").doc;
         let (grace, step) = (GRACE.as_secs() / 60, first.div_ceil(60));

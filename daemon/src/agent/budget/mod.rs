@@ -10,9 +10,8 @@ pub mod memory;
 mod meter;
 
 use super::{Agent, open_sampling, recorder_options};
-use crate::config::Config;
 use crate::metrics::OwnCost;
-use crate::perf::plan::{Limits, Plan};
+use agent_config::Config;
 use copies::CopyGovernor;
 use cpu::{CpuGovernor, INTERVAL};
 use host::bounds::Bounds;
@@ -22,6 +21,7 @@ use host::sync::lock;
 use host::time::Mono;
 use memory::{Action, MemoryGovernor};
 use meter::{Apart, Meter, Used};
+use perf::plan::{Limits, Plan};
 use profile::text::with_causes;
 use proto::agent as wire;
 use std::collections::VecDeque;
@@ -570,7 +570,7 @@ fn shown_bounds(bounds: Bounds) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::plan::Machine;
+    use perf::plan::Machine;
 
     #[test]
     fn the_automatic_memory_budget_fits_what_is_configured_and_the_machine() {

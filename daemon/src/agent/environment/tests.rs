@@ -1,7 +1,7 @@
 //! Which setting leads to which degradation.
 
 use super::*;
-use crate::config::Config;
+use agent_config::Config;
 use host::facts::Capabilities;
 use host::ids::CpuId;
 use std::path::PathBuf;

@@ -8,9 +8,9 @@
 
 use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, open_cgroup};
 use crate::cgroup::usage;
-use crate::perf::probe::Every;
 use crate::sampler::{Command, Follow, Seam, SetOf};
 use host::ids::CaptureId;
+use perf::probe::Every;
 use std::time::Duration;
 
 /// What became of the one cgroup that a capture's events are bound to.

@@ -5,11 +5,11 @@
 
 use super::EventError;
 use crate::capture::engine::FILE_WAIT;
-use crate::perf::probe::{Source, Uprobe};
 use crate::symbolize::functions::{self, Place};
 use crate::symbolize::mounts;
 use crate::symbolize::open::{self, Links, Root};
 use host::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
+use perf::probe::{Source, Uprobe};
 use std::fs::File;
 use std::io;
 use std::path::Path;

@@ -5,7 +5,7 @@ use super::cri::Cri;
 use super::docker::{Docker, Podman};
 use super::files::{Bundles, DockerFiles, Storage};
 use super::{Chosen, Error, Runtime};
-use crate::config::SOURCE_KINDS;
+use agent_config::SOURCE_KINDS;
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -225,13 +225,13 @@ proptest::proptest! {
 /// Walks of copied stacks through generated code at 0x10000, with these rules.
 mod walks {
     use super::*;
-    use crate::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
     use crate::process::ProcessTable;
     use crate::unwind::{Depths, StackBuffer, Unwinder};
     use crate::unwind_info::generated::Generated;
     use crate::unwind_info::state::REGISTERS;
     use host::bounds::{Bounds, CacheBounds};
     use host::ids::{CgroupId, CpuId, Tid};
+    use perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
     use profile::StackEnd;
 
     const CODE: u64 = 0x10000;

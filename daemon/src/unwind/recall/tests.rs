@@ -1,12 +1,12 @@
 //! Waits of threads whose stacks are written down here, remembered and seen again.
 
 use super::*;
-use crate::perf::record::UserState;
 use crate::process::ProcessTable;
 use crate::unwind_info::state::{REGISTERS, number};
 use crate::unwind_info::words::WORDS_MAX;
 use host::ids::Pid;
 use host::time::Mono;
+use perf::record::UserState;
 
 const SP: u64 = 0x7f00;
 const NEAR: usize = 64;

@@ -1,7 +1,7 @@
 //! Records as the kernel would write them, for benches and tests that need no kernel and for hosts
 //! that are not at hand. Their layout is that of [`super::event`] with cgroups.
 
-use crate::perf::record::{CpuMode, Sample};
+use crate::record::{CpuMode, Sample};
 use host::time::Mono;
 use perf_event_open_sys::bindings as sys;
 

@@ -5,13 +5,13 @@
 //! and hands them out; younger ones stay for the next drain, because an older one may still be on
 //! its way on another CPU.
 
-use crate::perf::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, Found};
-use crate::perf::event::{EventSpec, Features, OpenError};
-use crate::perf::loss::Gap;
-use crate::perf::plan;
-use crate::perf::record::{self, Layout, Record, Sample};
-use crate::perf::ring::{Position, Scratch};
-use crate::perf::sets::{RingSet, SetKey, each_of_set, in_sets};
+use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, Found};
+use crate::event::{EventSpec, Features, OpenError};
+use crate::loss::Gap;
+use crate::plan;
+use crate::record::{self, Layout, Record, Sample};
+use crate::ring::{Position, Scratch};
+use crate::sets::{RingSet, SetKey, each_of_set, in_sets};
 use host::ids::{CpuId, Tid};
 use host::time::Mono;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 //! drops optional features newest first until the kernel agrees; what was dropped is reported in
 //! `status`, because each has a consequence for the profile.
 
-use crate::perf::record::Layout;
+use crate::record::Layout;
 use host::ids::CpuId;
 use perf_event::events::{Hardware, Software};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};

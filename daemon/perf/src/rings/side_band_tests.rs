@@ -1,10 +1,10 @@
 //! The side band in rings of its own: in order of time with the samples, and never at their cost.
 
 use super::*;
-use crate::perf::event::EventKind;
-use crate::perf::loss::Pace;
-use crate::perf::ring::Ring;
-use crate::perf::synthetic;
+use crate::event::EventKind;
+use crate::loss::Pace;
+use crate::ring::Ring;
+use crate::synthetic;
 
 const PERIOD: u64 = 10_000_000;
 const SAMPLES: usize = 0;

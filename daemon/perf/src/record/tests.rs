@@ -1,7 +1,7 @@
 //! Records as the kernel writes them, byte by byte.
 
 use super::*;
-use crate::perf::synthetic::record;
+use crate::synthetic::record;
 use proptest::prelude::*;
 
 const LAYOUT: Layout = Layout {

@@ -4,9 +4,9 @@
 //! nothing but samples, so several captures cost no record twice. The ladder of features is that of
 //! [`super::event`].
 
-use crate::perf::event::{self, Feature, Features, OpenError, USER_REGS};
-use crate::perf::loss::Pace;
-use crate::perf::record::Layout;
+use crate::event::{self, Feature, Features, OpenError, USER_REGS};
+use crate::loss::Pace;
+use crate::record::Layout;
 use host::ids::CpuId;
 use perf_event::events::{Event, Software};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};

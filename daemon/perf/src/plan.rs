@@ -7,7 +7,7 @@
 //! nobody listens while nothing but samples comes (`Rings::quiet`), so that they do not wake the daemon
 //! more often than a few.
 
-use crate::config::{Sampling, Unwind, UnwindMode};
+use agent_config::{Sampling, Unwind, UnwindMode};
 use host::facts::Environment;
 
 /// Bytes of a sample beside the copy of the stack: header, registers, a callchain of some depth; and
@@ -375,7 +375,7 @@ fn automatic_ring(machine: &Machine, rate_hz: u32, stack_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use agent_config::Config;
 
     const GIB: u64 = 1 << 30;
 

@@ -1,9 +1,9 @@
 //! Rings of several owners, drained together: order of time, shares, and what is lost to whom.
 
 use super::*;
-use crate::perf::loss::Pace;
-use crate::perf::ring::Ring;
-use crate::perf::synthetic;
+use crate::loss::Pace;
+use crate::ring::Ring;
+use crate::synthetic;
 use proptest::prelude::*;
 
 const PERIOD: u64 = 10_000_000;

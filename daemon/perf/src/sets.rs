@@ -4,12 +4,12 @@
 //! opened it until the sampler takes it over, and its events are closed on another thread than the
 //! sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
 
-use crate::perf::cpu_ring::{self, CpuRing};
-use crate::perf::event::Features;
-use crate::perf::probe::{Placement, Probe};
-use crate::perf::record::{self, Layout, Record, Sample};
-use crate::perf::ring::{Position, Scratch};
-use crate::perf::rings::{Drained, News, RingsError, is_offline};
+use crate::cpu_ring::{self, CpuRing};
+use crate::event::Features;
+use crate::probe::{Placement, Probe};
+use crate::record::{self, Layout, Record, Sample};
+use crate::ring::{Position, Scratch};
+use crate::rings::{Drained, News, RingsError, is_offline};
 use host::ids::CpuId;
 use host::time::Mono;
 use std::io;
@@ -249,8 +249,8 @@ pub(super) fn each_of_set(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::loss::Pace;
-    use crate::perf::ring::Ring;
+    use crate::loss::Pace;
+    use crate::ring::Ring;
 
     #[test]
     fn memory_stands_in_its_account_until_the_set_is_closed() {

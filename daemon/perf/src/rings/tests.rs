@@ -1,10 +1,10 @@
 //! Rings of several CPUs, drained in order of time.
 
 use super::*;
-use crate::perf::event::EventKind;
-use crate::perf::loss::Pace;
-use crate::perf::ring::Ring;
-use crate::perf::synthetic;
+use crate::event::EventKind;
+use crate::loss::Pace;
+use crate::ring::Ring;
+use crate::synthetic;
 use proptest::prelude::*;
 
 #[test]

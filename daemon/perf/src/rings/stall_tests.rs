@@ -2,9 +2,9 @@
 //! stalls, and what is sound behind the damage comes out.
 
 use super::*;
-use crate::perf::loss::Pace;
-use crate::perf::ring::Ring;
-use crate::perf::synthetic;
+use crate::loss::Pace;
+use crate::ring::Ring;
+use crate::synthetic;
 use perf_event_open_sys::bindings as sys;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
