@@ -5,14 +5,14 @@
 
 use crate::machine::Machine;
 use crate::report::{self, Table, count, number};
-use daemon::symbolize::budget::FileBudget;
-use daemon::symbolize::elf;
-use daemon::unwind_info::derive::compare::{Agreement, compare};
-use daemon::unwind_info::module::Module;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use symbolize::budget::FileBudget;
+use symbolize::elf;
+use unwind::info::derive::compare::{Agreement, compare};
+use unwind::info::module::Module;
 
 /// Where the programs and libraries of the distribution are.
 const PLACES: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];

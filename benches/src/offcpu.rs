@@ -11,12 +11,8 @@ use daemon::aggregate::batch::RawBatch;
 use daemon::capture::engine::Engine;
 use daemon::capture::offcpu::{self, Options, Wanted};
 use daemon::offcpu::WaitCounts;
-use daemon::process::scan;
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
-use daemon::symbolize::counters::SymbolCounters;
-use daemon::symbolize::files::{FileStore, identity_of_mapping};
-use daemon::unwind::{Depths, Unwinder};
 use daemon::workers::scout::{Handover, Modules, Scout};
 use fixtures::process::Proc;
 use host::bounds::{Bounds, CacheBounds};
@@ -34,6 +30,10 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use symbolize::counters::SymbolCounters;
+use symbolize::files::{FileStore, identity_of_mapping};
+use unwind::process::scan;
+use unwind::walk::{Depths, Unwinder};
 
 /// Arguments of the bench.
 #[derive(clap::Args)]

@@ -4,7 +4,6 @@
 use anyhow::{Context, ensure};
 use daemon::aggregate::batch::RawBatch;
 use daemon::sampler::{Queues, Sampler, Shared, Start};
-use daemon::unwind::{Depths, Unwinder};
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::CpuId;
 use host::time::Mono;
@@ -18,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+use unwind::walk::{Depths, Unwinder};
 
 /// A second of records without copies of stacks fits five times.
 const RING_BYTES: usize = 256 << 10;

@@ -14,11 +14,11 @@
 //! 5. [`control`], [`grpc`], [`metrics`], [`triggers`] → [`agent`] → [`supervisor`].
 //!
 //! ARCHITECTURE.md and docs/development/threads.md have the threads.
+#![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod aggregate;
 pub mod capture;
-pub mod cgroup;
 pub mod control;
 pub mod export;
 pub mod grpc;
@@ -28,12 +28,8 @@ pub mod metrics;
 mod notify;
 pub mod offcpu;
 pub mod pins;
-pub mod process;
 mod request;
 pub mod sampler;
 pub mod supervisor;
-pub mod symbolize;
 pub mod triggers;
-pub mod unwind;
-pub mod unwind_info;
 pub mod workers;

@@ -5,10 +5,6 @@
 //! started again with the file's name in its environment. Memory is the peak of the resident set
 //! above what it was before: what the kernel counts, and what ends a daemon.
 
-use daemon::symbolize::debug_files::{self, Wanted};
-use daemon::symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
-use daemon::symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
-use daemon::unwind_info::module::Module;
 use fixtures::hostile_elf::Hostile;
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::thread_cpu;
@@ -18,6 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use symbolize::debug_files::{self, Wanted};
+use symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
+use symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
+use unwind::info::module::Module;
 
 /// Most memory above what was there before. Unit: bytes. 48 MiB for the file, and what the
 /// allocator and the dictionary take in pages of their own.

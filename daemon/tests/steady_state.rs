@@ -6,10 +6,8 @@
 
 mod support;
 
-use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
-use daemon::symbolize::files::identity_of_mapping;
 use host::ids::{CaptureId, Comm, CpuId, Pid, Tid};
 use host::time::Mono;
 use perf::cpu_ring::CpuRing;
@@ -27,6 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::{Driven, unwinder};
+use symbolize::files::identity_of_mapping;
+use unwind::process::scan::{self, ScannedMapping, ScannedProcess};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;

@@ -3,10 +3,10 @@
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::dump::{DumpCounts, DumpError, DumpReader};
 use daemon::jit::rules::RulesBuilder;
-use daemon::unwind_info::generated::GeneratedRules;
 use host::ids::Avma;
 use host::time::Mono;
 use std::sync::Arc;
+use unwind::info::generated::GeneratedRules;
 
 /// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.
 const BYTES_MAX: usize = 1 << 20;

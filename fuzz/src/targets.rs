@@ -5,20 +5,14 @@
 //! compiler of the product, so this file uses nothing but the crates under test.
 
 use agent_config::{Config, Configuration};
+use cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
+use cgroup::{Hierarchy, Labels};
 use collector::store::embedded::readers;
-use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
-use daemon::cgroup::{Hierarchy, Labels};
 use daemon::jit::ask::perfdata;
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::runtime::{Runtime, Settings};
 use daemon::jit::{map::MapReader, target};
 use daemon::offcpu::format::{SwitchFormat, WakingFormat};
-use daemon::process::maps;
-use daemon::symbolize::budget::{FILE_CPU_MAX, FileBudget, Over};
-use daemon::symbolize::elf::{self, SymbolTable};
-use daemon::symbolize::go::lines::Source;
-use daemon::symbolize::go::{self, values::Values};
-use daemon::symbolize::{KernelSymbols, functions, inflate};
 use host::facts::parse_cpu_list;
 use host::time::Mono;
 use perf::record::{self, Layout, Record};
@@ -30,6 +24,12 @@ use prost::Message;
 use proto::ProfileAssembler;
 use std::path::{Component, Path};
 use std::sync::atomic::{AtomicU64, Ordering};
+use symbolize::budget::{FILE_CPU_MAX, FileBudget, Over};
+use symbolize::elf::{self, SymbolTable};
+use symbolize::go::lines::Source;
+use symbolize::go::{self, values::Values};
+use symbolize::{KernelSymbols, functions, inflate};
+use unwind::process::maps;
 
 mod fleet;
 mod generated;

@@ -1,17 +1,17 @@
 //! The target for unwind information: whole walks through the unwinder of copied stacks.
 
-use daemon::process::ProcessTable;
-use daemon::process::space::Backing;
-use daemon::symbolize::budget::FileBudget;
-use daemon::symbolize::elf;
-use daemon::unwind::modules::Loaded;
-use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
-use daemon::unwind_info::module::Module;
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::{Avma, CgroupId, CpuId, Pid, Tid};
 use host::time::Mono;
 use perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
 use std::sync::Arc;
+use symbolize::budget::FileBudget;
+use symbolize::elf;
+use unwind::info::module::Module;
+use unwind::process::ProcessTable;
+use unwind::process::space::Backing;
+use unwind::walk::modules::Loaded;
+use unwind::walk::{Depths, Learnt, StackBuffer, Unwinder};
 
 /// Most unwind information kept. Unit: bytes.
 const BYTES_MAX: usize = 1 << 20;

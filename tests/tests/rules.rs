@@ -17,7 +17,7 @@ const LINES_MAX: usize = 900;
 const UNSAFE_MAY_STAND_IN: &[&str] = &[
     "daemon/perf/src/",
     "daemon/host/src/sys.rs",
-    "daemon/src/symbolize/open.rs",
+    "daemon/symbolize/src/open.rs",
     "daemon/host/src/time.rs",
 ];
 
@@ -29,13 +29,46 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-debuginfod", &["fleetprof-profile"]),
     ("fleetprof-host", &["fleetprof-profile"]),
     (
-        "fleetprof-daemon",
+        "fleetprof-agent-config",
+        &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
+    ),
+    (
+        "fleetprof-perf",
         &[
+            "fleetprof-agent-config",
             "fleetprof-config",
+            "fleetprof-host",
+        ],
+    ),
+    (
+        "fleetprof-cgroup",
+        &[
+            "fleetprof-agent-config",
+            "fleetprof-config",
+            "fleetprof-host",
+            "fleetprof-profile",
+        ],
+    ),
+    (
+        "fleetprof-symbolize",
+        &[
             "fleetprof-debuginfod",
             "fleetprof-host",
             "fleetprof-profile",
+        ],
+    ),
+    (
+        "fleetprof-daemon",
+        &[
+            "fleetprof-agent-config",
+            "fleetprof-cgroup",
+            "fleetprof-config",
+            "fleetprof-host",
+            "fleetprof-perf",
+            "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-symbolize",
+            "fleetprof-unwind",
         ],
     ),
     (

@@ -4,12 +4,12 @@ use super::Lines;
 use super::synthetic::Synthetic;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::fold::{Folder, Taken};
-use daemon::process::ProcessTable;
 use host::frame::RawFrame;
 use host::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use host::time::Mono;
 use inferno::collapse::Collapse;
 use profile::{Dictionary, FrameRef, StackEnd};
+use unwind::process::ProcessTable;
 
 /// A 10 s window of 20 busy CPUs at 99 Hz.
 pub const SAMPLES: usize = 20_000;

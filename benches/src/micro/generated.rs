@@ -7,8 +7,6 @@ use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::map::MapReader;
 use daemon::jit::notice::Notice;
 use daemon::jit::watch::{Options, Watcher};
-use daemon::process::Whose;
-use daemon::symbolize::counters::SymbolCounters;
 use host::ids::{Pid, ProcessId};
 use host::time::Mono;
 use stats_alloc::Region;
@@ -18,6 +16,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use symbolize::counters::SymbolCounters;
+use unwind::process::Whose;
 
 /// Lines of the map at the begin, and lines that come between two readings.
 const LINES: u64 = 100_000;

@@ -3,20 +3,20 @@
 
 use super::Lines;
 use super::folding::{Folding, SAMPLES};
+use cgroup::CgroupTable;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::fold::Folder;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions};
-use daemon::cgroup::CgroupTable;
 use daemon::jit::CodeBook;
-use daemon::symbolize::counters::SymbolCounters;
-use daemon::symbolize::files::{self, FileSeen, FileStore};
-use daemon::symbolize::kernel::KernelSymbols;
-use daemon::symbolize::{SymbolOptions, Symbolizer};
 use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::Mono;
 use std::sync::{Arc, RwLock};
+use symbolize::counters::SymbolCounters;
+use symbolize::files::{self, FileSeen, FileStore};
+use symbolize::kernel::KernelSymbols;
+use symbolize::{SymbolOptions, Symbolizer};
 
 /// The id this program's own file goes by.
 const OWN: FileId = FileId(1);

@@ -5,13 +5,6 @@
 
 mod peer;
 
-use daemon::process::{ProcessTable, scan};
-use daemon::symbolize::SymbolCounters;
-use daemon::symbolize::budget::FileBudget;
-use daemon::symbolize::files::{FileStore, identity_of_mapping};
-use daemon::unwind::modules::Loaded;
-use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
-use daemon::unwind_info::module::Module;
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::{CgroupId, CpuId, FileId, Pid, Tid};
 use host::time::Mono;
@@ -23,6 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use symbolize::SymbolCounters;
+use symbolize::budget::FileBudget;
+use symbolize::files::{FileStore, identity_of_mapping};
+use unwind::info::module::Module;
+use unwind::process::{ProcessTable, scan};
+use unwind::walk::modules::Loaded;
+use unwind::walk::{Depths, Learnt, StackBuffer, Unwinder};
 
 /// Bytes of stack recorded: what the daemon copies by default.
 const STACK_BYTES: u32 = 16 << 10;

@@ -2,12 +2,6 @@
 //! over sections that are read once a file.
 
 use super::Kept;
-use daemon::process::ProcessTable;
-use daemon::process::space::Backing;
-use daemon::symbolize::budget::FileBudget;
-use daemon::symbolize::elf;
-use daemon::symbolize::files::FileStore;
-use daemon::symbolize::inflate;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use host::ids::Pid;
@@ -16,6 +10,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use symbolize::budget::FileBudget;
+use symbolize::elf;
+use symbolize::files::FileStore;
+use symbolize::inflate;
+use unwind::process::ProcessTable;
+use unwind::process::space::Backing;
 
 /// Longest section read, as for the daemon's unwinder. Unit: bytes.
 const SECTION_BYTES_MAX: usize = 64 << 20;

@@ -9,12 +9,12 @@
 //! back: a record older than the one before it counts as of that one's time. A ring that is nearly
 //! full and still does not move is flushed.
 
+use crate::error::RingsError;
 use crate::event::{self, EventKind, EventSpec, Feature, Features};
 use crate::loss::{Gap, LossMeter, Pace};
 use crate::probe::{self, Placement, Probe};
 use crate::record::{self, Pulse};
 use crate::ring::{Position, Ring, Scratch};
-use crate::rings::RingsError;
 use host::ids::CpuId;
 use host::time::Mono;
 use perf_event::Counter;

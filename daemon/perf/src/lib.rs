@@ -7,6 +7,7 @@
 //! a thread was written; [`others`] knows whom our events would harm.
 
 pub mod cpu_ring;
+pub mod error;
 pub mod event;
 pub mod loss;
 pub mod others;

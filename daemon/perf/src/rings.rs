@@ -6,7 +6,8 @@
 //! its way on another CPU.
 
 use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, Found};
-use crate::event::{EventSpec, Features, OpenError};
+use crate::error::RingsError;
+use crate::event::{EventSpec, Features};
 use crate::loss::Gap;
 use crate::plan;
 use crate::record::{self, Layout, Record, Sample};
@@ -15,11 +16,9 @@ use crate::sets::{RingSet, SetKey, each_of_set, in_sets};
 use host::ids::{CpuId, Tid};
 use host::time::Mono;
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use thiserror::Error;
 
 /// How far before now a drain stops. A record gets its time when the kernel begins to write it and
 /// is visible when it is done: microseconds, unless a hypervisor takes the CPU away in between.
@@ -66,48 +65,6 @@ struct Reached {
     continuous: Mono,
     /// Of captures as well.
     all: Mono,
-}
-
-/// Why the rings could not be opened.
-#[derive(Debug, Error)]
-pub enum RingsError {
-    /// The event.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The buffer.
-    #[error(
-        "failed to map a ring buffer of `{bytes}` bytes for CPU `{cpu}`\n  locked memory is limited: grant CAP_IPC_LOCK, raise `ulimit -l` or kernel.perf_event_mlock_kb, or lower sampling.ring_kib"
-    )]
-    Map {
-        /// The CPU.
-        cpu: u32,
-        /// Bytes asked for.
-        bytes: usize,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
-    /// Starting it.
-    #[error("failed to enable the perf event on CPU `{cpu}`")]
-    Enable {
-        /// The CPU.
-        cpu: u32,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
-    /// Memory beside the rings.
-    #[error("failed to map memory for records")]
-    Memory(#[source] io::Error),
-    /// A kernel that takes less for one CPU than for the others.
-    #[error("CPU `{cpu}` cannot be sampled like the others: the kernel takes fewer features")]
-    Features {
-        /// The CPU.
-        cpu: u32,
-    },
-    /// No CPU at all.
-    #[error("no CPU is online to sample")]
-    NoCpus,
 }
 
 /// A ring that fills this often wakes the reader about twice in three seconds, as the watermark lies at

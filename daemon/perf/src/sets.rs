@@ -5,11 +5,12 @@
 //! sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
 
 use crate::cpu_ring::{self, CpuRing};
+use crate::error::RingsError;
 use crate::event::Features;
 use crate::probe::{Placement, Probe};
 use crate::record::{self, Layout, Record, Sample};
 use crate::ring::{Position, Scratch};
-use crate::rings::{Drained, News, RingsError, is_offline};
+use crate::rings::{Drained, News, is_offline};
 use host::ids::CpuId;
 use host::time::Mono;
 use std::io;

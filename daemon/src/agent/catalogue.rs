@@ -9,9 +9,9 @@ mod unwinding;
 use super::coverage::Cause;
 use super::{Agent, Budget};
 use crate::aggregate::recorder::{Outcomes, RecorderStats};
-use crate::cgroup::usage::UsageStats;
 use crate::export::{Cause as DropCause, ExportCounts};
 use crate::metrics::{Kind, Registry, register_own_cost};
+use cgroup::usage::UsageStats;
 use host::sync::lock;
 use profile::{Quality, StackEnd, Unnamed};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -264,8 +264,8 @@ fn outcomes(registry: &Registry, agent: &Arc<Agent>) {
 }
 
 fn looks(registry: &Registry, agent: &Arc<Agent>) {
-    use crate::unwind::look::Failure;
-    use crate::unwind::lookouts::LookCounts;
+    use unwind::walk::look::Failure;
+    use unwind::walk::lookouts::LookCounts;
     type Pick = fn(&LookCounts) -> u64;
     let metrics: [(&str, &str, Kind, Pick); 8] = [
         (

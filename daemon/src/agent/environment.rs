@@ -1,8 +1,8 @@
 //! What the host's settings and the daemon's own rights mean for profiles: a table of
 //! [`Degradation`]s. Pure.
 
-use crate::cgroup::{Hierarchy, Mode};
 use agent_config::Sampling;
+use cgroup::{Hierarchy, Mode};
 use host::facts::{
     CAP_CHECKPOINT_RESTORE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG,
     CAPABILITIES, Environment,

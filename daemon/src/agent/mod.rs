@@ -17,7 +17,6 @@ mod status;
 
 use crate::aggregate::recorder::{Covered, Recorder, RecorderOptions};
 use crate::capture::manager::Captures;
-use crate::cgroup::hierarchy::Hierarchy;
 use crate::control::Control;
 use crate::export::{self, Exporter};
 use crate::jit::runtimes::Runtimes;
@@ -25,11 +24,10 @@ use crate::metrics::Registry;
 use crate::pins::Pins;
 use crate::pins::bring::Bringer;
 use crate::sampler;
-use crate::symbolize::SymbolCounters;
 use crate::triggers::Triggers;
-use crate::unwind::Depths;
 use agent_config::triggers::Rule;
 use agent_config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
+use cgroup::hierarchy::Hierarchy;
 use host::bounds::{Bounds, CacheBounds};
 use host::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use host::facts::{Environment, cpus_online, effective_uid};
@@ -38,15 +36,18 @@ use host::ids::CpuId;
 use host::sync::lock;
 use host::time::{Mono, WallAnchor};
 use perf::cpu_ring::CpuRings;
+use perf::error::RingsError;
 use perf::event::{EventKind, EventSpec, Features, OpenError};
 use perf::others;
 use perf::plan::{Limits, Machine, Plan};
-use perf::rings::{Rings, RingsError};
+use perf::rings::Rings;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
+use symbolize::SymbolCounters;
+use unwind::walk::Depths;
 
 pub use alarm::Alarms;
 pub use budget::Budget;
@@ -264,7 +265,7 @@ pub struct Agent {
     /// The symbolizer's counters.
     pub symbols: Arc<SymbolCounters>,
     /// What asking runtimes for containers came to.
-    pub containers: Arc<crate::cgroup::containers::Counts>,
+    pub containers: Arc<cgroup::containers::Counts>,
     /// The cgroup hierarchy in use.
     pub hierarchy: Hierarchy,
     /// The kernel's settings and the daemon's rights, as they were at the start.

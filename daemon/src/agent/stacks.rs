@@ -1,20 +1,20 @@
 //! What `status` says of stacks: how they ended, why leaves have no symbol, and what would mend it.
 
 use crate::aggregate::recorder::Outcomes;
-use crate::process::space::MAPPINGS_MAX;
-use crate::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
-use crate::symbolize::SymbolCounters;
-use crate::symbolize::budget::{FILE_BYTES_MAX, FILE_CPU_MAX};
-use crate::unwind::engine::COPIES;
-use crate::unwind::look::Failure;
-use crate::unwind::lookouts::LookCounts;
-use crate::unwind::modules::ModuleCounts;
 use agent_config::{Unwind, UnwindMode};
 use host::health::{Degradation, Severity};
 use perf::plan::Plan;
 use profile::{StackEnd, Unnamed};
 use proto::agent as wire;
 use std::sync::atomic::Ordering;
+use symbolize::SymbolCounters;
+use symbolize::budget::{FILE_BYTES_MAX, FILE_CPU_MAX};
+use unwind::process::space::MAPPINGS_MAX;
+use unwind::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
+use unwind::walk::engine::COPIES;
+use unwind::walk::look::Failure;
+use unwind::walk::lookouts::LookCounts;
+use unwind::walk::modules::ModuleCounts;
 
 /// Samples below which shares say nothing.
 const SAMPLES_MIN: u64 = 1000;

@@ -5,13 +5,13 @@
 //! own cgroup and process, so totals stay right, and is counted.
 
 use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime};
-use crate::process::Process;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, ProcessId};
 use host::time::Mono;
 use profile::{StackEnd, Unnamed, Value};
 use std::hash::BuildHasher;
+use unwind::process::Process;
 
 /// Frames kept per batch, over all stacks: 32 MiB at 16 bytes. 64 CPUs at 99 Hz for 10 s with 30
 /// frames a stack and no stack twice make 1.9 million.
@@ -322,9 +322,9 @@ fn frames_of(arena: &[RawFrame], stack: RawStack) -> &[RawFrame] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::ProcessTable;
     use host::ids::{Pid, Tid};
     use proptest::prelude::*;
+    use unwind::process::ProcessTable;
 
     fn table() -> ProcessTable {
         let mut table = ProcessTable::new();

@@ -5,9 +5,9 @@
 
 use super::batch::{RawBatch, RawLoss};
 use super::owners::{self, Window};
-use crate::cgroup::containers::Containers;
-use crate::cgroup::usage::{Blind, Meters, Span, UsageStats};
-use crate::cgroup::{CgroupTable, Labels};
+use cgroup::containers::Containers;
+use cgroup::usage::{Blind, Meters, Span, UsageStats};
+use cgroup::{CgroupTable, Labels};
 use host::time::Mono;
 use profile::{Account, Dictionary, LabelSetId, Value, key};
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ pub(super) fn label_set(dict: &mut Dictionary, containers: &Containers, path: &s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::{Hierarchy, Mode};
+    use cgroup::{Hierarchy, Mode};
 
     const PERIOD: u64 = 10_000_000;
 

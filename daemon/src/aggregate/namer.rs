@@ -13,12 +13,10 @@ use super::recorders::{Detail, Recorders};
 use super::runtimes::RuntimeWatch;
 use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
-use crate::cgroup::CgroupTable;
-use crate::cgroup::usage::UsageStats;
 use crate::jit::CodeBook;
 use crate::jit::runtimes::Runtimes;
-use crate::symbolize::files::FileStore;
-use crate::symbolize::{Named, SymbolCounters, Symbolizer};
+use cgroup::CgroupTable;
+use cgroup::usage::UsageStats;
 use hashbrown::HashMap;
 use host::frame::{Mark, RawFrame};
 use host::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
@@ -31,6 +29,8 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use symbolize::files::FileStore;
+use symbolize::{Named, SymbolCounters, Symbolizer};
 
 /// Memory of the namer's own label sets; forgotten likewise. 2 MiB hold about 15,000.
 const LABELS_BYTES_MAX: usize = 2 << 20;

@@ -6,9 +6,9 @@
 //! by the namer's thread alone.
 
 use super::context::Context;
-use crate::symbolize::Symbolizer;
 use hashbrown::HashMap;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef};
+use symbolize::Symbolizer;
 
 /// Memory of the namer's own dictionary of frames. When it is used up everything named so far is
 /// forgotten and named again as it is met. 12 MiB hold about 100,000 frames.

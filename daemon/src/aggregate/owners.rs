@@ -6,7 +6,7 @@
 //! where the loss is smaller than the error of sampling, losses follow what was taken.
 
 use super::batch::RawLoss;
-use crate::cgroup::usage::PathAccount;
+use cgroup::usage::PathAccount;
 use profile::{Value, ancestors};
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@
 
 use super::batch::RawBatch;
 use super::owners::{self, Window};
-use crate::cgroup::containers::Containers;
+use cgroup::containers::Containers;
 use hashbrown::HashMap;
 use host::ids::CaptureId;
 use profile::{Dictionary, LabelSetId, Remap, Value};
@@ -99,17 +99,17 @@ mod tests {
     use crate::aggregate::namer::Namer;
     use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
     use crate::aggregate::recorders::{Detail, Recorders, Taken};
-    use crate::cgroup::CgroupTable;
     use crate::jit::CodeBook;
-    use crate::process::ProcessTable;
-    use crate::symbolize::files::FileStore;
-    use crate::symbolize::{SymbolCounters, SymbolOptions, Symbolizer};
+    use cgroup::CgroupTable;
     use host::frame::RawFrame;
     use host::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
     use host::time::Mono;
     use profile::{GroupBy, Query, Selector, StackEnd, key};
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, RwLock};
+    use symbolize::files::FileStore;
+    use symbolize::{SymbolCounters, SymbolOptions, Symbolizer};
+    use unwind::process::ProcessTable;
 
     const CAPTURE: CaptureId = CaptureId(7);
 

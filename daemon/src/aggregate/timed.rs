@@ -11,14 +11,14 @@
 use super::batch::{RawBatch, RawSample, RawStack};
 use crate::jit::book::{self, Page, Pages};
 use crate::jit::notice::Wanted;
-use crate::process::Whose;
-use crate::symbolize::Named;
-use crate::symbolize::counters::{SymbolCounters, add, bump};
 use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::ProcessId;
 use host::time::Mono;
 use profile::{Dictionary, FrameId, Unnamed, Value};
+use symbolize::Named;
+use symbolize::counters::{SymbolCounters, add, bump};
+use unwind::process::Whose;
 
 /// Most frames that divided stacks add to a batch. Unit: frames; 16 MiB.
 const DIVIDED_FRAMES_MAX: usize = 1 << 20;
@@ -409,12 +409,12 @@ mod tests {
     use crate::jit::code::{Found, Lines, When};
     use crate::jit::notice::Lent;
     use crate::jit::reader::{Known, Room};
-    use crate::process::ProcessTable;
     use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use profile::StackEnd;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
+    use unwind::process::ProcessTable;
 
     const END: Mono = Mono(1000);
 

@@ -7,8 +7,6 @@
 mod uprobe;
 
 use super::engine::FILE_WAIT;
-use crate::symbolize::elf::ElfError;
-use crate::symbolize::open;
 use host::helpers::Helpers;
 use perf::probe::{Every, Source};
 use perf::tracefs::{Tracefs, TracefsError};
@@ -16,6 +14,8 @@ use perf_event_open_sys::bindings as sys;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
+use symbolize::elf::ElfError;
+use symbolize::open;
 use thiserror::Error;
 
 /// Samples a second of events that are sampled by rate, where nobody asks for another.

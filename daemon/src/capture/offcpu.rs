@@ -18,7 +18,6 @@ use crate::offcpu::reading::Reading;
 use crate::sampler::Begin;
 use crate::sampler::filter::Filter;
 use crate::sampler::waits::Waits;
-use crate::symbolize::kernel::KernelSymbols;
 use host::ids::CaptureId;
 use perf::probe::{Every, Probe, Source};
 use perf::tracefs::{Tracefs, TracefsError};
@@ -26,6 +25,7 @@ use perf_event_open_sys::bindings as sys;
 use profile::{FrameKind, FrameRef};
 use std::ffi::CString;
 use std::time::Duration;
+use symbolize::kernel::KernelSymbols;
 use thiserror::Error;
 
 /// Larger copies of stacks a second on each CPU, of waits. Threads that wait for long wait rarely

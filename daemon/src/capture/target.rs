@@ -6,9 +6,9 @@
 //!
 //! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
 
-use crate::cgroup::containers::Containers;
-use crate::cgroup::{Cgroup, Hierarchy, Mode, living};
 use crate::jit::target::start_ticks;
+use cgroup::containers::Containers;
+use cgroup::{Cgroup, Hierarchy, Mode, living};
 use host::ids::{CgroupId, Pid};
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use std::path::PathBuf;

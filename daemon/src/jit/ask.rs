@@ -17,8 +17,6 @@ pub mod place;
 mod tests;
 
 use crate::jit::runtimes::{AskReport, Runtimes};
-use crate::symbolize::SymbolCounters;
-use crate::symbolize::counters::bump;
 use agent_config::Jit;
 use hashbrown::HashMap;
 use host::helpers::{self, Pending};
@@ -32,6 +30,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
+use symbolize::SymbolCounters;
+use symbolize::counters::bump;
 
 /// Name of the threads that ask.
 const THREAD: &str = "fp-ask";

@@ -207,5 +207,5 @@ impl Drop for Page<'_> {
 
 /// The frame of generated code without a name.
 pub fn unnamed(dict: &mut Dictionary, reason: Unnamed) -> FrameId {
-    crate::symbolize::unnamed(dict, FrameKind::Jit, MODULE, reason)
+    symbolize::unnamed(dict, FrameKind::Jit, MODULE, reason)
 }

@@ -9,10 +9,10 @@
 
 use super::tail::{self, Left, Tail};
 use super::target::{self, Target};
-use crate::process::maps::{self, Map};
 use host::time::Mono;
 use std::fs;
 use std::ops::Range;
+use unwind::process::maps::{self, Map};
 
 /// Ancestors looked at, the nearest first. Between a worker and who compiled for it stands at most a
 /// supervisor or two.

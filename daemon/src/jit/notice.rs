@@ -1,11 +1,11 @@
 //! What `fp-jit` is told by the sampler and asked by the namer.
 
 use super::reader::Known;
-use crate::process::{DumpSeen, Whose};
 use host::ids::ProcessId;
 use host::time::Mono;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
+use unwind::process::{DumpSeen, Whose};
 
 /// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
 /// hundred processes; what finds no room is told again with the next sample.

@@ -13,9 +13,6 @@ use super::tail::{self, Left, Tail};
 use super::target::Target;
 use super::watch::Options;
 use crate::jit::rules::RulesBuilder;
-use crate::process::{DUMPS_MAX, DumpSeen};
-use crate::symbolize::counters::{SymbolCounters, add, bump};
-use crate::unwind_info::generated::GeneratedRules;
 use host::ids::Pid;
 use host::sync::lock;
 use host::time::Mono;
@@ -23,6 +20,9 @@ use profile::Unnamed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use symbolize::counters::{SymbolCounters, add, bump};
+use unwind::info::generated::GeneratedRules;
+use unwind::process::{DUMPS_MAX, DumpSeen};
 
 /// How long after its first sample a piece of code may be listed and still be taken for the one that was
 /// sampled, where nothing was known to lie there: some runtimes write what they have gathered.

@@ -18,14 +18,14 @@ mod written;
 mod tests;
 
 use super::code::CodeMap;
-use crate::unwind_info::generated::{GeneratedRules, Rows};
-use crate::unwind_info::rule::Rule;
 use hashbrown::HashSet;
 use host::ids::Pid;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use trampolines::{Asked, Looked};
+use unwind::info::generated::{GeneratedRules, Rows};
+use unwind::info::rule::Rule;
 pub use written::Unwinding;
 
 /// Most pieces of code with rules of one process. Unit: pieces, some 48 bytes each. Code beyond it is

@@ -8,15 +8,15 @@ pub mod switches;
 
 use super::ask::perfdata;
 use super::target::{self, Target};
-use crate::process::is_dump_marker;
-use crate::process::maps::{self, Map};
-use crate::symbolize::elf;
-use crate::symbolize::open::{Links, base_name, open_mapping, without_deleted};
 use host::time::Mono;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 pub use switches::Settings;
+use symbolize::elf;
+use symbolize::open::{Links, base_name, open_mapping, without_deleted};
+use unwind::process::is_dump_marker;
+use unwind::process::maps::{self, Map};
 
 /// Command line and environment read of a process, each. Unit: bytes. What lies beyond is not seen.
 const WORDS_BYTES_MAX: u64 = 256 << 10;

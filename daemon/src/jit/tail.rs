@@ -7,14 +7,14 @@
 
 use super::code::When;
 use super::target::Target;
-use crate::process::DumpSeen;
-use crate::symbolize::files;
-use crate::symbolize::open::{self, Links, OpenError};
 use host::time::{Mono, WallAnchor};
 use profile::Unnamed;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
+use symbolize::files;
+use symbolize::open::{self, Links, OpenError};
+use unwind::process::DumpSeen;
 
 /// Bytes before the place where reading goes on that must be the same as before; if they are not,
 /// the file was written anew and is read from its begin.

@@ -4,11 +4,11 @@
 //! everything else; when it differs, or is later than the sampled process can have begun, the
 //! process is gone.
 
-use crate::symbolize::open::Root;
 use host::time::{Mono, WallAnchor};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicI64, Ordering};
+use symbolize::open::Root;
 
 /// Clock ticks of `/proc/PID/stat`, a constant of the kernel's interface. Unit: ticks a second.
 const TICKS_PER_SECOND: u64 = 100;
@@ -33,7 +33,7 @@ pub fn least_ahead() -> i64 {
     LEAST_AHEAD.fetch_min(ahead, Ordering::Relaxed).min(ahead)
 }
 
-/// The text of a process's mappings, for [`maps`](crate::process::maps).
+/// The text of a process's mappings, for [`maps`](unwind::process::maps).
 ///
 /// # Errors
 /// When the process is gone, or may not be looked at.

@@ -6,9 +6,6 @@ use super::ask::{AskOptions, Asker};
 use super::book::{self, Pages};
 use super::notice::{Notice, Wanted};
 use super::watch::{Options, PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
-use crate::process::{DumpSeen, Whose};
-use crate::symbolize::SymbolCounters;
-use crate::symbolize::files::FileIdentity;
 use fixtures::process::wait_for;
 use host::helpers::REMOTE_LATE_MAX;
 use host::ids::{Avma, Pid, ProcessId};
@@ -24,7 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+use symbolize::SymbolCounters;
+use symbolize::files::FileIdentity;
 use tempfile::TempDir;
+use unwind::process::{DumpSeen, Whose};
 
 /// A process that waits, with the place of its perf map. Both go away when it is dropped.
 struct Runtime {

@@ -1,13 +1,13 @@
 //! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
 
 use super::reader::{Known, Outcome, Reader, Wish};
-use crate::symbolize::counters::SymbolCounters;
 use host::ids::ProcessId;
 use host::sync::lock;
 use host::time::Mono;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use symbolize::counters::SymbolCounters;
 
 /// Work on one process, on its way to a helper and back.
 pub(super) struct Work {

@@ -14,10 +14,6 @@ use super::notice::{Lent, NOTICES_MAX, Notice, Wanted};
 use super::reader::{Known, Outcome, Reader, Room, Wish};
 use super::target;
 use super::turn::{Turn, Work};
-use crate::process::{DUMPS_MAX, DumpSeen, Whose};
-use crate::symbolize::counters::{SymbolCounters, bump};
-use crate::symbolize::{mounts, open};
-use crate::unwind_info::generated::{Generated, GeneratedRules};
 use hashbrown::HashMap;
 use host::helpers::{Helpers, REMOTE_LATE_MAX};
 use host::ids::ProcessId;
@@ -27,6 +23,10 @@ use profile::Unnamed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use symbolize::counters::{SymbolCounters, bump};
+use symbolize::{mounts, open};
+use unwind::info::generated::{Generated, GeneratedRules};
+use unwind::process::{DUMPS_MAX, DumpSeen, Whose};
 
 /// Most processes watched. Unit: processes, each with a descriptor for its root and one for each file.
 pub const PROCESSES_MAX: usize = 1024;

@@ -21,12 +21,12 @@ mod stacks;
 #[cfg(test)]
 mod tests;
 
-use crate::unwind::recall::RecallCounts;
 use format::{Leaving, Within};
 use host::ids::{CgroupId, Comm, CpuId, Pid, ProcessId};
 use host::time::Mono;
 use profile::StackEnd;
 use profile::text::grouped;
+use unwind::walk::recall::RecallCounts;
 
 /// Threads followed in one capture, 8 MiB with their waits. More are left out and counted
 /// ([`WaitCounts::threads_refused`]): a thread of which nothing is known has no wait. Hosts that

@@ -13,7 +13,6 @@ use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::offcpu::machine::At;
 use crate::offcpu::reading::event;
-use crate::process::ProcessTable;
 use crate::sampler::filter::Filter;
 use crate::workers::scout::Request;
 use host::ids::{CaptureId, CgroupId, Tid};
@@ -28,6 +27,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, TrySendError};
 use std::time::Duration;
+use unwind::process::ProcessTable;
 
 /// Most captures at once. Each has two batches of some MiB at high rates, and each sample of a shared set is
 /// offered to all of its captures. One that begins beyond it ends at once, with nothing.

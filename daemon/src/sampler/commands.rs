@@ -3,7 +3,6 @@
 use super::held::Which;
 use super::pace::Deep;
 use super::{Begin, Follow, Sampler, SamplerError};
-use crate::unwind::Depths;
 use crate::workers::scout::Retired;
 use host::ids::{CaptureId, CpuId};
 use host::sys::Poller;
@@ -12,6 +11,7 @@ use perf::cpu_ring::{CpuRing, CpuRings};
 use perf::rings::Rings;
 use std::os::fd::RawFd;
 use std::time::Duration;
+use unwind::walk::Depths;
 
 /// What changes while the sampler runs.
 pub enum Command {

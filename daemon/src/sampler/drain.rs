@@ -8,10 +8,6 @@ use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::jit::notice::Notice;
 use crate::offcpu::machine::At;
-use crate::process::space::Backing;
-use crate::process::{Process, ProcessTable};
-use crate::unwind::recall::RecallCounts;
-use crate::unwind::{StackBuffer, Unwinder};
 use crate::workers::scout::Request;
 use host::frame::RawFrame;
 use host::ids::{Comm, FileId, Pid};
@@ -20,6 +16,10 @@ use perf::record::{Record, Sample};
 use perf::rings::Drained;
 use profile::StackEnd;
 use std::sync::atomic::Ordering;
+use unwind::process::space::Backing;
+use unwind::process::{Process, ProcessTable};
+use unwind::walk::recall::RecallCounts;
+use unwind::walk::{StackBuffer, Unwinder};
 
 /// Pid of the idle task, one for each CPU.
 pub(super) const IDLE: Pid = Pid(0);

@@ -26,12 +26,6 @@ use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::jit::notice::Notice;
 use crate::lateness::Lateness;
-use crate::process::ProcessTable;
-use crate::process::scan::ScannedProcess;
-use crate::unwind::Learnt;
-use crate::unwind::look::Answer;
-use crate::unwind::{StackBuffer, Unwinder};
-use crate::unwind_info::generated::Generated;
 use crate::workers::looker;
 use crate::workers::scout::{Handover, Request, Retired, Scanned};
 use captures::{Captures, NamerGone};
@@ -48,6 +42,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::Duration;
+use unwind::info::generated::Generated;
+use unwind::process::ProcessTable;
+use unwind::process::scan::ScannedProcess;
+use unwind::walk::Learnt;
+use unwind::walk::look::Answer;
+use unwind::walk::{StackBuffer, Unwinder};
 
 /// Time between two readings of /proc on a large host. On a smaller one it is as much shorter as
 /// there are fewer processes, so that readings, which cost about 50 µs a process, take half a

@@ -1,9 +1,7 @@
 //! What other threads see of the sampler and ask of it.
 
 use super::{Command, HeldCounts};
-use crate::cgroup::containers::Announcer;
-use crate::process::ProcessCounts;
-use crate::unwind::engine::UnwindCounts;
+use cgroup::containers::Announcer;
 use host::ids::CpuId;
 use host::sys::WakeFd;
 use host::time::Mono;
@@ -12,6 +10,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock};
+use unwind::process::ProcessCounts;
+use unwind::walk::engine::UnwindCounts;
 
 /// Commands that wait for the next pass. As many captures as may run begin, follow and end within
 /// one pass with a fourth of it; the queue is full only when the sampler stands still, and then the

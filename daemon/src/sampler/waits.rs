@@ -10,13 +10,13 @@ use crate::offcpu::format::{Leaving, Switch, Waking};
 use crate::offcpu::machine::{At, Loss, Machine, Waiting};
 use crate::offcpu::reading::{Reading, event};
 use crate::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
-use crate::process::ProcessTable;
 use crate::sampler::filter::Filter;
 use host::frame::RawFrame;
 use host::ids::{Comm, CpuId, Pid, Tid};
 use host::time::Mono;
 use perf::record::Sample;
 use profile::StackEnd;
+use unwind::process::ProcessTable;
 
 /// Process of a thread that has ended and does not know it any more (`perf_event_pid_type`,
 /// kernel/events/core.c).

@@ -5,8 +5,8 @@
 //! Names come from the kernel: none is followed out of the mount, and cgroupfs has no links.
 
 use super::CGROUPS_MAX;
-use crate::cgroup::Hierarchy;
 use agent_config::triggers::target::Part;
+use cgroup::Hierarchy;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -208,8 +208,8 @@ pub fn below(mount: &Path, path: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::Mode;
     use agent_config::triggers::target::{Target, TargetError};
+    use cgroup::Mode;
 
     fn tree(paths: &[&str]) -> (tempfile::TempDir, Hierarchy) {
         let dir = tempfile::tempdir().unwrap();

@@ -16,9 +16,9 @@ pub mod watcher;
 
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
-use crate::cgroup::Hierarchy;
 use crate::pins::{Keeper, Pins, Wish};
 use agent_config::triggers::Rule;
+use cgroup::Hierarchy;
 use evidence::Captures;
 use host::health::{Degradation, Severity};
 use host::sync::lock;

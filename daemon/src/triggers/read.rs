@@ -5,8 +5,8 @@
 //! accounting/psi.rst, proc_stat(5), proc_loadavg(5).
 
 use super::find::{self, Place};
-use crate::cgroup::{Hierarchy, Mode, hierarchy};
 use agent_config::triggers::condition::{Pressure, Quantity};
+use cgroup::{Hierarchy, Mode, hierarchy};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

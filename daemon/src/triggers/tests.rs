@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::aggregate::recorder::{RecorderOptions, WindowPart};
-use crate::cgroup::Mode;
 use agent_config::{Seconds, Trigger, Wanted};
+use cgroup::Mode;
 use proto::agent as wire;
 use tokio::sync::mpsc;
 use tonic::Status;

@@ -248,8 +248,8 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::{Hierarchy, Mode};
     use agent_config::{Seconds, Trigger as Wish};
+    use cgroup::{Hierarchy, Mode};
 
     struct Nothing;
 

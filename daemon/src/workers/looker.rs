@@ -7,10 +7,6 @@
 //! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of
 //! stacks are read for no more than that they are there (`unwind/holes.rs`).
 
-use crate::process::maps;
-use crate::unwind::holes::{HOLE_BYTES, Hole};
-use crate::unwind::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
-use crate::unwind::lookouts::LOOKS_MAX;
 use hashbrown::HashSet;
 use host::helpers::Helpers;
 use host::ids::{Pid, ProcessId};
@@ -24,6 +20,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
+use unwind::process::maps;
+use unwind::walk::holes::{HOLE_BYTES, Hole};
+use unwind::walk::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
+use unwind::walk::lookouts::LOOKS_MAX;
 
 /// Requests that wait, and answers that wait. No more looks are under way at once; readings of
 /// untouched pages wait in the same queue, behind them.

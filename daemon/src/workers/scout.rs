@@ -8,13 +8,6 @@
 //! answers holds up no other.
 
 use super::unread::Unread;
-use crate::process::scan::{self, Scan};
-use crate::symbolize::budget::{Over, Pause};
-use crate::symbolize::elf;
-use crate::symbolize::files::{FileSeen, FileStore, identity_in_time};
-use crate::unwind::modules::Loaded;
-use crate::unwind::{Learnt, Missed, call_sites};
-use crate::unwind_info::module::Module;
 use host::heartbeat::Heartbeat;
 use host::helpers::Helpers;
 use host::ids::FileId;
@@ -26,6 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 use std::time::Duration;
+use symbolize::budget::{Over, Pause};
+use symbolize::elf;
+use symbolize::files::{FileSeen, FileStore, identity_in_time};
+use unwind::info::module::Module;
+use unwind::process::scan::{self, Scan};
+use unwind::walk::modules::Loaded;
+use unwind::walk::{Learnt, Missed, call_sites};
 
 /// Unwind information read and not yet taken by the sampler, which takes it at every pass: a second
 /// of reading at most. Unit: bytes. The largest module held waits alone.

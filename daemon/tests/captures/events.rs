@@ -1,8 +1,8 @@
 //! The events of captures on the running kernel: what each samples, and what is refused.
 
 use super::got::{Got, live, run, wanted, while_busy};
+use cgroup::Hierarchy;
 use daemon::capture::engine::{EngineError, Fault, Followed, Wanted};
-use daemon::cgroup::Hierarchy;
 use daemon::sampler::filter::Filter;
 use fixtures::process::wait_for;
 use host::ids::{CaptureId, Pid};

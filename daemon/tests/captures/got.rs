@@ -4,10 +4,8 @@ use super::support::{Driven, unwinder};
 use daemon::aggregate::batch::RawBatch;
 use daemon::capture::engine::{Engine, Wanted};
 use daemon::capture::event::Event;
-use daemon::process::scan;
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{Shared, Start};
-use daemon::symbolize::files::identity_of_mapping;
 use host::facts::Environment;
 use host::ids::CaptureId;
 use host::time::Mono;
@@ -18,6 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use symbolize::files::identity_of_mapping;
+use unwind::process::scan;
 
 /// What came of the batches: samples and weight by capture (0: the continuous profile) and pid.
 #[derive(Default)]

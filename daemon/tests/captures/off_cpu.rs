@@ -2,18 +2,14 @@
 //! which place, and who ended them.
 
 use crate::got::live;
+use cgroup::CgroupTable;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
 use daemon::capture::offcpu::{self, Options, Wanted};
-use daemon::cgroup::CgroupTable;
 use daemon::jit::CodeBook;
 use daemon::offcpu::WaitCounts;
 use daemon::sampler::filter::Filter;
-use daemon::symbolize::counters::SymbolCounters;
-use daemon::symbolize::files::FileStore;
-use daemon::symbolize::kernel::KernelSymbols;
-use daemon::symbolize::{SymbolOptions, Symbolizer};
 use host::ids::{CaptureId, Pid};
 use host::time::Mono;
 use profile::{Profile, Query, StackEnd, key};
@@ -21,6 +17,10 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
+use symbolize::counters::SymbolCounters;
+use symbolize::files::FileStore;
+use symbolize::kernel::KernelSymbols;
+use symbolize::{SymbolOptions, Symbolizer};
 
 /// Time that the threads wait for, in rounds. Each waits the same again and again.
 const ROUNDS: u32 = 30;

@@ -3,10 +3,6 @@
 use daemon::aggregate::batch::RawBatch;
 use daemon::jit::notice::Notice;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
-use daemon::symbolize::SymbolCounters;
-use daemon::symbolize::files::FileStore;
-use daemon::unwind::{Depths, Unwinder};
-use daemon::unwind_info::generated::Generated;
 use daemon::workers::scout::{Handover, Modules, Scout};
 use host::bounds::{Bounds, CacheBounds};
 use host::heartbeat::Heartbeat;
@@ -14,6 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use symbolize::SymbolCounters;
+use symbolize::files::FileStore;
+use unwind::info::generated::Generated;
+use unwind::walk::{Depths, Unwinder};
 
 /// The sampler, and the ends of its queues that tests use.
 pub struct Driven {

@@ -5,9 +5,9 @@
 //! less again once nearly all stacks would be whole with less. The kernel writes only as much as
 //! there is of a stack, so what a larger copy costs is mostly room in the rings.
 
-use crate::unwind::engine::{COPIES, CopyCounts};
 use host::time::Mono;
 use std::time::Duration;
+use unwind::walk::engine::{COPIES, CopyCounts};
 
 /// Share of stacks, cut by the copy, at which more is copied. Unit: percent.
 const CUT_PERCENT: u64 = 2;

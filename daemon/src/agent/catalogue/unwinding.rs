@@ -4,10 +4,10 @@ use super::one;
 use crate::agent::Agent;
 use crate::metrics::{Kind, Registry};
 use crate::sampler::HeldCounts;
-use crate::unwind::engine::UnwindCounts;
 use host::sync::lock;
 use profile::StackEnd;
 use std::sync::Arc;
+use unwind::walk::engine::UnwindCounts;
 
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {

@@ -36,9 +36,9 @@ mod times;
 mod varint;
 
 use super::batch::RawMoment;
-use crate::cgroup::usage::UsageStats;
 use accounts::Accounts;
 use block::Block;
+use cgroup::usage::UsageStats;
 use growth::Growth;
 use host::time::Mono;
 use profile::{

@@ -4,8 +4,8 @@ use super::{FILE_WAIT, FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::capture::event::EventError;
 use crate::capture::offcpu::SetupError;
 use crate::sampler::CAPTURES_MAX;
+use perf::error::RingsError;
 use perf::event::OpenError;
-use perf::rings::RingsError;
 use std::io;
 use thiserror::Error;
 

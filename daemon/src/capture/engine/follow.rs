@@ -7,8 +7,8 @@
 //! Called by the thread of the capture. Blocks as a begin does.
 
 use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, open_cgroup};
-use crate::cgroup::usage;
 use crate::sampler::{Command, Follow, Seam, SetOf};
+use cgroup::usage;
 use host::ids::CaptureId;
 use perf::probe::Every;
 use std::time::Duration;

@@ -5,14 +5,14 @@
 
 use super::EventError;
 use crate::capture::engine::FILE_WAIT;
-use crate::symbolize::functions::{self, Place};
-use crate::symbolize::mounts;
-use crate::symbolize::open::{self, Links, Root};
 use host::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
 use perf::probe::{Source, Uprobe};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use symbolize::functions::{self, Place};
+use symbolize::mounts;
+use symbolize::open::{self, Links, Root};
 
 /// Where the kernel says which number uprobes have among its kinds of events.
 pub(super) const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";

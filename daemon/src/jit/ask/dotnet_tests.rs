@@ -4,11 +4,11 @@
 use super::*;
 use crate::jit::code::{CodeMap, Found, When};
 use crate::jit::map::MapReader;
-use crate::symbolize::open::Root;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, sync_channel};
+use symbolize::open::Root;
 use tempfile::TempDir;
 
 /// What the recorded server answers to the next connection.

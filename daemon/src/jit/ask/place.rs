@@ -11,7 +11,6 @@
 //! The directory is found within the process's root without following links; in it only plain names are
 //! used, and nothing is followed.
 
-use crate::symbolize::open::Root;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -22,6 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use symbolize::open::Root;
 
 /// Between two tries where the kernel gives nothing to wait for: a file that is to appear, a socket whose
 /// queue is full. A JVM takes 10 to 15 ms to open its socket.

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::jit::code::Found;
-use crate::unwind_info::rule::Rule;
 use host::ids::Avma;
 use proptest::prelude::*;
+use unwind::info::rule::Rule;
 
 /// Cut from what Node 20.19 wrote with `--perf-prof --perf-prof-unwinding-info`, to a few functions.
 const OF_NODE: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/node-20");

@@ -6,18 +6,18 @@
 //! `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64, 2026-11-22: in traces
 //! the return address of `execute_ex` lies where it lies in its body.
 
-use crate::process::maps::{self, Map};
-use crate::symbolize::budget::{FILE_CPU_MAX, FileBudget};
-use crate::symbolize::elf::{self, Headers, SymbolTable};
-use crate::symbolize::files::Image;
-use crate::symbolize::open;
-use crate::unwind_info::module::Module;
-use crate::unwind_info::rule::{Rule, Step};
 use host::ids::FileOffset;
 use host::time::thread_cpu;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::time::Duration;
+use symbolize::budget::{FILE_CPU_MAX, FileBudget};
+use symbolize::elf::{self, Headers, SymbolTable};
+use symbolize::files::Image;
+use symbolize::open;
+use unwind::info::module::Module;
+use unwind::info::rule::{Rule, Step};
+use unwind::process::maps::{self, Map};
 
 /// Most of `/proc/PID/maps` that is read. Unit: bytes.
 const MAPS_BYTES_MAX: u64 = 4 << 20;

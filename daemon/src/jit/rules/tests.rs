@@ -225,14 +225,14 @@ proptest::proptest! {
 /// Walks of copied stacks through generated code at 0x10000, with these rules.
 mod walks {
     use super::*;
-    use crate::process::ProcessTable;
-    use crate::unwind::{Depths, StackBuffer, Unwinder};
-    use crate::unwind_info::generated::Generated;
-    use crate::unwind_info::state::REGISTERS;
     use host::bounds::{Bounds, CacheBounds};
     use host::ids::{CgroupId, CpuId, Tid};
     use perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
     use profile::StackEnd;
+    use unwind::info::generated::Generated;
+    use unwind::info::state::REGISTERS;
+    use unwind::process::ProcessTable;
+    use unwind::walk::{Depths, StackBuffer, Unwinder};
 
     const CODE: u64 = 0x10000;
     const SP: u64 = 0x7fff_0000;

@@ -9,14 +9,14 @@
 //!
 //! The memory is a stranger's, and reading it may take for ever: [`look`] is for helpers.
 
-use crate::process::maps::{self, Map};
-use crate::symbolize::open::base_name;
-use crate::unwind_info::rule::Rule;
 use host::ids::Pid;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use symbolize::open::base_name;
+use unwind::info::rule::Rule;
+use unwind::process::maps::{self, Map};
 
 /// Most of one arena that is read. Unit: bytes. CPython's have 64 KiB; neighbours look like one.
 const ARENA_BYTES_MAX: u64 = 1 << 20;

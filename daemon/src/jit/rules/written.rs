@@ -4,11 +4,11 @@
 //! code at the next multiple of eight (`perf inject` makes such an image of each function; nothing has to
 //! lie there in the process). Everything in it is a stranger's.
 
-use crate::symbolize::budget::FileBudget;
-use crate::unwind_info::rule::{Rule, Step};
-use crate::unwind_info::table::{Bases, Dialect, Table};
 use std::ops::Range;
 use std::time::Duration;
+use symbolize::budget::FileBudget;
+use unwind::info::rule::{Rule, Step};
+use unwind::info::table::{Bases, Dialect, Table};
 
 /// Most rows of one function. Real ones have three to some twenty.
 const ROWS_MAX: usize = 1024;

@@ -1,0 +1,47 @@
+//! Why rings could not be opened.
+
+use crate::event::OpenError;
+use std::io;
+use thiserror::Error;
+
+/// Why the rings could not be opened.
+#[derive(Debug, Error)]
+pub enum RingsError {
+    /// The event.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The buffer.
+    #[error(
+        "failed to map a ring buffer of `{bytes}` bytes for CPU `{cpu}`\n  locked memory is limited: grant CAP_IPC_LOCK, raise `ulimit -l` or kernel.perf_event_mlock_kb, or lower sampling.ring_kib"
+    )]
+    Map {
+        /// The CPU.
+        cpu: u32,
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Starting it.
+    #[error("failed to enable the perf event on CPU `{cpu}`")]
+    Enable {
+        /// The CPU.
+        cpu: u32,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Memory beside the rings.
+    #[error("failed to map memory for records")]
+    Memory(#[source] io::Error),
+    /// A kernel that takes less for one CPU than for the others.
+    #[error("CPU `{cpu}` cannot be sampled like the others: the kernel takes fewer features")]
+    Features {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// No CPU at all.
+    #[error("no CPU is online to sample")]
+    NoCpus,
+}

@@ -1,0 +1,459 @@
+//! The unwind information of one file: what the sampler needs of it, in plain memory.
+//!
+//! Read by `fp-files` with bounded positional reads and handed to the sampler whole; never mapped,
+//! so a file cut short while it is read or later cannot harm. The sampler shares one module among
+//! all processes that map the file.
+
+use super::derive;
+use super::derive::lender::{self, Lender};
+use super::go;
+use super::pack::Place;
+use super::rule::Rule;
+use super::state::{Registers, StackCopy};
+use super::table::{Bases, Dialect, Table};
+use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
+use host::ids::FileOffset;
+use profile::StackEnd;
+use std::cell::Cell;
+use std::path::PathBuf;
+use symbolize::budget::{FileBudget, Over};
+use symbolize::debug_files;
+use symbolize::elf::{self, ElfError, Headers, ReadAt, Section, Segment};
+use symbolize::files::Image;
+use symbolize::inflate;
+
+/// Largest compressed section of unwind information that is unpacked, and its largest size then.
+/// Unit: bytes. Sections that are not compressed are read piece by piece, whatever their size.
+const UNPACKED_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of `.eh_frame_hdr` read: what is looked for is a pointer at its start.
+const HEADER_BYTES: u64 = 64;
+
+/// Length of an entry of a procedure linkage table.
+const PLT_ENTRY_BYTES: u64 = 16;
+
+/// Longest code at the entry of a file that nothing describes: the dynamic linker's, which the
+/// kernel enters and which nobody called. Those of glibc and musl have less than 64 bytes.
+const ENTRY_BYTES_MAX: u64 = 96;
+
+/// A procedure linkage table that nothing describes: lld writes no unwind information for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plt {
+    start: u64,
+    end: u64,
+    /// Its entries push before they jump to the dynamic linker.
+    lazy: bool,
+    /// Its first entry is the way to the dynamic linker. Static programs have none.
+    leads: bool,
+}
+
+/// The unwind information of a file.
+#[derive(Debug, Default)]
+pub struct Module {
+    segments: Box<[Segment]>,
+    tables: Box<[Table]>,
+    /// What was derived from instructions of code that those do not describe.
+    derived: Option<Table>,
+    /// In whose frame code runs that has none.
+    lender: Option<Lender>,
+    plts: Box<[Plt]>,
+    /// Where the kernel enters it; 0 when it does not.
+    entry: u64,
+}
+
+impl Module {
+    /// A module that describes nothing and takes about `bytes`.
+    #[cfg(test)]
+    pub fn of_size(bytes: usize) -> Module {
+        let segment = Segment {
+            offset: 0,
+            file_size: 0,
+            address: 0,
+            memory_size: 0,
+            executable: true,
+        };
+        Module {
+            segments: vec![segment; bytes / size_of::<Segment>()].into(),
+            ..Module::default()
+        }
+    }
+
+    /// Reads what `image`, which ran from `path`, or its separate debug file has: the one `held`
+    /// with it, or one in `debug_dirs`; what neither describes is derived from instructions if
+    /// `derives` says so. `None` when it is not an image of this architecture or has no unwind
+    /// information at all.
+    ///
+    /// # Errors
+    /// When reading it takes more than `budget` has left.
+    pub fn read(
+        image: &Image,
+        held: Option<&Image>,
+        path: &[u8],
+        (debug_dirs, derives): (&[PathBuf], bool),
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Module>, Over> {
+        let Ok(headers) = elf::read_headers(image) else {
+            return Ok(None);
+        };
+        let Some(mut module) = Module::of(image, &headers, budget)? else {
+            return Ok(None);
+        };
+        if module.tables.is_empty()
+            && let Some((debug, found)) =
+                debug_files::find(held, debug_dirs, &headers, image, path, budget)
+        {
+            let code = Bases {
+                code: lowest(&module.segments),
+                ..Bases::default()
+            };
+            let section = found.section(b".debug_frame");
+            let table = table(Dialect::Debug, &debug, section, code, budget)?;
+            module.tables = table.into_iter().collect();
+        }
+        if derives {
+            module.derive(image, &headers, budget)?;
+        }
+        let any = !module.tables.is_empty() || module.derived.is_some();
+        Ok(any.then_some(module))
+    }
+
+    /// Adds what instructions tell of code that no table describes. Where that takes more than
+    /// `budget` has left the module stays as it is.
+    ///
+    /// # Errors
+    /// When the file is to be read later.
+    pub fn derive<R: ReadAt + ?Sized>(
+        &mut self,
+        image: &R,
+        headers: &Headers,
+        budget: &FileBudget<'_>,
+    ) -> Result<(), Over> {
+        let base = lowest(&self.segments);
+        let pieces = derive::undescribed(headers, &self.tables, base);
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        match lender::find(image, headers, &self.tables, &pieces, budget) {
+            Ok(lender) => self.lender = lender,
+            Err(Over::Later) => return Err(Over::Later),
+            Err(Over::Memory | Over::Time) => {}
+        }
+        let begin = derive::Begin::of(image, headers);
+        match derive::table(image, &pieces, base, begin, budget) {
+            Ok(table) => self.derived = table,
+            Err(Over::Later) => return Err(Over::Later),
+            Err(Over::Memory | Over::Time) => {}
+        }
+        Ok(())
+    }
+
+    /// Reads what an image itself has. `None` when it is not an image of this architecture.
+    ///
+    /// # Errors
+    /// When reading it takes more than `budget` has left.
+    pub fn of<R: ReadAt + ?Sized>(
+        image: &R,
+        headers: &Headers,
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Module>, Over> {
+        const EM_X86_64: u16 = 62;
+        if !headers.is_64 || headers.machine != EM_X86_64 {
+            return Ok(None);
+        }
+        let segments: Box<[Segment]> = headers
+            .segments
+            .iter()
+            .filter(|segment| segment.executable)
+            .copied()
+            .collect();
+        let bases = Bases {
+            code: lowest(&segments),
+            text: headers.section(b".text").map_or(0, |text| text.address),
+            ..Bases::default()
+        };
+        let go = go::table(image, headers, bases.code, budget)?;
+        let eh_frame = eh_frame(image, headers, bases, budget)?;
+        // Of a program in Go it repeats what Go's own tables say, but for what its runtime does.
+        let section = headers.section(b".debug_frame").filter(|_| go.is_none());
+        let debug_frame = table(Dialect::Debug, image, section, bases, budget)?;
+        let tables = [go, eh_frame, debug_frame].into_iter().flatten();
+        let plts = [
+            (&b".plt"[..], true),
+            (b".plt.sec", false),
+            (b".plt.got", false),
+            (b".iplt", false),
+        ];
+        let plts = plts.iter().filter_map(|&(name, lazy)| {
+            let section = headers.section(name)?;
+            let (start, end) = (section.address, section.address.checked_add(section.size)?);
+            // `push [rip + GOT + 8]` begins the way to the dynamic linker and nothing else.
+            let mut first = [0; 2];
+            let read = image.read_exact_at(&mut first, section.offset).is_ok();
+            let leads = lazy && read && first == [0xff, 0x35];
+            Some(Plt {
+                start,
+                end,
+                lazy,
+                leads,
+            })
+        });
+        Ok(Some(Module {
+            tables: tables.collect(),
+            plts: plts.collect(),
+            derived: None,
+            lender: None,
+            segments,
+            entry: headers.entry,
+        }))
+    }
+
+    /// All tables, what was derived last.
+    fn all_tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().chain(&self.derived)
+    }
+
+    /// Number of functions that are described.
+    pub fn functions(&self) -> usize {
+        self.all_tables().map(Table::functions).sum()
+    }
+
+    /// Memory held. Unit: bytes.
+    pub fn heap_bytes(&self) -> usize {
+        let tables: usize = self.all_tables().map(Table::heap_bytes).sum();
+        tables
+            + self.lender.as_ref().map_or(0, Lender::heap_bytes)
+            + size_of_val(&*self.segments)
+            + size_of_val(&*self.tables)
+            + size_of_val(&*self.plts)
+    }
+
+    /// The address (SVMA) that the executable segment states for a place in the file. Linkers put
+    /// two segments on one page, and optimizers write several segments with code.
+    fn address_of(&self, offset: FileOffset) -> Option<u64> {
+        let holds = |segment: &&Segment| offset.0.wrapping_sub(segment.offset) < segment.file_size;
+        let segment = self.segments.iter().find(holds)?;
+        Some(offset.0 - segment.offset + segment.address)
+    }
+
+    /// The rule of a place in the file: of an instruction, or of the last byte of a call.
+    pub fn rule(&self, offset: FileOffset) -> Rule {
+        let Some(address) = self.address_of(offset) else {
+            return Rule::UNKNOWN;
+        };
+        let rule = self
+            .described(address)
+            .or_else(|| self.plt_rule(address))
+            .or_else(|| self.entered_rule(address))
+            .or_else(|| self.entry_rule(address))
+            .unwrap_or(Rule::UNKNOWN);
+        Rule {
+            lent: self.lender.is_some() && (rule.derived || rule == Rule::UNKNOWN),
+            ..rule
+        }
+    }
+
+    /// In whose frame code runs that has none.
+    pub fn lender(&self) -> Option<&Lender> {
+        self.lender.as_ref()
+    }
+
+    /// The rule of an address (SVMA) by the tables alone.
+    pub fn described(&self, address: u64) -> Option<Rule> {
+        self.all_tables().find_map(|table| table.rule(address))
+    }
+
+    /// A return address that is the first of a function was put there by hand (makecontext does
+    /// it): nobody called, and the stack begins there.
+    fn entered_rule(&self, address: u64) -> Option<Rule> {
+        let begins = |table: &Table| table.begins_at(address.wrapping_add(1));
+        self.tables.iter().any(begins).then_some(Rule::ENTERED)
+    }
+
+    /// Code at the entry: the kernel began the stack there, and no return address is on it.
+    fn entry_rule(&self, address: u64) -> Option<Rule> {
+        let into = address.wrapping_sub(self.entry);
+        (self.entry != 0 && into < ENTRY_BYTES_MAX).then_some(Rule::OUTERMOST)
+    }
+
+    fn plt_rule(&self, address: u64) -> Option<Rule> {
+        let plt = self
+            .plts
+            .iter()
+            .find(|plt| plt.start <= address && address < plt.end)?;
+        let at = address - plt.start;
+        let into = at % PLT_ENTRY_BYTES;
+        // An entry jumps (6 bytes), pushes (5 bytes) and jumps to the first entry, which pushes
+        // too.
+        let pushed = if plt.leads && at < PLT_ENTRY_BYTES {
+            if into >= 6 { 16 } else { 8 }
+        } else if plt.lazy && into >= 11 {
+            8
+        } else {
+            0
+        };
+        Some(Rule::return_address_at(pushed))
+    }
+
+    /// The caller's registers by the row of a place in the file, for rules that
+    /// are computed each time. `operations` is what expressions may still cost.
+    ///
+    /// # Errors
+    /// How the stack ends.
+    pub fn compute(
+        &self,
+        offset: FileOffset,
+        registers: &Registers,
+        stack: &StackCopy<'_>,
+        operations: &Cell<u32>,
+    ) -> Result<Registers, StackEnd> {
+        let address = self.address_of(offset).ok_or(StackEnd::NoUnwindInfo)?;
+        let mut computed = self
+            .all_tables()
+            .filter_map(|table| table.compute(address, registers, stack, operations));
+        computed.next().ok_or(StackEnd::NoUnwindInfo)?
+    }
+}
+
+fn lowest(segments: &[Segment]) -> u64 {
+    segments
+        .iter()
+        .map(|segment| segment.address)
+        .min()
+        .unwrap_or(0)
+}
+
+fn eh_frame<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    bases: Bases,
+    budget: &FileBudget<'_>,
+) -> Result<Option<Table>, Over> {
+    if let Some(section) = headers.section(b".eh_frame") {
+        let bases = Bases {
+            section: section.address,
+            ..bases
+        };
+        return table(Dialect::Eh, image, Some(section), bases, budget);
+    }
+    let Some((place, section)) = eh_frame_by_segment(image, headers) else {
+        return Ok(None);
+    };
+    let bases = Bases { section, ..bases };
+    Table::read(Dialect::Eh, image, place, bases, budget)
+}
+
+/// Where `.eh_frame` of an image without section headers is, and its address, found the way the C
+/// library finds it: a program header leads to `.eh_frame_hdr`, which leads to `.eh_frame`. Its
+/// length stands nowhere.
+fn eh_frame_by_segment<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<(Place, u64)> {
+    let found = headers.eh_frame_hdr?;
+    let mut header = vec![0; found.file_size.min(HEADER_BYTES) as usize];
+    image.read_exact_at(&mut header, found.offset).ok()?;
+    let known = BaseAddresses::default().set_eh_frame_hdr(found.address);
+    let parsed = EhFrameHdr::new(&header, LittleEndian)
+        .parse(&known, 8)
+        .ok()?;
+    let Pointer::Direct(address) = parsed.eh_frame_ptr() else {
+        return None;
+    };
+    let mut segments = headers.segments.iter();
+    let segment =
+        segments.find(|segment| address.wrapping_sub(segment.address) < segment.file_size)?;
+    let into = address - segment.address;
+    let place = Place {
+        offset: segment.offset.checked_add(into)?,
+        len: segment.file_size - into,
+        ends_at_zero: true,
+    };
+    Some((place, address))
+}
+
+/// The table of a section, unpacked where it is compressed. `None` where there is no such section,
+/// or nothing in it.
+fn table<R: ReadAt + ?Sized>(
+    dialect: Dialect,
+    image: &R,
+    section: Option<&Section>,
+    bases: Bases,
+    budget: &FileBudget<'_>,
+) -> Result<Option<Table>, Over> {
+    let Some(section) = section else {
+        return Ok(None);
+    };
+    if !section.compressed {
+        let place = Place {
+            offset: section.offset,
+            len: section.size,
+            ends_at_zero: false,
+        };
+        return Table::read(dialect, image, place, bases, budget);
+    }
+    match inflate::content(image, section, true, UNPACKED_BYTES_MAX, budget) {
+        Ok(bytes) => Table::of_bytes(dialect, &bytes, bases, budget),
+        Err(ElfError::TooLarge) => Err(Over::Memory),
+        Err(ElfError::Over(over)) => Err(over),
+        Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn without_section_headers_the_same_functions_are_described() {
+        let program = std::env::current_exe().expect("a program");
+        let image = File::open(program).expect("the program's file");
+        let headers = elf::read_headers(&image).expect("headers");
+        let bare = Headers {
+            sections: Vec::new(),
+            ..headers.clone()
+        };
+        let [whole, bare] = [&headers, &bare].map(|headers| {
+            let module = Module::of(&image, headers, &FileBudget::default());
+            module
+                .expect("within the budget")
+                .expect("an image of this machine")
+        });
+        let [described] = &*bare.tables else {
+            panic!("not one table")
+        };
+        assert!(described.heap_bytes() > 10_000);
+        assert_eq!(described.heap_bytes(), whole.tables[0].heap_bytes());
+        for segment in &whole.segments {
+            for offset in (segment.offset..segment.offset + segment.file_size).step_by(997) {
+                let address = segment.address + (offset - segment.offset);
+                if whole.plt_rule(address).is_none() {
+                    let rules = [&whole, &bare].map(|m| m.rule(FileOffset(offset)));
+                    assert_eq!(rules[0], rules[1], "at {address:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_enters_the_dynamic_linker_and_nobody_called_it() {
+        let Ok(image) = File::open("/lib64/ld-linux-x86-64.so.2") else {
+            return; // Another C library.
+        };
+        let headers = elf::read_headers(&image).expect("headers");
+        let module = Module::of(&image, &headers, &FileBudget::default());
+        let module = module
+            .expect("within the budget")
+            .expect("an image of this machine");
+        let holds =
+            |segment: &&Segment| headers.entry.wrapping_sub(segment.address) < segment.file_size;
+        let segment = module
+            .segments
+            .iter()
+            .find(holds)
+            .expect("code at the entry");
+        // Its first call is there: `mov %rsp,%rdi; call _dl_start`.
+        let call = FileOffset(headers.entry + 7 - segment.address + segment.offset);
+        assert_eq!(module.rule(call), Rule::OUTERMOST);
+        // What follows the entry is described.
+        let later = FileOffset(call.0 + ENTRY_BYTES_MAX);
+        assert_ne!(module.rule(later), Rule::OUTERMOST);
+    }
+}

@@ -1,0 +1,228 @@
+//! The files behind executable mappings: one id for each distinct file, and who must be told of it.
+
+use crate::process::space::Mapping;
+use hashbrown::HashMap;
+use host::ids::{Avma, FileId, Pid};
+use host::time::Mono;
+use std::time::Duration;
+use symbolize::files::{FileIdentity, FileSeen, RELATIVES, UNUSED_MAX};
+
+/// Files known at once. A host that replaces images all day meets a few thousand distinct ones;
+/// beyond the bound the files that no live process maps are forgotten.
+pub const FILES_MAX: usize = 32_768;
+
+/// Bytes of the paths of all files known: 512 a file. Paths have some 60; a stranger's have up
+/// to 4096. Beyond it the table is full, as by number.
+pub(super) const PATH_BYTES_MAX: usize = 16 << 20;
+
+/// When a file that is still being sampled is announced again: the first process may have been gone
+/// before it could be opened. The store ignores what it already has.
+const ANNOUNCE_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
+
+/// A file in no sample for this long is announced again with the next: the store may have closed it,
+/// after [`UNUSED_MAX`].
+const UNSAMPLED_MAX: Duration = Duration::from_secs(UNUSED_MAX.as_secs() / 3 * 2);
+
+struct Entry {
+    identity: FileIdentity,
+    path: Box<[u8]>,
+    announced: u8,
+    announce_after: Mono,
+    /// The last time that it was in a sample, or was announced without one.
+    sampled: Mono,
+}
+
+/// Ids of files by identity.
+#[derive(Default)]
+pub struct FileTable {
+    ids: HashMap<FileIdentity, FileId>,
+    entries: HashMap<FileId, Entry>,
+    next: u32,
+    /// Of the paths.
+    path_bytes: usize,
+    /// Files forgotten at the bound.
+    pub forgotten: u64,
+    /// Files announced for the first time.
+    pub met: u64,
+}
+
+impl FileTable {
+    /// The id of a file that is known.
+    pub fn known(&self, identity: &FileIdentity) -> Option<FileId> {
+        self.ids.get(identity).copied()
+    }
+
+    /// What is known to tell a file from others.
+    pub fn identity(&self, file: FileId) -> Option<&FileIdentity> {
+        self.entries.get(&file).map(|entry| &entry.identity)
+    }
+
+    /// The id of a file.
+    pub fn id_of(&mut self, identity: FileIdentity, path: &[u8]) -> FileId {
+        if let Some(&id) = self.ids.get(&identity) {
+            return id;
+        }
+        let id = FileId(self.next);
+        self.next += 1;
+        let path: Box<[u8]> = path.strip_suffix(b" (deleted)").unwrap_or(path).into();
+        self.path_bytes += path.len();
+        let entry = Entry {
+            identity,
+            path,
+            announced: 0,
+            announce_after: Mono(0),
+            sampled: Mono(0),
+        };
+        self.ids.insert(identity, id);
+        self.entries.insert(id, entry);
+        id
+    }
+
+    /// True when files should be forgotten before more are added.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= FILES_MAX || self.path_bytes >= PATH_BYTES_MAX
+    }
+
+    /// True when what is left is for processes with few files: one that maps without end would take
+    /// the room of whatever starts next.
+    pub fn is_crowded(&self) -> bool {
+        self.entries.len() >= FILES_MAX / 8 * 7 || self.path_bytes >= PATH_BYTES_MAX / 8 * 7
+    }
+
+    /// Bytes of all paths.
+    #[cfg(test)]
+    pub fn path_bytes(&self) -> usize {
+        self.path_bytes
+    }
+
+    /// True when a fourth of its room is free.
+    pub fn has_room(&self) -> bool {
+        self.entries.len() <= FILES_MAX / 4 * 3 && self.path_bytes <= PATH_BYTES_MAX / 4 * 3
+    }
+
+    /// Forgets the files that `used` does not name.
+    pub fn retain(&mut self, used: impl Fn(FileId) -> bool) {
+        let before = self.entries.len();
+        let path_bytes = &mut self.path_bytes;
+        self.entries.retain(|&id, entry| {
+            let kept = used(id);
+            *path_bytes -= if kept { 0 } else { entry.path.len() };
+            kept
+        });
+        self.ids.retain(|_, &mut id| used(id));
+        self.forgotten += (before - self.entries.len()) as u64;
+    }
+
+    /// Tells the store of a file that has samples, or will have, unless it was told lately. `send` returns false
+    /// when the queue is full: the next sample tries again.
+    pub fn announce(
+        &mut self,
+        id: FileId,
+        mapping: &Mapping,
+        pid: Pid,
+        relatives: impl FnOnce() -> [Pid; RELATIVES],
+        (now, has_sample): (Mono, bool),
+        send: impl FnOnce(FileSeen) -> bool,
+    ) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        let unused = has_sample && now.since(entry.sampled) >= UNSAMPLED_MAX;
+        if now < entry.announce_after && !unused {
+            if has_sample {
+                entry.sampled = now;
+            }
+            return;
+        }
+        let seen = FileSeen {
+            id,
+            identity: entry.identity,
+            path: entry.path.clone(),
+            pid,
+            range: (Avma(mapping.start), Avma(mapping.end)),
+            relatives: relatives(),
+        };
+        if send(seen) {
+            self.met += u64::from(entry.announced == 0);
+            entry.sampled = now;
+            let wait = ANNOUNCE_AGAIN.get(entry.announced as usize);
+            entry.announce_after = wait.map_or(Mono(u64::MAX), |&wait| now.plus(wait));
+            entry.announced = entry.announced.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::space::Backing;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    /// At these seconds, with or without a sample: is the file announced?
+    fn check(times: &[(u64, bool, bool)]) {
+        let mut table = FileTable::default();
+        let identity = FileIdentity::Inode {
+            major: 8,
+            minor: 1,
+            inode: 5,
+            generation: 0,
+        };
+        let id = table.id_of(identity, b"/bin/x");
+        let mapping = Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            file_offset: 0,
+            backing: Backing::File(id),
+        };
+        for &(second, has_sample, expected) in times {
+            let mut told = false;
+            let when = (at(second), has_sample);
+            table.announce(
+                id,
+                &mapping,
+                Pid(7),
+                || [Pid(0); RELATIVES],
+                when,
+                |_| {
+                    told = true;
+                    true
+                },
+            );
+            assert_eq!(told, expected, "at {second} s");
+        }
+    }
+
+    #[test]
+    fn a_file_in_use_is_announced_three_times() {
+        check(&[(1, true, true), (5, true, false), (12, true, true)]);
+        let often: Vec<_> = (1..60)
+            .map(|n| (n * 30, true, [1, 2, 22].contains(&n)))
+            .collect();
+        check(&often);
+    }
+
+    #[test]
+    fn a_file_sampled_again_after_a_while_is_announced_again() {
+        check(&[
+            (1, true, true),
+            (12, true, true),
+            (13, true, false),
+            (12 + UNUSED_MAX.as_secs(), true, true),
+            (13 + UNUSED_MAX.as_secs(), true, false),
+        ]);
+    }
+
+    #[test]
+    fn mapping_a_file_is_no_use_of_it() {
+        let last = UNUSED_MAX.as_secs();
+        check(&[
+            (1, true, true),
+            (12, true, true),
+            (last - 2, false, false),
+            (last, true, true),
+        ]);
+    }
+}

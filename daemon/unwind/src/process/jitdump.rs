@@ -1,0 +1,32 @@
+//! What `fp-jit` learns from the process table: which process it is, and the jitdumps that it maps.
+
+use host::ids::{Avma, Pid, ProcessId};
+use host::time::Mono;
+use symbolize::files::FileIdentity;
+
+/// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another process.
+pub const DUMPS_MAX: usize = 4;
+
+/// A process of one lifetime and one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// Its id in the process table.
+    pub id: ProcessId,
+    /// Its pid.
+    pub pid: Pid,
+    /// When it began; zero when it is older than the daemon.
+    pub began: Mono,
+}
+
+/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpSeen {
+    /// Who mapped it.
+    pub whose: Whose,
+    /// Begin and end of the mapping.
+    pub range: (Avma, Avma),
+    /// Its path, as the process sees it.
+    pub path: Box<[u8]>,
+    /// What it is known by.
+    pub identity: FileIdentity,
+}

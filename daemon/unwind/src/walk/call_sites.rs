@@ -1,0 +1,344 @@
+//! Which words are return addresses of calls that can have led to generated code.
+//!
+//! A word that a call left behind on a stack looks like one of a call under way. What tells them
+//! apart is the call itself: generated code is nobody's fixed target. It is called through a
+//! pointer, or jumped to by a function that was called: by assembler with several ways in, which is
+//! described as one function (`lj_vm_call` of LuaJIT). A call to the start of any other function
+//! leads to that function alone, unless that jumps on through a pointer. Calls through a linkage
+//! table may lead to a function that jumps on, or to any other: of them it is not known.
+//!
+//! The sampler reads no files: it asks, and scans no further until `fp-files` has looked.
+
+use hashbrown::HashMap;
+use host::ids::{FileId, FileOffset};
+use host::time::Mono;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
+use std::time::Duration;
+use symbolize::elf::{Headers, ReadAt, Segment};
+use symbolize::function_start;
+
+/// Words remembered. Unit: places in files, of 32 bytes. Beyond it all are forgotten and asked for
+/// again. A process with generated code has some dozen.
+const KNOWN_MAX: usize = 8192;
+
+/// Words asked for at each pass of the sampler, and those of one file.
+const WANTED_MAX: usize = 64;
+const WANTED_OF_FILE_MAX: usize = 16;
+
+/// An answer that has not come by then was lost.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Longest instruction that calls through a pointer, with a prefix.
+const CALL_BYTES: usize = 8;
+
+/// What is looked at of a function that is called. Unit: bytes. What jumps on through a pointer
+/// without ado does so within some.
+const CALLED_BYTES: usize = 64;
+
+/// A place in a file that a word returns to.
+pub type Place = (FileId, FileOffset);
+
+/// The call before a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallSite {
+    /// There is none, or it leads to a function that leads to nothing else.
+    Over,
+    /// It can have led to generated code.
+    Leads,
+    /// It may have.
+    Unclear,
+}
+
+/// What is known of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It was asked for, or will be.
+    Asked(Mono),
+    Looked(CallSite),
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// What was asked for.
+    pub place: Place,
+    /// What lies before it.
+    pub site: CallSite,
+}
+
+/// What is known of them.
+#[derive(Debug, Default)]
+pub struct CallSites {
+    known: HashMap<Place, Known>,
+    wanted: Vec<Place>,
+}
+
+impl CallSites {
+    /// The call before a place; `None` while that is not known, for which it is asked.
+    pub fn known(&mut self, place: Place, now: Mono) -> Option<CallSite> {
+        match self.known.get(&place) {
+            Some(&Known::Looked(site)) => return Some(site),
+            Some(&Known::Asked(at)) if now.since(at) < ANSWER_MAX => return None,
+            Some(Known::Asked(_)) | None => {}
+        }
+        let of_file = self.wanted.iter().filter(|wanted| wanted.0 == place.0);
+        if self.wanted.len() < WANTED_MAX && of_file.count() < WANTED_OF_FILE_MAX {
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            self.known.insert(place, Known::Asked(now));
+            self.wanted.push(place);
+        }
+        None
+    }
+
+    /// Asks for what was missed; what `send` refuses is asked for when it is missed again.
+    pub fn ask(&mut self, mut send: impl FnMut(Place) -> bool) {
+        for place in self.wanted.drain(..) {
+            if !send(place) {
+                self.known.remove(&place);
+            }
+        }
+    }
+
+    /// Takes an answer.
+    pub fn install(&mut self, looked: Looked) {
+        if let Some(known) = self.known.get_mut(&looked.place) {
+            *known = Known::Looked(looked.site);
+        }
+    }
+}
+
+/// The call before `offset`; `None` when the file cannot be read there.
+pub fn look<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    offset: FileOffset,
+) -> Option<CallSite> {
+    let mut code = [0; CALL_BYTES];
+    let Some(at) = offset.0.checked_sub(CALL_BYTES as u64) else {
+        return Some(CallSite::Over);
+    };
+    image.read_exact_at(&mut code, at).ok()?;
+    let segments = &headers.segments;
+    let address = segments.iter().find_map(|segment| {
+        let into = offset.0.checked_sub(segment.offset)?;
+        let inside = segment.executable && into <= segment.file_size;
+        inside.then(|| segment.address.wrapping_add(into))
+    });
+    let Some(address) = address else {
+        return Some(CallSite::Over);
+    };
+    let Some(target) = direct_target(&code, address, segments) else {
+        return Some(by_pointer(&code, address, headers));
+    };
+    let called = Called::read(image, segments, target)?;
+    Some(match function_start(image, headers, target) {
+        Some(start) if start == target && !called.jumps_on => CallSite::Over,
+        Some(start) if start != target && !called.is_stub => CallSite::Leads,
+        _ => CallSite::Unclear,
+    })
+}
+
+/// Where the call goes that ends before `address`, if it goes to a fixed address of the file.
+fn direct_target(code: &[u8; CALL_BYTES], address: u64, segments: &[Segment]) -> Option<u64> {
+    let [.., 0xe8, a, b, c, d] = *code else {
+        return None;
+    };
+    let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+    let target = address.wrapping_add_signed(distance);
+    let mut code = segments.iter().filter(|segment| segment.executable);
+    let inside = code.any(|segment| target.wrapping_sub(segment.address) < segment.file_size);
+    inside.then_some(target)
+}
+
+/// What the first instructions of a function that is called tell.
+struct Called {
+    /// One of them jumps through a pointer.
+    jumps_on: bool,
+    /// The first does: an entry of a linkage table.
+    is_stub: bool,
+}
+
+impl Called {
+    fn read<R: ReadAt + ?Sized>(image: &R, segments: &[Segment], target: u64) -> Option<Called> {
+        let segment = segments
+            .iter()
+            .find(|segment| target.wrapping_sub(segment.address) < segment.file_size)?;
+        let mut code = [0; CALLED_BYTES];
+        let offset = (target - segment.address).checked_add(segment.offset)?;
+        let read = image.read_some_at(&mut code, offset).ok()?;
+        Some(Called::of(code.get(..read)?))
+    }
+
+    fn of(code: &[u8]) -> Called {
+        let all = Decoder::new(64, code, DecoderOptions::NONE);
+        let mut straight = all
+            .into_iter()
+            .take_while(|instruction| !instruction.is_invalid())
+            .filter(|instruction| instruction.code() != Code::Endbr64)
+            .take_while(|instruction| {
+                use FlowControl::{Interrupt, Return, UnconditionalBranch};
+                let flow = instruction.flow_control();
+                !matches!(flow, Return | UnconditionalBranch | Interrupt)
+            })
+            .map(|instruction| instruction.flow_control() == FlowControl::IndirectBranch);
+        let is_stub = straight.next().unwrap_or(false);
+        Called {
+            jumps_on: is_stub || straight.any(|jumps| jumps),
+            is_stub,
+        }
+    }
+}
+
+/// The call through a pointer that ends with these bytes, before `address`. What lies in the table
+/// of addresses that the loader fills in is a function of any library.
+fn by_pointer(code: &[u8; CALL_BYTES], address: u64, headers: &Headers) -> CallSite {
+    let calls = (2..=CALL_BYTES).filter_map(|len| {
+        let bytes = &code[CALL_BYTES - len..];
+        let ip = address.wrapping_sub(len as u64);
+        let instruction = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
+        let whole = instruction.len() == len;
+        (whole && instruction.flow_control() == FlowControl::IndirectCall).then_some(instruction)
+    });
+    let mut site = CallSite::Over;
+    for call in calls {
+        let fixed = call.is_ip_rel_memory_operand();
+        match fixed && is_linkage(headers, call.ip_rel_memory_address()) {
+            true => return CallSite::Unclear,
+            false => site = CallSite::Leads,
+        }
+    }
+    site
+}
+
+/// True for what may be in a linkage table.
+fn is_linkage(headers: &Headers, address: u64) -> bool {
+    let table = |name: &[u8]| headers.section(name);
+    let tables = [table(b".got"), table(b".got.plt")];
+    // Without a name of any, it may be one.
+    tables.iter().all(Option::is_none)
+        || tables
+            .iter()
+            .flatten()
+            .any(|table| address.wrapping_sub(table.address) < table.size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use symbolize::elf;
+
+    /// Code that ends with these bytes.
+    fn ending(bytes: &[u8]) -> [u8; CALL_BYTES] {
+        let mut code = [0x90; CALL_BYTES];
+        code[CALL_BYTES - bytes.len()..].copy_from_slice(bytes);
+        code
+    }
+
+    const TEXT: Segment = Segment {
+        offset: 0,
+        file_size: 0x1000,
+        address: 0x4000,
+        memory_size: 0x1000,
+        executable: true,
+    };
+
+    fn own_headers() -> Headers {
+        let program = std::fs::File::open("/proc/self/exe").expect("a program");
+        elf::read_headers(&program).expect("headers")
+    }
+
+    #[test]
+    fn a_call_through_a_register_or_memory_leads_to_generated_code() {
+        let headers = own_headers();
+        let calls: [(&[u8], CallSite); 7] = [
+            (&[0xff, 0xd0], CallSite::Leads),
+            (&[0x41, 0xff, 0xd4], CallSite::Leads),
+            (&[0xff, 0x10], CallSite::Leads),
+            (&[0xff, 0x50, 0x08], CallSite::Leads),
+            (&[0x41, 0xff, 0x94, 0x24, 1, 2, 3, 4], CallSite::Leads),
+            (&[0xff, 0xe0], CallSite::Over),
+            (&[0xc3], CallSite::Over),
+        ];
+        for (call, site) in calls {
+            assert_eq!(
+                by_pointer(&ending(call), 0x4800, &headers),
+                site,
+                "{call:x?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_by_a_linkage_table_may_lead_anywhere_and_one_by_a_variable_leads() {
+        let headers = own_headers();
+        let table = headers.section(b".got").expect("a table").address;
+        // call *0x100(%rip)
+        let call = ending(&[0xff, 0x15, 0, 1, 0, 0]);
+        assert_eq!(
+            by_pointer(&call, table - 0x100, &headers),
+            CallSite::Unclear
+        );
+        assert_eq!(by_pointer(&call, 0x10, &headers), CallSite::Leads);
+    }
+
+    #[test]
+    fn a_function_that_jumps_on_is_told_from_one_that_returns() {
+        let told = |code: &[u8]| {
+            let called = Called::of(code);
+            (called.jumps_on, called.is_stub)
+        };
+        // endbr64; jmp *x(%rip): a linkage table.
+        let stub = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 1, 2, 3, 4];
+        assert_eq!(told(&stub), (true, true));
+        // push %rbx; jmp *%rdi
+        assert_eq!(told(&[0x53, 0xff, 0xe7]), (true, false));
+        // ret, and behind it another function's jmp *%rdi
+        assert_eq!(told(&[0xc3, 0xff, 0xe7]), (false, false));
+    }
+
+    #[test]
+    fn a_direct_call_has_a_target_in_code_of_the_file() {
+        let call = |distance: i32| {
+            let [a, b, c, d] = distance.to_le_bytes();
+            direct_target(&ending(&[0xe8, a, b, c, d]), 0x4800, &[TEXT])
+        };
+        assert_eq!(call(-0x100), Some(0x4700));
+        assert_eq!(call(0x900), None);
+        assert_eq!(call(-0x900), None);
+        assert_eq!(direct_target(&ending(&[0xff, 0xd0]), 0x4800, &[TEXT]), None);
+    }
+
+    #[test]
+    fn what_no_answer_came_for_is_asked_again() {
+        let mut sites = CallSites::default();
+        let place = (FileId(1), FileOffset(16));
+        let mut asked = 0;
+        for now in [Mono(0), Mono(1), Mono(0).plus(ANSWER_MAX)] {
+            assert_eq!(sites.known(place, now), None);
+            sites.ask(|_| {
+                asked += 1;
+                true
+            });
+        }
+        assert_eq!(asked, 2);
+        let site = CallSite::Leads;
+        sites.install(Looked { place, site });
+        assert_eq!(sites.known(place, Mono(9)), Some(site));
+    }
+
+    #[test]
+    fn places_remembered_and_asked_for_are_bounded() {
+        let mut sites = CallSites::default();
+        for at in 0..3 * KNOWN_MAX as u64 {
+            sites.known((FileId(1), FileOffset(at)), Mono(0));
+            sites.ask(|_| true);
+        }
+        assert!(sites.known.len() <= KNOWN_MAX);
+        for at in 0..100 {
+            sites.known((FileId(2), FileOffset(at)), Mono(0));
+        }
+        assert_eq!(sites.wanted.len(), WANTED_OF_FILE_MAX);
+    }
+}
