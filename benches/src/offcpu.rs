@@ -6,11 +6,11 @@
 //! threads as the scheduler accounts it: what the tracepoints cost is in the time of the threads that switch,
 //! and others on the machine are not.
 
+use ::offcpu::WaitCounts;
 use anyhow::{Context, ensure};
 use daemon::aggregate::batch::RawBatch;
 use daemon::capture::engine::Engine;
 use daemon::capture::offcpu::{self, Options, Wanted};
-use daemon::offcpu::WaitCounts;
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::workers::scout::{Handover, Modules, Scout};

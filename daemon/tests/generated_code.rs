@@ -8,13 +8,13 @@
 mod support;
 
 use daemon::aggregate::batch::RawBatch;
-use daemon::jit::code::{CodeMap, When};
-use daemon::jit::dump::DumpReader;
-use daemon::jit::map::parse_line;
-use daemon::jit::rules::RulesBuilder;
 use daemon::sampler::{Shared, Start};
 use host::ids::{CpuId, Pid};
 use host::time::Mono;
+use jit::code::{CodeMap, When};
+use jit::dump::DumpReader;
+use jit::map::parse_line;
+use jit::rules::RulesBuilder;
 use perf::event::{EventKind, EventSpec};
 use perf::rings::Rings;
 use profile::StackEnd;

@@ -1,10 +1,10 @@
 //! The target for what runtimes write of the code they generate.
 
-use daemon::jit::code::{CodeMap, Found, When};
-use daemon::jit::dump::{DumpCounts, DumpError, DumpReader};
-use daemon::jit::rules::RulesBuilder;
 use host::ids::Avma;
 use host::time::Mono;
+use jit::code::{CodeMap, Found, When};
+use jit::dump::{DumpCounts, DumpError, DumpReader};
+use jit::rules::RulesBuilder;
 use std::sync::Arc;
 use unwind::info::generated::GeneratedRules;
 

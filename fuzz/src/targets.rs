@@ -8,13 +8,13 @@ use agent_config::{Config, Configuration};
 use cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use cgroup::{Hierarchy, Labels};
 use collector::store::embedded::readers;
-use daemon::jit::ask::perfdata;
-use daemon::jit::code::{CodeMap, Found, When};
-use daemon::jit::runtime::{Runtime, Settings};
-use daemon::jit::{map::MapReader, target};
-use daemon::offcpu::format::{SwitchFormat, WakingFormat};
 use host::facts::parse_cpu_list;
 use host::time::Mono;
+use jit::ask::perfdata;
+use jit::code::{CodeMap, Found, When};
+use jit::runtime::{Runtime, Settings};
+use jit::{map::MapReader, target};
+use offcpu::format::{SwitchFormat, WakingFormat};
 use perf::record::{self, Layout, Record};
 use profile::formats::{self, Format, ImportOptions, Options};
 use profile::heatmap::{Grid, HeatMap};
@@ -216,7 +216,7 @@ pub fn perf_maps(data: &[u8]) {
         _ => None,
     };
     for line in data.split(|&byte| byte == b'\n') {
-        let Some((start, end, _)) = daemon::jit::map::parse_line(line) else {
+        let Some((start, end, _)) = jit::map::parse_line(line) else {
             continue;
         };
         assert!(start < end);
@@ -334,11 +334,11 @@ pub fn symbol_files(data: &[u8]) {
 /// Symbol names: demangling ends, in few bytes; what runtimes write leaves a function, in few bytes too.
 pub fn symbol_names(data: &[u8]) {
     let raw = String::from_utf8_lossy(data);
-    let cleaned = daemon::jit::names::clean(&raw);
+    let cleaned = jit::names::clean(&raw);
     assert!(!cleaned.function.trim().is_empty());
     assert!(cleaned.line == 0 || !cleaned.file.is_empty());
     let mut dict = profile::Dictionary::default();
-    let frame = daemon::jit::names::intern(&mut dict, &raw, None);
+    let frame = jit::names::intern(&mut dict, &raw, None);
     let frame = dict.frame(frame);
     for text in [frame.function, frame.file] {
         assert!(text.len() <= names::NAME_BYTES_MAX && !text.contains(char::is_control));

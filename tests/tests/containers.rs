@@ -2,7 +2,7 @@
 //! that have no path at all, or that are cut short while they run.
 //!
 //! Elsewhere: another file at the same path on the host, deleted programs (lifetimes.rs); perf maps
-//! under the pid and root of a namespace (daemon/src/jit/tests.rs).
+//! under the pid and root of a namespace (daemon/jit/src/tests.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::install;

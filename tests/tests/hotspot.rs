@@ -1,7 +1,7 @@
 //! JVMs that nobody prepared: what is said of them, and their names once the daemon may attach.
 //!
 //! What the attach itself refuses, and in which namespaces it works, is tested beside it
-//! (daemon/src/jit/ask/tests.rs). Here the way of a sample to its name is whole.
+//! (daemon/jit/src/ask/tests.rs). Here the way of a sample to its name is whole.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::{install, run, wait_for};

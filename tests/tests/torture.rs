@@ -7,14 +7,14 @@
 //! it had CPU time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use daemon::jit::code::{CodeMap, Found, When};
-use daemon::jit::dump::DumpReader;
-use daemon::jit::rules::RulesBuilder;
 use fixtures::perf::PerfRecord;
 use fixtures::process::wait_for;
 use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Daemon, Need, View, clock, live, require};
 use host::time::Mono;
+use jit::code::{CodeMap, Found, When};
+use jit::dump::DumpReader;
+use jit::rules::RulesBuilder;
 use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

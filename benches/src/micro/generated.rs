@@ -2,13 +2,13 @@
 //! reading all of it again each second.
 
 use super::{ALLOCATOR, Lines};
-use daemon::jit::ask::{AskOptions, Asker};
-use daemon::jit::code::{CodeMap, Found, When};
-use daemon::jit::map::MapReader;
-use daemon::jit::notice::Notice;
-use daemon::jit::watch::{Options, Watcher};
 use host::ids::{Pid, ProcessId};
 use host::time::Mono;
+use jit::ask::{AskOptions, Asker};
+use jit::code::{CodeMap, Found, When};
+use jit::map::MapReader;
+use jit::notice::Notice;
+use jit::watch::{Options, Watcher};
 use stats_alloc::Region;
 use std::fmt::Write as _;
 use std::fs::File;

@@ -28,10 +28,10 @@ fn load(env: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, String> {
     Config::load(Some(&path), env, &sets, EUID).map_err(|error| error.to_string())
 }
 
-/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-daemon sample` writes the file anew.
+/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-agent-config sample` writes the file again.
 #[test]
 fn sample_file_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/agent.yaml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/agent.yaml");
     if std::env::var_os("FLEETPROF_BLESS").is_some() {
         std::fs::write(&path, sample_yaml::<Config>()).unwrap();
     }
@@ -42,10 +42,10 @@ fn sample_file_is_written_from_the_table() {
     );
 }
 
-/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-daemon page` writes the page again.
+/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-agent-config page` writes the page again.
 #[test]
 fn page_of_the_reference_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/config-agent.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/config-agent.md");
     let page = config::reference_page::<Config>("the agent", "agent.yaml");
     if std::env::var_os("FLEETPROF_BLESS").is_some() {
         std::fs::write(&path, &page).unwrap();

@@ -16,7 +16,6 @@ pub mod probe;
 pub mod record;
 pub mod ring;
 pub mod rings;
-pub mod sets;
 pub mod synthetic;
 pub mod tracefs;
 pub mod watch;

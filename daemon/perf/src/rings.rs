@@ -12,7 +12,7 @@ use crate::loss::Gap;
 use crate::plan;
 use crate::record::{self, Layout, Record, Sample};
 use crate::ring::{Position, Scratch};
-use crate::sets::{RingSet, SetKey, each_of_set, in_sets};
+use crate::rings::sets::{RingSet, SetKey, each_of_set, in_sets};
 use host::ids::{CpuId, Tid};
 use host::time::Mono;
 use std::collections::BTreeMap;
@@ -91,6 +91,8 @@ pub struct Rings {
     newest: Mono,
     /// In how much time samples alone fill a ring; zero when that is not known.
     fills_in: Duration,
+    /// Time of the newest record when something was lost last.
+    lost_at: Option<Mono>,
     /// What the last drain learned of.
     pub news: News,
     /// Records that were older than ones already handed out.
@@ -105,19 +107,27 @@ pub struct Rings {
     pub lost_side_band: u64,
 }
 
-/// How late the sampler may wake from a time of quiet without a loss, where rings hold enough for it:
-/// ten times what a thread of ordinary priority waits on a busy machine.
+/// How late the sampler may be with emptying a ring after a time of quiet without a loss, where rings
+/// hold enough for it: a thread of ordinary priority waits a tenth of it on a busy machine, and a
+/// pass over 64 busy CPUs takes another tenth.
 const LATE_AT_MOST: Duration = Duration::from_millis(300);
 
+/// How long times of quiet are short after a loss: on this machine more is late, or passes take
+/// longer, than [`LATE_AT_MOST`] reckons with.
+const CAREFUL: Duration = Duration::from_secs(600);
+
 /// See [`Rings::quiet`].
-fn quiet(news: News, rings: usize, fills_in: Duration) -> Option<Duration> {
+fn quiet(news: News, rings: usize, fills_in: Duration, careful: bool) -> Option<Duration> {
     let ordinary = QUIET_FULL.contains(&news.fullest) && news.lost + news.lost_side_band == 0;
     let often = fills_in / (rings.max(1) as u32) < OFTEN && !fills_in.is_zero();
     (ordinary && often).then(|| {
-        let left_for_being_late = fills_in.saturating_sub(LATE_AT_MOST);
-        (fills_in * 3 / 5)
-            .min(left_for_being_late)
-            .max(fills_in * 7 / 20)
+        let least = fills_in * 7 / 20;
+        match careful {
+            true => least,
+            false => (fills_in * 3 / 5)
+                .min(fills_in.saturating_sub(LATE_AT_MOST))
+                .max(least),
+        }
     })
 }
 
@@ -259,6 +269,7 @@ impl Rings {
             found,
             newest: Mono(0),
             fills_in: Duration::ZERO,
+            lost_at: None,
             news: News::default(),
             late: 0,
             malformed: 0,
@@ -317,7 +328,12 @@ impl Rings {
     pub fn quiet(&self) -> Option<Duration> {
         // At what rate captures fill theirs is their own matter.
         let listened = !self.sets.is_empty();
-        quiet(self.news, self.cpus(), self.fills_in).filter(|_| !listened)
+        let lost = self
+            .lost_at
+            .is_some_and(|at| self.newest.since(at) < CAREFUL);
+        // What else is in rings of samples where there is no side band comes at no known rate.
+        let careful = lost || !self.rings.iter().any(CpuRing::is_side_band);
+        quiet(self.news, self.cpus(), self.fills_in, careful).filter(|_| !listened)
     }
 
     /// The features the kernel took.
@@ -487,6 +503,9 @@ impl Rings {
             self.news.add(counts);
             self.counts.entry(ring.cpu).or_default().add(counts);
         }
+        if self.news.lost + self.news.lost_side_band > 0 {
+            self.lost_at = Some(self.newest);
+        }
         self.malformed += self.news.malformed;
         self.flushed += self.news.flushed;
         self.lost_stalled = self.lost_stalled.saturating_add(self.news.lost_stalled);
@@ -583,6 +602,8 @@ pub(super) fn is_offline(cpu: CpuId) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{}/online", cpu.0);
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "0")
 }
+
+pub mod sets;
 
 #[cfg(test)]
 mod set_tests;

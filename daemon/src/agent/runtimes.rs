@@ -1,10 +1,10 @@
 //! What `GetStatus` says of generated code: each process, and the switch that makes its names or stacks whole.
 
 use super::Agent;
-use crate::jit::runtime::{Facts, Runtime};
-use crate::jit::runtimes::Entry;
 use agent_config::Jit;
 use host::sync::lock;
+use jit::runtime::{Facts, Runtime};
+use jit::runtimes::Entry;
 use profile::Unnamed;
 use proto::agent as wire;
 
@@ -248,9 +248,9 @@ fn for_stacks(facts: &Facts) -> Option<wire::Advice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jit::runtime::Settings;
-    use crate::jit::runtimes::{AskReport, Counts};
     use host::ids::{Comm, Pid};
+    use jit::runtime::Settings;
+    use jit::runtimes::{AskReport, Counts};
 
     fn entry(runtime: Runtime, settings: Settings) -> Entry {
         let facts = Facts {

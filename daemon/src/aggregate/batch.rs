@@ -4,10 +4,10 @@
 //! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
 //! state the sampler allocates nothing.
 
-use crate::offcpu::WaitCounts;
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, Pid, ProcessId};
 use host::time::Mono;
+use offcpu::WaitCounts;
 use profile::{Quality, StackEnd, Value};
 
 /// Cgroups made whose paths a batch keeps. A host that starts a thousand containers in a window

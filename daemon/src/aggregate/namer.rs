@@ -13,14 +13,14 @@ use super::recorders::{Detail, Recorders};
 use super::runtimes::RuntimeWatch;
 use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
-use crate::jit::CodeBook;
-use crate::jit::runtimes::Runtimes;
 use cgroup::CgroupTable;
 use cgroup::usage::UsageStats;
 use hashbrown::HashMap;
 use host::frame::{Mark, RawFrame};
 use host::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
 use host::time::thread_cpu;
+use jit::CodeBook;
+use jit::runtimes::Runtimes;
 use profile::{
     Account, Dictionary, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId, StrId,
     Unnamed, Value, key,

@@ -4,10 +4,10 @@
 
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::recorder::Recorder;
-use crate::offcpu::WaitCounts;
 use hashbrown::HashMap;
 use host::ids::CaptureId;
 use host::sync::lock;
+use offcpu::WaitCounts;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;

@@ -2,13 +2,13 @@
 //! samples as it names, and has helpers find out which runtime each is.
 
 use super::batch::{RawBatch, RawProcess};
-use crate::jit::runtime::{self, Facts};
-use crate::jit::runtimes::{Counts, Runtimes};
 use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::helpers::{Helpers, Pending};
 use host::ids::ProcessId;
 use host::time::Mono;
+use jit::runtime::{self, Facts};
+use jit::runtimes::{Counts, Runtimes};
 use profile::{StackEnd, Unnamed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,8 +164,8 @@ impl RuntimeWatch {
 mod tests {
     use super::*;
     use crate::aggregate::batch::{RawSample, RawStack};
-    use crate::jit::runtimes::{AskReport, PROCESSES_MAX};
     use host::ids::{Avma, CgroupId, Comm, Pid};
+    use jit::runtimes::{AskReport, PROCESSES_MAX};
     use profile::Value;
 
     const SECOND: u64 = 1_000_000_000;

@@ -99,11 +99,11 @@ mod tests {
     use crate::aggregate::namer::Namer;
     use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
     use crate::aggregate::recorders::{Detail, Recorders, Taken};
-    use crate::jit::CodeBook;
     use cgroup::CgroupTable;
     use host::frame::RawFrame;
     use host::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
     use host::time::Mono;
+    use jit::CodeBook;
     use profile::{GroupBy, Query, Selector, StackEnd, key};
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, RwLock};

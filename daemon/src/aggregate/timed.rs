@@ -9,12 +9,12 @@
 //! On the namer's thread.
 
 use super::batch::{RawBatch, RawSample, RawStack};
-use crate::jit::book::{self, Page, Pages};
-use crate::jit::notice::Wanted;
 use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::ProcessId;
 use host::time::Mono;
+use jit::book::{self, Page, Pages};
+use jit::notice::Wanted;
 use profile::{Dictionary, FrameId, Unnamed, Value};
 use symbolize::Named;
 use symbolize::counters::{SymbolCounters, add, bump};
@@ -406,10 +406,10 @@ mod tests {
     use super::*;
     use crate::aggregate::batch::{RawMoment, RawTime};
     use crate::aggregate::fold::{Folder, Taken};
-    use crate::jit::code::{Found, Lines, When};
-    use crate::jit::notice::Lent;
-    use crate::jit::reader::{Known, Room};
     use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
+    use jit::code::{Found, Lines, When};
+    use jit::notice::Lent;
+    use jit::reader::{Known, Room};
     use profile::StackEnd;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

@@ -29,7 +29,7 @@ use perf::error::RingsError;
 use perf::event::OpenError;
 use perf::plan::{Machine, SetPlan};
 use perf::probe::{Every, Placement, Probe, Source};
-use perf::sets::{RingSet, SetKey};
+use perf::rings::sets::{RingSet, SetKey};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;

@@ -12,13 +12,13 @@
 
 use crate::aggregate::context::Context;
 use crate::capture::engine::{Engine, EngineError, Started};
-use crate::offcpu::format::{FormatError, SwitchFormat, WakingFormat};
-use crate::offcpu::machine::Machine;
-use crate::offcpu::reading::Reading;
 use crate::sampler::Begin;
 use crate::sampler::filter::Filter;
 use crate::sampler::waits::Waits;
 use host::ids::CaptureId;
+use offcpu::format::{FormatError, SwitchFormat, WakingFormat};
+use offcpu::machine::Machine;
+use offcpu::reading::Reading;
 use perf::probe::{Every, Probe, Source};
 use perf::tracefs::{Tracefs, TracefsError};
 use perf_event_open_sys::bindings as sys;
@@ -225,8 +225,10 @@ fn interrupt_ranges(kernel: &KernelSymbols) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offcpu::format::tests::{SWITCH, WAKING};
-    use crate::offcpu::reading::event;
+    use offcpu::reading::event;
+
+    const SWITCH: &str = include_str!("../../offcpu/src/format/sched_switch.txt");
+    const WAKING: &str = include_str!("../../offcpu/src/format/sched_waking.txt");
 
     const OPTIONS: Options = Options {
         max_stack_depth: 127,

@@ -15,9 +15,9 @@ use super::request::{Unwind, Wanted};
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
 use crate::aggregate::recorders::{Beside, Detail};
 use crate::metrics::thread_cpu_ns;
-use crate::offcpu::many;
 use host::sync::lock;
 use host::time::Mono;
+use offcpu::many;
 use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
 use proto::agent::{
     CaptureInfo, CaptureProgress, CaptureResponse, CaptureState, capture_response::Body,

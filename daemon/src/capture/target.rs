@@ -6,10 +6,10 @@
 //!
 //! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
 
-use crate::jit::target::start_ticks;
 use cgroup::containers::Containers;
 use cgroup::{Cgroup, Hierarchy, Mode, living};
 use host::ids::{CgroupId, Pid};
+use jit::target::start_ticks;
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use std::path::PathBuf;
 use tonic::Status;

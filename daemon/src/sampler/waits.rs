@@ -2,25 +2,21 @@
 //!
 //! On the sampler's thread, in order of time. Only what the machine has a use for is unwound: stacks of threads
 //! that the capture is about, as they begin to wait, and of who wakes one of these. Its tables grow with the
-//! number of threads that were met, to the bounds of [`crate::offcpu`]; else nothing is allocated.
+//! number of threads that were met, to the bounds of [`offcpu`]; else nothing is allocated.
 
 use super::drain::{IDLE, Way};
 use crate::aggregate::fold::{Folder, Taken};
-use crate::offcpu::format::{Leaving, Switch, Waking};
-use crate::offcpu::machine::{At, Loss, Machine, Waiting};
-use crate::offcpu::reading::{Reading, event};
-use crate::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
 use crate::sampler::filter::Filter;
 use host::frame::RawFrame;
-use host::ids::{Comm, CpuId, Pid, Tid};
+use host::ids::{Comm, CpuId, Tid};
 use host::time::Mono;
+use offcpu::format::{Leaving, Switch, Waking};
+use offcpu::machine::{At, Loss, Machine, Waiting};
+use offcpu::reading::{Reading, event};
+use offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
 use perf::record::Sample;
 use profile::StackEnd;
-use unwind::process::ProcessTable;
-
-/// Process of a thread that has ended and does not know it any more (`perf_event_pid_type`,
-/// kernel/events/core.c).
-const NOBODY: Pid = Pid(u32::MAX);
+use unwind::process::{ProcessTable, REAPED};
 
 /// Makes waits of samples.
 pub struct Waits {
@@ -185,7 +181,7 @@ impl Waits {
 
     /// Who leaves; `None`: nobody that the capture is about.
     fn who(&self, tid: Tid, sample: &Sample<'_>, filter: &Filter, way: &Way<'_>) -> Option<Who> {
-        if sample.pid == NOBODY {
+        if sample.pid == REAPED {
             return self.machine.who(tid);
         }
         let names = way.names(sample);

@@ -12,7 +12,7 @@ use host::heartbeat::Heartbeat;
 use host::helpers::Helpers;
 use host::ids::FileId;
 use host::time::Mono;
-use perf::sets::RingSet;
+use perf::rings::sets::RingSet;
 use profile::Unnamed;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 
 use super::budget::FileBudget;
 use super::elf::{Headers, ReadAt, read_headers};
-use super::files::Image;
+use super::image::Image;
 use super::open::{Links, Root};
 use host::ids::Pid;
 use std::path::{Path, PathBuf};

@@ -2,16 +2,16 @@
 //! which place, and who ended them.
 
 use crate::got::live;
+use ::offcpu::WaitCounts;
 use cgroup::CgroupTable;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
 use daemon::capture::offcpu::{self, Options, Wanted};
-use daemon::jit::CodeBook;
-use daemon::offcpu::WaitCounts;
 use daemon::sampler::filter::Filter;
 use host::ids::{CaptureId, Pid};
 use host::time::Mono;
+use jit::CodeBook;
 use profile::{Profile, Query, StackEnd, key};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

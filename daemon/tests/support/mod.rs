@@ -1,11 +1,11 @@
 //! The sampler with what stands beside it, driven by a test instead of a thread.
 
 use daemon::aggregate::batch::RawBatch;
-use daemon::jit::notice::Notice;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::workers::scout::{Handover, Modules, Scout};
 use host::bounds::{Bounds, CacheBounds};
 use host::heartbeat::Heartbeat;
+use jit::notice::Notice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

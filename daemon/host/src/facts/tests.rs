@@ -79,7 +79,8 @@ fn the_running_system_is_read() {
 
 #[test]
 fn the_service_file_names_the_capabilities_the_daemon_uses() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/systemd/fleetprofd.service");
+    let unit =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd/fleetprofd.service");
     let unit = std::fs::read_to_string(unit).unwrap();
     let names: Vec<String> = CAPABILITIES.iter().map(|c| c.name.to_uppercase()).collect();
     for setting in ["AmbientCapabilities=", "CapabilityBoundingSet="] {

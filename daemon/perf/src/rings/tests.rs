@@ -210,14 +210,14 @@ fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
         (news(90, 1), 64, None),
     ] {
         assert_eq!(
-            quiet(news, rings, fills_in),
+            quiet(news, rings, fills_in, false),
             expected,
             "{news:?}, {rings} rings"
         );
     }
-    assert_eq!(quiet(news(90, 0), 64, Duration::ZERO), None);
+    assert_eq!(quiet(news(90, 0), 64, Duration::ZERO, false), None);
     for (fills_in, expected) in [(725, 425), (500, 200), (300, 105)] {
-        let found = quiet(news(90, 0), 2, Duration::from_millis(fills_in));
+        let found = quiet(news(90, 0), 2, Duration::from_millis(fills_in), false);
         let expected = Duration::from_millis(expected);
         assert_eq!(
             found,
@@ -229,7 +229,7 @@ fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
         lost_side_band: 1,
         ..news(90, 0)
     };
-    assert_eq!(quiet(lost_side_band, 64, fills_in), None);
+    assert_eq!(quiet(lost_side_band, 64, fills_in, false), None);
 }
 
 /// Does something while no CPU is idle: not every machine's clock ticks on idle ones.

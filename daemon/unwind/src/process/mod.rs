@@ -228,7 +228,7 @@ fn end_at(process: &mut Process, time: Mono, ended: &mut Vec<Pid>) -> bool {
 /// Who a sample is of whose task has ended and been waited for, and runs its last instructions in
 /// the kernel: -1 (`perf_event_pid_type`, kernel/events/core.c). A busy host that starts programs
 /// all the time has one of some thousand samples.
-const REAPED: Pid = Pid(u32::MAX);
+pub const REAPED: Pid = Pid(u32::MAX);
 
 /// All processes.
 pub struct ProcessTable {

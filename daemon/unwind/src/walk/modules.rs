@@ -490,12 +490,12 @@ impl Rules {
 
     fn get(&self, file: FileId, offset: FileOffset) -> Option<Rule> {
         let (at, owner) = Rules::hash(file, offset)?;
-        let number = (self.words[self.first + at] ^ owner) as usize;
+        let number = self.words[self.first + at] ^ owner;
         // The number of another's rule is far beyond all.
-        if number == 0 {
-            return None;
+        match number {
+            0 => None,
+            number => self.rules.get(usize::try_from(number).ok()?).copied(),
         }
-        self.rules.get(number).copied()
     }
 
     fn keep(&mut self, file: FileId, offset: FileOffset, rule: Rule) {
@@ -503,7 +503,9 @@ impl Rules {
             return;
         };
         if self.rules.len() > RULES_MAX {
-            *self = Rules::default();
+            self.words[self.first..][..PLACES].fill(0);
+            self.rules.truncate(1);
+            self.numbers.clear();
         }
         let rules = &mut self.rules;
         let number = *self.numbers.entry(rule).or_insert_with(|| {

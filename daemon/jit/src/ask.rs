@@ -1,0 +1,393 @@
+//! Asks runtimes to tell what code they made, where the configuration allows it.
+//!
+//! A runtime is asked only while its code has samples without a name, each process rarely, all together no
+//! faster than a bound, and less and less often where it does not work. Every piece of work is done by a
+//! thread of its own (`place.rs` says why), of which there are few; one that hangs holds one of the places.
+//! What runtimes wrote because they were asked is removed once nobody needs it: when the process has ended or
+//! is not wanted any more, and at the end of the daemon. After a daemon was killed it stays; the next one
+//! takes such a map for the process's own.
+
+pub mod dotnet;
+pub mod hotspot;
+mod nets;
+pub mod perfdata;
+pub mod place;
+
+#[cfg(test)]
+mod tests;
+
+use crate::runtimes::{AskReport, Runtimes};
+use agent_config::Jit;
+use hashbrown::HashMap;
+use host::helpers::{self, Pending};
+use host::ids::{Pid, ProcessId};
+use host::time::Mono;
+use hotspot::{Attempt, LeftOver, Wanted};
+use nets::Nets;
+use place::Mark;
+use profile::text::with_causes;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+use symbolize::SymbolCounters;
+use symbolize::counters::bump;
+
+/// Name of the threads that ask.
+const THREAD: &str = "fp-ask";
+
+/// Most processes known. Those beyond it are not asked, and counted.
+const PROCESSES_MAX: usize = 1024;
+
+/// Most threads that ask at a time, those that hang included: each has at most ten seconds otherwise.
+const ASKING_MAX: usize = 4;
+
+/// Most that begin to ask within [`BEGUN_OVER`]: on a host of many JVMs each pauses for its map.
+const BEGUN_MAX: usize = 4;
+
+/// See [`BEGUN_MAX`].
+const BEGUN_OVER: Duration = Duration::from_secs(1);
+
+/// Longest pause between two tries of one process that fail.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// A JVM whose code has samples writes its list anew after so many times the refresh even when all of them
+/// have names: a method may lie at an address that the last list gives another.
+const LISTS_OLD: u32 = 10;
+
+/// Most threads that remove files at a time.
+const REMOVING_MAX: usize = 16;
+
+/// Longest time at the end of the daemon for what was left over to be removed. The daemon's grace is 5 s by
+/// default.
+const CLOSING_MAX: Duration = Duration::from_secs(3);
+
+/// How often it is looked at meanwhile.
+const CLOSING_STEP: Duration = Duration::from_millis(5);
+
+/// What may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskOptions {
+    /// Attach to HotSpot and have it write its perf map.
+    pub hotspot_attach: bool,
+    /// Shortest time between two maps of one JVM.
+    pub hotspot_refresh: Duration,
+    /// Have .NET write a perf map while it is wanted.
+    pub dotnet_enable: bool,
+}
+
+impl Default for AskOptions {
+    fn default() -> Self {
+        AskOptions {
+            hotspot_attach: false,
+            hotspot_refresh: Duration::from_secs(60),
+            dotnet_enable: false,
+        }
+    }
+}
+
+impl From<&Jit> for AskOptions {
+    fn from(section: &Jit) -> AskOptions {
+        AskOptions {
+            hotspot_attach: section.hotspot_attach,
+            hotspot_refresh: Duration::from_secs(section.hotspot_refresh_s.into()),
+            dotnet_enable: section.dotnet_enable,
+        }
+    }
+}
+
+/// A process whose generated code is to be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its id.
+    pub id: ProcessId,
+    /// Its pid.
+    pub pid: Pid,
+    /// The latest time it can have begun (see `jit/target.rs`).
+    pub began_by: Mono,
+}
+
+/// Asks, each runtime rarely. Owned by `fp-jit`; what may block is done by threads of its own.
+#[derive(Debug)]
+pub struct Asker {
+    options: AskOptions,
+    jvms: HashMap<ProcessId, Jvm>,
+    begun: Vec<Mono>,
+    /// Threads that ask for processes that are forgotten: what they bring is removed.
+    orphans: Vec<Pending<Attempt>>,
+    left_over: Vec<LeftOver>,
+    removing: Vec<Pending<io::Result<()>>>,
+    nets: Nets,
+    counters: Option<Arc<SymbolCounters>>,
+    runtimes: Option<Arc<Runtimes>>,
+}
+
+/// What is known of one process as a JVM.
+#[derive(Debug)]
+struct Jvm {
+    process: Asked,
+    /// Samples without a name since its last map.
+    unnamed: u64,
+    /// It has had samples since its last map.
+    sampled: bool,
+    due: Mono,
+    /// From when on the map that it wrote is too old to be believed; `None` while it has written none.
+    old: Option<Mono>,
+    failures: u32,
+    signalled: bool,
+    /// True when asking again cannot help.
+    closed: bool,
+    asking: Option<Pending<Attempt>>,
+    left_over: Option<LeftOver>,
+}
+
+impl Asker {
+    /// Nobody was asked yet.
+    pub fn new(options: AskOptions) -> Asker {
+        Asker {
+            options,
+            jvms: HashMap::new(),
+            begun: Vec::new(),
+            orphans: Vec::new(),
+            left_over: Vec::new(),
+            removing: Vec::new(),
+            nets: Nets::default(),
+            counters: None,
+            runtimes: None,
+        }
+    }
+
+    /// Counts what it does.
+    pub fn counting(mut self, counters: Arc<SymbolCounters>) -> Asker {
+        self.counters = Some(counters);
+        self
+    }
+
+    /// Tells what came of each process.
+    pub fn reporting_to(mut self, runtimes: Arc<Runtimes>) -> Asker {
+        self.runtimes = Some(runtimes);
+        self
+    }
+
+    /// A process has samples in generated code, `unnamed` of them without a name since the last call.
+    pub fn note(&mut self, process: Asked, unnamed: u64, now: Mono) {
+        if self.options.hotspot_attach {
+            self.note_jvm(process, unnamed, now);
+        }
+        if self.options.dotnet_enable && !self.nets.note(process, unnamed > 0, now) {
+            self.count(|counters| &counters.attaches_over_limit);
+        }
+    }
+
+    fn note_jvm(&mut self, process: Asked, unnamed: u64, now: Mono) {
+        if !self.jvms.contains_key(&process.id) {
+            if unnamed == 0 {
+                return;
+            }
+            if self.jvms.len() >= PROCESSES_MAX {
+                self.count(|counters| &counters.attaches_over_limit);
+                return;
+            }
+        }
+        let jvm = self.jvms.entry(process.id).or_insert_with(|| Jvm {
+            process,
+            unnamed: 0,
+            sampled: false,
+            due: now,
+            old: None,
+            failures: 0,
+            signalled: false,
+            closed: false,
+            asking: None,
+            left_over: None,
+        });
+        jvm.unnamed = jvm.unnamed.saturating_add(unnamed);
+        jvm.sampled = true;
+    }
+
+    /// Goes on with what is under way: once a second while `fp-jit` has anything to do. Returns the processes
+    /// that have written a map since the last call: to be read at once.
+    pub fn tick(&mut self, now: Mono) -> Vec<ProcessId> {
+        let mut written = Vec::new();
+        for id in self.jvms.keys().copied().collect::<Vec<_>>() {
+            if self.take_attempt(id, now) {
+                written.push(id);
+            }
+        }
+        self.begin_due(now);
+        let (begun, reports) = self.nets.tick(now);
+        written.extend(begun);
+        for (id, report) in reports {
+            self.report(id, report);
+        }
+        self.tidy();
+        written
+    }
+
+    /// Takes what an attempt has brought; true when there is a map.
+    fn take_attempt(&mut self, id: ProcessId, now: Mono) -> bool {
+        let Some(jvm) = self.jvms.get_mut(&id) else {
+            return false;
+        };
+        let attempt = match jvm.asking.take().map(|asking| asking.wait(Duration::ZERO)) {
+            Some(Ok(attempt)) => attempt,
+            Some(Err(Some(asking))) => {
+                jvm.asking = Some(asking);
+                return false;
+            }
+            // A thread that panicked: what it did is not known.
+            Some(Err(None)) => {
+                jvm.closed = true;
+                return false;
+            }
+            None => return false,
+        };
+        let refresh = self.options.hotspot_refresh;
+        jvm.signalled = attempt.signalled;
+        match attempt.outcome {
+            Ok(left_over) => {
+                jvm.left_over = left_over;
+                jvm.failures = 0;
+                jvm.due = now.plus(refresh);
+                jvm.old = Some(now.plus(refresh.saturating_mul(LISTS_OLD)));
+                self.report(id, AskReport::written());
+                true
+            }
+            Err(error) => {
+                jvm.failures = jvm.failures.saturating_add(1);
+                jvm.closed = error.is_final();
+                jvm.due = now.plus(pause(refresh, jvm.failures));
+                if !matches!(error, hotspot::AttachError::NotHotSpot) {
+                    let (pid, reason) = (jvm.process.pid.0, with_causes(&error));
+                    if jvm.failures == 1 {
+                        tracing::info!(pid, reason, "no map was had from a JVM");
+                    }
+                    self.report(id, AskReport::failed(reason));
+                }
+                false
+            }
+        }
+    }
+
+    /// Begins with those that are due, the longest due first.
+    fn begin_due(&mut self, now: Mono) {
+        self.begun.retain(|&begun| now.since(begun) < BEGUN_OVER);
+        let hanging = self.orphans.len();
+        let asking = self.jvms.values().filter(|jvm| jvm.asking.is_some());
+        let room = ASKING_MAX.saturating_sub(asking.count() + hanging);
+        let room = room.min(BEGUN_MAX.saturating_sub(self.begun.len()));
+        let is_due = |jvm: &&mut Jvm| {
+            let wanted = jvm.unnamed > 0 || jvm.sampled && jvm.old.is_some_and(|old| old <= now);
+            wanted && !jvm.closed && jvm.asking.is_none() && jvm.due <= now
+        };
+        let mut due: Vec<&mut Jvm> = self.jvms.values_mut().filter(is_due).collect();
+        due.sort_by_key(|jvm| (jvm.due, jvm.process.id));
+        for jvm in due.into_iter().take(room) {
+            let mark: Option<Mark> = jvm.left_over.as_ref().map(LeftOver::mark);
+            let wanted = Wanted {
+                pid: jvm.process.pid.0,
+                began_by: jvm.process.began_by,
+                mark,
+                signalled: jvm.signalled,
+            };
+            let Some(asking) = helpers::alone(THREAD, move || hotspot::attach(wanted)) else {
+                return;
+            };
+            jvm.asking = Some(asking);
+            (jvm.unnamed, jvm.sampled) = (0, false);
+            self.begun.push(now);
+        }
+    }
+
+    /// The process ended, or nobody wants its names any more. What it left is removed with the next tick.
+    pub fn forget(&mut self, process: ProcessId) {
+        if let Some(jvm) = self.jvms.remove(&process) {
+            self.left_over.extend(jvm.left_over);
+            self.orphans.extend(jvm.asking);
+        }
+        self.nets.forget(process);
+    }
+
+    /// Has removed what is left over of processes that were forgotten.
+    fn tidy(&mut self) {
+        for _ in 0..self.nets.tidy() {
+            self.count(|counters| &counters.attach_maps_removed);
+        }
+        let attempts = helpers::take_done(&mut self.orphans);
+        let maps = attempts.into_iter().filter_map(|one| one.outcome.ok());
+        self.left_over.extend(maps.flatten());
+        for removed in helpers::take_done(&mut self.removing) {
+            match removed {
+                Ok(()) => self.count(|counters| &counters.attach_maps_removed),
+                Err(error) => {
+                    tracing::warn!(%error, "failed to remove a perf map that was written on demand");
+                }
+            }
+        }
+        while self.removing.len() < REMOVING_MAX
+            && let Some(left_over) = self.left_over.pop()
+        {
+            match helpers::alone(THREAD, move || left_over.remove()) {
+                Some(removing) => self.removing.push(removing),
+                None => {
+                    tracing::warn!(
+                        "no thread can be had: a perf map that was written on demand stays"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Ends all that was begun, within a bounded time.
+    fn close(&mut self) {
+        let deadline = Instant::now() + CLOSING_MAX;
+        let ids: Vec<ProcessId> = self.jvms.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.forget(id));
+        self.nets.forget_all();
+        self.tidy();
+        while self.left() > 0 && Instant::now() < deadline {
+            std::thread::sleep(CLOSING_STEP);
+            self.tidy();
+        }
+        let left = self.left();
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "perf maps that were written on demand may be left in /tmp, or still be written"
+            );
+        }
+    }
+
+    /// What is still to be done of processes that are forgotten.
+    fn left(&self) -> usize {
+        self.orphans.len() + self.left_over.len() + self.removing.len() + self.nets.left()
+    }
+
+    fn count(&self, counter: impl Fn(&SymbolCounters) -> &AtomicU64) {
+        if let Some(counters) = &self.counters {
+            bump(counter(counters));
+        }
+    }
+
+    fn report(&self, process: ProcessId, report: AskReport) {
+        self.count(|counters| match report.failure {
+            None => &counters.attaches_done,
+            Some(_) => &counters.attaches_failed,
+        });
+        if let Some(runtimes) = &self.runtimes {
+            runtimes.note_asked(process, report);
+        }
+    }
+}
+
+/// How long after so many tries that failed a process is asked again, where it usually is after `usual`.
+fn pause(usual: Duration, failures: u32) -> Duration {
+    let pause = usual.saturating_mul(1 << failures.min(16));
+    pause.min(PAUSE_MAX.max(usual))
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

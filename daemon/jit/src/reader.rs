@@ -1,0 +1,566 @@
+//! Reads the files in which one process tells of its generated code: its perf map and its jitdumps.
+//!
+//! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call may
+//! take for ever. What is read goes into the [`Known`] of the process, which the namer looks at; its lock
+//! is held for one piece of a file at a time and never while a file is read.
+
+use super::allowance::Allowance;
+use super::code::{CodeMap, Found};
+use super::dump::{DumpCounts, DumpReader};
+use super::lender;
+use super::map::MapReader;
+use super::tail::{self, Left, Tail};
+use super::target::Target;
+use super::watch::Options;
+use crate::rules::RulesBuilder;
+use host::ids::Pid;
+use host::sync::lock;
+use host::time::Mono;
+use profile::Unnamed;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use symbolize::counters::{SymbolCounters, add, bump};
+use unwind::info::generated::GeneratedRules;
+use unwind::process::{DUMPS_MAX, DumpSeen};
+
+/// How long after its first sample a piece of code may be listed and still be taken for the one that was
+/// sampled, where nothing was known to lie there: some runtimes write what they have gathered.
+const LISTED_LATE_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes of one process's files that are read at once, and for each second since. Parsing that much takes
+/// 1 to 3 % of a CPU: a process that writes its map anew all the time takes no more.
+const BYTES_AT_ONCE: u64 = 64 << 20;
+
+/// See [`BYTES_AT_ONCE`].
+const BYTES_PER_S: u64 = 4 << 20;
+
+/// How often an ancestor's map is looked for while a process has none: it takes a reading of its mappings.
+const LENDERS_EVERY: Duration = Duration::from_secs(10);
+
+/// Memory for what is known of all processes together.
+#[derive(Debug)]
+pub struct Room {
+    held: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl Room {
+    /// For at most so many bytes.
+    pub fn new(bytes_max: u64) -> Arc<Room> {
+        Arc::new(Room {
+            held: AtomicUsize::new(0),
+            bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+/// What is known of the generated code of one process.
+#[derive(Debug)]
+pub struct Known {
+    room: Arc<Room>,
+    /// Bytes of the room that are counted as this process's.
+    counted: usize,
+    /// By its perf map.
+    pub listed: CodeMap,
+    /// By its jitdumps, which have times.
+    pub dumped: CodeMap,
+    /// Why an address that is in neither has no name.
+    pub reason: Unnamed,
+}
+
+impl Known {
+    /// Nothing yet.
+    pub fn new(room: Arc<Room>) -> Known {
+        let bytes_max = room.bytes_max;
+        Known {
+            room,
+            counted: 0,
+            listed: CodeMap::new(bytes_max),
+            dumped: CodeMap::new(bytes_max),
+            reason: Unnamed::JitNoMap,
+        }
+    }
+
+    /// Bytes that there is room for beside what all processes hold, and `beside` what is known of this one.
+    fn room_beside(&self, beside: usize) -> usize {
+        let others = self.room.held.load(Ordering::Relaxed);
+        let others = others.saturating_sub(self.counted);
+        let held = others.saturating_add(self.heap_bytes() + beside);
+        self.room.bytes_max.saturating_sub(held)
+    }
+
+    /// Lets each list grow as far as there is room for it, and none beyond `bytes_max`.
+    fn make_room(&mut self, bytes_max: u64, beside: usize) {
+        let room = self.room_beside(beside);
+        let most = |list: &CodeMap| (list.heap_bytes() + room).min(bytes_max as usize);
+        let (listed, dumped) = (most(&self.listed), most(&self.dumped));
+        self.listed.set_bytes_max(listed);
+        self.dumped.set_bytes_max(dumped);
+    }
+
+    /// Counts what is held, and what is held `beside` it. Returns both together.
+    fn count(&mut self, beside: usize) -> usize {
+        let now = self.heap_bytes() + beside;
+        let held = &self.room.held;
+        if now >= self.counted {
+            held.fetch_add(now - self.counted, Ordering::Relaxed);
+        } else {
+            held.fetch_sub(self.counted - now, Ordering::Relaxed);
+        }
+        self.counted = now;
+        now
+    }
+
+    /// What lay at an address at a time.
+    pub fn find(&self, address: u64, at: Mono) -> Found<'_> {
+        let found = match self.dumped.find(address, at) {
+            Found::Nothing => self.listed.find(address, at),
+            found => return found,
+        };
+        match found {
+            Found::Nothing => self.listed.soon(address, at, at.plus(LISTED_LATE_MAX)),
+            found => found,
+        }
+    }
+
+    /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
+    pub fn steady(&self, address: u64, from: Mono, until: Mono) -> Option<Found<'_>> {
+        let found = match self.dumped.steady(address, from, until)? {
+            Found::Nothing => self.listed.steady(address, from, until)?,
+            found => return Some(found),
+        };
+        Some(match found {
+            Found::Nothing => self
+                .listed
+                .soon(address, until, until.plus(LISTED_LATE_MAX)),
+            found => found,
+        })
+    }
+
+    /// True when something lies at an address now.
+    fn has(&self, address: u64) -> bool {
+        let now = Mono::now();
+        let is_there = |map: &CodeMap| !matches!(map.find(address, now), Found::Nothing);
+        is_there(&self.dumped) || is_there(&self.listed)
+    }
+
+    /// What rules are looked for by. Whoever writes a jitdump writes there how to step over its code.
+    fn for_rules(&self) -> &CodeMap {
+        match self.listed.is_empty() {
+            true => &self.dumped,
+            false => &self.listed,
+        }
+    }
+
+    /// Memory held, in bytes, about.
+    pub fn heap_bytes(&self) -> usize {
+        self.listed.heap_bytes() + self.dumped.heap_bytes()
+    }
+
+    fn forget_before(&mut self, time: Mono) {
+        self.listed.forget_before(time);
+        self.dumped.forget_before(time);
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.room.held.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub struct Wish {
+    /// Addresses with samples: where one of them is not known, other files are looked for.
+    pub addresses: Vec<u64>,
+    /// Look for other files in any case.
+    pub look: bool,
+    /// Jitdumps that the process has mapped since.
+    pub dumps: Vec<DumpSeen>,
+    /// Most bytes to read.
+    pub bytes: u64,
+    /// No sample before this will be asked for.
+    pub named_until: Mono,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Addresses that are still not known.
+    pub unnamed: u64,
+    /// There is more to read.
+    pub behind: bool,
+    /// A file is open that may grow.
+    pub follows: bool,
+    /// Memory held. Unit: bytes.
+    pub bytes: usize,
+    /// What was read. Unit: bytes.
+    pub read: u64,
+    /// Other rules than before for stepping over the code.
+    pub rules: Option<Arc<GeneratedRules>>,
+}
+
+/// The files of one process. See the head of this file.
+#[derive(Debug)]
+pub struct Reader {
+    pid: Pid,
+    began_by: Mono,
+    options: Options,
+    /// Held from the first look: the root of a process that ended is still there.
+    target: Option<Target>,
+    map: Option<MapFile>,
+    left: Option<Left>,
+    /// The same of the process whose map this one uses.
+    left_of_lender: Option<Left>,
+    /// When such a process is looked for again.
+    lender_due: Mono,
+    dumps: Vec<DumpFile>,
+    rules: RulesBuilder,
+    allowance: Allowance,
+    /// Code refused and forgotten that was counted.
+    counted: (u64, u64),
+}
+
+#[derive(Debug)]
+struct MapFile {
+    tail: Tail,
+    lines: MapReader,
+    /// A map written anew, while it is read.
+    newer: Option<CodeMap>,
+}
+
+impl MapFile {
+    /// How far it is to be read: one that is too long no further, since its last lines would be missed,
+    /// and those win.
+    fn until(&self, bytes_max: u64) -> u64 {
+        match self.tail.size() > bytes_max {
+            true => self.tail.read_to(),
+            false => self.tail.size(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct DumpFile {
+    tail: Tail,
+    reader: DumpReader,
+    /// Nothing more can be made of it, or the runtime closed it.
+    is_done: bool,
+}
+
+impl Reader {
+    /// Nothing is open yet. `began_by` is the latest time the process can have begun.
+    pub fn new(pid: Pid, began_by: Mono, options: Options) -> Reader {
+        Reader {
+            pid,
+            began_by,
+            options,
+            target: None,
+            map: None,
+            left: None,
+            left_of_lender: None,
+            lender_due: Mono(0),
+            dumps: Vec::new(),
+            rules: RulesBuilder::default(),
+            allowance: Allowance::new(BYTES_AT_ONCE, BYTES_PER_S),
+            counted: (0, 0),
+        }
+    }
+
+    /// Reads on, and looks for another file when an address is not known. May wait for ever.
+    pub fn refresh(
+        &mut self,
+        wish: &Wish,
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> Outcome {
+        let allowed = self.allowance.left(Mono::now()).min(wish.bytes);
+        let mut budget = allowed;
+        let mut changed = self.read_dumps(&mut budget, known, counters);
+        changed |= self.read_map(&mut budget, known, counters);
+        let unnamed = unnamed(known, wish);
+        if wish.look || unnamed > 0 || !wish.dumps.is_empty() {
+            let is_new = self.look_again(&wish.dumps, known, counters);
+            changed |= self.read_dumps(&mut budget, known, counters);
+            if is_new {
+                changed |= self.read_map(&mut budget, known, counters);
+            }
+        }
+        // The lock is not held while files and memory are read.
+        let asked = self
+            .rules
+            .unseen(self.pid, lock(known).for_rules(), changed);
+        if let Some(asked) = asked {
+            let seen = asked.look();
+            self.rules.add(seen, lock(known).for_rules());
+        }
+        let unnamed = if unnamed > 0 {
+            self::unnamed(known, wish)
+        } else {
+            0
+        };
+        self.allowance.take(allowed - budget);
+        let mut known = lock(known);
+        known.forget_before(wish.named_until);
+        self.count(&known, counters);
+        Outcome {
+            unnamed,
+            behind: self.is_behind(),
+            follows: self.map.is_some() || self.dumps.iter().any(|dump| !dump.is_done),
+            bytes: known.count(self.heap_bytes()),
+            read: allowed - budget,
+            rules: self.rules.take(),
+        }
+    }
+
+    /// Reads what was appended to the map held open; all of it when it was written anew. Returns true
+    /// when there was anything.
+    fn read_map(
+        &mut self,
+        budget: &mut u64,
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> bool {
+        let bytes_max = self.options.max_bytes;
+        let Some(file) = &mut self.map else {
+            return false;
+        };
+        let Some(look) = file.tail.look() else {
+            return false;
+        };
+        let until = file.until(bytes_max);
+        if look.anew {
+            file.lines.restart();
+            let room = lock(known).room_beside(0);
+            file.newer = Some(CodeMap::new(room.min(bytes_max as usize)));
+        }
+        let before = file.tail.read_to();
+        // One that is written anew all the time is not begun before it can be read.
+        if before == 0 && *budget < until.min(BYTES_AT_ONCE / 2) {
+            return false;
+        }
+        let MapFile { tail, lines, newer } = file;
+        let beside = newer.as_ref().map_or(0, CodeMap::heap_bytes);
+        lock(known).make_room(bytes_max, beside);
+        tail.read(until, budget, |bytes| match newer {
+            Some(newer) => lines.feed(bytes, look.when, newer),
+            None => lines.feed(bytes, look.when, &mut lock(known).listed),
+        });
+        let grew = tail.read_to() > before;
+        match before {
+            0 => add(&counters.perf_maps_read, u64::from(grew)),
+            _ => add(&counters.perf_maps_tailed, u64::from(grew)),
+        }
+        add(&counters.perf_map_lines_skipped, lines.take_skipped());
+        let mut known = lock(known);
+        if tail.read_to() >= until
+            && let Some(newer) = newer.take()
+        {
+            known.listed.succeed(newer, look.when);
+        }
+        let refused = look.size > bytes_max || known.listed.is_full();
+        known.reason = match refused {
+            true => Unnamed::JitMapRefused,
+            false => Unnamed::JitNotInMap,
+        };
+        look.anew || grew
+    }
+
+    /// Reads what was appended to the jitdumps. Returns true when there was anything.
+    fn read_dumps(
+        &mut self,
+        budget: &mut u64,
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> bool {
+        let mut changed = false;
+        lock(known).make_room(self.options.max_bytes, self.heap_bytes());
+        for dump in self.dumps.iter_mut().filter(|dump| !dump.is_done) {
+            let Some(look) = dump.tail.look() else {
+                continue;
+            };
+            if look.anew {
+                // What it told before keeps its times.
+                dump.reader = DumpReader::default();
+            }
+            let before = dump.tail.read_to();
+            let (reader, rules, mut failed) = (&mut dump.reader, &mut self.rules, false);
+            dump.tail.read(look.size, budget, |bytes| {
+                let code = &mut lock(known).dumped;
+                failed = failed || reader.feed(bytes, look.when, code, rules).is_err();
+            });
+            count_dump(dump.reader.take_counts(), counters);
+            changed |= dump.tail.read_to() > before;
+            dump.is_done = failed || dump.reader.is_closed();
+            if failed {
+                bump(&counters.jitdumps_refused);
+            }
+        }
+        changed
+    }
+
+    /// Looks for files: there may be one now, or another than the one held. Returns true when there is
+    /// another map.
+    fn look_again(
+        &mut self,
+        dumps: &[DumpSeen],
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> bool {
+        match Target::look(self.pid.0, self.began_by) {
+            Some(target) => self.target = Some(target),
+            None if self.target.is_none() => {
+                lock(known).reason = Unnamed::JitProcessGone;
+                return false;
+            }
+            // It ended. Its root is held.
+            None => {}
+        }
+        for seen in dumps {
+            self.open_dump(seen, counters);
+        }
+        self.options.perf_maps && self.open_map(known, counters)
+    }
+
+    fn open_dump(&mut self, seen: &DumpSeen, counters: &SymbolCounters) {
+        if !self.options.jitdumps || self.dumps.len() >= DUMPS_MAX {
+            return;
+        }
+        let Some(tail) = tail::open_dump(self.target.as_ref(), seen) else {
+            return bump(&counters.jitdumps_refused);
+        };
+        if self.dumps.iter().any(|known| known.tail.is_same(&tail)) {
+            return;
+        }
+        bump(&counters.jitdumps_read);
+        self.dumps.push(DumpFile {
+            tail,
+            reader: DumpReader::default(),
+            is_done: false,
+        });
+    }
+
+    fn open_map(&mut self, known: &Mutex<Known>, counters: &SymbolCounters) -> bool {
+        let Some(target) = &self.target else {
+            return false;
+        };
+        let opened = tail::open_map(target, &mut self.left);
+        let has_none = self.map.is_none() && matches!(opened, Err(Unnamed::JitNoMap));
+        if has_none && lock(known).reason != Unnamed::JitMapRefused && self.borrow_map() {
+            return true;
+        }
+        let held = self.map.as_ref().map(|file| &file.tail);
+        match (opened, held) {
+            (Ok(new), Some(held)) if new.is_same(held) => {}
+            (Ok(mut new), held) => {
+                // Another file in place of one: what that listed went when this came.
+                let room = lock(known).room_beside(0);
+                let newer = held.map(|held| {
+                    new.follows(held);
+                    CodeMap::new(room.min(self.options.max_bytes as usize))
+                });
+                let lines = match new.is_within_a_line() {
+                    true => MapReader::within_a_line(),
+                    false => MapReader::default(),
+                };
+                let tail = new;
+                self.map = Some(MapFile { tail, lines, newer });
+                return true;
+            }
+            (Err(Unnamed::JitMapRefused), _) => {
+                bump(&counters.perf_maps_refused);
+                lock(known).reason = Unnamed::JitMapRefused;
+            }
+            // The names that a process wrote before it ended, or before it removed the file, hold.
+            (Err(_), Some(_)) => {}
+            // A map that was refused does not become one that was not there by its removal.
+            (Err(Unnamed::JitNoMap), None) if lock(known).reason == Unnamed::JitMapRefused => {}
+            (Err(reason), None) => {
+                let is_told = !self.dumps.is_empty();
+                let reason = if is_told {
+                    Unnamed::JitNotInMap
+                } else {
+                    reason
+                };
+                lock(known).reason = reason;
+            }
+        }
+        false
+    }
+
+    /// Opens the map that an ancestor keeps for this process. Returns true when there is one.
+    fn borrow_map(&mut self) -> bool {
+        let now = Mono::now();
+        if now < self.lender_due {
+            return false;
+        }
+        self.lender_due = now.plus(LENDERS_EVERY);
+        let Some(lent) = lender::find(self.pid.0, &mut self.left_of_lender) else {
+            return false;
+        };
+        let lines = match lent.tail.is_within_a_line() {
+            true => MapReader::within_a_line(),
+            false => MapReader::default(),
+        };
+        self.map = Some(MapFile {
+            tail: lent.tail,
+            lines: lines.only(lent.within),
+            newer: None,
+        });
+        true
+    }
+
+    fn is_behind(&self) -> bool {
+        let map = self
+            .map
+            .as_ref()
+            .is_some_and(|file| file.tail.read_to() < file.until(self.options.max_bytes));
+        let mut dumps = self.dumps.iter().filter(|dump| !dump.is_done);
+        map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
+    }
+
+    /// What is held beside what is known. The sampler has the rules too.
+    fn heap_bytes(&self) -> usize {
+        let map = self.map.as_ref().map_or(0, |file| {
+            let newer = file.newer.as_ref().map_or(0, CodeMap::heap_bytes);
+            newer + file.lines.heap_bytes()
+        });
+        let dumps = self.dumps.iter().map(|dump| dump.reader.heap_bytes());
+        map + dumps.sum::<usize>() + 2 * self.rules.heap_bytes()
+    }
+
+    fn count(&mut self, known: &Known, counters: &SymbolCounters) {
+        let (listed, dumped) = (known.listed.dropped(), known.dumped.dropped());
+        let now = (listed.0 + dumped.0, listed.1 + dumped.1);
+        let (refused, forgotten) = self.counted;
+        add(&counters.code_refused, now.0.saturating_sub(refused));
+        add(&counters.code_forgotten, now.1.saturating_sub(forgotten));
+        self.counted = now;
+        let rules = self.rules.take_counts();
+        add(&counters.code_rules_taken, rules.taken);
+        add(&counters.code_rules_senseless, rules.senseless);
+        add(&counters.code_rules_refused, rules.refused);
+        add(&counters.trampolines_found, rules.trampolines);
+    }
+}
+
+fn count_dump(counts: DumpCounts, counters: &SymbolCounters) {
+    add(&counters.jitdump_code_loaded, counts.loads);
+    add(&counters.jitdump_records_skipped, counts.skipped);
+    add(&counters.jitdump_records_foreign, counts.foreign);
+    add(&counters.jitdump_records_untimed, counts.untimed);
+    add(&counters.jitdump_lines_dropped, counts.lines_dropped);
+    add(
+        &counters.jitdump_unwinding_dropped,
+        counts.unwinding_dropped,
+    );
+}
+
+/// Addresses of the wish that are not known.
+fn unnamed(known: &Mutex<Known>, wish: &Wish) -> u64 {
+    let known = lock(known);
+    let missing = wish.addresses.iter().filter(|at| !known.has(**at));
+    missing.count() as u64
+}
