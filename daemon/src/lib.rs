@@ -1,17 +1,14 @@
 //! The agent: samples every CPU of a host, names and folds the stacks, answers questions about them.
 //!
-//! A sample goes through one folder a stage: [`perf`] → [`process`] → [`unwind`] → [`aggregate`]
-//! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
-//! [`export`] pushes what the recorder has closed to a collector.
+//! A sample goes one way: [`perf`] → [`unwind::process`] → [`unwind::walk`] → [`aggregate`] (fold) →
+//! [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`]. [`export`]
+//! pushes what the recorder has closed to a collector.
 //!
-//! The modules are layers: none uses what uses it, and a repository test fails on a cycle. From
-//! below:
+//! Those that are crates lie below this one. Its modules are layers: none uses what uses it, and a
+//! repository test fails on a cycle. From below:
 //!
-//! 1. what all of them speak of: the crate [`host`], and [`config`];
-//! 2. [`perf`] (records), [`cgroup`], [`symbolize`] (files and the kernel);
-//! 3. [`unwind_info`] → [`process`] → [`unwind`], [`jit`];
-//! 4. [`offcpu`], [`workers`] → [`aggregate`] → [`sampler`], [`export`] → [`capture`], [`pins`];
-//! 5. [`control`], [`grpc`], [`metrics`], [`triggers`] → [`agent`] → [`supervisor`].
+//! 1. [`workers`] → [`aggregate`] → [`sampler`], [`export`] → [`capture`], [`pins`];
+//! 2. [`control`], [`grpc`], [`metrics`], [`triggers`] → [`agent`] → [`supervisor`].
 //!
 //! ARCHITECTURE.md and docs/development/threads.md have the threads.
 #![forbid(unsafe_code)]

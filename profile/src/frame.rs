@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 pub const OTHER_FRAME: &str = "[other]";
 
 /// Function of the synthetic frame that stands for samples that were lost; their stacks end with
-/// [`StackEnd::Lost`].
+/// [`StackEnd::Lost`](crate::StackEnd::Lost).
 pub const LOST_FRAME: &str = "[lost]";
 
 /// What kind of code a frame is.

@@ -51,7 +51,7 @@ const LABELS_MAX: usize = 8;
 const SOURCES_MAX: usize = 16;
 
 /// What may stand before the path.
-pub const SOURCE_KINDS: &'static [&'static str] = &[
+pub const SOURCE_KINDS: &[&str] = &[
     "docker",
     "podman",
     "cri",

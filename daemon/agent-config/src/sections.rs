@@ -107,7 +107,7 @@ pub struct Containers {
     pub metadata: bool,
     /// Labels taken of containers, images and pods.
     pub labels: Vec<String>,
-    /// Who is asked: `auto` or [`Source`](cgroup::containers::Source)s.
+    /// Who is asked: `auto` or `Source`s of `cgroup::containers`.
     pub sources: Vec<String>,
 }
 

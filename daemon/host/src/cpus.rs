@@ -2,7 +2,7 @@
 //!
 //! A CPU that goes offline takes its event along for good. The main thread hears of it from the kernel
 //! where it may listen, looks at the list of CPUs besides, and takes silence for what it is: an event
-//! that ticks always and has not for a while is dead. Pure bookkeeping; [`crate::agent`] acts on it.
+//! that ticks always and has not for a while is dead. Pure bookkeeping; `agent` acts on it.
 
 use crate::ids::CpuId;
 use crate::time::Mono;

@@ -103,7 +103,7 @@ pub struct Asked {
     pub id: ProcessId,
     /// Its pid.
     pub pid: Pid,
-    /// The latest time it can have begun (see `jit/target.rs`).
+    /// The latest time it can have begun (see `jit/src/target.rs`).
     pub began_by: Mono,
 }
 

@@ -10,7 +10,7 @@
 //!   programs have told nothing until they end. V8 writes 4 KiB at a time: the last functions may wait.
 //! - `code_addr` and `vma` are equal. Nobody writes MOVE or CLOSE.
 //! - UNWINDING_INFO is the `.eh_frame` and behind it its header, the other way round than specified; V8
-//!   writes a header alone where frame pointers lead on (`jit/rules.rs`).
+//!   writes a header alone where frame pointers lead on (`jit/src/rules.rs`).
 //! - V8 writes DEBUG_INFO, UNWINDING_INFO, LOAD. Its lines: `dump/lines.rs`.
 //!
 //! The file is a stranger's: every number in it is doubted, what makes no sense is counted and passed over

@@ -1,4 +1,4 @@
-//! The namer's side of the table of processes with generated code (`jit/runtimes.rs`): counts their
+//! The namer's side of the table of processes with generated code (`jit/src/runtimes.rs`): counts their
 //! samples as it names, and has helpers find out which runtime each is.
 
 use super::batch::{RawBatch, RawProcess};

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Most triggers. Each is looked at once a second; with
-/// [`CGROUPS_MAX`](crate::triggers::CGROUPS_MAX) cgroups each, all of them read some thousand small
+/// `CGROUPS_MAX` cgroups each, all of them read some thousand small
 /// files a second, a percent of one CPU.
 pub const TRIGGERS_MAX: usize = 32;
 

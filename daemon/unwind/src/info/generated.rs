@@ -1,6 +1,6 @@
 //! Rules by address for the generated code of one process, as the sampler searches them.
 //!
-//! `fp-jit` gathers them (`jit/rules.rs`) and hands them over; the process table keeps them.
+//! `fp-jit` gathers them (`jit/src/rules.rs`) and hands them over; the process table keeps them.
 
 use super::rule::Rule;
 use hashbrown::HashMap;

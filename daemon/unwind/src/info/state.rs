@@ -181,13 +181,13 @@ impl<'a> StackCopy<'a> {
     }
 
     /// Bytes of it.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
 
     /// First address that was not copied.
     pub fn end(&self) -> u64 {
-        self.start.saturating_add(self.len())
+        self.start.saturating_add(self.size())
     }
 
     /// With words that lie beyond it.

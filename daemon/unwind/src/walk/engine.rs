@@ -283,9 +283,9 @@ impl Engine {
         self.used = match end {
             StackEnd::Complete | StackEnd::Scanned | StackEnd::LentFrame => {
                 let used = cursor.registers.sp().saturating_sub(registers.sp());
-                Some(Used::Bytes(used.min(stack.len())))
+                Some(Used::Bytes(used.min(stack.size())))
             }
-            StackEnd::CopyTooSmall => Some(Used::All(stack.len())),
+            StackEnd::CopyTooSmall => Some(Used::All(stack.size())),
             _ => Some(Used::Bytes(0)),
         };
         end

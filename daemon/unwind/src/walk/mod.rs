@@ -4,7 +4,7 @@
 //! frames, then user frames by frame pointers. Where the sample has registers and a copy of the
 //! user stack, the engine (`engine.rs`) walks that by unwind information, for all processes with
 //! one set of modules (`modules.rs`) and rules
-//! (`unwind_info/rule.rs`). The walk that is complete wins, else
+//! (`unwind/src/info/rule.rs`). The walk that is complete wins, else
 //! the longer one; a walk that stops inside of the chain goes on with the rest of the chain. Where
 //! the copy is too short the walk goes on with a look at the thread's memory (`lookouts.rs`) or
 //! stays cut.

@@ -40,7 +40,7 @@ const PIECE_BYTES_MIN: u64 = 64;
 
 /// Longest code that is followed at once. Unit: bytes. Calls from one piece to another are not
 /// followed; larger ones would have the reading of two files wait for each other
-/// (`symbolize/budget.rs`).
+/// (`symbolize/src/budget.rs`).
 const PIECE_BYTES_MAX: u64 = 1 << 20;
 
 /// Most code of a file. Unit: bytes. What lies behind it stays without rows.
