@@ -217,7 +217,7 @@ fn rust_names_have_no_hash() {
         .expect("has a name");
     assert_eq!(
         named,
-        format!("native daemon::symbolize::tests::naming::known_rust_function {module}")
+        format!("native symbolize::tests::naming::known_rust_function {module}")
     );
     assert_eq!(known_rust_function(1), 3);
 }
