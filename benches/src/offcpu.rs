@@ -13,7 +13,7 @@ use daemon::capture::engine::Engine;
 use daemon::capture::offcpu::{self, Options, Wanted};
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
-use daemon::workers::scout::{Handover, Modules, Scout};
+use daemon::workers::file_loader::{FileLoader, Handover, Modules};
 use fixtures::process::Proc;
 use host::bounds::{Bounds, CacheBounds};
 use host::facts::Environment;
@@ -419,7 +419,7 @@ fn queues() -> anyhow::Result<(Queues, Receiver<RawBatch>, SyncSender<RawBatch>)
     std::thread::spawn(move || {
         let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
         let heartbeat = Heartbeat::default();
-        Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
+        FileLoader::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
     });
     let queues = Queues {
         batches,

@@ -11,7 +11,7 @@ use daemon::aggregate::recorder::{Recorder, RecorderOptions};
 use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::Mono;
-use jit::CodeBook;
+use jit::JitSymbolLookup;
 use std::sync::{Arc, RwLock};
 use symbolize::counters::SymbolCounters;
 use symbolize::files::{self, FileSeen, FileStore};
@@ -78,7 +78,7 @@ fn namer(code: &OwnCode) -> Namer {
     Namer::new(
         symbolizer,
         store,
-        CodeBook::closed(),
+        JitSymbolLookup::closed(),
         CgroupTable::discover(),
     )
 }

@@ -4,7 +4,7 @@
 //! agent is kept here. What breaks the protocol ends the stream, and with it the captures of this host alone.
 
 use super::Control;
-use super::attendance::{Addressee, Attendant, Outbox, Reported, Ticket};
+use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, Ticket};
 use super::limits::BYTES_PER_ENCODED;
 use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::stopped;
@@ -159,7 +159,11 @@ async fn attend(
 }
 
 /// Hands a report to who waits for it.
-async fn take(control: &Control, attendant: &Arc<Attendant>, report: Report) -> Result<(), End> {
+async fn take(
+    control: &Control,
+    attendant: &Arc<ConnectedAgent>,
+    report: Report,
+) -> Result<(), End> {
     let Some(what) = report.what else {
         return Err(fault(format!(
             "the report of order {} says nothing this version knows",
@@ -219,7 +223,7 @@ fn heap_bytes(what: &report::What) -> usize {
     }
 }
 
-fn ended(control: &Control, attendant: &Attendant) -> End {
+fn ended(control: &Control, attendant: &ConnectedAgent) -> End {
     let now = control.0.attendance.find(&attendant.key.host_id);
     End::Cut(match now {
         Some(now) if !std::ptr::eq(&*now, attendant) => {

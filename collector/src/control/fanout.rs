@@ -236,7 +236,7 @@ impl Run {
                 self.tasks.spawn(part.run(ordered));
             }
             Err(error) => {
-                let gone = error == super::attendance::OrderError::Gone;
+                let gone = error == super::agent_registry::OrderError::Gone;
                 let state = if gone {
                     HostState::Lost
                 } else {

@@ -14,8 +14,8 @@
 //! No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have as much memory
 //! as one query (`memory.rs`).
 
+mod agent_registry;
 mod attend;
-mod attendance;
 mod fanout;
 mod history;
 pub mod limits;
@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::query::Queries;
 use crate::store::Attending;
 use crate::time::Clock;
-use attendance::Attendance;
+use agent_registry::AgentRegistry;
 use history::Fanouts;
 use limits::{TELL_INTERVAL, Timeouts};
 use memory::Budget;
@@ -57,7 +57,7 @@ pub struct ControlOptions {
 pub struct Control(Arc<Inner>);
 
 struct Inner {
-    attendance: Arc<Attendance>,
+    attendance: Arc<AgentRegistry>,
     fanouts: Arc<Fanouts>,
     budget: Arc<Budget>,
     queries: Queries,
@@ -78,7 +78,7 @@ impl Control {
         shutdown: watch::Receiver<bool>,
     ) -> Control {
         Control(Arc::new(Inner {
-            attendance: Arc::new(Attendance::new(metrics.clone())),
+            attendance: Arc::new(AgentRegistry::new(metrics.clone())),
             fanouts: Arc::new(Fanouts::new(metrics.clone())),
             budget: Arc::new(Budget::new(options.memory_bytes, metrics.clone())),
             queries,

@@ -3,7 +3,7 @@
 //! A task of its own. It takes every report at once and never waits for the client, so that an agent's stream
 //! is not held up; what an agent sends is an attacker's, and costs its own part alone.
 
-use super::attendance::{Attendant, Ordered, Reported};
+use super::agent_registry::{ConnectedAgent, Ordered, Reported};
 use super::fanout::cancel_asked;
 use super::limits::{HOST_BYTES_MAX, HOST_MEMORY_PART, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::memory::{Budget, Held};
@@ -67,7 +67,7 @@ pub struct Part {
     /// Labels to put on its samples.
     pub labels: Vec<(String, String)>,
     /// Its agent.
-    pub attendant: Arc<Attendant>,
+    pub attendant: Arc<ConnectedAgent>,
     /// What the collector's clock says.
     pub clock: Clock,
     /// Where profiles are put together.

@@ -4,7 +4,7 @@
 //! Labels of a host itself (its name, and what its agent's configuration gives) are not on the samples that
 //! its agent takes: they are compared here and taken off. All other matchers go to the agent.
 
-use super::attendance::{Attendance, Attendant, host_label};
+use super::agent_registry::{AgentRegistry, ConnectedAgent, host_label};
 use super::limits::{
     ABSENT_NAMED, BEFORE_NS_MAX, DURATION_NS_MAX, ELSEWHERE_MAX, HOSTS_DEFAULT, HOSTS_MAX,
     NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS, TOLD_FOR_NS,
@@ -66,7 +66,7 @@ pub enum Place {
     /// Here.
     Here {
         /// Its agent.
-        attendant: Arc<Attendant>,
+        attendant: Arc<ConnectedAgent>,
         /// What it is asked.
         request: Box<agent::CaptureRequest>,
         /// Labels of the host that the result is grouped by.
@@ -140,7 +140,7 @@ pub fn check(request: &FleetCaptureRequest) -> Result<Checked, Status> {
 /// NOT_FOUND when there is none; those of the query for hosts.
 pub async fn plan(
     checked: &Checked,
-    attendance: &Attendance,
+    attendance: &AgentRegistry,
     queries: &Queries,
     own_address: Option<&str>,
     now_unix_ns: i64,
@@ -210,7 +210,7 @@ pub async fn plan(
 
 /// Hosts that attend at other collectors and not here, and whether there are more than are looked at.
 async fn elsewhere(
-    attendance: &Attendance,
+    attendance: &AgentRegistry,
     queries: &Queries,
     own_address: Option<&str>,
     now_unix_ns: i64,
@@ -238,7 +238,7 @@ impl Plan {
         });
     }
 
-    fn choose(&mut self, checked: &Checked, attendant: &Arc<Attendant>) {
+    fn choose(&mut self, checked: &Checked, attendant: &Arc<ConnectedAgent>) {
         let (facts, host_id) = (attendant.facts(), &attendant.key.host_id);
         let hostname = facts.name(host_id);
         let (request, labels) = order(checked, &facts.labels, hostname);
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn of_too_many_hosts_the_same_stay_each_time() {
-        let attendance = Arc::new(Attendance::new(Arc::default()));
+        let attendance = Arc::new(AgentRegistry::new(Arc::default()));
         let checked = checked("", &[]);
         let tickets: Vec<_> = (0..20)
             .map(|at| {

@@ -1,6 +1,6 @@
 //! The calls: Attend for agents; Capture, Cancel and List for people.
 
-use super::attendance::OUTBOX;
+use super::agent_registry::OUTBOX;
 use super::fanout::{self, Fanout};
 use super::limits::{FANOUTS_MAX, WHO_BYTES_MAX};
 use super::{Control, attend, select};

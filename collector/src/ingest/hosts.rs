@@ -63,7 +63,7 @@ struct Inner {
     /// What all of `known` takes for health. Unit: bytes.
     health_bytes: usize,
     /// Ids in use by two at once, and when that was last seen.
-    twins: HashMap<String, Twins>,
+    twins: HashMap<String, DuplicateHostId>,
 }
 
 struct Known {
@@ -92,7 +92,7 @@ struct OpenStream {
 
 /// Two that call themselves by one id.
 #[derive(Clone, Copy)]
-struct Twins {
+struct DuplicateHostId {
     kind: TwinKind,
     seen: Instant,
 }
@@ -540,7 +540,8 @@ impl Inner {
             tracing::warn!(host_id, "{}", kind.sentence());
         }
         let seen = Instant::now();
-        self.twins.insert(host_id.to_owned(), Twins { kind, seen });
+        self.twins
+            .insert(host_id.to_owned(), DuplicateHostId { kind, seen });
     }
 }
 

@@ -68,19 +68,19 @@ impl Does {
 pub type Orders = Arc<Mutex<Vec<Order>>>;
 
 /// An agent that attends until it is dropped.
-pub struct Attendant {
+pub struct ConnectedAgent {
     /// What it was told.
     pub orders: Orders,
     task: JoinHandle<Status>,
 }
 
-impl Drop for Attendant {
+impl Drop for ConnectedAgent {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Attendant {
+impl ConnectedAgent {
     /// How its stream ended.
     pub async fn end(mut self) -> Status {
         let end = tokio::time::timeout(LIMIT, &mut self.task).await;
@@ -114,7 +114,7 @@ impl Attendant {
 
 impl Rig {
     /// A host that attends, with samples of a moment ago.
-    pub async fn host(&self, host: &str, does: Does) -> Attendant {
+    pub async fn host(&self, host: &str, does: Does) -> ConnectedAgent {
         self.sampled(host).await;
         self.attend(hello(host, 1), does).await
     }
@@ -127,13 +127,17 @@ impl Rig {
     }
 
     /// An agent that says this of itself.
-    pub async fn attend(&self, hello: Hello, does: Does) -> Attendant {
+    pub async fn attend(&self, hello: Hello, does: Does) -> ConnectedAgent {
         attend(self.grpc, hello, does).await.expect("a welcome")
     }
 }
 
 /// Attends and waits for the Welcome.
-pub async fn attend(address: SocketAddr, hello: Hello, does: Does) -> Result<Attendant, Status> {
+pub async fn attend(
+    address: SocketAddr,
+    hello: Hello,
+    does: Does,
+) -> Result<ConnectedAgent, Status> {
     let (say, queue) = mpsc::channel(64);
     let mut client = ControlServiceClient::new(channel(address).await)
         .send_compressed(Zstd)
@@ -151,7 +155,7 @@ pub async fn attend(address: SocketAddr, hello: Hello, does: Does) -> Result<Att
     let orders = Orders::default();
     let seen = orders.clone();
     let task = tokio::spawn(async move { serve(told, say, does, seen).await });
-    Ok(Attendant { orders, task })
+    Ok(ConnectedAgent { orders, task })
 }
 
 async fn serve(

@@ -1,6 +1,6 @@
 //! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the client gets.
 
-use crate::attendants::{Attendant, Does, attend};
+use crate::attendants::{ConnectedAgent, Does, attend};
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello, until};
 use profile::Profile;
 use proto::ProfileAssembler;
@@ -131,7 +131,7 @@ async fn finish(
 }
 
 /// Hosts `web-000` and on, each doing what `does` says of its number.
-async fn fleet(rig: &Rig, hosts: usize, does: impl Fn(usize) -> Does) -> Vec<Attendant> {
+async fn fleet(rig: &Rig, hosts: usize, does: impl Fn(usize) -> Does) -> Vec<ConnectedAgent> {
     let mut all = Vec::new();
     for at in 0..hosts {
         all.push(rig.host(&format!("web-{at:03}"), does(at)).await);
@@ -244,7 +244,7 @@ async fn a_client_that_vanishes_ends_it_on_all_hosts() {
     })
     .await;
     drop(stream);
-    until("dropped", || fleet.iter().all(Attendant::dropped)).await;
+    until("dropped", || fleet.iter().all(ConnectedAgent::dropped)).await;
     until("over", || rig.metrics.fanouts_running.get() == 0).await;
     let listed = rig.list().await;
     assert_eq!(listed[0].ended_by, "the client left");

@@ -8,7 +8,7 @@
 //!
 //! [`watch`] is the thread that keeps what is known up to date, told and asked by [`notice`]s; its helpers
 //! have a [`reader`] for each process, which follows the files ([`tail`]) and takes in what they say ([`map`], [`dump`]); the result is
-//! [`code`], by address and time. The namer asks through its [`book`]. [`ask`] has runtimes write maps where
+//! [`code`], by address and time. The namer asks through its [`lookup`]. [`ask`] has runtimes write maps where
 //! the configuration allows it.
 //!
 //! A perf map of 100,000 lines that grows by 100 lines a second costs 20 ms a minute to follow; to read all
@@ -19,24 +19,24 @@
 
 mod allowance;
 pub mod ask;
-pub mod book;
 pub mod code;
 pub mod dump;
 mod lender;
+pub mod lookup;
 pub mod map;
 pub mod names;
 pub mod notice;
+mod read_batch;
 pub mod reader;
 pub mod rules;
 pub mod runtime;
 pub mod runtimes;
 pub mod tail;
 pub mod target;
-mod turn;
 pub mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub use book::CodeBook;
+pub use lookup::JitSymbolLookup;
 pub use watch::{Options, Watcher};

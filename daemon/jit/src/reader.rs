@@ -172,7 +172,7 @@ impl Drop for Known {
 
 /// What is to be done.
 #[derive(Debug, Default)]
-pub struct Wish {
+pub struct ReadRequest {
     /// Addresses with samples: where one of them is not known, other files are looked for.
     pub addresses: Vec<u64>,
     /// Look for other files in any case.
@@ -272,7 +272,7 @@ impl Reader {
     /// Reads on, and looks for another file when an address is not known. May wait for ever.
     pub fn refresh(
         &mut self,
-        wish: &Wish,
+        wish: &ReadRequest,
         known: &Mutex<Known>,
         counters: &SymbolCounters,
     ) -> Outcome {
@@ -559,7 +559,7 @@ fn count_dump(counts: DumpCounts, counters: &SymbolCounters) {
 }
 
 /// Addresses of the wish that are not known.
-fn unnamed(known: &Mutex<Known>, wish: &Wish) -> u64 {
+fn unnamed(known: &Mutex<Known>, wish: &ReadRequest) -> u64 {
     let known = lock(known);
     let missing = wish.addresses.iter().filter(|at| !known.has(**at));
     missing.count() as u64

@@ -3,7 +3,7 @@
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 
 use super::ask::{AskOptions, Asker};
-use super::book::{self, Pages};
+use super::lookup::{self, Pages};
 use super::notice::{Notice, Wanted};
 use super::watch::{Options, PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
 use fixtures::process::wait_for;
@@ -191,7 +191,7 @@ impl Rig {
         let pages = Pages::new(self.watcher.refresh(vec![wanted]));
         let frame = match pages.of(whose.id) {
             Ok(page) => page.frame_at(&mut self.dict, address, at()),
-            Err(reason) => book::unnamed(&mut self.dict, reason),
+            Err(reason) => lookup::unnamed(&mut self.dict, reason),
         };
         let frame = self.dict.frame(frame);
         assert_eq!(frame.module, "[jit]");

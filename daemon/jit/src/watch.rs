@@ -11,9 +11,9 @@
 use super::allowance::Allowance;
 use super::ask::{Asked, Asker};
 use super::notice::{Lent, NOTICES_MAX, Notice, Wanted};
-use super::reader::{Known, Outcome, Reader, Room, Wish};
+use super::read_batch::{ReadBatch, Work};
+use super::reader::{Known, Outcome, ReadRequest, Reader, Room};
 use super::target;
-use super::turn::{Turn, Work};
 use hashbrown::HashMap;
 use host::helpers::{Helpers, REMOTE_LATE_MAX};
 use host::ids::ProcessId;
@@ -314,10 +314,10 @@ impl Watcher {
         due.sort_unstable();
         due.dedup();
         let wishes = due.into_iter().map(|id| {
-            let wish = Wish {
+            let wish = ReadRequest {
                 look: true,
                 bytes: REFRESH_BYTES,
-                ..Wish::default()
+                ..ReadRequest::default()
             };
             (id, wish)
         });
@@ -362,10 +362,10 @@ impl Watcher {
                 if wanted.ended && watched.ended.is_none() {
                     watched.ended = Some(now);
                 }
-                let wish = Wish {
+                let wish = ReadRequest {
                     addresses: std::mem::take(&mut wanted.addresses),
                     bytes: REFRESH_BYTES,
-                    ..Wish::default()
+                    ..ReadRequest::default()
                 };
                 wishes.push((wanted.whose.id, wish));
             }
@@ -399,10 +399,10 @@ impl Watcher {
                 watched.look = (now.plus(wait), 2 * wait);
             }
             if look || watched.follows || watched.behind {
-                let wish = Wish {
+                let wish = ReadRequest {
                     look,
                     bytes: TICK_BYTES,
-                    ..Wish::default()
+                    ..ReadRequest::default()
                 };
                 wishes.push((id, wish));
             }
@@ -413,9 +413,9 @@ impl Watcher {
     }
 
     /// Has helpers do what is wished, and waits for them, for a while.
-    fn work(&mut self, wishes: Vec<(ProcessId, Wish)>) {
+    fn work(&mut self, wishes: Vec<(ProcessId, ReadRequest)>) {
         self.collect();
-        let turn = Arc::new(Turn::default());
+        let turn = Arc::new(ReadBatch::default());
         for (id, wish) in wishes {
             if let Some(work) = self.prepare(id, wish) {
                 lock(&turn.todo).push_back(work);
@@ -435,7 +435,7 @@ impl Watcher {
         self.send_rules();
     }
 
-    fn prepare(&mut self, id: ProcessId, mut wish: Wish) -> Option<Work> {
+    fn prepare(&mut self, id: ProcessId, mut wish: ReadRequest) -> Option<Work> {
         let watched = self.processes.get_mut(&id)?;
         if watched.refused_until > Mono::now() {
             return None;
@@ -477,7 +477,7 @@ impl Watcher {
     }
 
     /// Has helpers work until all is done, or time is up. What is late they bring later.
-    fn see_through(&mut self, turn: &Arc<Turn>) {
+    fn see_through(&mut self, turn: &Arc<ReadBatch>) {
         let begin = Mono::now();
         let waits = WAITS.max(self.wait);
         let mut under_way = None;
@@ -512,7 +512,7 @@ impl Watcher {
     }
 
     /// A helper panicked: what it had in hand is not tried again.
-    fn drop_broken(&mut self, turn: &Turn) {
+    fn drop_broken(&mut self, turn: &ReadBatch) {
         bump(&self.counters.library_panics);
         for (id, _) in lock(&turn.in_hand).drain(..) {
             if let Some(watched) = self.processes.get_mut(&id) {

@@ -13,7 +13,7 @@ use crate::error::RingsError;
 use crate::event::{self, EventKind, EventSpec, Feature, Features};
 use crate::loss::{Gap, LossMeter, Pace};
 use crate::probe::{self, Placement, Probe};
-use crate::record::{self, Pulse};
+use crate::record::{self, FlowEvent};
 use crate::ring::{Position, Ring, Scratch};
 use host::ids::CpuId;
 use host::time::Mono;
@@ -404,7 +404,7 @@ impl CpuRing {
             };
             let (len, time) = (bytes.len(), record::time(bytes));
             let pulse = match (record::pulse(bytes), self.fixed_period) {
-                (Pulse::Sample(_), fixed @ 1..) => Pulse::Sample(fixed),
+                (FlowEvent::Sample(_), fixed @ 1..) => FlowEvent::Sample(fixed),
                 (pulse, _) => pulse,
             };
             match time.map(|time| time.max(self.seen.youngest)) {
@@ -424,12 +424,12 @@ impl CpuRing {
                     match pulse {
                         // It belongs to the rings before these.
                         _ if time <= found.begin => {}
-                        Pulse::Sample(period) if left == 0 => shed.add(time, period),
+                        FlowEvent::Sample(period) if left == 0 => shed.add(time, period),
                         _ if left > 0 => {
                             found.index.push((time, number, self.looked));
                             left -= 1;
                         }
-                        Pulse::Other if self.is_side_band => self.seen.lost(1),
+                        FlowEvent::Other if self.is_side_band => self.seen.lost(1),
                         _ => {}
                     }
                     self.seen.largest = self.seen.largest.max(len);
@@ -450,38 +450,38 @@ impl CpuRing {
     }
 
     /// Passes over a record whose time is not known. What it says of losses holds all the same.
-    fn skip(&mut self, pulse: Pulse) {
+    fn skip(&mut self, pulse: FlowEvent) {
         self.seen.counts.malformed += 1;
         match pulse {
-            Pulse::Lost(records) => self.seen.lost_record(records),
-            Pulse::LostSamples(samples) => self.seen.lost(samples),
-            Pulse::Throttle => {
+            FlowEvent::Lost(records) => self.seen.lost_record(records),
+            FlowEvent::LostSamples(samples) => self.seen.lost(samples),
+            FlowEvent::Throttle => {
                 self.seen.counts.throttled += 1;
                 self.seen.meter.uncounted();
             }
             // The sample itself is missing now.
-            Pulse::Sample(_) | Pulse::Unthrottle => self.seen.meter.uncounted(),
-            Pulse::Other => {}
+            FlowEvent::Sample(_) | FlowEvent::Unthrottle => self.seen.meter.uncounted(),
+            FlowEvent::Other => {}
         }
     }
 
-    fn follow(&mut self, number: u32, pulse: Pulse, time: Mono, found: &mut Found) {
+    fn follow(&mut self, number: u32, pulse: FlowEvent, time: Mono, found: &mut Found) {
         match pulse {
-            Pulse::Sample(period) => {
+            FlowEvent::Sample(period) => {
                 self.seen.counts.samples += u64::from(time > found.begin);
                 self.seen.counts.newest = time;
                 let gap = self.seen.meter.sample(time, period);
                 self.tell(number, gap, found);
             }
-            Pulse::Lost(records) => self.seen.lost_record(records),
+            FlowEvent::Lost(records) => self.seen.lost_record(records),
             // Counted by the driver, not by the ring.
-            Pulse::LostSamples(samples) => self.seen.lost(samples),
-            Pulse::Throttle => {
+            FlowEvent::LostSamples(samples) => self.seen.lost(samples),
+            FlowEvent::Throttle => {
                 self.seen.counts.throttled += 1;
                 self.seen.meter.uncounted();
             }
-            Pulse::Unthrottle => self.seen.meter.uncounted(),
-            Pulse::Other => {}
+            FlowEvent::Unthrottle => self.seen.meter.uncounted(),
+            FlowEvent::Other => {}
         }
     }
 
@@ -560,12 +560,12 @@ impl CpuRing {
             };
             let (len, pulse) = (bytes.len(), record::pulse(bytes));
             match pulse {
-                Pulse::Sample(_) => self.seen.lost(1),
-                Pulse::Lost(records) => self.seen.lost_record(records),
-                Pulse::LostSamples(samples) => self.seen.lost(samples),
-                Pulse::Throttle | Pulse::Unthrottle => self.seen.meter.uncounted(),
-                Pulse::Other if self.is_side_band => self.seen.lost(1),
-                Pulse::Other => {}
+                FlowEvent::Sample(_) => self.seen.lost(1),
+                FlowEvent::Lost(records) => self.seen.lost_record(records),
+                FlowEvent::LostSamples(samples) => self.seen.lost(samples),
+                FlowEvent::Throttle | FlowEvent::Unthrottle => self.seen.meter.uncounted(),
+                FlowEvent::Other if self.is_side_band => self.seen.lost(1),
+                FlowEvent::Other => {}
             }
             self.looked = Position(self.looked.0 + len as u64);
         }

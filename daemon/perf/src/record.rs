@@ -299,7 +299,7 @@ pub fn is_sample(record: &[u8]) -> bool {
 
 /// What a record says of the flow of samples in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pulse {
+pub enum FlowEvent {
     /// A sample, and what it stands for.
     Sample(u64),
     /// Records that found no room.
@@ -314,10 +314,10 @@ pub enum Pulse {
     Other,
 }
 
-/// The pulse of a record, without parsing the rest. A field past its end makes it [`Pulse::Other`],
+/// The pulse of a record, without parsing the rest. A field past its end makes it [`FlowEvent::Other`],
 /// and so does a count of lost records that cannot be. Of an event that does not say the period of
 /// each sample, what stands for it means nothing.
-pub fn pulse(record: &[u8]) -> Pulse {
+pub fn pulse(record: &[u8]) -> FlowEvent {
     let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
     let count = |at: usize| match word(at) {
         Ok(count @ ..=LOST_MAX) => Ok(count),
@@ -325,14 +325,14 @@ pub fn pulse(record: &[u8]) -> Pulse {
     };
     let pulse = match header(record) {
         // Sample: header, identifier, ip, tid, time, cpu, period.
-        Ok((sys::PERF_RECORD_SAMPLE, _)) => word(48).map(Pulse::Sample),
-        Ok((sys::PERF_RECORD_LOST, _)) => count(16).map(Pulse::Lost),
-        Ok((sys::PERF_RECORD_LOST_SAMPLES, _)) => count(8).map(Pulse::LostSamples),
-        Ok((sys::PERF_RECORD_THROTTLE, _)) => Ok(Pulse::Throttle),
-        Ok((sys::PERF_RECORD_UNTHROTTLE, _)) => Ok(Pulse::Unthrottle),
-        _ => Ok(Pulse::Other),
+        Ok((sys::PERF_RECORD_SAMPLE, _)) => word(48).map(FlowEvent::Sample),
+        Ok((sys::PERF_RECORD_LOST, _)) => count(16).map(FlowEvent::Lost),
+        Ok((sys::PERF_RECORD_LOST_SAMPLES, _)) => count(8).map(FlowEvent::LostSamples),
+        Ok((sys::PERF_RECORD_THROTTLE, _)) => Ok(FlowEvent::Throttle),
+        Ok((sys::PERF_RECORD_UNTHROTTLE, _)) => Ok(FlowEvent::Unthrottle),
+        _ => Ok(FlowEvent::Other),
     };
-    pulse.unwrap_or(Pulse::Other)
+    pulse.unwrap_or(FlowEvent::Other)
 }
 
 /// When a record was made: all records are put in this order before they are used.

@@ -94,7 +94,7 @@ pub struct Rings {
     /// Time of the newest record when something was lost last.
     lost_at: Option<Mono>,
     /// What the last drain learned of.
-    pub news: News,
+    pub news: DrainStats,
     /// Records that were older than ones already handed out.
     pub late: u64,
     /// Damaged records.
@@ -117,7 +117,7 @@ const LATE_AT_MOST: Duration = Duration::from_millis(300);
 const CAREFUL: Duration = Duration::from_secs(600);
 
 /// See [`Rings::quiet`].
-fn quiet(news: News, rings: usize, fills_in: Duration, careful: bool) -> Option<Duration> {
+fn quiet(news: DrainStats, rings: usize, fills_in: Duration, careful: bool) -> Option<Duration> {
     let ordinary = QUIET_FULL.contains(&news.fullest) && news.lost + news.lost_side_band == 0;
     let often = fills_in / (rings.max(1) as u32) < OFTEN && !fills_in.is_zero();
     (ordinary && often).then(|| {
@@ -133,7 +133,7 @@ fn quiet(news: News, rings: usize, fills_in: Duration, careful: bool) -> Option<
 
 /// What a drain learned of what is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct DrainStats {
     /// Records that found no room in rings of samples, of all kinds.
     pub lost: u64,
     /// Records of the side band that found none in its own.
@@ -152,7 +152,7 @@ pub struct News {
     pub lost_stalled: u64,
 }
 
-impl News {
+impl DrainStats {
     fn add(&mut self, counts: CpuCounts) {
         self.lost = self.lost.saturating_add(counts.lost);
         self.lost_side_band = self.lost_side_band.saturating_add(counts.lost_side_band);
@@ -270,7 +270,7 @@ impl Rings {
             newest: Mono(0),
             fills_in: Duration::ZERO,
             lost_at: None,
-            news: News::default(),
+            news: DrainStats::default(),
             late: 0,
             malformed: 0,
             flushed: 0,
@@ -494,7 +494,7 @@ impl Rings {
             let cpu = ring.cpu;
             each(Drained::Record { time, cpu, record });
         }
-        self.news = News::default();
+        self.news = DrainStats::default();
         for ring in &mut self.rings {
             if !ring.is_side_band() {
                 self.news.fullest = self.news.fullest.max(ring.fullness());
@@ -512,7 +512,7 @@ impl Rings {
         let lost_side_band = self.news.lost_side_band;
         self.lost_side_band = self.lost_side_band.saturating_add(lost_side_band);
         for set in &mut self.sets {
-            set.news = News::default();
+            set.news = DrainStats::default();
             for it in &mut set.rings {
                 set.news.fullest = set.news.fullest.max(it.ring.fullness());
                 let counts = it.ring.release();

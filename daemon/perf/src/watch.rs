@@ -13,9 +13,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A watch that is on, or has seen its write.
 #[derive(Debug)]
-pub struct WordWatch(OwnedFd);
+pub struct Watchpoint(OwnedFd);
 
-impl WordWatch {
+impl Watchpoint {
     /// Watches the eight bytes at `address`, a multiple of eight, for what the thread writes there from
     /// now on, or the kernel for it: it makes the frames of signal handlers. Takes locks of the thread's
     /// process: may block.
@@ -23,7 +23,7 @@ impl WordWatch {
     /// # Errors
     /// What the kernel says: EPERM and EACCES without CAP_PERFMON, ENOSPC when a debugger has all
     /// registers, ESRCH when the thread is gone, ENOENT or EOPNOTSUPP where the machine has none.
-    pub fn arm(tid: Tid, address: u64) -> io::Result<WordWatch> {
+    pub fn arm(tid: Tid, address: u64) -> io::Result<Watchpoint> {
         let mut attributes = sys::perf_event_attr::default();
         attributes.type_ = sys::PERF_TYPE_BREAKPOINT;
         attributes.size = size_of::<sys::perf_event_attr>() as u32;
@@ -43,7 +43,7 @@ impl WordWatch {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: `fd` was just created and is owned by nobody else.
-        let watch = WordWatch(unsafe { OwnedFd::from_raw_fd(fd) });
+        let watch = Watchpoint(unsafe { OwnedFd::from_raw_fd(fd) });
         // On until its first overflow, which is the first write.
         // SAFETY: a number only; the descriptor is a perf event's.
         match unsafe { perf::ioctls::REFRESH(watch.0.as_raw_fd(), 1) } {
@@ -104,7 +104,7 @@ mod tests {
     fn the_first_write_is_seen_and_writes_before_are_not_needs_root() {
         with_writer(|tid, word, write| {
             write();
-            let watch = match WordWatch::arm(tid, word.as_ptr() as u64) {
+            let watch = match Watchpoint::arm(tid, word.as_ptr() as u64) {
                 Ok(watch) => watch,
                 Err(error) => return fixtures::skip(format_args!("no watch can be had: {error}")),
             };
@@ -124,7 +124,7 @@ mod tests {
             .and_then(|name| name.to_str()?.parse().ok());
         let tid = Tid(tid.expect("a number"));
         let mut words = Box::new([0u64; 2]);
-        let Ok(watch) = WordWatch::arm(tid, words.as_ptr() as u64 + 8) else {
+        let Ok(watch) = Watchpoint::arm(tid, words.as_ptr() as u64 + 8) else {
             return fixtures::skip("no watch can be had");
         };
         let zeros = std::fs::File::open("/dev/zero").expect("zeros");
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn what_lies_beside_the_word_is_not_watched_needs_root() {
         with_writer(|tid, word, write| {
-            let Ok(watch) = WordWatch::arm(tid, word.as_ptr() as u64 + 8) else {
+            let Ok(watch) = Watchpoint::arm(tid, word.as_ptr() as u64 + 8) else {
                 return fixtures::skip("no watch can be had");
             };
             write();

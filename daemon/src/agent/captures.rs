@@ -3,13 +3,13 @@
 use super::{Agent, sampling_plan};
 use crate::aggregate::recorder::{self, Asked, Span, read};
 use crate::aggregate::recorders::Recorders;
+use crate::capture::backend::{self, CaptureBackend, Followed, OverloadPolicy, Slowed, Started};
 use crate::capture::engine::{self, Engine, EngineError, Fault};
 use crate::capture::event::Event;
 use crate::capture::manager::Captures;
 use crate::capture::offcpu;
 use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
-use crate::capture::world::{self, Excess, Followed, Slowed, Started, World};
 use crate::control::Control;
 use crate::metrics::thread_cpu_ns;
 use crate::sampler::Command;
@@ -153,12 +153,12 @@ impl AgentWorld {
             period: 1,
             stack_bytes: started.stack_bytes,
             excess: match lock(&agent.config).config.captures.switches_max {
-                0 => Excess::Bounded,
+                0 => OverloadPolicy::Bounded,
                 most if copy_all => {
                     let most = u64::from(most / COPY_ALL_COST);
-                    Excess::Ends(most.max(1).saturating_mul(started.cpus as u64))
+                    OverloadPolicy::Ends(most.max(1).saturating_mul(started.cpus as u64))
                 }
-                most => Excess::Ends(u64::from(most).saturating_mul(started.cpus as u64)),
+                most => OverloadPolicy::Ends(u64::from(most).saturating_mul(started.cpus as u64)),
             },
             notices: started.notices,
         })
@@ -179,7 +179,7 @@ fn filter(scope: &Scope, cgroups: bool) -> Filter {
     }
 }
 
-impl World for AgentWorld {
+impl CaptureBackend for AgentWorld {
     fn limits(&self) -> agent_config::Captures {
         let agent = self.agent.upgrade();
         agent.map_or_else(agent_config::Captures::default, |agent| {
@@ -227,7 +227,7 @@ impl World for AgentWorld {
         });
         let started = started.map_err(|error| refused(&error))?;
         let (rate_hz, period, excess) = match started.every {
-            Every::Rate(rate) => (rate, 0, Excess::Bounded),
+            Every::Rate(rate) => (rate, 0, OverloadPolicy::Bounded),
             Every::Period(period) => {
                 // Who asks for each gets each, as far as the limits go.
                 let each = wanted.period > 0 || !is_dense;
@@ -237,7 +237,7 @@ impl World for AgentWorld {
                     rate_max.min(DENSE_HZ_MAX)
                 };
                 let most = u64::from(most).saturating_mul(started.cpus as u64);
-                (0, period, Excess::Slows(most))
+                (0, period, OverloadPolicy::Slows(most))
             }
         };
         Ok(Started {
@@ -273,7 +273,7 @@ impl World for AgentWorld {
         self.engine.end(id);
     }
 
-    fn past(&self, wanted: &world::Asked, cancel: &AtomicBool) -> Option<Profile> {
+    fn past(&self, wanted: &backend::Asked, cancel: &AtomicBool) -> Option<Profile> {
         let agent = self.agent.upgrade()?;
         let until = wanted.until;
         agent.sampler.flush();

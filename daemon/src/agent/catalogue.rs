@@ -264,8 +264,8 @@ fn outcomes(registry: &Registry, agent: &Arc<Agent>) {
 }
 
 fn looks(registry: &Registry, agent: &Arc<Agent>) {
+    use unwind::walk::deep_stacks::LookCounts;
     use unwind::walk::look::Failure;
-    use unwind::walk::lookouts::LookCounts;
     type Pick = fn(&LookCounts) -> u64;
     let metrics: [(&str, &str, Kind, Pick); 8] = [
         (

@@ -21,7 +21,7 @@ use crate::control::Control;
 use crate::export::{self, Exporter};
 use crate::metrics::Registry;
 use crate::pins::Pins;
-use crate::pins::bring::Bringer;
+use crate::pins::uploader::PinUploader;
 use crate::sampler;
 use crate::triggers::Triggers;
 use agent_config::triggers::Rule;
@@ -295,7 +295,7 @@ pub struct Agent {
     /// The minutes that were pinned.
     pub pins: Arc<Pins>,
     /// Their way to the collector; none without one.
-    pub bringer: Option<Arc<Bringer>>,
+    pub bringer: Option<Arc<PinUploader>>,
     /// The daemon's own metrics, once they are registered.
     pub registry: OnceLock<Arc<Registry>>,
 }

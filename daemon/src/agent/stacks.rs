@@ -11,9 +11,9 @@ use symbolize::SymbolCounters;
 use symbolize::budget::{FILE_BYTES_MAX, FILE_CPU_MAX};
 use unwind::process::space::MAPPINGS_MAX;
 use unwind::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
+use unwind::walk::deep_stacks::LookCounts;
 use unwind::walk::engine::COPIES;
 use unwind::walk::look::Failure;
-use unwind::walk::lookouts::LookCounts;
 use unwind::walk::modules::ModuleCounts;
 
 /// Samples below which shares say nothing.

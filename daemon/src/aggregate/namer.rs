@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use host::frame::{Mark, RawFrame};
 use host::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
 use host::time::thread_cpu;
-use jit::CodeBook;
+use jit::JitSymbolLookup;
 use jit::runtimes::Runtimes;
 use profile::{
     Account, Dictionary, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId, StrId,
@@ -48,7 +48,7 @@ pub struct Namer {
     /// Memory for debug information. Unit: bytes.
     lines_bytes: usize,
     store: Arc<FileStore>,
-    code: CodeBook,
+    code: JitSymbolLookup,
     timed: Timed,
     counters: Arc<SymbolCounters>,
     cgroups: CgroupTable,
@@ -102,7 +102,7 @@ impl Namer {
     pub fn new(
         symbolizer: Symbolizer,
         store: Arc<FileStore>,
-        code: CodeBook,
+        code: JitSymbolLookup,
         cgroups: CgroupTable,
     ) -> Namer {
         let ledger = LedgerKeeper::new(&cgroups);

@@ -103,7 +103,7 @@ mod tests {
     use host::frame::RawFrame;
     use host::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
     use host::time::Mono;
-    use jit::CodeBook;
+    use jit::JitSymbolLookup;
     use profile::{GroupBy, Query, Selector, StackEnd, key};
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, RwLock};
@@ -128,7 +128,7 @@ mod tests {
         let namer = Namer::new(
             symbolizer,
             store,
-            CodeBook::closed(),
+            JitSymbolLookup::closed(),
             CgroupTable::discover(),
         );
         let mut table = ProcessTable::new();

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::ProcessId;
 use host::time::Mono;
-use jit::book::{self, Page, Pages};
+use jit::lookup::{self, Page, Pages};
 use jit::notice::Wanted;
 use profile::{Dictionary, FrameId, Unnamed, Value};
 use symbolize::Named;
@@ -159,11 +159,11 @@ impl Timed {
             let (from, until) = self.ranges[member as usize];
             let frame = match &page {
                 Ok(page) => page.steady_frame(names, address, from, until),
-                Err(reason) => Some(book::unnamed(names, *reason)),
+                Err(reason) => Some(lookup::unnamed(names, *reason)),
             };
             let frame = frame.unwrap_or_else(|| {
                 self.changing.insert(member, ());
-                book::unnamed(names, Unnamed::JitReused)
+                lookup::unnamed(names, Unnamed::JitReused)
             });
             missing += u64::from(names.frames.get(frame).unnamed != Unnamed::No);
             out.push(&[frame]);
@@ -503,7 +503,7 @@ mod tests {
                         timed.name(id, &[address.0], &[at as u32], &self.counters, into);
                     }
                     _ => {
-                        let kernel = book::unnamed(&mut names, Unnamed::KernelHidden);
+                        let kernel = lookup::unnamed(&mut names, Unnamed::KernelHidden);
                         named.push(&[kernel]);
                     }
                 }

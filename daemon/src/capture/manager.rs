@@ -4,10 +4,10 @@
 //! From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
 
 use super::Capturing;
-use super::course::Course;
+use super::backend::CaptureBackend;
+use super::monitor::CaptureMonitor;
 use super::request::Wanted;
 use super::run::Run;
-use super::world::World;
 use crate::aggregate::recorder::{BUDGET_MIN_BYTES, Recorder, RecorderOptions};
 use crate::aggregate::recorders::{Recorders, Taken};
 use agent_config as config;
@@ -108,7 +108,7 @@ struct State {
 
 /// See the module.
 pub struct Captures {
-    pub(super) world: Box<dyn World>,
+    pub(super) world: Box<dyn CaptureBackend>,
     pub(super) recorders: Arc<Recorders>,
     state: Mutex<State>,
     stopping: AtomicBool,
@@ -139,7 +139,7 @@ impl Drop for Slot {
 
 impl Captures {
     /// None runs yet. Their samples come into `recorders`.
-    pub fn new(world: Box<dyn World>, recorders: Arc<Recorders>) -> Arc<Captures> {
+    pub fn new(world: Box<dyn CaptureBackend>, recorders: Arc<Recorders>) -> Arc<Captures> {
         Arc::new(Captures {
             world,
             recorders,
@@ -306,7 +306,7 @@ impl Captures {
         let _ = messages.try_send(message(capture_response::Body::Accepted(info)));
         // Of rings that others opened it counts from here.
         let counted = (began, self.world.seen(id));
-        let course = Course::new(id, counted, scope.presence, started.excess);
+        let course = CaptureMonitor::new(id, counted, scope.presence, started.excess);
         let run = Run::new(
             Arc::clone(self),
             slot,

@@ -5,17 +5,17 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
-mod course;
+pub mod backend;
 pub mod engine;
 pub mod event;
 mod lines;
 pub mod manager;
+mod monitor;
 pub mod offcpu;
 mod past;
 pub mod request;
 mod run;
 pub mod target;
-pub mod world;
 
 use proto::agent;
 use tokio::sync::mpsc;

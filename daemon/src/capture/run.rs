@@ -6,9 +6,9 @@
 //! batch, and answers. A client that reads slowly is waited for here and nowhere else; whoever
 //! holds the receiver bounds that.
 
-use super::course::Course;
 use super::lines;
 use super::manager::{Captures, Running, Slot, message};
+use super::monitor::CaptureMonitor;
 use super::offcpu::{COPIES_HZ, NEAR_BYTES};
 use super::past::{self, Found, Past};
 use super::request::{Unwind, Wanted};
@@ -65,7 +65,7 @@ enum End {
     /// The sampler ended it.
     Sampler,
     /// It would cost too much.
-    Excess,
+    OverloadPolicy,
     /// Nobody reads the answer.
     ClientGone,
 }
@@ -82,7 +82,7 @@ pub(super) struct Run {
     messages: mpsc::Sender<CaptureResponse>,
     cost: Cost,
     selected: Selected,
-    course: Course,
+    course: CaptureMonitor,
     /// The past, while it is asked for and held.
     past: Option<Past>,
     slot: Slot,
@@ -94,7 +94,7 @@ impl Run {
         slot: Slot,
         running: Arc<Running>,
         wanted: Wanted,
-        course: Course,
+        course: CaptureMonitor,
         began: Mono,
         messages: mpsc::Sender<CaptureResponse>,
     ) -> Run {
@@ -181,7 +181,7 @@ impl Run {
                 return End::Time;
             }
             if self.course.is_excessive() {
-                return End::Excess;
+                return End::OverloadPolicy;
             }
             if !self.course.look(now, &self.captures) {
                 return End::TargetGone;
@@ -258,7 +258,7 @@ impl Run {
             ),
             End::Stopping => (CaptureState::Cancelled, "the daemon was stopped"),
             End::Sampler => (CaptureState::Cancelled, "sampling ended"),
-            End::Excess => (
+            End::OverloadPolicy => (
                 CaptureState::Cancelled,
                 "threads switch more often than `captures.switches_max` allows",
             ),

@@ -10,7 +10,7 @@
 
 use super::gaps_file::GapsFile;
 use super::identity::Identity;
-use super::tap::About;
+use super::window_exporter::WindowHeader;
 use host::private_dir::{PrivateDir, Trouble, options};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -310,7 +310,7 @@ pub struct FoundRecord {
     /// Its length, header included.
     pub len: u32,
     /// What its header says.
-    pub about: About,
+    pub about: WindowHeader,
     /// The collector has it.
     pub acked: bool,
 }
@@ -406,7 +406,7 @@ struct RecordHead {
     payload: u32,
     raw: u32,
     payload_sum: u32,
-    about: About,
+    about: WindowHeader,
 }
 
 impl RecordHead {
@@ -423,7 +423,7 @@ fn parse_record_head(bytes: &[u8; RECORD_HEAD]) -> Option<RecordHead> {
         payload: word(4),
         raw: word(8),
         payload_sum: word(12),
-        about: About {
+        about: WindowHeader {
             sequence: long(16),
             start_unix_ns: long(24) as i64,
             end_unix_ns: long(32) as i64,
@@ -468,7 +468,7 @@ fn read_record_head(file: &File, at: u64) -> io::Result<Option<RecordHead>> {
 pub fn pack(
     compressor: &mut zstd::bulk::Compressor<'_>,
     payload: &[u8],
-    about: &About,
+    about: &WindowHeader,
 ) -> io::Result<Vec<u8>> {
     if payload.len() > RECORD_BYTES_MAX {
         return Err(io::Error::other(

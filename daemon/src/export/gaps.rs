@@ -5,7 +5,7 @@
 //! restarts, with what a run that is killed cannot say any more: which windows it has in memory only,
 //! and that it has not come to its end.
 
-use super::tap::About;
+use super::window_exporter::WindowHeader;
 use std::fmt::Write;
 
 /// Why a window was given up. The words are those of the protocol.
@@ -70,7 +70,7 @@ pub struct Gap {
 
 impl Gap {
     /// One window.
-    pub(super) fn of(cause: Cause, about: &About) -> Gap {
+    pub(super) fn of(cause: Cause, about: &WindowHeader) -> Gap {
         Gap {
             cause,
             start_unix_ns: about.start_unix_ns,

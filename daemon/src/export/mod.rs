@@ -30,9 +30,9 @@ mod session;
 mod spool;
 mod status;
 mod stream;
-mod tap;
 #[cfg(test)]
 mod tests;
+mod window_exporter;
 mod writer;
 
 pub use gaps::{Cause, Gap};
@@ -51,8 +51,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
-use tap::{About, Parcel};
 use tokio::sync::{Notify, watch};
+use window_exporter::{SpoolEntry, WindowHeader};
 
 /// Windows between the recorder and the spool's thread. Beyond it the disk has been late by as many
 /// windows, and the next ones are dropped and counted.
@@ -162,7 +162,7 @@ impl Shared {
     }
 
     /// Counts a window of which nothing reached the spool. From the tap: holds a lock for a moment.
-    fn lost(&self, cause: Cause, about: About) {
+    fn lost(&self, cause: Cause, about: WindowHeader) {
         let gap = Gap::of(cause, &about);
         let mut lost = lock(&self.lost);
         if lost.len() < LOST_MAX {
@@ -194,7 +194,7 @@ impl Shared {
         }
     }
 
-    fn count_taken(&self, about: About) {
+    fn count_taken(&self, about: WindowHeader) {
         let mut progress = lock(&self.progress);
         progress.taken_windows += 1;
         progress.taken_samples += about.samples;
@@ -226,14 +226,15 @@ pub struct Exporter {
 }
 
 /// Windows on their way to the spool's thread.
-pub struct Queue(Receiver<Parcel>);
+pub struct Queue(Receiver<SpoolEntry>);
 
 impl Exporter {
     /// An exporter whose threads do not run yet, the sink for the recorder, and the queue between.
     pub fn new(options: Options, clock: Arc<WallAnchor>) -> (Exporter, Box<dyn ClosedSink>, Queue) {
         let shared = Arc::new(Shared::new(options.settings));
         let (queue, parcels) = sync_channel(QUEUE_MAX);
-        let tap = tap::Tap::new(queue, Arc::clone(&shared), Arc::clone(&clock));
+        let tap =
+            window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         lock(&shared.progress).away_since = Some(Mono::now());
         let exporter = Exporter {
             address: options.address,

@@ -8,7 +8,7 @@
 use super::disk::Scanned;
 use super::gaps::{Cause, Gap, Gaps};
 use super::identity::Identity;
-use super::tap::About;
+use super::window_exporter::WindowHeader;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ enum State {
 #[derive(Debug)]
 struct Record {
     place: Place,
-    about: About,
+    about: WindowHeader,
     state: State,
     /// It was never sent, not even by an earlier run.
     fresh: bool,
@@ -138,7 +138,7 @@ pub struct Picked {
     /// Its place in it.
     pub record: usize,
     /// What it is.
-    pub about: About,
+    pub about: WindowHeader,
     /// It is one of the newest.
     pub live: bool,
     /// It was never sent before.
@@ -219,7 +219,7 @@ impl Index {
     }
 
     /// Adds a record to the newest segment.
-    pub fn push(&mut self, place: Place, about: About) {
+    pub fn push(&mut self, place: Place, about: WindowHeader) {
         self.last = Some((about.sequence, about.end_unix_ns));
         if let Some(segment) = self.segments.back_mut() {
             if let Place::Disk { offset, len } = place {

@@ -11,7 +11,7 @@ use super::disk::{self, Dir, SegmentFile};
 use super::gaps::{Cause, Gap};
 use super::identity::Identity;
 use super::spool::{Place, Stranded};
-use super::tap::{About, Parcel};
+use super::window_exporter::{SpoolEntry, WindowHeader};
 use super::{Shared, record};
 use host::sync::lock;
 use host::time::{Mono, WallAnchor};
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Takes windows until the tap is gone.
-    pub fn run(mut self, parcels: &Receiver<Parcel>) {
+    pub fn run(mut self, parcels: &Receiver<SpoolEntry>) {
         self.open_dir();
         self.shared.wake.notify_one();
         while let Ok(parcel) = parcels.recv() {
@@ -130,7 +130,7 @@ impl Writer {
     }
 
     /// Makes one window durable.
-    pub(super) fn take(&mut self, parcel: Parcel) {
+    pub(super) fn take(&mut self, parcel: SpoolEntry) {
         self.take_lost();
         self.first_unix_ns.get_or_insert(parcel.about.start_unix_ns);
         if self.dir.is_none() && self.may_try() {
@@ -150,7 +150,7 @@ impl Writer {
         self.shared.wake.notify_one();
     }
 
-    fn keep(&mut self, generation: u64, payload: &[u8], about: &About) {
+    fn keep(&mut self, generation: u64, payload: &[u8], about: &WindowHeader) {
         if self.broken == Some(generation) {
             lock(&self.shared.index)
                 .gaps
@@ -205,7 +205,7 @@ impl Writer {
         }
     }
 
-    fn keep_in_memory(&mut self, generation: u64, packed: Vec<u8>, about: &About) {
+    fn keep_in_memory(&mut self, generation: u64, packed: Vec<u8>, about: &WindowHeader) {
         let (fits, removed) =
             lock(&self.shared.index).make_memory(packed.len() as u64, self.memory_bytes_max);
         self.remove(&removed);
@@ -222,7 +222,7 @@ impl Writer {
     }
 
     /// Drops a window; what its generation defined there is missing from now on.
-    fn refuse(&mut self, generation: u64, about: &About) {
+    fn refuse(&mut self, generation: u64, about: &WindowHeader) {
         lock(&self.shared.index)
             .gaps
             .add(Gap::of(Cause::DiskFull, about));

@@ -7,20 +7,20 @@
 //! takes nothing chunks and captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it
 //! does again.
 //!
-//! Threads: `fp-trigger` alone opens pins and adds to them ([`keeper`]); any thread lists and asks. The list is
+//! Threads: `fp-trigger` alone opens pins and adds to them ([`writer`]); any thread lists and asks. The list is
 //! locked for moments, never across a read or write of a file.
 
 mod answer;
-pub mod bring;
 mod disk;
-pub mod keeper;
 mod moments;
 #[cfg(test)]
 mod tests;
+pub mod uploader;
+pub mod writer;
 
 pub use answer::PinError;
 pub use disk::{DirError, Evidence};
-pub use keeper::{KeepError, Keeper, Wish};
+pub use writer::{KeepError, PinWriter, Wish};
 
 use disk::Disk;
 use host::health::{Degradation, Severity};

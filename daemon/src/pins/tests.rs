@@ -10,7 +10,7 @@ use std::sync::RwLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-mod bring;
+mod uploader;
 
 const MIB: u64 = 1 << 20;
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -19,7 +19,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 struct Host {
     recorder: RwLock<Recorder>,
     pins: Arc<Pins>,
-    keeper: Keeper,
+    keeper: PinWriter,
     clock: Arc<WallAnchor>,
     begin: Mono,
     windows: u64,
@@ -41,7 +41,7 @@ impl Host {
         };
         Host {
             recorder: RwLock::new(Recorder::new(options)),
-            keeper: Keeper::new(Arc::clone(&pins)),
+            keeper: PinWriter::new(Arc::clone(&pins)),
             pins,
             clock,
             // Long enough ago for all windows, and after the boot of every machine that runs tests.
@@ -309,7 +309,7 @@ fn pins_that_are_open_keep_to_the_budget_together() {
     let mut host = Host::with(dir.path(), MIB);
     host.stacks = 6000;
     host.pass(1);
-    let ids: Vec<_> = (0..keeper::OPEN_MAX).map(|_| host.fire(1, 5)).collect();
+    let ids: Vec<_> = (0..writer::OPEN_MAX).map(|_| host.fire(1, 5)).collect();
     assert!(ids.iter().all(Option::is_some));
     for _ in 0..5 {
         host.pass(1);
@@ -360,7 +360,7 @@ fn names_that_take_too_much_memory_begin_anew() {
     host.stacks = 40_000;
     host.pass(1);
     // One pin has a few MiB of names of each window: eight of them are over the bound at once.
-    let ids: Vec<_> = (0..keeper::OPEN_MAX).map(|_| host.fire(1, 2)).collect();
+    let ids: Vec<_> = (0..writer::OPEN_MAX).map(|_| host.fire(1, 2)).collect();
     assert!(ids.iter().all(Option::is_some));
     host.pass(2);
     let expected = (3, 40_000 * (1 + 2 + 3));
@@ -372,7 +372,7 @@ fn only_so_many_are_open_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::new(dir.path());
     host.pass(1);
-    for _ in 0..keeper::OPEN_MAX {
+    for _ in 0..writer::OPEN_MAX {
         assert!(host.fire(1, 10).is_some());
     }
     assert_eq!(host.fire(1, 10), None);

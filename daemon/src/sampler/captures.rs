@@ -4,7 +4,7 @@
 //! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
 //! the continuous profile. Nothing here allocates but a capture that begins and a cgroup that is made.
 
-use super::drain::{Way, mark_ended};
+use super::drain::{SampleContext, mark_ended};
 use super::recent::Recent;
 use super::waits::Waits;
 use super::{CLOSING_MAX, Queues, Shared, keep_newest};
@@ -12,7 +12,7 @@ use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::sampler::filter::Filter;
-use crate::workers::scout::Request;
+use crate::workers::file_loader::Request;
 use host::ids::{CaptureId, CgroupId, Tid};
 use host::sys::Poller;
 use host::time::Mono;
@@ -93,12 +93,12 @@ pub struct Follow {
     /// Weight of one sample; 0 when it varies.
     pub period: u64,
     /// Where the one ends and the other begins.
-    pub seam: Seam,
+    pub seam: RingSetSwitch,
 }
 
 /// How two sets of one capture meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seam {
+pub enum RingSetSwitch {
     /// Both sample the same: what is not younger than the moment of the change is taken from the first, the
     /// rest from the second.
     Cut,
@@ -141,7 +141,7 @@ pub(super) struct Captures {
 }
 
 /// A set that a capture takes samples of.
-struct Feed {
+struct RingSetSource {
     set: SetKey,
     /// For how long its events had been counted before; see [`RingSet::times`].
     counted_before: (u64, u64),
@@ -151,7 +151,7 @@ struct Feed {
     until: Option<Mono>,
 }
 
-impl Feed {
+impl RingSetSource {
     fn covers(&self, time: Mono) -> bool {
         time > self.since && self.until.is_none_or(|until| time <= until)
     }
@@ -160,7 +160,7 @@ impl Feed {
 struct Running {
     id: CaptureId,
     /// The one in force, and before it those of which records may be in rings still.
-    feeds: Vec<Feed>,
+    feeds: Vec<RingSetSource>,
     filter: Filter,
     /// Samples of the idle loop say that nothing happened.
     idles: bool,
@@ -181,7 +181,7 @@ struct Running {
 
 impl Running {
     /// The set as a source of this capture.
-    fn feed(&self, set: SetKey) -> Option<&Feed> {
+    fn feed(&self, set: SetKey) -> Option<&RingSetSource> {
         self.feeds.iter().find(|feed| feed.set == set)
     }
 
@@ -193,7 +193,7 @@ impl Running {
 
     /// Adds for how long the events of the feeds that are `over` were counted, where the processor counts them:
     /// once, before such a feed goes, for each is a call of the kernel's on each CPU.
-    fn note_times(&mut self, sets: &[RingSet], over: impl Fn(&Feed) -> bool) {
+    fn note_times(&mut self, sets: &[RingSet], over: impl Fn(&RingSetSource) -> bool) {
         for feed in self.feeds.iter().filter(|feed| over(feed)) {
             let set = sets.iter().find(|set| set.key == feed.set);
             if let Some((enabled, running)) = set.and_then(RingSet::times) {
@@ -272,7 +272,7 @@ impl Captures {
         }
         self.list.push(Running {
             id: begin.id,
-            feeds: vec![Feed {
+            feeds: vec![RingSetSource {
                 set,
                 counted_before,
                 since: Mono(0),
@@ -314,13 +314,13 @@ impl Captures {
             return;
         };
         let since = match follow.seam {
-            Seam::Cut => now,
-            Seam::Apart => Mono(0),
+            RingSetSwitch::Cut => now,
+            RingSetSwitch::Apart => Mono(0),
         };
         for feed in &mut running.feeds {
             feed.until.get_or_insert(now);
         }
-        running.feeds.push(Feed {
+        running.feeds.push(RingSetSource {
             set: key,
             counted_before,
             since,
@@ -404,7 +404,7 @@ impl Captures {
         sample: &Sample<'_>,
         is_idle: bool,
         main: &mut Folder,
-        way: &mut Way<'_>,
+        way: &mut SampleContext<'_>,
     ) {
         // It is looked up and unwound once, for the first that wants it.
         let (mut names, mut end) = (None, None);
@@ -512,7 +512,7 @@ impl Captures {
         shared: &Shared,
     ) -> Result<(), NamerGone> {
         for running in &mut self.list {
-            let drained = |feed: &Feed| feed.until.is_some_and(|until| until <= reached);
+            let drained = |feed: &RingSetSource| feed.until.is_some_and(|until| until <= reached);
             if !running.closed {
                 running.note_times(sets, drained);
             }

@@ -3,7 +3,7 @@
 use super::held::Which;
 use super::pace::Deep;
 use super::{Begin, Follow, Sampler, SamplerError};
-use crate::workers::scout::Retired;
+use crate::workers::file_loader::Retired;
 use host::ids::{CaptureId, CpuId};
 use host::sys::Poller;
 use host::time::Mono;

@@ -6,7 +6,7 @@ use super::{Queues, Sampler, SamplerError, Shared};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
-use crate::workers::scout::Request;
+use crate::workers::file_loader::Request;
 use host::frame::RawFrame;
 use host::ids::{Comm, FileId, Pid};
 use host::time::Mono;
@@ -78,7 +78,7 @@ impl Sampler {
             held,
             ..
         } = self;
-        let way = &mut Way::new(unwinder, processes, stack, queues, shared, held);
+        let way = &mut SampleContext::new(unwinder, processes, stack, queues, shared, held);
         way.look_at_held(which, folder);
     }
 
@@ -102,7 +102,7 @@ impl Sampler {
         } = self;
         let mut newest = Mono(0);
         let mut folded = 0;
-        let mut way = Way::new(unwinder, processes, stack, queues, shared, held);
+        let mut way = SampleContext::new(unwinder, processes, stack, queues, shared, held);
         let horizon = rings.drain(horizon, |drained| {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
@@ -317,7 +317,7 @@ pub(super) fn mark_ended(batch: &mut RawBatch, processes: &ProcessTable) {
 }
 
 /// What a sample passes on its way into a batch.
-pub(super) struct Way<'a> {
+pub(super) struct SampleContext<'a> {
     unwinder: &'a mut Unwinder,
     pub(super) processes: &'a mut ProcessTable,
     stack: &'a mut StackBuffer,
@@ -326,7 +326,7 @@ pub(super) struct Way<'a> {
     held: &'a mut Held,
 }
 
-impl<'a> Way<'a> {
+impl<'a> SampleContext<'a> {
     fn new(
         unwinder: &'a mut Unwinder,
         processes: &'a mut ProcessTable,
@@ -334,8 +334,8 @@ impl<'a> Way<'a> {
         queues: &'a Queues,
         shared: &'a Shared,
         held: &'a mut Held,
-    ) -> Way<'a> {
-        Way {
+    ) -> SampleContext<'a> {
+        SampleContext {
             unwinder,
             processes,
             stack,
@@ -479,7 +479,7 @@ impl<'a> Way<'a> {
 
     /// Tells the store of the files of a sample that was unwound; counted in the continuous profile's batch.
     pub(super) fn announce(&mut self, sample: &Sample<'_>, main: &mut Folder) {
-        let Way { queues, shared, .. } = self;
+        let SampleContext { queues, shared, .. } = self;
         let mut send = |seen| {
             let sent = queues.scout.try_send(Request::File(seen)).is_ok();
             main.batch().files_announced += u64::from(sent);

@@ -16,7 +16,7 @@ mod recent;
 mod shared;
 pub mod waits;
 
-pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, Follow, HAND_OVER, Seam, SetOf};
+pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, Follow, HAND_OVER, RingSetSwitch, SetOf};
 pub use commands::Command;
 pub use held::HeldCounts;
 pub use shared::{COMMANDS_MAX, Facts, Shared};
@@ -25,8 +25,8 @@ use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::lateness::Lateness;
-use crate::workers::looker;
-use crate::workers::scout::{Handover, Request, Retired, Scanned};
+use crate::workers::file_loader::{Handover, Request, Retired, Scanned};
+use crate::workers::stack_reader;
 use captures::{Captures, NamerGone};
 use commands::{Successor, listen};
 use held::{Held, WINDOW_WAITS_MAX, Which};
@@ -97,7 +97,7 @@ pub struct Queues {
     /// Processes with generated code.
     pub code: SyncSender<Notice>,
     /// Requests for looks at the memory of threads, and their answers; `None` where none are had.
-    pub looks: Option<(SyncSender<looker::Request>, Receiver<Answer>)>,
+    pub looks: Option<(SyncSender<stack_reader::Request>, Receiver<Answer>)>,
 }
 
 /// Why the sampler ended early.
@@ -417,15 +417,21 @@ impl Sampler {
         };
         let Unwinder { looks, holes, .. } = &mut self.unwinder;
         looks.give_away(
-            |watch| match requests.try_send(looker::Request::Close(watch)) {
-                Err(TrySendError::Full(looker::Request::Close(watch))) => Some(watch),
+            |watch| match requests.try_send(stack_reader::Request::Close(watch)) {
+                Err(TrySendError::Full(stack_reader::Request::Close(watch))) => Some(watch),
                 _ => None,
             },
         );
         looks.ask(now, |wanted| {
-            requests.try_send(looker::Request::Look(wanted)).is_ok()
+            requests
+                .try_send(stack_reader::Request::Look(wanted))
+                .is_ok()
         });
-        holes.ask(|hole| requests.try_send(looker::Request::Touch(hole)).is_ok());
+        holes.ask(|hole| {
+            requests
+                .try_send(stack_reader::Request::Touch(hole))
+                .is_ok()
+        });
     }
 
     /// When the next pass is due: at the tick, when the rings that come can take over, when a

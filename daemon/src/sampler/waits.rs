@@ -4,7 +4,7 @@
 //! that the capture is about, as they begin to wait, and of who wakes one of these. Its tables grow with the
 //! number of threads that were met, to the bounds of [`offcpu`]; else nothing is allocated.
 
-use super::drain::{IDLE, Way};
+use super::drain::{IDLE, SampleContext};
 use crate::aggregate::fold::{Folder, Taken};
 use crate::sampler::filter::Filter;
 use host::frame::RawFrame;
@@ -89,7 +89,7 @@ impl Waits {
         sample: &Sample<'_>,
         (filter, folder): (&Filter, &mut Folder),
         main: &mut Folder,
-        way: &mut Way<'_>,
+        way: &mut SampleContext<'_>,
     ) {
         let raw = sample.raw.unwrap_or_default();
         let at = At {
@@ -133,7 +133,7 @@ impl Waits {
         sample: &Sample<'_>,
         (filter, copied): (&Filter, bool),
         (main, folder): (&mut Folder, &mut Folder),
-        way: &mut Way<'_>,
+        way: &mut SampleContext<'_>,
     ) {
         let prev = Tid(switch.prev);
         let who = self.who(prev, sample, filter, way);
@@ -180,7 +180,13 @@ impl Waits {
     }
 
     /// Who leaves; `None`: nobody that the capture is about.
-    fn who(&self, tid: Tid, sample: &Sample<'_>, filter: &Filter, way: &Way<'_>) -> Option<Who> {
+    fn who(
+        &self,
+        tid: Tid,
+        sample: &Sample<'_>,
+        filter: &Filter,
+        way: &SampleContext<'_>,
+    ) -> Option<Who> {
         if sample.pid == REAPED {
             return self.machine.who(tid);
         }
@@ -202,7 +208,7 @@ impl Waits {
         sample: &Sample<'_>,
         copied: bool,
         main: &mut Folder,
-        way: &mut Way<'_>,
+        way: &mut SampleContext<'_>,
     ) {
         let woken = Tid(waking.woken);
         if !self.machine.wants_waker(woken) {
@@ -217,7 +223,7 @@ impl Waits {
     }
 
     /// A thread runs: its wait is over.
-    fn runs(&mut self, at: At, tid: Tid, folder: &mut Folder, way: &Way<'_>) {
+    fn runs(&mut self, at: At, tid: Tid, folder: &mut Folder, way: &SampleContext<'_>) {
         let Waits {
             machine, shaped, ..
         } = self;
@@ -263,7 +269,7 @@ fn unwind(
     sample: &Sample<'_>,
     near_bytes: Option<u32>,
     main: &mut Folder,
-    way: &mut Way<'_>,
+    way: &mut SampleContext<'_>,
 ) -> StackEnd {
     let end = match near_bytes {
         Some(near_bytes) => way.unwind_wait(sample, near_bytes),

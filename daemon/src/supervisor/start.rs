@@ -15,10 +15,10 @@ use crate::aggregate::recorders::Recorders;
 use crate::export::{self, Exporter};
 use crate::grpc;
 use crate::pins::Pins;
-use crate::pins::bring::Bringer;
+use crate::pins::uploader::PinUploader;
 use crate::sampler::{self, Queues, Sampler, Start};
-use crate::workers::looker::{self, Looker};
-use crate::workers::scout::{Handover, Modules, Request, Scanned, Scout};
+use crate::workers::file_loader::{FileLoader, Handover, Modules, Request, Scanned};
+use crate::workers::stack_reader::{self, StackReader};
 use agent_config::{Config, Loaded};
 use cgroup::CgroupTable;
 use cgroup::containers::{self, Asker, Containers, Source};
@@ -30,7 +30,7 @@ use host::sys::{Priority, WakeFd};
 use host::time::{Mono, WallAnchor};
 use jit::ask::AskOptions;
 use jit::notice::Notice;
-use jit::{self, CodeBook, Watcher};
+use jit::{self, JitSymbolLookup, Watcher};
 use perf::plan::Limits;
 use perf::rings::Rings;
 use std::io;
@@ -117,7 +117,7 @@ struct Parts {
     cgroups: CgroupTable,
     container_counts: Arc<containers::Counts>,
     asker: Option<Asker>,
-    scout: Scout,
+    scout: FileLoader,
     /// Found after the rings were opened.
     processes: Scan,
     counters: Arc<SymbolCounters>,
@@ -143,7 +143,7 @@ impl Parts {
             cgroups.set_containers(containers);
             asker
         });
-        let scout = Scout::default();
+        let scout = FileLoader::default();
         let processes = scout.scan();
         let counters = Arc::new(SymbolCounters::default());
         let debug_files = debug_files::Wanted {
@@ -198,7 +198,7 @@ impl Parts {
             Arc::clone(&clock),
         ));
         let bringer = export.as_ref().map(|exporter| {
-            let bringer = Bringer::new(Arc::clone(&pins), Arc::clone(exporter));
+            let bringer = PinUploader::new(Arc::clone(&pins), Arc::clone(exporter));
             Arc::new(bringer)
         });
         let agent = Agent {
@@ -336,7 +336,7 @@ fn start_pipeline(
         kernel,
         store,
         cgroups,
-        book: CodeBook::new(code.clone()),
+        book: JitSymbolLookup::new(code.clone()),
         recorders,
         lines_bytes: config.captures.lines_bytes(),
     };
@@ -400,7 +400,7 @@ fn start_files(
     threads: &mut Threads,
     agent: &Agent,
     config: &Config,
-    scout: Scout,
+    scout: FileLoader,
     store: &Arc<FileStore>,
     copies: bool,
 ) -> Result<Files, RunError> {
@@ -495,7 +495,7 @@ struct Naming {
     kernel: KernelSymbols,
     store: Arc<FileStore>,
     cgroups: CgroupTable,
-    book: CodeBook,
+    book: JitSymbolLookup,
     recorders: Arc<Recorders>,
     /// Memory of what lines of captures are read from.
     lines_bytes: usize,
@@ -552,14 +552,14 @@ impl Naming {
     }
 }
 
-type Looks = (SyncSender<looker::Request>, Receiver<look::Answer>);
+type Looks = (SyncSender<stack_reader::Request>, Receiver<look::Answer>);
 
 /// Starts what looks into the memory of threads.
 fn start_looker(threads: &mut Threads) -> Result<Looks, RunError> {
-    let (ask, asked) = sync_channel(looker::QUEUED_MAX);
-    let (answer, answers) = sync_channel(looker::QUEUED_MAX);
+    let (ask, asked) = sync_channel(stack_reader::QUEUED_MAX);
+    let (answer, answers) = sync_channel(stack_reader::QUEUED_MAX);
     threads.drains("fp-look", move || {
-        Looker::default().run(&asked, &answer);
+        StackReader::default().run(&asked, &answer);
         Ok(())
     })?;
     Ok((ask, answers))

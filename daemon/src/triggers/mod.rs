@@ -16,7 +16,7 @@ pub mod watcher;
 
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
-use crate::pins::{Keeper, Pins, Wish};
+use crate::pins::{PinWriter, Pins, Wish};
 use agent_config::triggers::Rule;
 use cgroup::Hierarchy;
 use evidence::Captures;
@@ -252,7 +252,7 @@ impl Stage {
     pub fn run(self, recorder: &RwLock<Recorder>) {
         let sources = Sources::new(self.hierarchy.clone(), Path::new("/proc"));
         let mut watcher = Watcher::new(sources);
-        let mut keeper = Keeper::new(Arc::clone(&self.pins));
+        let mut keeper = PinWriter::new(Arc::clone(&self.pins));
         let captures = Captures::new(Arc::clone(&self.triggers), Arc::clone(&self.pins));
         let (mut version, mut rules) = (0, 0);
         let mut next = Mono::now();
@@ -289,7 +289,7 @@ impl Stage {
         rule: &Rule,
         event: &Event,
         now: Mono,
-        keeper: &mut Keeper,
+        keeper: &mut PinWriter,
         captures: &Captures,
         recorder: &RwLock<Recorder>,
     ) {
@@ -332,7 +332,7 @@ impl Stage {
         cgroup: &str,
         seen: Seen,
         now: Mono,
-        keeper: &mut Keeper,
+        keeper: &mut PinWriter,
         captures: &Captures,
         recorder: &RwLock<Recorder>,
     ) {

@@ -8,7 +8,7 @@ mod off_cpu;
 mod support;
 
 use daemon::sampler::filter::Filter;
-use daemon::sampler::{Begin, Command, Follow, Seam, SetOf, Shared, Start};
+use daemon::sampler::{Begin, Command, Follow, RingSetSwitch, SetOf, Shared, Start};
 use got::Got;
 use host::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
 use host::time::Mono;
@@ -287,7 +287,7 @@ fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
 }
 
 /// Has capture 1 go on with another set, while both bring samples.
-fn followed(seam: Seam) -> Rig {
+fn followed(seam: RingSetSwitch) -> Rig {
     const NEXT: SetKey = SetKey(2);
     let mut rig = Rig::new();
     rig.begin(1, set(Pace::Counted), Filter::default());
@@ -306,7 +306,7 @@ fn followed(seam: Seam) -> Rig {
     };
     rig.shared.command(Command::FollowCapture(Box::new(follow)));
     rig.pass(1);
-    if seam == Seam::Cut {
+    if seam == RingSetSwitch::Cut {
         // Otherwise the first has come to its end.
         rig.captured(0, 102, 7);
     }
@@ -317,7 +317,7 @@ fn followed(seam: Seam) -> Rig {
 
 #[test]
 fn a_capture_goes_on_with_another_set_at_one_instant() {
-    let mut rig = followed(Seam::Cut);
+    let mut rig = followed(RingSetSwitch::Cut);
     let got = |rig: &Rig| [100, 101, 102, 103].map(|pid| rig.got.of(1, pid));
     assert_eq!(got(&rig)[0], 5);
     assert_eq!(
@@ -337,7 +337,7 @@ fn a_capture_goes_on_with_another_set_at_one_instant() {
 
 #[test]
 fn sets_that_sample_different_things_are_each_taken_whole() {
-    let mut rig = followed(Seam::Apart);
+    let mut rig = followed(RingSetSwitch::Apart);
     rig.captured_by(SetKey(2), 1, 104, 3);
     rig.command(Command::EndCapture(CaptureId(1)));
     rig.pass(5);
@@ -367,7 +367,7 @@ fn for_how_long_each_set_was_counted_adds_up() {
             id: CaptureId(1),
             set: counted(SetKey(2), 1000, 300),
             period: 0,
-            seam: Seam::Cut,
+            seam: RingSetSwitch::Cut,
         };
         rig.command(Command::FollowCapture(Box::new(follow)));
         rig.pass(10);
@@ -401,7 +401,7 @@ fn a_capture_that_cannot_go_on_ends_with_what_it_has() {
         id: CaptureId(1),
         set: SetOf::Open(SetKey(77)),
         period: 0,
-        seam: Seam::Apart,
+        seam: RingSetSwitch::Apart,
     };
     rig.command(Command::FollowCapture(Box::new(follow)));
     rig.pass(5);
@@ -416,7 +416,7 @@ fn a_set_for_a_capture_that_has_ended_is_closed() {
         id: CaptureId(9),
         set: set(Pace::Counted),
         period: 0,
-        seam: Seam::Apart,
+        seam: RingSetSwitch::Apart,
     };
     rig.command(Command::FollowCapture(Box::new(follow)));
     rig.pass(5);

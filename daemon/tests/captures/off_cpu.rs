@@ -11,7 +11,7 @@ use daemon::capture::offcpu::{self, Options, Wanted};
 use daemon::sampler::filter::Filter;
 use host::ids::{CaptureId, Pid};
 use host::time::Mono;
-use jit::CodeBook;
+use jit::JitSymbolLookup;
 use profile::{Profile, Query, StackEnd, key};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,7 +139,7 @@ fn namer(store: &Arc<FileStore>) -> Namer {
     let mut symbolizer = Symbolizer::new(SymbolOptions::default(), Arc::clone(store), counters);
     symbolizer.set_kernel_symbols(KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()));
     let (store, cgroups) = (Arc::clone(store), CgroupTable::discover());
-    Namer::new(symbolizer, store, CodeBook::closed(), cgroups)
+    Namer::new(symbolizer, store, JitSymbolLookup::closed(), cgroups)
 }
 
 /// Drives the sampler while `load` runs, with a capture of this process's waits for that time.

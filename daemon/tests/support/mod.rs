@@ -2,7 +2,7 @@
 
 use daemon::aggregate::batch::RawBatch;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
-use daemon::workers::scout::{Handover, Modules, Scout};
+use daemon::workers::file_loader::{FileLoader, Handover, Modules};
 use host::bounds::{Bounds, CacheBounds};
 use host::heartbeat::Heartbeat;
 use jit::notice::Notice;
@@ -53,7 +53,7 @@ impl Driven {
         let of_files = Arc::clone(&store);
         let files = std::thread::spawn(move || {
             let heartbeat = Heartbeat::default();
-            Scout::default().run(&requests, &of_files, &scans, &for_scout, &heartbeat);
+            FileLoader::default().run(&requests, &of_files, &scans, &for_scout, &heartbeat);
         });
         let (rules, generated) = sync_channel(1);
         let (code, notices) = sync_channel(16);

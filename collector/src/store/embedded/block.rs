@@ -15,7 +15,7 @@ mod rows;
 
 pub use packed::{Columns, Run, each_row, each_run, put_rows};
 
-use super::codec::{Damage, Opener, Reader, Sealer, len_of, put, put_signed};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter, len_of, put, put_signed};
 use super::order::order_by;
 use profile::Value;
 
@@ -144,7 +144,7 @@ pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
 /// begin of the chunk, ascending. Unit: nanoseconds.
 pub fn put_block(
     out: &mut Vec<u8>,
-    sealer: &mut Sealer,
+    sealer: &mut SectionWriter,
     rows: &[Timed],
     starts: &[u64],
     period: u64,
@@ -273,7 +273,7 @@ impl Block {
     /// Reads a block: what lies in `[from, to)` after the begin of the chunk, or all of it.
     pub fn read(
         &mut self,
-        opener: &mut Opener,
+        opener: &mut SectionReader,
         body: &[u8],
         period: u64,
         part: Option<(u64, u64)>,
@@ -509,10 +509,10 @@ mod tests {
             sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
-            put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
+            put_block(&mut body, &mut SectionWriter::new().unwrap(), &rows, &starts, PERIOD).unwrap();
             let mut block = Block::default();
             let part = (!whole).then_some((from, from + len));
-            block.read(&mut Opener::new().unwrap(), &body, PERIOD, part).unwrap();
+            block.read(&mut SectionReader::new().unwrap(), &body, PERIOD, part).unwrap();
             let mut found = std::collections::BTreeMap::new();
             let mut begin = 0;
             for &(series, end) in &block.series {
@@ -538,10 +538,10 @@ mod tests {
             sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
-            put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
+            put_block(&mut body, &mut SectionWriter::new().unwrap(), &rows, &starts, PERIOD).unwrap();
             let mut back = Vec::new();
             Block::default()
-                .each_moment(&mut Opener::new().unwrap(), &body, PERIOD, |start, entry| back.push((start, entry)))
+                .each_moment(&mut SectionReader::new().unwrap(), &body, PERIOD, |start, entry| back.push((start, entry)))
                 .unwrap();
             let rows: Vec<(u64, Entry)> = rows
                 .iter()
@@ -565,12 +565,12 @@ mod tests {
         #[test]
         fn any_columns_are_read_or_refused(raw in prop::collection::vec(0u8..20, 1..80)) {
             let mut body = Vec::new();
-            let mut sealer = Sealer::new().unwrap();
+            let mut sealer = SectionWriter::new().unwrap();
             let (totals, times) = raw.split_at(raw.len() / 2);
             sealer.seal(&mut body, totals).unwrap();
             sealer.seal(&mut body, times).unwrap();
-            let _ = Block::default().read(&mut Opener::new().unwrap(), &body, 1, Some((0, 9)));
-            let _ = Block::default().each_moment(&mut Opener::new().unwrap(), &body, 1, |_, _| {});
+            let _ = Block::default().read(&mut SectionReader::new().unwrap(), &body, 1, Some((0, 9)));
+            let _ = Block::default().each_moment(&mut SectionReader::new().unwrap(), &body, 1, |_, _| {});
         }
     }
 }

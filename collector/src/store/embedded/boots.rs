@@ -1,6 +1,6 @@
 //! What a partition has of one boot of one host, in memory and in the file.
 
-use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_bytes, put_signed};
 use super::dict::Dict;
 use super::meta::WindowMeta;
 use super::seen::Seen;
@@ -80,7 +80,11 @@ pub fn named(dict: &Dict, window: &WindowMeta) -> Option<(HostKey, LabelSet)> {
 }
 
 /// Seals what is kept of a boot.
-pub fn put_host(sealer: &mut Sealer, key: &HostKey, state: &HostState) -> std::io::Result<Vec<u8>> {
+pub fn put_host(
+    sealer: &mut SectionWriter,
+    key: &HostKey,
+    state: &HostState,
+) -> std::io::Result<Vec<u8>> {
     let mut raw = Vec::new();
     put_bytes(&mut raw, key.host_id.as_bytes());
     raw.extend_from_slice(&key.boot_id);
@@ -95,7 +99,7 @@ pub fn put_host(sealer: &mut Sealer, key: &HostKey, state: &HostState) -> std::i
 }
 
 /// Reads what [`put_host`] wrote.
-pub fn take_host(opener: &mut Opener, body: &[u8]) -> Result<(HostKey, HostState), Damage> {
+pub fn take_host(opener: &mut SectionReader, body: &[u8]) -> Result<(HostKey, HostState), Damage> {
     let mut raw = Vec::new();
     opener.open(&mut Reader::new(body), &mut raw)?;
     let mut input = Reader::new(&raw);

@@ -7,7 +7,7 @@
 //! Minutes and ten minutes keep the dictionary and all ids. At the level of service hours samples have
 //! no label but their service's, so label sets and series are others; ids of stacks stay.
 
-use super::codec::{Opener, Reader, Sealer};
+use super::codec::{Reader, SectionReader, SectionWriter};
 use super::compact::{Unpacker, step_of, windows_of};
 use super::dict::Dict;
 use super::dictlog::new_generation;
@@ -188,7 +188,7 @@ impl Coarsening {
     }
 
     fn windows(&mut self, chunk: u16) -> Result<(), FileError> {
-        let mut opener = Opener::new()?;
+        let mut opener = SectionReader::new()?;
         let mut windows = windows_of(&self.from, &mut opener, chunk)?;
         if let Some(services) = &self.services {
             for other in chunk + 1..chunk + HOUR_CHUNKS {
@@ -202,7 +202,7 @@ impl Coarsening {
             return Ok(());
         }
         let mut body = Vec::new();
-        windows.put(&mut Sealer::new()?, &mut body)?;
+        windows.put(&mut SectionWriter::new()?, &mut body)?;
         self.into.add_windows(chunk, body)
     }
 
@@ -291,7 +291,7 @@ impl Services {
             hosts: BTreeMap::new(),
             services,
         };
-        let (mut opener, mut raw) = (Opener::new()?, Vec::new());
+        let (mut opener, mut raw) = (SectionReader::new()?, Vec::new());
         from.each_windows(0, HOURS_FROM, |_, body| -> Result<(), FileError> {
             let whole = take_whole(&mut opener, &mut Reader::new(body), &mut raw)?;
             for &(_, labels) in whole.hosts.keys() {
@@ -304,7 +304,7 @@ impl Services {
         })?;
         let (mut entries, mut contents) = (Vec::new(), Vec::new());
         own.put_delta(Marks::EMPTY, own.marks(), &mut entries, &mut contents);
-        let (mut sealer, mut sealed, mut nothing) = (Sealer::new()?, Vec::new(), Vec::new());
+        let (mut sealer, mut sealed, mut nothing) = (SectionWriter::new()?, Vec::new(), Vec::new());
         sealer.seal(&mut sealed, &entries)?;
         sealer.seal(&mut nothing, &contents)?;
         into.add_dict(&sealed, &nothing)?;

@@ -173,18 +173,18 @@ impl<'b> Reader<'b> {
 }
 
 /// Writes sections: checksum, length before and after compression, bytes.
-pub struct Sealer {
+pub struct SectionWriter {
     zstd: Compressor<'static>,
     packed: Vec<u8>,
 }
 
-impl Sealer {
+impl SectionWriter {
     /// A sealer; it keeps its tables for as long as it lives.
     ///
     /// # Errors
     /// When zstd gets no memory.
-    pub fn new() -> std::io::Result<Sealer> {
-        Ok(Sealer {
+    pub fn new() -> std::io::Result<SectionWriter> {
+        Ok(SectionWriter {
             zstd: Compressor::new(LEVEL)?,
             packed: Vec::new(),
         })
@@ -216,17 +216,17 @@ impl Sealer {
 }
 
 /// Reads sections.
-pub struct Opener {
+pub struct SectionReader {
     zstd: Decompressor<'static>,
 }
 
-impl Opener {
+impl SectionReader {
     /// An opener; it keeps its tables for as long as it lives.
     ///
     /// # Errors
     /// When zstd gets no memory.
-    pub fn new() -> std::io::Result<Opener> {
-        Ok(Opener {
+    pub fn new() -> std::io::Result<SectionReader> {
+        Ok(SectionReader {
             zstd: Decompressor::new()?,
         })
     }
@@ -294,8 +294,8 @@ mod tests {
         #[test]
         fn a_changed_byte_is_noticed(raw in prop::collection::vec(0u8..4, 1..500), at in any::<usize>(), with in 1u8..) {
             let mut sealed = Vec::new();
-            Sealer::new().unwrap().seal(&mut sealed, &raw).unwrap();
-            let (mut opener, mut back) = (Opener::new().unwrap(), Vec::new());
+            SectionWriter::new().unwrap().seal(&mut sealed, &raw).unwrap();
+            let (mut opener, mut back) = (SectionReader::new().unwrap(), Vec::new());
             opener.open(&mut Reader::new(&sealed), &mut back).unwrap();
             prop_assert_eq!(&back, &raw);
             let at = at % sealed.len();
@@ -306,7 +306,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut back = Vec::new();
-            let _ = Opener::new().unwrap().open(&mut Reader::new(&bytes), &mut back);
+            let _ = SectionReader::new().unwrap().open(&mut Reader::new(&bytes), &mut back);
             let mut reader = Reader::new(&bytes);
             while reader.take_bytes().is_ok() && !reader.is_empty() {}
         }

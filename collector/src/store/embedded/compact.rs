@@ -7,7 +7,7 @@
 //! flushed: what comes later makes it stand back until it is added up anew.
 
 use super::block::Block;
-use super::codec::{Opener, Sealer};
+use super::codec::{SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::encode::again::{Gathered, Moment};
 use super::encode::{EncodeError, HEADS_SHARED, SERVICE_STEP_NS, Tables};
@@ -36,7 +36,7 @@ pub struct Unpacker {
     marks: Marks,
     /// What blocks are decoded and encoded with.
     pub tables: Tables,
-    opener: Opener,
+    opener: SectionReader,
     block: Block,
 }
 
@@ -52,7 +52,7 @@ impl Unpacker {
             dict,
             marks,
             tables,
-            opener: Opener::new()?,
+            opener: SectionReader::new()?,
             block: Block::default(),
         })
     }
@@ -189,7 +189,7 @@ impl<'p> Compaction<'p> {
         })?;
         windows.coarsen(self.partition.level, self.partition.chunk_start(chunk));
         let mut body = Vec::new();
-        windows.put(&mut Sealer::new()?, &mut body)?;
+        windows.put(&mut SectionWriter::new()?, &mut body)?;
         self.file.replace_windows(chunk, parts, &body)
     }
 
@@ -235,7 +235,7 @@ impl<'p> Compaction<'p> {
 /// What a file keeps of the windows of a chunk, all parts together.
 pub fn windows_of(
     file: &PartitionFile,
-    opener: &mut Opener,
+    opener: &mut SectionReader,
     chunk: u16,
 ) -> Result<ChunkWindows, FileError> {
     let mut windows = ChunkWindows::default();

@@ -13,7 +13,7 @@
 //! A generation is one set of ids: of a file, and of the one made in its place when it was destroyed.
 //! One file becomes the other by being renamed, which needs no space on a full disk.
 
-use super::codec::{Damage, Opener, Reader, Sealer};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::marks::Marks;
 use std::fs::{File, OpenOptions};
@@ -156,7 +156,7 @@ impl DictLog {
         to.put(&mut part);
         let mut entries = Vec::new();
         dict.put_logged(self.marks, to, &mut entries);
-        Sealer::new()?.seal(&mut part, &entries)?;
+        SectionWriter::new()?.seal(&mut part, &entries)?;
         let len = u32::try_from(part.len() - HEAD_LEN)
             .map_err(|_| io::Error::other("a dictionary is too large to be kept"))?;
         part[..4].copy_from_slice(&len.to_le_bytes());
@@ -189,7 +189,7 @@ impl DictLog {
     /// Adds what it has to a dictionary; what is known there already changes nothing.
     pub fn load(&self, dict: &mut Dict) -> Result<(), Damage> {
         let bytes = std::fs::read(&self.path).unwrap_or_default();
-        let mut opener = Opener::new().map_err(|_| Damage("zstd got no memory"))?;
+        let mut opener = SectionReader::new().map_err(|_| Damage("zstd got no memory"))?;
         let (mut raw, mut done) = (Vec::new(), Ok(()));
         each_part(&bytes, |_, sealed, _| {
             done = opener

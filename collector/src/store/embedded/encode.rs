@@ -9,7 +9,7 @@ pub mod again;
 use super::block::{
     Entry, SLOTS_MAX, Sum, Timed, put_block, put_starts, put_sum, sort_rows, take_starts, take_sum,
 };
-use super::codec::{Damage, Opener, Reader, Sealer, put, put_signed};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_signed};
 use super::dict::{Bundles, Dict};
 use super::memtable::ChunkRows;
 use super::meta::Summary;
@@ -90,7 +90,7 @@ fn at(periods: &[u64], bundle: u32) -> u64 {
 
 /// Encodes a chunk.
 pub fn encode_chunk(dict: &Tables, chunk: &ChunkRows) -> Result<Encoded, EncodeError> {
-    let mut sealer = Sealer::new()?;
+    let mut sealer = SectionWriter::new()?;
     let mut out = Encoded::default();
     let mut groups: Vec<u32> = chunk.groups.keys().copied().collect();
     groups.sort_unstable();
@@ -149,7 +149,7 @@ pub fn period(dict: &Dict, kind: Option<u16>) -> u64 {
 fn encode_windows(
     chunk: &ChunkRows,
     out: &mut Vec<u8>,
-    sealer: &mut Sealer,
+    sealer: &mut SectionWriter,
 ) -> Result<(), EncodeError> {
     let mut summary = Summary::clone(&chunk.summary);
     summary.settle();
@@ -202,7 +202,7 @@ impl Services {
         self,
         dict: &Tables,
         out: &mut Encoded,
-        sealer: &mut Sealer,
+        sealer: &mut SectionWriter,
     ) -> Result<(), EncodeError> {
         let mut heads = HeadsWriter::default();
         let (mut rows, mut spare) = (Vec::new(), Vec::new());
@@ -266,7 +266,7 @@ impl HeadsWriter {
         &mut self,
         dict: &Tables,
         out: &mut Vec<(u32, Vec<u8>)>,
-        sealer: &mut Sealer,
+        sealer: &mut SectionWriter,
         bundle: u32,
         rows: &[Timed],
         starts: &[u64],
@@ -325,7 +325,11 @@ impl HeadsWriter {
         Ok(())
     }
 
-    fn finish(self, out: &mut Vec<(u32, Vec<u8>)>, sealer: &mut Sealer) -> Result<(), EncodeError> {
+    fn finish(
+        self,
+        out: &mut Vec<(u32, Vec<u8>)>,
+        sealer: &mut SectionWriter,
+    ) -> Result<(), EncodeError> {
         if self.bundles == 0 {
             return Ok(());
         }
@@ -344,7 +348,7 @@ impl HeadsWriter {
 /// Reads heads: `head` is told series, begin after the chunk's, and sum; the whole chunk as one when
 /// `whole`. `period` is told by bundle.
 pub fn each_head(
-    opener: &mut Opener,
+    opener: &mut SectionReader,
     body: &[u8],
     whole: bool,
     period: impl Fn(u32) -> u64,

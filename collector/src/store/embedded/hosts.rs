@@ -1,6 +1,6 @@
 //! What hosts say of themselves: a small table in memory, and a file that is rewritten as a whole.
 
-use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_bytes, put_signed};
 use crate::store::{HostFacts, HostKey, HostRecord};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ const HOSTS_MAX: usize = 100_000;
 
 /// Records of hosts.
 #[derive(Default)]
-pub struct HostBook {
+pub struct HostTable {
     /// By host and boot.
     pub records: BTreeMap<HostKey, HostRecord>,
     /// First record of the log with a host that is not in the file yet.
@@ -22,7 +22,7 @@ pub struct HostBook {
     dirty: bool,
 }
 
-impl HostBook {
+impl HostTable {
     /// Remembers a host of a record of the log.
     pub fn set(&mut self, record: u64, host: HostRecord) {
         self.first_record.get_or_insert(record);
@@ -64,7 +64,7 @@ impl HostBook {
             put_health(&mut raw, host);
         }
         let mut sealed = Vec::new();
-        Sealer::new()?.seal(&mut sealed, &raw)?;
+        SectionWriter::new()?.seal(&mut sealed, &raw)?;
         replace(path, &sealed)?;
         self.dirty = false;
         self.first_record = None;
@@ -73,9 +73,9 @@ impl HostBook {
     }
 
     /// Reads the file.
-    pub fn load(bytes: &[u8]) -> Result<HostBook, Damage> {
+    pub fn load(bytes: &[u8]) -> Result<HostTable, Damage> {
         let mut raw = Vec::new();
-        let mut opener = Opener::new().map_err(|_| Damage("zstd got no memory"))?;
+        let mut opener = SectionReader::new().map_err(|_| Damage("zstd got no memory"))?;
         opener.open(&mut Reader::new(bytes), &mut raw)?;
         let mut input = Reader::new(&raw);
         let last_record = input.take()?;
@@ -87,11 +87,11 @@ impl HostBook {
             take_health(&mut input, host)?;
         }
         let records = hosts.into_iter().map(|host| (host.key.clone(), host));
-        Ok(HostBook {
+        Ok(HostTable {
             records: records.collect(),
             saved_record: last_record,
             last_record,
-            ..HostBook::default()
+            ..HostTable::default()
         })
     }
 }
@@ -221,14 +221,14 @@ mod tests {
         let mut other = host.clone();
         other.key.boot_id = [8; 16];
         other.facts.health.clear();
-        let mut book = HostBook::default();
+        let mut book = HostTable::default();
         book.set(8, other.clone());
         book.set(9, host.clone());
         book.save(&path).unwrap();
-        let loaded = HostBook::load(&std::fs::read(&path).unwrap()).unwrap();
+        let loaded = HostTable::load(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(loaded.records.values().collect::<Vec<_>>(), [&host, &other]);
         assert_eq!(loaded.saved_record, 9);
-        assert!(HostBook::load(b"garbage, not a file of hosts").is_err());
+        assert!(HostTable::load(b"garbage, not a file of hosts").is_err());
     }
 
     #[test]
@@ -248,8 +248,11 @@ mod tests {
         put(&mut raw, 1);
         put_host(&mut raw, &host);
         let mut sealed = Vec::new();
-        Sealer::new().unwrap().seal(&mut sealed, &raw).unwrap();
-        let loaded = HostBook::load(&sealed).unwrap();
+        SectionWriter::new()
+            .unwrap()
+            .seal(&mut sealed, &raw)
+            .unwrap();
+        let loaded = HostTable::load(&sealed).unwrap();
         assert_eq!(loaded.records.values().collect::<Vec<_>>(), [&host]);
     }
 }

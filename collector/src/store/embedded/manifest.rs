@@ -5,7 +5,7 @@
 //! as it was when the manifest was written is read again, and where something is missing from the
 //! folder that age and disk budget do not explain, all are read, as they are without a manifest.
 
-use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_bytes, put_signed};
 use super::file::names;
 use super::host_index::HostIndex;
 use super::hosts::replace;
@@ -98,7 +98,7 @@ pub fn save(
     // Pushes wait for no disk.
     read(hosts).put(&mut raw);
     let mut sealed = Vec::new();
-    Sealer::new()?.seal(&mut sealed, &raw)?;
+    SectionWriter::new()?.seal(&mut sealed, &raw)?;
     replace(path, &sealed)
 }
 
@@ -161,7 +161,7 @@ pub fn load(path: &Path) -> Option<Manifest> {
 
 fn take(bytes: &[u8]) -> Result<Manifest, Damage> {
     let mut raw = Vec::new();
-    let mut opener = Opener::new().map_err(|_| Damage("zstd got no memory"))?;
+    let mut opener = SectionReader::new().map_err(|_| Damage("zstd got no memory"))?;
     opener.open(&mut Reader::new(bytes), &mut raw)?;
     let mut input = Reader::new(&raw);
     if input.take()? != VERSION {

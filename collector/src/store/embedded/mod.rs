@@ -76,7 +76,7 @@ use counters::Counters;
 use dict::Dict;
 use file::FileError;
 use host_index::HostIndex;
-use hosts::HostBook;
+use hosts::HostTable;
 use partition::{Partition, lock, read, write};
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
@@ -123,7 +123,7 @@ pub struct EmbeddedStore {
     upkeep: Mutex<()>,
     /// Held by whoever compacts or makes coarser; taken before `upkeep`.
     tidy: Mutex<tidy::Tidy>,
-    hosts: Mutex<HostBook>,
+    hosts: Mutex<HostTable>,
     /// Every window's host, number and time.
     host_index: RwLock<HostIndex>,
     counters: Counters,

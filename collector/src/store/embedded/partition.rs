@@ -11,7 +11,7 @@
 mod coarser;
 
 use super::boots::{HostState, named, put_host, take_host};
-use super::codec::{Opener, Reader, Sealer};
+use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
@@ -236,7 +236,7 @@ impl Partition {
 
     /// What the file has of hosts.
     fn stored_hosts(&self) -> Result<Vec<(HostKey, HostState)>, FileError> {
-        let (mut hosts, mut opener) = (Vec::new(), Opener::new()?);
+        let (mut hosts, mut opener) = (Vec::new(), SectionReader::new()?);
         let file = self.reader()?;
         file.each_host(|body| {
             hosts.push(take_host(&mut opener, body)?);
@@ -318,7 +318,7 @@ impl Partition {
             return Ok(Arc::clone(dict));
         }
         let mut dict = Dict::new(&self.service_labels, with_contents);
-        let mut opener = Opener::new()?;
+        let mut opener = SectionReader::new()?;
         let (mut entries, mut contents) = (Vec::new(), Vec::new());
         let file = self.reader()?;
         file.each_dict(with_contents, |sealed, sealed_contents| {
@@ -586,7 +586,7 @@ impl Partition {
                 encode_chunk(&tables, rows).map_err(|error| FileError::Other(error.to_string()))?;
             chunks.push((chunk, rows.last_record, encoded));
         }
-        let mut sealer = Sealer::new()?;
+        let mut sealer = SectionWriter::new()?;
         let dict = read(dict);
         let from = *lock(&self.flushed);
         let marks = *frozen.marks.get_or_init(|| dict.marks());

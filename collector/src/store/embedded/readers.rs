@@ -5,7 +5,7 @@
 //! panicking.
 
 use super::block::{Block, each_row};
-use super::codec::{Opener, Reader, Sealer};
+use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::encode::each_head;
 use super::hosts::{take_health, take_host};
@@ -26,7 +26,7 @@ pub fn log(data: &[u8]) {
     if let Ok(mut host) = take_host(&mut input) {
         let _ = take_health(&mut input, &mut host);
     }
-    if let Ok(mut opener) = Opener::new() {
+    if let Ok(mut opener) = SectionReader::new() {
         let _ = boots::take_host(&mut opener, data);
     }
 }
@@ -61,7 +61,7 @@ fn record(payload: &[u8]) {
 /// # Panics
 /// When a reader breaks its promise.
 pub fn block(data: &[u8]) {
-    let (Ok(mut opener), Ok(mut sealer)) = (Opener::new(), Sealer::new()) else {
+    let (Ok(mut opener), Ok(mut sealer)) = (SectionReader::new(), SectionWriter::new()) else {
         return;
     };
     let mut sealed = Vec::new();

@@ -3,7 +3,7 @@
 use super::EmbeddedStore;
 use super::file::{FileError, remove, set_aside};
 use super::host_index::HostIndex;
-use super::hosts::{HostBook, replace};
+use super::hosts::{HostTable, replace};
 use super::manifest::{self, Entry};
 use super::options::{OpenError, Options};
 use super::partition::{Partition, lock, read, write};
@@ -135,7 +135,7 @@ impl EmbeddedStore {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error("read", &path)(error)),
         };
-        match HostBook::load(&bytes) {
+        match HostTable::load(&bytes) {
             Ok(book) => *lock(&self.hosts) = book,
             Err(damage) => {
                 let aside = path.with_extension("damaged");

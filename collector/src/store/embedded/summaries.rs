@@ -4,7 +4,7 @@
 //! summaries of parts of the chunk instead of windows, with their begins. Either of the last two may be
 //! empty, so what an agent brings late stands beside what was made coarser before.
 
-use super::codec::{Damage, Opener, Reader, Sealer, put};
+use super::codec::{Damage, Reader, SectionReader, SectionWriter, put};
 use super::level::Level;
 use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
@@ -23,7 +23,7 @@ pub struct ChunkWindows {
 
 /// Reads the summary of the whole chunk; what is left of `body` is for [`take_parts`].
 pub fn take_whole(
-    opener: &mut Opener,
+    opener: &mut SectionReader,
     body: &mut Reader<'_>,
     raw: &mut Vec<u8>,
 ) -> Result<Summary, Damage> {
@@ -33,7 +33,7 @@ pub fn take_whole(
 
 /// Reads what the chunk is made of.
 pub fn take_parts(
-    opener: &mut Opener,
+    opener: &mut SectionReader,
     body: &mut Reader<'_>,
     raw: &mut Vec<u8>,
 ) -> Result<(Vec<WindowMeta>, BTreeMap<u64, Summary>), Damage> {
@@ -57,7 +57,7 @@ pub fn take_parts(
 
 impl ChunkWindows {
     /// Adds what a file has of a chunk.
-    pub fn add(&mut self, opener: &mut Opener, body: &[u8]) -> Result<(), Damage> {
+    pub fn add(&mut self, opener: &mut SectionReader, body: &[u8]) -> Result<(), Damage> {
         let (mut body, mut raw) = (Reader::new(body), Vec::new());
         self.whole.merge(take_whole(opener, &mut body, &mut raw)?);
         let (windows, parts) = take_parts(opener, &mut body, &mut raw)?;
@@ -93,7 +93,7 @@ impl ChunkWindows {
     }
 
     /// Appends the sections.
-    pub fn put(&self, sealer: &mut Sealer, out: &mut Vec<u8>) -> std::io::Result<()> {
+    pub fn put(&self, sealer: &mut SectionWriter, out: &mut Vec<u8>) -> std::io::Result<()> {
         let mut raw = Vec::new();
         self.whole.put(&mut raw);
         sealer.seal(out, &raw)?;
@@ -163,7 +163,9 @@ mod tests {
 
     fn sealed(chunk: &ChunkWindows) -> Vec<u8> {
         let mut out = Vec::new();
-        chunk.put(&mut Sealer::new().unwrap(), &mut out).unwrap();
+        chunk
+            .put(&mut SectionWriter::new().unwrap(), &mut out)
+            .unwrap();
         out
     }
 
@@ -173,7 +175,7 @@ mod tests {
             of(vec![window(0, 0), window(1, 65), window(0, 70)]),
             of(vec![window(1, 50), window(2, 590)]),
         );
-        let mut opener = Opener::new().unwrap();
+        let mut opener = SectionReader::new().unwrap();
         let chunk_start = 600_000_000_000;
         let mut at_once = ChunkWindows::default();
         at_once.add(&mut opener, &sealed(&first)).unwrap();

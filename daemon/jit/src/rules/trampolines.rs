@@ -24,7 +24,7 @@ const ARENA_BYTES_MAX: u64 = 1 << 20;
 /// Most arenas read in one look; the others are for the next.
 const ARENAS_A_LOOK: usize = 16;
 
-/// Longest list of mappings read. Unit: bytes, as in `workers/looker.rs`.
+/// Longest list of mappings read. Unit: bytes, as in `workers/stack_reader.rs`.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
 
 /// What the names of trampolines begin with.

@@ -59,7 +59,7 @@ fn a_sample_that_does_not_say_its_period_has_the_events() {
     assert_eq!((sample.time, sample.period), (Mono(500), 100));
     assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
     assert_eq!(sample.cgroup, CgroupId(44));
-    assert!(matches!(pulse(&bytes), Pulse::Sample(_)));
+    assert!(matches!(pulse(&bytes), FlowEvent::Sample(_)));
 }
 
 #[test]
@@ -218,14 +218,14 @@ fn a_lost_record_counts_what_found_no_room() {
     let body = [&[1, 42][..], &TRAILER].concat();
     let bytes = record(sys::PERF_RECORD_LOST, 0, &body);
     assert!(matches!(parse(&bytes, &LAYOUT), Ok(Record::Lost(42))));
-    assert_eq!(pulse(&bytes), Pulse::Lost(42));
+    assert_eq!(pulse(&bytes), FlowEvent::Lost(42));
 }
 
 #[test]
 fn the_pulse_of_a_sample_is_its_period() {
     let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &sample_body(&[7, 8], &[44]));
-    assert_eq!(pulse(&bytes), Pulse::Sample(10_101_010));
-    assert_eq!(pulse(&bytes[..48]), Pulse::Other);
+    assert_eq!(pulse(&bytes), FlowEvent::Sample(10_101_010));
+    assert_eq!(pulse(&bytes[..48]), FlowEvent::Other);
 }
 
 proptest! {

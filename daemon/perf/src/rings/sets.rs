@@ -10,7 +10,7 @@ use crate::event::Features;
 use crate::probe::{Placement, Probe};
 use crate::record::{self, Layout, Record, Sample};
 use crate::ring::{Position, Scratch};
-use crate::rings::{Drained, News, is_offline};
+use crate::rings::{DrainStats, Drained, is_offline};
 use host::ids::CpuId;
 use host::time::Mono;
 use std::io;
@@ -37,7 +37,7 @@ pub struct RingSet {
     /// What its samples are taken after: before it not all of its events ran.
     pub begin: Mono,
     /// What the last drain learned of.
-    pub news: News,
+    pub news: DrainStats,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they happen.
     pub seen: Arc<AtomicU64>,
     /// Behind the rings, which go first.
@@ -127,7 +127,7 @@ impl RingSet {
             layouts,
             idles,
             begin: Mono::now(),
-            news: News::default(),
+            news: DrainStats::default(),
             seen: Arc::default(),
             charge: None,
         })

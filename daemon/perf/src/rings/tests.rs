@@ -195,10 +195,10 @@ fn wait_until(time: Mono) {
 #[test]
 fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
     let fills_in = Duration::from_millis(2400);
-    let news = |fullest, lost| News {
+    let news = |fullest, lost| DrainStats {
         fullest,
         lost,
-        ..News::default()
+        ..DrainStats::default()
     };
     let alone = Some(Duration::from_millis(1440));
     for (news, rings, expected) in [
@@ -225,7 +225,7 @@ fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
             "a ring that is full in {fills_in} ms"
         );
     }
-    let lost_side_band = News {
+    let lost_side_band = DrainStats {
         lost_side_band: 1,
         ..news(90, 0)
     };

@@ -7,7 +7,7 @@
 //! Called by the thread of the capture. Blocks as a begin does.
 
 use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, open_cgroup};
-use crate::sampler::{Command, Follow, Seam, SetOf};
+use crate::sampler::{Command, Follow, RingSetSwitch, SetOf};
 use cgroup::usage;
 use host::ids::CaptureId;
 use perf::probe::Every;
@@ -57,7 +57,7 @@ impl Engine {
         }
         // The old cgroup is dead, and the new one was nobody's: all of both is the capture's.
         let started = self.enter(id, Entry::Change, probes, Some(cgroup), |set, started| {
-            follow(id, set, started.period, Seam::Apart)
+            follow(id, set, started.period, RingSetSwitch::Apart)
         })?;
         notices.extend(started.notices);
         Ok(Followed::Again {
@@ -92,14 +92,14 @@ impl Engine {
         let cgroup = spec.cgroup.map(|bound| open_cgroup(&bound.directory));
         let cgroup = cgroup.transpose()?;
         let mut started = self.enter(id, Entry::Change, vec![probe], cgroup, |set, started| {
-            follow(id, set, started.period, Seam::Cut)
+            follow(id, set, started.period, RingSetSwitch::Cut)
         })?;
         started.notices.append(&mut notices);
         Ok(Some(started))
     }
 }
 
-fn follow(id: CaptureId, set: SetOf, period: u64, seam: Seam) -> Command {
+fn follow(id: CaptureId, set: SetOf, period: u64, seam: RingSetSwitch) -> Command {
     Command::FollowCapture(Box::new(Follow {
         id,
         set,

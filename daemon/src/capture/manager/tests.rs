@@ -3,8 +3,8 @@
 use super::*;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::WindowPart;
+use crate::capture::backend::{Asked, Followed, OverloadPolicy, Slowed, Started};
 use crate::capture::target::{Presence, Scope, resolve};
-use crate::capture::world::{Asked, Excess, Followed, Slowed, Started};
 use cgroup::containers::Containers;
 use cgroup::{Hierarchy, Mode};
 use fixtures::process::wait_for;
@@ -24,7 +24,7 @@ struct Fake {
     past: Option<Profile>,
     /// What becomes of the cgroup, look by look; then it is bound to none.
     followed: Mutex<Vec<Result<Followed, Status>>>,
-    excess: Excess,
+    excess: OverloadPolicy,
     /// What becomes of slowing down, try by try.
     slowed: Mutex<Vec<Result<Slowed, Status>>>,
     /// Samples that the event has brought, looked at once a second.
@@ -33,7 +33,7 @@ struct Fake {
 
 struct FakeWorld(Arc<Fake>);
 
-impl World for FakeWorld {
+impl CaptureBackend for FakeWorld {
     fn limits(&self) -> config::Captures {
         lock(&self.0.limits).clone()
     }
@@ -125,7 +125,7 @@ impl Rig {
             refusal: None,
             past: None,
             followed: Mutex::default(),
-            excess: Excess::Bounded,
+            excess: OverloadPolicy::Bounded,
             slowed: Mutex::default(),
             seen: AtomicU64::new(0),
         };
@@ -448,7 +448,7 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
 #[test]
 fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
     let rig = Rig::with(|fake| {
-        fake.excess = Excess::Slows(10);
+        fake.excess = OverloadPolicy::Slows(10);
         *lock(&fake.slowed) = vec![
             // Its cgroup is just made again.
             Err(Status::not_found("no such cgroup")),
@@ -472,7 +472,7 @@ fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
 
 #[test]
 fn waits_that_come_too_often_end_their_capture_with_what_there_is() {
-    let rig = Rig::with(|fake| fake.excess = Excess::Ends(10));
+    let rig = Rig::with(|fake| fake.excess = OverloadPolicy::Ends(10));
     let mut messages = rig.begin(request(HOUR));
     let result = all(&mut messages).result.unwrap();
     assert_eq!(result.state(), CaptureState::Cancelled);

@@ -2,7 +2,7 @@
 
 use super::super::{HostInfo, Options, Settings};
 use super::*;
-use crate::export::tap::About;
+use crate::export::window_exporter::WindowHeader;
 use host::time::WallAnchor;
 
 fn exporter() -> Exporter {
@@ -27,10 +27,10 @@ fn session(exporter: &Exporter) -> Session<'_> {
             picked: Picked {
                 segment: 1,
                 record: 0,
-                about: About {
+                about: WindowHeader {
                     sequence,
                     samples: 5,
-                    ..About::default()
+                    ..WindowHeader::default()
                 },
                 live: true,
                 fresh: true,

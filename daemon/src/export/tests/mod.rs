@@ -7,7 +7,7 @@ use super::reader::{ReadError, Readers};
 use super::record::{Tables, Window};
 use super::spool::Picked;
 use super::stream::Stream;
-use super::tap::{Parcel, Tap};
+use super::window_exporter::{SpoolEntry, WindowExporter};
 use super::writer::Writer;
 use super::{Settings, Shared};
 use crate::aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
@@ -56,7 +56,7 @@ fn identity() -> Arc<Identity> {
 struct Run {
     shared: Arc<Shared>,
     recorder: Recorder,
-    parcels: Receiver<Parcel>,
+    parcels: Receiver<SpoolEntry>,
     writer: Writer,
     at: u64,
 }
@@ -70,7 +70,7 @@ impl Run {
         let shared = Arc::new(Shared::new(settings));
         let clock = Arc::new(WallAnchor::new());
         let (queue, parcels) = sync_channel(2);
-        let tap = Tap::new(queue, Arc::clone(&shared), Arc::clone(&clock));
+        let tap = WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         let mut recorder = Recorder::new(RecorderOptions::default());
         recorder.set_sink(Box::new(tap));
         let mut writer = Writer::new(

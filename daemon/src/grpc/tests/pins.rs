@@ -1,7 +1,7 @@
 //! Pins over the wire: listed, and answering for what the recorder has forgotten.
 
 use super::*;
-use crate::pins::{Evidence, Keeper, Wish};
+use crate::pins::{Evidence, PinWriter, Wish};
 use tonic::Code;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -23,7 +23,7 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
         before: Duration::from_secs(2),
         after: Duration::ZERO,
     };
-    let mut keeper = Keeper::new(Arc::clone(&pins));
+    let mut keeper = PinWriter::new(Arc::clone(&pins));
     assert_eq!(keeper.open(&wish, &host.recorder), Some(1));
     assert!(host.pins.set(pins).is_ok());
     let mut recorder = host.recorder.write().expect("not poisoned");

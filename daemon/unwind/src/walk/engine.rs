@@ -8,8 +8,8 @@
 
 use super::StackBuffer;
 use super::call_sites::CallSites;
+use super::deep_stacks::LookCounts;
 use super::holes::HoleCounts;
-use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};

@@ -4,7 +4,7 @@
 //! ends, with all that lies further out. Functions with large local arrays leave such pages for as
 //! long as their thread lives. Reading one through `/proc/PID/mem` brings it, as a page of zeros
 //! that takes no memory, and the copies of later samples go on behind it. `fp-look` does that
-//! (`workers/looker.rs`), for the other threads of the process as well. Called by the sampler
+//! (`workers/stack_reader.rs`), for the other threads of the process as well. Called by the sampler
 //! thread; never blocks.
 
 use super::look::Thread;

@@ -6,13 +6,13 @@
 //!
 //! The look is worth something only for the very call whose return address it begins with. A frame of
 //! the same function at the same place may have been called by somebody else meanwhile, and no sample
-//! tells: what would is beyond its copy. So the word is watched ([`WordWatch`]) from before it is read,
+//! tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before it is read,
 //! and a sample may be completed with the look while nothing has been written there.
 
 use crate::info::words::Words;
 use host::ids::{Pid, ProcessId, Tid};
 use host::time::Mono;
-use perf::watch::WordWatch;
+use perf::watch::Watchpoint;
 use std::ops::Range;
 
 /// Words kept of a look. 12 bytes each. A stack of 256 KiB of rustc has about 3,000; what lies further
@@ -48,7 +48,7 @@ pub struct Look {
     /// The words.
     pub words: Words,
     /// Watches the return address since before it was read.
-    pub watch: WordWatch,
+    pub watch: Watchpoint,
     /// When the watch was on: samples from then on can be completed.
     pub armed: Mono,
 }

@@ -6,7 +6,7 @@
 //! one set of modules (`modules.rs`) and rules
 //! (`unwind/src/info/rule.rs`). The walk that is complete wins, else
 //! the longer one; a walk that stops inside of the chain goes on with the rest of the chain. Where
-//! the copy is too short the walk goes on with a look at the thread's memory (`lookouts.rs`) or
+//! the copy is too short the walk goes on with a look at the thread's memory (`deep_stacks.rs`) or
 //! stays cut.
 //!
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
@@ -14,10 +14,10 @@
 
 pub mod call_sites;
 mod callchain;
+pub mod deep_stacks;
 pub mod engine;
 pub mod holes;
 pub mod look;
-pub mod lookouts;
 pub mod modules;
 pub mod recall;
 mod scan;
@@ -29,13 +29,13 @@ use crate::info::rule::Behind;
 use crate::info::state::{Registers, StackCopy, number};
 use crate::process::Process;
 use crate::process::space::Mapping;
+use deep_stacks::DeepStacks;
 use engine::{Engine, UnwindCounts};
 use holes::{Hole, Holes};
 use host::bounds::CacheBounds;
 use host::frame::RawFrame;
 use host::ids::{FileId, FileOffset, ProcessId, Tid};
 use host::time::Mono;
-use lookouts::Lookouts;
 use modules::Loaded;
 use perf::record::{CpuMode, Sample, UserState};
 use profile::{StackEnd, Unnamed};
@@ -116,7 +116,7 @@ pub struct Unwinder {
     /// Most frames of a stack.
     pub depths: Depths,
     /// Completes cut stacks from looks at the thread's memory.
-    pub looks: Lookouts,
+    pub looks: DeepStacks,
     /// Pages that end copies of stacks.
     pub holes: Holes,
     /// Recognizes the stacks of waits.
@@ -135,7 +135,7 @@ impl Unwinder {
     pub fn new(depths: Depths, bounds: Arc<CacheBounds>) -> Unwinder {
         Unwinder {
             depths,
-            looks: Lookouts::default(),
+            looks: DeepStacks::default(),
             holes: Holes::default(),
             recall: Recall::default(),
             engine: Engine::new(bounds.unwind()),

@@ -1,12 +1,12 @@
 //! Every row of a block with its time, for writing it anew.
 
-use super::{Block, Damage, Entry, Opener, Reader, Value, take_starts, weight};
+use super::{Block, Damage, Entry, Reader, SectionReader, Value, take_starts, weight};
 
 impl Block {
     /// Reads a block and tells each row with the begin of its window after the chunk's.
     pub fn each_moment(
         &mut self,
-        opener: &mut Opener,
+        opener: &mut SectionReader,
         body: &[u8],
         period: u64,
         mut moment: impl FnMut(u64, Entry),

@@ -1,8 +1,8 @@
 //! Rows of blocks that are there, encoded anew: several parts as one, and times rounded down.
 
 use super::{
-    Dict, EncodeError, Entry, HEADS_SHARED, HeadsWriter, SLOTS_MAX, Sealer, Tables, Timed, at,
-    put_block, sort_rows,
+    Dict, EncodeError, Entry, HEADS_SHARED, HeadsWriter, SLOTS_MAX, SectionWriter, Tables, Timed,
+    at, put_block, sort_rows,
 };
 use crate::store::embedded::file::Table;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl Gathered {
 
     /// The rows as blocks of `table`.
     pub fn encode(self, tables: &Tables, table: Table) -> Result<Again, EncodeError> {
-        let mut sealer = Sealer::new()?;
+        let mut sealer = SectionWriter::new()?;
         let (mut out, mut heads) = (Again::default(), HeadsWriter::default());
         let mut spare = Vec::new();
         for (bundle, moments) in self.bundles {

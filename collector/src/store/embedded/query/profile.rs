@@ -2,7 +2,7 @@
 
 use super::super::EmbeddedStore;
 use super::super::block::Block;
-use super::super::codec::{Opener, Reader};
+use super::super::codec::{Reader, SectionReader};
 use super::super::dict::{Dict, NONE};
 use super::super::encode::period;
 use super::super::file::{FileError, PartitionFile, Table};
@@ -428,7 +428,7 @@ pub fn read_partition(
         return Ok(found);
     }
     guard.hold(view.heap_bytes())?;
-    let planned = Opener::new()
+    let planned = SectionReader::new()
         .map_err(FileError::from)
         .and_then(|mut opener| {
             let complete = complete(partition, &view.file, &mut opener, &pieces)?;
@@ -479,7 +479,7 @@ pub fn read_partition(
 fn complete(
     partition: &Partition,
     file: &PartitionFile,
-    opener: &mut Opener,
+    opener: &mut SectionReader,
     pieces: &[Piece],
 ) -> Result<Vec<u16>, FileError> {
     let mut complete = Vec::new();
@@ -511,7 +511,7 @@ fn complete(
 /// Reads blocks of one partition.
 struct Reading<'r> {
     view: &'r View,
-    opener: Opener,
+    opener: SectionReader,
     /// Chunks of which the file has nothing beyond their piece.
     complete: &'r [u16],
     block: Block,

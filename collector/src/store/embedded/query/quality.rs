@@ -1,6 +1,6 @@
 //! What an answer is made of: hosts, windows, gaps, and what was missed while sampling.
 
-use super::super::codec::{Opener, Reader};
+use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::meta::{HostSum, Presence, Summary, WindowMeta};
 use super::super::partition::{Facts, Partition, lock, read};
@@ -70,7 +70,7 @@ pub fn each_summary(
         part.settle();
         part
     };
-    let mut opener = Opener::new().map_err(super::FileError::from)?;
+    let mut opener = SectionReader::new().map_err(super::FileError::from)?;
     let mut raw = Vec::new();
     view.file
         .each_windows(from, to, |chunk, body| -> Result<(), Stop> {

@@ -2,7 +2,7 @@
 
 use super::super::EmbeddedStore;
 use super::super::block::Sum;
-use super::super::codec::Opener;
+use super::super::codec::SectionReader;
 use super::super::dict::{Dict, NONE};
 use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
@@ -124,7 +124,7 @@ impl HeadChoice {
         guard: &Guard<'_>,
         mut each: impl FnMut(u32, u16, u16, u64, Sum) -> Result<(), StoreError>,
     ) -> Result<(), Stop> {
-        let mut opener = Opener::new().map_err(FileError::from)?;
+        let mut opener = SectionReader::new().map_err(FileError::from)?;
         let mut stopped: Result<(), StoreError> = Ok(());
         let period_of = |bundle: u32| self.periods.get(bundle as usize).copied().unwrap_or(0);
         let mut found = |piece: &Piece, series: u32, start: u64, sum: Sum, is_whole: bool| {

@@ -6,7 +6,7 @@
 //! chunk's summary keeps, as runs of windows of the usual length; in shorter ones, where a window
 //! that is longer would look like a peak and a stop, from each window.
 
-use super::super::codec::{Opener, Reader};
+use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::file::FileError;
 use super::super::meta::Presence;
@@ -172,7 +172,7 @@ impl OfPartition {
             *known.entry(labels).or_insert_with(|| of(labels))
         };
         let summed = self.axis.step_ns >= SUMMED_FROM_NS;
-        let mut opener = Opener::new().map_err(FileError::from)?;
+        let mut opener = SectionReader::new().map_err(FileError::from)?;
         let mut raw = Vec::new();
         let (from, to) = ends(&pieces);
         let read_all = view

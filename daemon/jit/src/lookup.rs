@@ -34,7 +34,7 @@ const LOCK_RETRY: Duration = Duration::from_micros(200);
 
 /// Asks `fp-jit`.
 #[derive(Debug)]
-pub struct CodeBook {
+pub struct JitSymbolLookup {
     notices: SyncSender<Notice>,
     /// Batches without generated code that `fp-jit` is still told of: it forgets what had its last
     /// samples in those before.
@@ -60,15 +60,15 @@ pub struct Page<'a> {
     spent: &'a Cell<Duration>,
 }
 
-impl CodeBook {
+impl JitSymbolLookup {
     /// Asks over this queue.
-    pub fn new(notices: SyncSender<Notice>) -> CodeBook {
-        CodeBook { notices, owed: 0 }
+    pub fn new(notices: SyncSender<Notice>) -> JitSymbolLookup {
+        JitSymbolLookup { notices, owed: 0 }
     }
 
     /// Has nobody to ask: generated code has no names.
-    pub fn closed() -> CodeBook {
-        CodeBook::new(sync_channel(1).0)
+    pub fn closed() -> JitSymbolLookup {
+        JitSymbolLookup::new(sync_channel(1).0)
     }
 
     /// What is known of these processes, brought up to date first.

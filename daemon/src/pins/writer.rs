@@ -101,17 +101,17 @@ enum Full {
 }
 
 /// See the module.
-pub struct Keeper {
+pub struct PinWriter {
     pins: Arc<Pins>,
     open: Vec<Open>,
     tried: Option<Mono>,
 }
 
-impl Keeper {
+impl PinWriter {
     /// Adds to these pins. Makes their directory where it is missing.
-    pub fn new(pins: Arc<Pins>) -> Keeper {
+    pub fn new(pins: Arc<Pins>) -> PinWriter {
         pins.open_disk();
-        Keeper {
+        PinWriter {
             pins,
             open: Vec::new(),
             tried: None,

@@ -1,6 +1,6 @@
 //! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
 
-use super::reader::{Known, Outcome, Reader, Wish};
+use super::reader::{Known, Outcome, ReadRequest, Reader};
 use host::ids::ProcessId;
 use host::sync::lock;
 use host::time::Mono;
@@ -13,7 +13,7 @@ use symbolize::counters::SymbolCounters;
 pub(super) struct Work {
     pub id: ProcessId,
     pub reader: Reader,
-    pub wish: Wish,
+    pub wish: ReadRequest,
     pub known: Arc<Mutex<Known>>,
     pub outcome: Outcome,
     pub begun: Mono,
@@ -22,13 +22,13 @@ pub(super) struct Work {
 
 /// Work that helpers take one after the other.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct ReadBatch {
     pub todo: Mutex<VecDeque<Work>>,
     /// What helpers have in their hands, and since when.
     pub in_hand: Mutex<Vec<(ProcessId, Mono)>>,
 }
 
-impl Turn {
+impl ReadBatch {
     /// The body of a helper: all there is to do. What is late comes back through `done` all the same.
     pub fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
         while let Some(mut work) = self.take() {

@@ -113,19 +113,19 @@ pub struct Handover {
 }
 
 /// Opens files, each in its time.
-pub struct Scout {
+pub struct FileLoader {
     helpers: Helpers,
 }
 
-impl Default for Scout {
+impl Default for FileLoader {
     fn default() -> Self {
-        Scout {
+        FileLoader {
             helpers: Helpers::new("fp-open"),
         }
     }
 }
 
-impl Scout {
+impl FileLoader {
     /// Reads all processes.
     pub fn scan(&self) -> Scan {
         scan::all(|mapping, path| identity_in_time(&self.helpers, WAIT, mapping, path))

@@ -1,6 +1,6 @@
 //! The way of pins to a collector that is away, refuses, or does not read.
 
-use super::super::bring::Bringer;
+use super::super::uploader::PinUploader;
 use super::*;
 use crate::export::{Exporter, HostInfo, Identity, Options, Settings};
 use profile::Profile;
@@ -93,7 +93,7 @@ fn collector(mut answers: Vec<Code>) -> (SocketAddr, Receiver<Got>) {
 
 /// Brings the pins of a host until it is dropped.
 struct Bringing {
-    bringer: Arc<Bringer>,
+    bringer: Arc<PinUploader>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
@@ -113,7 +113,7 @@ impl Bringing {
             },
         };
         let (exporter, _, _) = Exporter::new(options, Arc::clone(&host.clock));
-        let bringer = Arc::new(Bringer::new(Arc::clone(&host.pins), Arc::new(exporter)));
+        let bringer = Arc::new(PinUploader::new(Arc::clone(&host.pins), Arc::new(exporter)));
         let own = Arc::clone(&bringer);
         let thread = Some(std::thread::spawn(move || own.run()));
         Bringing { bringer, thread }

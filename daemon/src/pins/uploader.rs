@@ -142,17 +142,17 @@ impl Failures {
 }
 
 /// The handle of the thread: what the supervisor sees of it.
-pub struct Bringer {
+pub struct PinUploader {
     pins: Arc<Pins>,
     exporter: Arc<Exporter>,
     cancel: AtomicBool,
     stop: watch::Sender<bool>,
 }
 
-impl Bringer {
+impl PinUploader {
     /// One whose thread does not run yet.
-    pub fn new(pins: Arc<Pins>, exporter: Arc<Exporter>) -> Bringer {
-        Bringer {
+    pub fn new(pins: Arc<Pins>, exporter: Arc<Exporter>) -> PinUploader {
+        PinUploader {
             pins,
             exporter,
             cancel: AtomicBool::new(false),
@@ -160,7 +160,7 @@ impl Bringer {
         }
     }
 
-    /// The body of `fp-pins`: ends soon after [`Bringer::stop`].
+    /// The body of `fp-pins`: ends soon after [`PinUploader::stop`].
     ///
     /// # Errors
     /// When the runtime cannot be made.

@@ -1,6 +1,6 @@
 //! Who attends: agents whose control stream is open, by host id, and the orders they were given.
 //!
-//! Everything here holds a lock for microseconds; only [`Attendant::clock_ahead`] waits. An order is a place in a stream: what the
+//! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. An order is a place in a stream: what the
 //! agent reports of it comes to who gave it, and giving it up tells the agent.
 
 use super::limits::{CLOCK_WAIT, ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEUED};
@@ -20,19 +20,19 @@ use tonic::Status;
 pub type Outbox = mpsc::Sender<Result<AttendResponse, Status>>;
 
 /// Those who attend.
-pub struct Attendance {
+pub struct AgentRegistry {
     inner: Mutex<Inner>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
 struct Inner {
-    by_host: HashMap<String, Arc<Attendant>>,
+    by_host: HashMap<String, Arc<ConnectedAgent>>,
     next: u64,
 }
 
 /// An agent that attends.
-pub struct Attendant {
+pub struct ConnectedAgent {
     /// The host and its boot.
     pub key: HostKey,
     /// Notified when its stream must end: another took its place, or it does not read.
@@ -103,10 +103,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Attendance {
+impl AgentRegistry {
     /// Nobody yet.
-    pub fn new(metrics: Arc<Metrics>) -> Attendance {
-        Attendance {
+    pub fn new(metrics: Arc<Metrics>) -> AgentRegistry {
+        AgentRegistry {
             inner: Mutex::default(),
             metrics,
         }
@@ -123,7 +123,7 @@ impl Attendance {
     ) -> Ticket {
         let mut inner = lock(&self.inner);
         inner.next += 1;
-        let attendant = Arc::new(Attendant {
+        let attendant = Arc::new(ConnectedAgent {
             end: Notify::new(),
             number: inner.next,
             facts: Mutex::new(facts),
@@ -153,28 +153,28 @@ impl Attendance {
     }
 
     /// All who attend, in no order.
-    pub fn all(&self) -> Vec<Arc<Attendant>> {
+    pub fn all(&self) -> Vec<Arc<ConnectedAgent>> {
         lock(&self.inner).by_host.values().cloned().collect()
     }
 
     /// The agent of this host.
-    pub fn find(&self, host_id: &str) -> Option<Arc<Attendant>> {
+    pub fn find(&self, host_id: &str) -> Option<Arc<ConnectedAgent>> {
         lock(&self.inner).by_host.get(host_id).cloned()
     }
 }
 
 /// An open stream; its orders have nobody any more when it is dropped.
 pub struct Ticket {
-    attendance: Arc<Attendance>,
+    attendance: Arc<AgentRegistry>,
     /// The agent.
-    pub attendant: Arc<Attendant>,
+    pub attendant: Arc<ConnectedAgent>,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut inner = lock(&self.attendance.inner);
         let host_id = &self.attendant.key.host_id;
-        let own = |found: &Arc<Attendant>| found.number == self.attendant.number;
+        let own = |found: &Arc<ConnectedAgent>| found.number == self.attendant.number;
         if inner.by_host.get(host_id).is_some_and(own) {
             inner.by_host.remove(host_id);
         }
@@ -184,7 +184,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Attendant {
+impl ConnectedAgent {
     /// What it last said of its host.
     pub fn facts(&self) -> HostFacts {
         lock(&self.facts).clone()
@@ -312,7 +312,7 @@ impl Attendant {
 
 /// An order that was given. Dropped before its last report came, it tells the agent that nobody waits.
 pub struct Ordered {
-    attendant: Arc<Attendant>,
+    attendant: Arc<ConnectedAgent>,
     number: u64,
     reports: mpsc::Receiver<Reported>,
 }
@@ -374,8 +374,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    fn attendance() -> Arc<Attendance> {
-        Arc::new(Attendance::new(Arc::default()))
+    fn attendance() -> Arc<AgentRegistry> {
+        Arc::new(AgentRegistry::new(Arc::default()))
     }
 
     fn key(boot: u8) -> HostKey {
@@ -387,7 +387,7 @@ mod tests {
 
     type Inbox = mpsc::Receiver<Result<AttendResponse, Status>>;
 
-    fn attend(attendance: &Arc<Attendance>, boot: u8) -> (Ticket, Inbox) {
+    fn attend(attendance: &Arc<AgentRegistry>, boot: u8) -> (Ticket, Inbox) {
         let (out, inbox) = mpsc::channel(OUTBOX);
         let ticket = attendance.open(key(boot), HostFacts::default(), 0, out);
         (ticket, inbox)

@@ -25,14 +25,14 @@ pub struct Started {
     /// Bytes copied of each stack.
     pub stack_bytes: u32,
     /// What is to be done when its events happen too often.
-    pub excess: Excess,
+    pub excess: OverloadPolicy,
     /// What is less than was asked for.
     pub notices: Vec<String>,
 }
 
 /// What becomes of a capture whose events happen too often: nothing in the kernel bounds what each costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Excess {
+pub enum OverloadPolicy {
     /// They are bounded as they are.
     #[default]
     Bounded,
@@ -51,9 +51,9 @@ pub struct Slowed {
     pub notices: Vec<String>,
 }
 
-/// See the module. All of it may block for tenths of a second; [`World::begin`] for seconds, where a file that it
+/// See the module. All of it may block for tenths of a second; [`CaptureBackend::begin`] for seconds, where a file that it
 /// needs is on a file system that does not answer.
-pub trait World: Send + Sync + 'static {
+pub trait CaptureBackend: Send + Sync + 'static {
     /// The limits in force.
     fn limits(&self) -> config::Captures;
 
@@ -66,7 +66,7 @@ pub trait World: Send + Sync + 'static {
     /// NOT_FOUND when it names what is not there.
     fn resolve(&self, selector: &Selector) -> Result<Scope, Status>;
 
-    /// Opens events and has them sampled. Batches of the capture come until [`World::end`], the last one
+    /// Opens events and has them sampled. Batches of the capture come until [`CaptureBackend::end`], the last one
     /// closes.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use host::helpers::Helpers;
 use host::ids::{Pid, ProcessId};
 use host::time::Mono;
 use memmap2::{Advice, MmapMut};
-use perf::watch::WordWatch;
+use perf::watch::Watchpoint;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
 use std::ops::Range;
@@ -21,9 +21,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 use unwind::process::maps;
+use unwind::walk::deep_stacks::LOOKS_MAX;
 use unwind::walk::holes::{HOLE_BYTES, Hole};
 use unwind::walk::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
-use unwind::walk::lookouts::LOOKS_MAX;
 
 /// Requests that wait, and answers that wait. No more looks are under way at once; readings of
 /// untouched pages wait in the same queue, behind them.
@@ -69,19 +69,19 @@ pub enum Request {
     /// Read the pages from where a copy ended, so that they are there.
     Touch(Hole),
     /// Close a watch that is not needed any more, which takes locks.
-    Close(WordWatch),
+    Close(Watchpoint),
 }
 
 /// Looks, each in its time.
-pub struct Looker {
+pub struct StackReader {
     helpers: Helpers,
     hung: HashSet<ProcessId>,
     look: fn(Wanted) -> Result<Look, Failure>,
 }
 
-impl Default for Looker {
+impl Default for StackReader {
     fn default() -> Self {
-        Looker {
+        StackReader {
             helpers: Helpers::new("fp-peek"),
             hung: HashSet::new(),
             look,
@@ -89,7 +89,7 @@ impl Default for Looker {
     }
 }
 
-impl Looker {
+impl StackReader {
     /// Serves the sampler until it hangs up.
     pub fn run(mut self, requests: &Receiver<Request>, answers: &SyncSender<Answer>) {
         while let Ok(request) = requests.recv() {
@@ -148,7 +148,7 @@ fn look(wanted: Wanted) -> Result<Look, Failure> {
     let memory = within("mem").map_err(failure)?;
     let maps = within("maps").map_err(failure)?;
     let (code, stack) = ranges(maps, slot)?;
-    let watch = WordWatch::arm(thread.1, slot).map_err(failure)?;
+    let watch = Watchpoint::arm(thread.1, slot).map_err(failure)?;
     let armed = Mono::now();
     let base = slot.saturating_sub(BEFORE_BYTES).max(stack.start);
     let end = stack.end.min(slot.saturating_add(LOOK_BYTES));
@@ -419,14 +419,14 @@ mod tests {
 
     #[test]
     fn a_process_that_hangs_is_left_and_others_are_looked_at() {
-        let mut looker = Looker {
+        let mut looker = StackReader {
             look: |wanted| match wanted.thread.0 {
                 ProcessId(1) => loop {
                     std::thread::park();
                 },
                 _ => Err(Failure::Gone),
             },
-            ..Looker::default()
+            ..StackReader::default()
         };
         let mut look = |process, tid| {
             let thread = (ProcessId(process), Tid(tid));
@@ -447,7 +447,7 @@ mod tests {
         let (answers, answered) = sync_channel(1);
         ask.send(Request::Look(wanted(8))).expect("room");
         drop(ask);
-        Looker::default().run(&requests, &answers);
+        StackReader::default().run(&requests, &answers);
         let answer = answered.recv().expect("an answer");
         assert_eq!(answer.wanted, wanted(8));
         assert!(answer.look.is_err());

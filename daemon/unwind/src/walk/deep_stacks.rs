@@ -2,7 +2,7 @@
 //!
 //! A thread whose samples are cut at the same return address again and again has a frame, or several,
 //! larger than the copy, further out than which no sample shows anything. It is asked for a look
-//! (`workers/looker.rs`); the answer completes its samples as long as that call runs. Called by the
+//! (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs. Called by the
 //! sampler thread; never blocks. Allocates when a thread is cut for the first time and when a look
 //! comes, bounded.
 
@@ -11,7 +11,7 @@ use crate::info::words::Words;
 use hashbrown::HashMap;
 use host::ids::Pid;
 use host::time::Mono;
-use perf::watch::WordWatch;
+use perf::watch::Watchpoint;
 use std::time::Duration;
 
 /// Threads remembered as cut. Beyond it no more are taken in until some have not been cut for a while.
@@ -137,14 +137,14 @@ impl Lookout {
 
 /// See the file.
 #[derive(Debug)]
-pub struct Lookouts {
+pub struct DeepStacks {
     /// False when nothing is asked for.
     pub on: bool,
     threads: HashMap<Thread, Lookout>,
     /// Looks asked for or held.
     looks: usize,
     /// Watches to be closed by somebody who may block.
-    spent: Vec<WordWatch>,
+    spent: Vec<Watchpoint>,
     /// Up to when all watches were known to be untouched.
     verified: Mono,
     tokens: f64,
@@ -152,9 +152,9 @@ pub struct Lookouts {
     counts: LookCounts,
 }
 
-impl Default for Lookouts {
+impl Default for DeepStacks {
     fn default() -> Self {
-        Lookouts {
+        DeepStacks {
             on: false,
             threads: HashMap::new(),
             looks: 0,
@@ -167,7 +167,7 @@ impl Default for Lookouts {
     }
 }
 
-impl Lookouts {
+impl DeepStacks {
     /// What was done.
     pub fn counts(&self) -> LookCounts {
         self.counts
@@ -269,7 +269,7 @@ impl Lookouts {
     /// Begins a drain of samples older than `now`: drops looks whose call has returned, or whose program
     /// `lives` no more.
     pub fn begin(&mut self, now: Mono, mut lives: impl FnMut(Thread, Pid) -> bool) {
-        let Lookouts {
+        let DeepStacks {
             threads,
             looks,
             spent,
@@ -360,7 +360,7 @@ impl Lookouts {
     }
 
     /// Gives away the watches that are to be closed; `send` returns what it cannot take now.
-    pub fn give_away(&mut self, mut send: impl FnMut(WordWatch) -> Option<WordWatch>) {
+    pub fn give_away(&mut self, mut send: impl FnMut(Watchpoint) -> Option<Watchpoint>) {
         while let Some(watch) = self.spent.pop() {
             if let Some(kept) = send(watch) {
                 self.spent.push(kept);
@@ -384,10 +384,10 @@ mod tests {
         Mono(seconds * SECOND)
     }
 
-    fn lookouts() -> Lookouts {
-        Lookouts {
+    fn lookouts() -> DeepStacks {
+        DeepStacks {
             on: true,
-            ..Lookouts::default()
+            ..DeepStacks::default()
         }
     }
 
@@ -395,7 +395,7 @@ mod tests {
         (ProcessId(number), Tid(number))
     }
 
-    fn asked(lookouts: &mut Lookouts, now: Mono) -> Vec<Wanted> {
+    fn asked(lookouts: &mut DeepStacks, now: Mono) -> Vec<Wanted> {
         let mut asked = Vec::new();
         lookouts.ask(now, |wanted| {
             asked.push(wanted);
@@ -410,7 +410,7 @@ mod tests {
         let slot = word.as_ptr() as u64;
         let path = std::fs::read_link("/proc/thread-self").ok()?;
         let tid = Tid(path.file_name()?.to_str()?.parse().ok()?);
-        let Ok(watch) = WordWatch::arm(tid, slot) else {
+        let Ok(watch) = Watchpoint::arm(tid, slot) else {
             fixtures::skip("no watch can be had");
             return None;
         };
@@ -429,7 +429,7 @@ mod tests {
     }
 
     /// A lookout that holds a look from second 3 on, the word it depends on, and where that is.
-    fn held() -> Option<(Lookouts, Box<AtomicU64>, u64)> {
+    fn held() -> Option<(DeepStacks, Box<AtomicU64>, u64)> {
         let (word, look) = look(at(3))?;
         let slot = word.as_ptr() as u64;
         let mut lookouts = lookouts();
@@ -493,7 +493,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_for_when_it_is_off() {
-        let mut lookouts = Lookouts::default();
+        let mut lookouts = DeepStacks::default();
         for _ in 0..10 {
             lookouts.cut(thread(1), PID, 0x1000, at(0));
         }

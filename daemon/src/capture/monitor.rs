@@ -3,9 +3,9 @@
 //!
 //! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
 
+use super::backend::{Followed, OverloadPolicy, Slowed};
 use super::manager::Captures;
 use super::target::{Gone, Presence};
-use super::world::{Excess, Followed, Slowed};
 use host::ids::CaptureId;
 use host::time::Mono;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ const SLOW_PAUSE_MAX: Duration = Duration::from_secs(60);
 const NOTICES_MAX: usize = 8;
 
 /// See the module.
-pub(super) struct Course {
+pub(super) struct CaptureMonitor {
     id: CaptureId,
     began: Mono,
     presence: Presence,
@@ -51,7 +51,7 @@ pub(super) struct Course {
     unseen: Option<Duration>,
     /// Why the newest one is not sampled.
     unfollowed: Option<String>,
-    excess: Excess,
+    excess: OverloadPolicy,
     /// Its events happen so often that it has to end.
     excessive: bool,
     /// Samples up to a moment: less than none where that was of rings that others had opened later.
@@ -63,11 +63,16 @@ pub(super) struct Course {
     notices: Vec<String>,
 }
 
-impl Course {
+impl CaptureMonitor {
     /// Of a capture that began when its events had brought so many samples.
-    pub fn new(id: CaptureId, counted: (Mono, u64), presence: Presence, excess: Excess) -> Course {
+    pub fn new(
+        id: CaptureId,
+        counted: (Mono, u64),
+        presence: Presence,
+        excess: OverloadPolicy,
+    ) -> CaptureMonitor {
         let (began, _) = counted;
-        Course {
+        CaptureMonitor {
             id,
             began,
             presence,
@@ -168,7 +173,7 @@ impl Course {
     pub fn count(&mut self, now: Mono, captures: &Captures) -> Option<u64> {
         let (since, before) = self.counted;
         let span = now.since(since);
-        let (Excess::Slows(most) | Excess::Ends(most)) = self.excess else {
+        let (OverloadPolicy::Slows(most) | OverloadPolicy::Ends(most)) = self.excess else {
             return None;
         };
         if span < self.span {
@@ -180,8 +185,8 @@ impl Course {
         if a_second <= i128::from(most) {
             return None;
         }
-        if let Excess::Ends(_) = self.excess {
-            self.excess = Excess::Bounded;
+        if let OverloadPolicy::Ends(_) = self.excess {
+            self.excess = OverloadPolicy::Bounded;
             self.excessive = true;
             captures.counts.excessive.fetch_add(1, Ordering::Relaxed);
             self.add(vec![format!(
@@ -208,7 +213,7 @@ impl Course {
                 Some(period)
             }
             Ok(None) => {
-                self.excess = Excess::Bounded;
+                self.excess = OverloadPolicy::Bounded;
                 None
             }
             Err(status) => {

@@ -29,7 +29,7 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 
 /// A window on its way to the spool.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct SpoolEntry {
     /// Which tables its ids are of; grows.
     pub generation: u64,
     /// Definitions, to be taken before the body.
@@ -37,12 +37,12 @@ pub struct Parcel {
     /// Facts, samples, accounts.
     pub body: Vec<u8>,
     /// What the spool has to know of it.
-    pub about: About,
+    pub about: WindowHeader,
 }
 
 /// A window in four numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct About {
+pub struct WindowHeader {
     /// Its sequence.
     pub sequence: u64,
     /// Begin in wall time.
@@ -54,8 +54,8 @@ pub struct About {
 }
 
 /// See the module.
-pub struct Tap {
-    queue: SyncSender<Parcel>,
+pub struct WindowExporter {
+    queue: SyncSender<SpoolEntry>,
     shared: Arc<Shared>,
     clock: Arc<WallAnchor>,
     generation: u64,
@@ -71,10 +71,14 @@ pub struct Tap {
     drop_labels: Vec<String>,
 }
 
-impl Tap {
+impl WindowExporter {
     /// A tap that hands windows to `queue`.
-    pub fn new(queue: SyncSender<Parcel>, shared: Arc<Shared>, clock: Arc<WallAnchor>) -> Tap {
-        Tap {
+    pub fn new(
+        queue: SyncSender<SpoolEntry>,
+        shared: Arc<Shared>,
+        clock: Arc<WallAnchor>,
+    ) -> WindowExporter {
+        WindowExporter {
             queue,
             shared,
             clock,
@@ -169,7 +173,7 @@ impl Tap {
     }
 }
 
-impl ClosedSink for Tap {
+impl ClosedSink for WindowExporter {
     fn take(&mut self, window: &ClosedWindow<'_>) {
         self.prepare(window.epoch);
         let (rows, accounts) = self.copy(window);
@@ -182,7 +186,7 @@ impl ClosedSink for Tap {
             period: window.period,
             quality: window.quality,
         };
-        let about = About {
+        let about = WindowHeader {
             sequence: facts.sequence,
             start_unix_ns: facts.start_unix_ns,
             end_unix_ns: facts.end_unix_ns(),
@@ -200,7 +204,7 @@ impl ClosedSink for Tap {
             },
         );
         self.shared.count_taken(about);
-        let parcel = Parcel {
+        let parcel = SpoolEntry {
             generation: self.generation,
             tables,
             body,
