@@ -8,7 +8,7 @@ use jit::ask::{AskOptions, Asker};
 use jit::code::{CodeMap, Found, When};
 use jit::map::MapReader;
 use jit::notice::Notice;
-use jit::watch::{Options, Watcher};
+use jit::{Options, Watcher};
 use stats_alloc::Region;
 use std::fmt::Write as _;
 use std::fs::File;

@@ -10,7 +10,6 @@
 pub mod dotnet;
 pub mod hotspot;
 mod nets;
-pub mod perfdata;
 pub mod place;
 
 #[cfg(test)]

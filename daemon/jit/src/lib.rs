@@ -26,6 +26,8 @@ pub mod lookup;
 pub mod map;
 pub mod names;
 pub mod notice;
+pub mod options;
+pub mod perfdata;
 mod read_batch;
 pub mod reader;
 pub mod rules;
@@ -39,4 +41,5 @@ pub mod watch;
 mod tests;
 
 pub use lookup::JitSymbolLookup;
-pub use watch::{Options, Watcher};
+pub use options::Options;
+pub use watch::Watcher;

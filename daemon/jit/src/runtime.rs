@@ -6,7 +6,7 @@
 
 pub mod switches;
 
-use super::ask::perfdata;
+use super::perfdata;
 use super::target::{self, Target};
 use host::time::Mono;
 use std::fs::File;

@@ -5,7 +5,8 @@
 use super::ask::{AskOptions, Asker};
 use super::lookup::{self, Pages};
 use super::notice::{Notice, Wanted};
-use super::watch::{Options, PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
+use super::options::Options;
+use super::watch::{PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
 use fixtures::process::wait_for;
 use host::helpers::REMOTE_LATE_MAX;
 use host::ids::{Avma, Pid, ProcessId};

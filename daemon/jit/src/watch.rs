@@ -11,6 +11,7 @@
 use super::allowance::Allowance;
 use super::ask::{Asked, Asker};
 use super::notice::{Lent, NOTICES_MAX, Notice, Wanted};
+use super::options::Options;
 use super::read_batch::{ReadBatch, Work};
 use super::reader::{Known, Outcome, ReadRequest, Reader, Room};
 use super::target;
@@ -82,28 +83,6 @@ const ALL_BYTES_AT_ONCE: u64 = 256 << 20;
 
 /// See [`ALL_BYTES_AT_ONCE`].
 const ALL_BYTES_PER_S: u64 = 16 << 20;
-
-/// What to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// False to read no perf maps.
-    pub perf_maps: bool,
-    /// False to read no jitdumps.
-    pub jitdumps: bool,
-    /// Largest part of a perf map that is read, and most memory for one list of code, in bytes. All that is
-    /// known takes [`ROOM_OF_MAPS`] times as much at most.
-    pub max_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            perf_maps: true,
-            jitdumps: true,
-            max_bytes: 64 << 20,
-        }
-    }
-}
 
 /// What is kept of one process.
 struct Watched {

@@ -4,7 +4,7 @@
 //! options in its performance data.
 
 use super::Runtime;
-use crate::ask::perfdata;
+use crate::perfdata;
 
 /// Bits of PHP's `opcache.jit_debug`: write a perf map; write a jitdump.
 const PHP_MAP: u32 = 0x10;
