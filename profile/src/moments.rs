@@ -21,7 +21,7 @@ pub struct Moment {
 /// Samples in order of time, and the time they cover.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Moments {
-    /// Begin of the time covered, nanoseconds since the Unix epoch.
+    /// Start of the time covered, nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
     /// Its length; 0: no times were kept. Unit: nanoseconds.
     pub duration_ns: u64,

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 /// Facts about a profile as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Info {
-    /// Begin of the time covered, nanoseconds since the Unix epoch.
+    /// Start of the time covered, nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
     /// Length of the time covered, begin to end, in nanoseconds.
     pub duration_ns: u64,
@@ -44,8 +44,8 @@ impl Info {
         self.event == OFF_CPU
     }
 
-    /// True when samples stand for different numbers of what happened, as those of an event by rate do: counts
-    /// of samples then have no meaning of their own.
+    /// True when samples stand for different numbers of what happened, as those of an event by rate
+    /// do: counts of samples then have no meaning of their own.
     pub fn weighs_apart(&self) -> bool {
         self.period == 0 && !matches!(self.unit.as_str(), "" | "samples") && !is_time(&self.unit)
     }
@@ -163,11 +163,11 @@ impl Profile {
 }
 
 impl Profile {
-    /// The samples of `from..until` of the time the moments cover, as a profile of their own, with their
-    /// moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
+    /// The samples of `from..until` of the time the moments cover, as a profile of their own, with
+    /// their moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
     ///
-    /// What was missed is known for the whole profile alone: of the part's quality only what its samples
-    /// say is there.
+    /// What was missed is known for the whole profile alone: of the part's quality only what its
+    /// samples say is there.
     pub fn between(&self, from: u64, until: u64) -> Profile {
         let list = &self.moments.list;
         let first = list.partition_point(|moment| moment.at_ns < from);

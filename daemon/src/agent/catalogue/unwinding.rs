@@ -12,7 +12,7 @@ use unwind::walk::engine::UnwindCounts;
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 34] = [
+    let metrics: [(&str, &str, Kind, Pick); 35] = [
         (
             "fleetprof_unwind_walks_total",
             "Copies of stacks unwound.",
@@ -36,6 +36,12 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Frames whose rule was computed and kept.",
             Kind::Counter,
             |c| c.modules.rule_misses,
+        ),
+        (
+            "fleetprof_unwind_rules_emptied_total",
+            "Times all rules in the cache were forgotten because there were too many different ones.",
+            Kind::Counter,
+            |c| c.modules.rules_emptied,
         ),
         (
             "fleetprof_unwind_rows_computed_total",

@@ -36,16 +36,17 @@ const IN_USE_DRAINS: u32 = 30;
 /// Requests kept until the next pass of the sampler.
 const WANTED_MAX: usize = 64;
 
-/// Places whose rules are kept: a power of two. A busy host's samples have some ten thousand distinct
-/// addresses in ten minutes; eight bytes each.
-const PLACES: usize = 1 << PLACE_BITS;
-const PLACE_BITS: u32 = 18;
+/// Places whose rules are kept: a power of two. A busy host's samples have some ten thousand
+/// distinct addresses in ten minutes; eight bytes each.
+const PLACES: usize = LARGE_PAGE / size_of::<u64>();
+const PLACE_BITS: u32 = PLACES.trailing_zeros();
 
-/// A large page of x86-64, as much as all places take. Unit: bytes. With small pages a look costs two
-/// misses. Under a load of compilers large ones take 7 % off what the sampler takes.
+/// A large page of x86-64, as much as all places take. Unit: bytes. With small pages a look costs
+/// two misses. Under a load of compilers large ones take 7 % off what the sampler takes.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Different rules that are kept. The files of a busy host have some hundred.
+/// Different rules that are kept. The files of a busy host have some hundred. With more all places
+/// are looked up again, which [`ModuleCounts::rules_emptied`] counts.
 const RULES_MAX: usize = 1 << 14;
 
 /// What the files thread found out about a file.
@@ -130,6 +131,8 @@ pub struct ModuleCounts {
     pub rule_hits: u64,
     /// Frames whose rule was computed.
     pub rule_misses: u64,
+    /// Times all rules were forgotten, as there were too many different ones.
+    pub rules_emptied: u64,
 }
 
 /// See the file.
@@ -433,17 +436,21 @@ impl Modules {
     /// Keeps the rule of a place.
     pub fn keep_rule(&mut self, file: FileId, offset: FileOffset, rule: Rule) {
         self.counts.rule_misses += 1;
+        if self.rules.is_full() {
+            self.counts.rules_emptied += 1;
+            self.rules.clear();
+        }
         self.rules.keep(file, offset, rule);
     }
 }
 
 /// Rules by place, each place where its hash says, in the place of whatever was there.
 ///
-/// Every frame looks here, mostly in vain for the CPU's caches, so an entry is one word: half of it
-/// says whose it is and the other half is the number of the rule, of which there are few.
+/// Every frame is looked up here, and most lookups miss the CPU's caches. So an entry is one word:
+/// the upper bits say which place it is of, the lower ones are the number of its rule.
 struct Rules {
-    /// The place's hash but for the bits that say where it is, above; the number of the rule, less
-    /// than 1 << [`PLACE_BITS`], below. 0: none.
+    /// Above: the hash of the place, without the [`PLACE_BITS`] that say where the word is. Below,
+    /// in as many bits: the number of the rule. 0: none.
     words: Box<[u64]>,
     /// The first that is used: where a large page begins.
     first: usize,
@@ -452,7 +459,6 @@ struct Rules {
     numbers: HashMap<Rule, u32>,
 }
 
-const _: () = assert!(PLACES * size_of::<u64>() == LARGE_PAGE);
 const _: () = assert!(
     RULES_MAX < PLACES,
     "a number fits where the hash has left off"
@@ -498,15 +504,20 @@ impl Rules {
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.rules.len() > RULES_MAX
+    }
+
+    fn clear(&mut self) {
+        self.words[self.first..][..PLACES].fill(0);
+        self.rules.truncate(1);
+        self.numbers.clear();
+    }
+
     fn keep(&mut self, file: FileId, offset: FileOffset, rule: Rule) {
         let Some((at, owner)) = Rules::hash(file, offset) else {
             return;
         };
-        if self.rules.len() > RULES_MAX {
-            self.words[self.first..][..PLACES].fill(0);
-            self.rules.truncate(1);
-            self.numbers.clear();
-        }
         let rules = &mut self.rules;
         let number = *self.numbers.entry(rule).or_insert_with(|| {
             rules.push(rule);
@@ -535,6 +546,21 @@ mod tests {
             modules.known_rule(FileId(1), FileOffset(0x1000 + (1 << 32))),
             None
         );
+    }
+
+    #[test]
+    fn too_many_different_rules_are_all_forgotten_which_is_counted() {
+        let mut modules = Modules::new(1 << 20);
+        let rule = |number: usize| Rule::of_go(number as i32 * 8, false).expect("a depth");
+        let place = |number: usize| (FileId(1), FileOffset(number as u64));
+        for number in 0..=RULES_MAX {
+            let (file, offset) = place(number);
+            modules.keep_rule(file, offset, rule(number));
+        }
+        assert_eq!(modules.counts().rules_emptied, 1);
+        let mut known = |number| modules.known_rule(place(number).0, place(number).1);
+        assert_eq!(known(RULES_MAX), Some(rule(RULES_MAX)));
+        assert_eq!(known(0), None);
     }
 
     #[test]
