@@ -1,6 +1,7 @@
 //! What somebody may have meant who wrote a name that is not known.
 
-/// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are noise.
+/// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are
+/// noise.
 const LIKENESS_MIN: f64 = 0.75;
 
 /// The index of the candidate most like `name`, when one is like enough.

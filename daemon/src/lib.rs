@@ -1,8 +1,8 @@
 //! The agent: samples every CPU of a host, names and folds the stacks, answers questions about them.
 //!
-//! A sample goes one way: [`perf`] → [`unwind::process`] → [`unwind::walk`] → [`aggregate`] (fold) →
-//! [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`]. [`export`]
-//! pushes what the recorder has closed to a collector.
+//! A sample goes one way: [`perf`] → [`unwind::process`] → [`unwind::walk`] → [`aggregate`] (fold)
+//! → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
+//! [`export`] pushes what the recorder has closed to a collector.
 //!
 //! Those that are crates lie below this one. Its modules are layers: none uses what uses it, and a
 //! repository test fails on a cycle. From below:

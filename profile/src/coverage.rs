@@ -6,13 +6,15 @@ counters! {
     /// The kernel's accounting for a whole profile. Its times are in nanoseconds, or in
     /// microseconds if the weights of the profile are in microseconds: see [`crate::unit`].
     pub struct Coverage {
-        /// See [`Expected::ns`](crate::ledger::Expected::ns); 0 when not known, as for selections that are not about cgroups.
+        /// See [`Expected::ns`](crate::ledger::Expected::ns); 0 when not known, as for selections
+        /// that are not about cgroups.
         pub expected_ns: u64,
         /// See [`Expected::estimated_ns`](crate::ledger::Expected::estimated_ns).
         pub estimated_ns: u64,
         /// See [`Expected::samples`](crate::ledger::Expected::samples).
         pub expected_samples: u64,
-        /// CPU time of the samples that were taken; those under `[lost]` are not. Unit: nanoseconds.
+        /// CPU time of the samples that were taken; those under `[lost]` are not. Unit:
+        /// nanoseconds.
         pub taken_ns: u64,
         /// Windows that were added up.
         pub windows: u64,
@@ -26,7 +28,8 @@ counters! {
 const MEASURED_NS_MIN: u64 = 1_000_000_000;
 
 impl Coverage {
-    /// The part of the CPU time the kernel accounts that was sampled; `None` when nothing was measured.
+    /// The part of the CPU time the kernel accounts that was sampled; `None` when nothing was
+    /// measured.
     ///
     /// Sampling error takes it above 1 as often as below.
     pub fn share(&self) -> Option<f64> {

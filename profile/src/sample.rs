@@ -11,7 +11,8 @@ use crate::stack::StackId;
 pub struct Value {
     /// Number of samples.
     pub count: u64,
-    /// What they stand for in [`Info::unit`](crate::Info::unit): the sum of their periods. CPU time in nanoseconds for
+    /// What they stand for in [`Info::unit`](crate::Info::unit): the sum of their periods. CPU time
+    /// in nanoseconds for
     /// `cpu-clock`. Stays right when the rate changes while a profile is taken.
     pub weight: u64,
 }
@@ -75,8 +76,8 @@ counters! {
 }
 
 counters! {
-    /// What is known of the waits that a profile of [`OFF_CPU`](crate::OFF_CPU) is made of. Lengths are in
-    /// nanoseconds.
+    /// What is known of the waits that a profile of [`OFF_CPU`](crate::OFF_CPU) is made of. Lengths
+    /// are in nanoseconds.
     pub struct Waits {
         /// Waits whose begin and end were seen.
         pub complete: u64,

@@ -4,7 +4,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Longest wait for an answer of somebody who is known to answer. Only a failing test waits so long.
+/// Longest wait for an answer of somebody who is known to answer. Only a failing test waits so
+/// long.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// An address on loopback that was free a moment ago.

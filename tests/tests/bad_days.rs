@@ -3,8 +3,9 @@
 //!
 //! Elsewhere: a second daemon on the socket, a socket left behind, refused reloads, clients that stand
 //! still at the end (operations.rs); hostile names in every format (hostile.rs, here in the terminal);
-//! perf maps of every bad kind, one by one (daemon/jit/src/tests.rs, here with a daemon and a process
-//! that runs them); containers and files that change (containers.rs); masses of things (stress.rs).
+//! perf maps of every bad kind, one by one (daemon/jit/src/tests.rs, here with a daemon and a
+//! process that runs them); containers and files that change (containers.rs); masses of things
+//! (stress.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::ctl::{CONFIG, command, ctl};

@@ -1,8 +1,8 @@
 //! Generated code by the time of each sample, with the real daemon: code written over, processes that
 //! are gone with their namespace, and maps made to hurt.
 //!
-//! Elsewhere: every bad kind of file one by one (daemon/jit/src/tests.rs, bad_days.rs), a file system
-//! that never answers (stuck.rs), real runtimes (mixed.rs).
+//! Elsewhere: every bad kind of file one by one (daemon/jit/src/tests.rs, bad_days.rs), a file
+//! system that never answers (stuck.rs), real runtimes (mixed.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::wait_for;

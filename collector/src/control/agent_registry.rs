@@ -1,7 +1,8 @@
 //! Who attends: agents whose control stream is open, by host id, and the orders they were given.
 //!
-//! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. An order is a place in a stream: what the
-//! agent reports of it comes to who gave it, and giving it up tells the agent.
+//! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. An
+//! order is a place in a stream: what the agent reports of it comes to who gave it, and giving it
+//! up tells the agent.
 
 use super::limits::{CLOCK_WAIT, ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEUED};
 use super::memory::Held;

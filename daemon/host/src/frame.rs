@@ -14,8 +14,8 @@ pub enum RawFrame {
     Jit(ProcessId, Avma),
     /// Address that nothing is known of, and why.
     Unknown(Unnamed),
-    /// No code: before it the stack of the thread of this name, which ended the wait that the stack is of, root
-    /// first.
+    /// No code: before it the stack of the thread of this name, which ended the wait that the stack
+    /// is of, root first.
     WokenBy([u8; 15]),
     /// No code: says something else of the wait that the stack is of.
     Mark(Mark),
@@ -56,8 +56,8 @@ impl RawFrame {
         matches!(self, RawFrame::WokenBy(_) | RawFrame::Mark(_))
     }
 
-    /// What a person reads of one that is no code. No name of a thread is as long as what stands there for
-    /// others, so none looks like one.
+    /// What a person reads of one that is no code. No name of a thread is as long as what stands
+    /// there for others, so none looks like one.
     pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
         Some(match self {
             RawFrame::WokenBy(name) if name[0] == 0 => "[woken by an unknown thread]".into(),

@@ -379,8 +379,8 @@ pub fn keep_heap_small() {
     }
 }
 
-/// Asks for pages as large as there are under these words, which are to be looked up at random: each
-/// small page would need an entry of its own in the CPU's table of pages. A kernel may refuse.
+/// Asks for pages as large as there are under these words, which are to be looked up at random:
+/// each small page would need an entry of its own in the CPU's table of pages. A kernel may refuse.
 pub fn want_large_pages(words: &[u64]) {
     let (start, bytes) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
     // SAFETY: the range is that of `words`, which are borrowed; the advice changes no byte.

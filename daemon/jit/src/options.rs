@@ -7,8 +7,8 @@ pub struct Options {
     pub perf_maps: bool,
     /// False to read no jitdumps.
     pub jitdumps: bool,
-    /// Largest part of a perf map that is read, and most memory for one list of code, in bytes. All that is
-    /// known takes [`ROOM_OF_MAPS`](crate::watch::ROOM_OF_MAPS) times as much at most.
+    /// Largest part of a perf map that is read, and most memory for one list of code, in bytes. All
+    /// that is known takes [`ROOM_OF_MAPS`](crate::watch::ROOM_OF_MAPS) times as much at most.
     pub max_bytes: u64,
 }
 

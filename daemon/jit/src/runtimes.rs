@@ -2,8 +2,8 @@
 //! complete stacks, and what came of asking it.
 //!
 //! The namer counts as it names (`aggregate/runtimes.rs`), `fp-jit` says what came of asking, and
-//! the status shows it ([`Runtimes::list`]). The table is locked for as long as a few counters take.
-//! Counts are of the last one to two minutes, so that what has been fixed shows.
+//! the status shows it ([`Runtimes::list`]). The table is locked for as long as a few counters
+//! take. Counts are of the last one to two minutes, so that what has been fixed shows.
 
 use super::runtime::Facts;
 use hashbrown::HashMap;
@@ -155,8 +155,8 @@ impl Runtimes {
         }
     }
 
-    /// Every process with samples in generated code in the last one to two minutes, most first. One that was
-    /// taken for another after a while, as its records came, is one.
+    /// Every process with samples in generated code in the last one to two minutes, most first. One
+    /// that was taken for another after a while, as its records came, is one.
     pub fn list(&self) -> Vec<Entry> {
         let table = self.lock();
         let mut all: Vec<(ProcessId, &Entry)> = table

@@ -23,7 +23,8 @@ pub struct Reading {
     pub switch: SwitchFormat,
     /// Of wake-ups.
     pub waking: WakingFormat,
-    /// Address ranges of the kernel's entries into interrupts, sorted; empty when its symbols are hidden.
+    /// Address ranges of the kernel's entries into interrupts, sorted; empty when its symbols are
+    /// hidden.
     pub interrupts: Vec<(u64, u64)>,
     /// Bytes of the stack copied with every wait.
     pub near_bytes: u32,

@@ -314,9 +314,9 @@ pub enum FlowEvent {
     Other,
 }
 
-/// The pulse of a record, without parsing the rest. A field past its end makes it [`FlowEvent::Other`],
-/// and so does a count of lost records that cannot be. Of an event that does not say the period of
-/// each sample, what stands for it means nothing.
+/// The pulse of a record, without parsing the rest. A field past its end makes it
+/// [`FlowEvent::Other`], and so does a count of lost records that cannot be. Of an event that does
+/// not say the period of each sample, what stands for it means nothing.
 pub fn pulse(record: &[u8]) -> FlowEvent {
     let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
     let count = |at: usize| match word(at) {

@@ -107,9 +107,9 @@ pub struct Rings {
     pub lost_side_band: u64,
 }
 
-/// How late the sampler may be with emptying a ring after a time of quiet without a loss, where rings
-/// hold enough for it: a thread of ordinary priority waits a tenth of it on a busy machine, and a
-/// pass over 64 busy CPUs takes another tenth.
+/// How late the sampler may be with emptying a ring after a time of quiet without a loss, where
+/// rings hold enough for it: a thread of ordinary priority waits a tenth of it on a busy machine,
+/// and a pass over 64 busy CPUs takes another tenth.
 const LATE_AT_MOST: Duration = Duration::from_millis(300);
 
 /// How long times of quiet are short after a loss: on this machine more is late, or passes take

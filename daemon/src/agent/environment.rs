@@ -10,7 +10,8 @@ use host::facts::{
 use host::health::{Degradation, Severity};
 use std::path::Path;
 
-/// The kernel's default of `perf_event_max_stack` (`PERF_MAX_STACK_DEPTH`, uapi/linux/perf_event.h).
+/// The kernel's default of `perf_event_max_stack` (`PERF_MAX_STACK_DEPTH`,
+/// uapi/linux/perf_event.h).
 const DEFAULT_MAX_STACK: u16 = 127;
 
 /// What does not work as it should or could work better, for a daemon that samples as
@@ -88,8 +89,8 @@ fn check_events(environment: &Environment, sampling: &Sampling, list: &mut Vec<D
             remedy,
         ));
     }
-    // Walks of stack copies know no such limit: what matters is that callchains are not cut short of
-    // the kernel's own default.
+    // Walks of stack copies know no such limit: what matters is that callchains are not cut short
+    // of the kernel's own default.
     let depth = u32::from(sampling.max_stack_depth.min(DEFAULT_MAX_STACK));
     if let Some(max) = environment.perf_event_max_stack.filter(|max| *max < depth) {
         let message = format!(

@@ -1,5 +1,5 @@
-//! The namer's side of the table of processes with generated code (`jit/src/runtimes.rs`): counts their
-//! samples as it names, and has helpers find out which runtime each is.
+//! The namer's side of the table of processes with generated code (`jit/src/runtimes.rs`): counts
+//! their samples as it names, and has helpers find out which runtime each is.
 
 use super::batch::{RawBatch, RawProcess};
 use hashbrown::HashMap;

@@ -51,8 +51,8 @@ pub struct Slowed {
     pub notices: Vec<String>,
 }
 
-/// See the module. All of it may block for tenths of a second; [`CaptureBackend::begin`] for seconds, where a file that it
-/// needs is on a file system that does not answer.
+/// See the module. All of it may block for tenths of a second; [`CaptureBackend::begin`] for
+/// seconds, where a file that it needs is on a file system that does not answer.
 pub trait CaptureBackend: Send + Sync + 'static {
     /// The limits in force.
     fn limits(&self) -> config::Captures;
@@ -66,8 +66,8 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// NOT_FOUND when it names what is not there.
     fn resolve(&self, selector: &Selector) -> Result<Scope, Status>;
 
-    /// Opens events and has them sampled. Batches of the capture come until [`CaptureBackend::end`], the last one
-    /// closes.
+    /// Opens events and has them sampled. Batches of the capture come until
+    /// [`CaptureBackend::end`], the last one closes.
     ///
     /// # Errors
     /// As `AgentService.Capture` documents.

@@ -5,8 +5,8 @@
 //! threads that begin to wait bring the kernel's callchain and [`NEAR_BYTES`] of the user stack,
 //! which hold all of most event loops; wake-ups bring the callchain. Larger copies come from two
 //! events of their own that the kernel keeps to [`COPIES_HZ`] a second on each CPU: by them deeper
-//! stacks are completed, exactly or as an estimate (`unwind/src/walk/recall.rs`). With [`Options::copy_all`]
-//! every wait brings a copy of the size asked for, at the cost that has.
+//! stacks are completed, exactly or as an estimate (`unwind/src/walk/recall.rs`). With
+//! [`Options::copy_all`] every wait brings a copy of the size asked for, at the cost that has.
 //!
 //! Used on the thread that opens a capture; blocks on tracefs and on the kernel.
 

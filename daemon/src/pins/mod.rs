@@ -7,8 +7,8 @@
 //! takes nothing chunks and captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it
 //! does again.
 //!
-//! Threads: `fp-trigger` alone opens pins and adds to them ([`writer`]); any thread lists and asks. The list is
-//! locked for moments, never across a read or write of a file.
+//! Threads: `fp-trigger` alone opens pins and adds to them ([`writer`]); any thread lists and asks.
+//! The list is locked for moments, never across a read or write of a file.
 
 mod answer;
 mod disk;

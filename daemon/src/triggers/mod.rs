@@ -1,8 +1,8 @@
 //! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's minutes around
 //! the moment they come true, and may start a capture.
 //!
-//! `config` (texts) → [`Rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) → pins
-//! ([`crate::pins`]), captures ([`evidence`]). What reads files is apart from what decides.
+//! `config` (texts) → [`Rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) →
+//! pins ([`crate::pins`]), captures ([`evidence`]). What reads files is apart from what decides.
 //!
 //! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the disk of pins; it
 //! begins with the first trigger and stays. `fp-evidence`, one a capture, [`evidence::RUNNING_MAX`] at most, waits

@@ -4,8 +4,8 @@
 //! bring, locks of a process that hangs. Helpers, `fp-peek`, do it, one process at a time, and are
 //! waited for only so long; a process that let one hang is not looked at again. What is read is a
 //! stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
-//! after each piece, and only addresses leave it (`unwind/src/walk/look.rs`). Pages that end copies of
-//! stacks are read for no more than that they are there (`unwind/src/walk/holes.rs`).
+//! after each piece, and only addresses leave it (`unwind/src/walk/look.rs`). Pages that end copies
+//! of stacks are read for no more than that they are there (`unwind/src/walk/holes.rs`).
 
 use hashbrown::HashSet;
 use host::helpers::Helpers;

@@ -2,8 +2,8 @@
 //! own rights.
 //!
 //! Reads a dozen small files of /proc and /sys once, when asked; the parsers are pure. What the
-//! facts mean for profiles is in `agent/environment.rs`. Rules: perf_event_open(2), sysctl/kernel.rst,
-//! capabilities(7), kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c
+//! facts mean for profiles is in `agent/environment.rs`. Rules: perf_event_open(2),
+//! sysctl/kernel.rst, capabilities(7), kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c
 //! (`kallsyms_show_value`).
 
 use crate::ids::CpuId;

@@ -21,8 +21,8 @@ pub struct Generated {
     pub rules: Arc<GeneratedRules>,
 }
 
-/// The rules of one piece of code: offset from its begin from which on, sorted, each up to the next. The
-/// first is of offset 0.
+/// The rules of one piece of code: offset from its begin from which on, sorted, each up to the
+/// next. The first is of offset 0.
 pub type Rows = Arc<[(u32, Rule)]>;
 
 /// Equal pieces of code at equal distances.
@@ -67,8 +67,8 @@ impl GeneratedRules {
         &self.rows
     }
 
-    /// The rule of an address, that of an instruction or the last byte of a call; an unknown one where
-    /// nothing is known.
+    /// The rule of an address, that of an instruction or the last byte of a call; an unknown one
+    /// where nothing is known.
     pub fn rule(&self, address: Avma) -> Rule {
         self.find(address.0).unwrap_or(Rule::UNKNOWN)
     }

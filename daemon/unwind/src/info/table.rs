@@ -4,8 +4,8 @@
 //! All rows are computed once, by whoever reads the file (`pack.rs`). To find a rule is two
 //! searches in sorted arrays, whatever the file says: how long its descriptions are and how they
 //! are nested costs the sampler nothing. Blocks of code say where in the first array to search: the
-//! search in all of it misses the CPU's caches a dozen times. What is left to compute for each frame
-//! are DWARF expressions, bounded by the walk.
+//! search in all of it misses the CPU's caches a dozen times. What is left to compute for each
+//! frame are DWARF expressions, bounded by the walk.
 
 use super::pack::build::Packed;
 use super::pack::{Entry, Place, pack};

@@ -4,7 +4,8 @@ use host::ids::{Avma, Pid, ProcessId};
 use host::time::Mono;
 use symbolize::files::FileIdentity;
 
-/// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another process.
+/// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another
+/// process.
 pub const DUMPS_MAX: usize = 4;
 
 /// A process of one lifetime and one program.

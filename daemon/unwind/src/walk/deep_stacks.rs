@@ -2,9 +2,9 @@
 //!
 //! A thread whose samples are cut at the same return address again and again has a frame, or several,
 //! larger than the copy, further out than which no sample shows anything. It is asked for a look
-//! (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs. Called by the
-//! sampler thread; never blocks. Allocates when a thread is cut for the first time and when a look
-//! comes, bounded.
+//! (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs. Called
+//! by the sampler thread; never blocks. Allocates when a thread is cut for the first time and when
+//! a look comes, bounded.
 
 use super::look::{Answer, Failure, Look, Thread, Wanted};
 use crate::info::words::Words;

@@ -6,8 +6,8 @@
 //!
 //! The look is worth something only for the very call whose return address it begins with. A frame of
 //! the same function at the same place may have been called by somebody else meanwhile, and no sample
-//! tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before it is read,
-//! and a sample may be completed with the look while nothing has been written there.
+//! tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before it is
+//! read, and a sample may be completed with the look while nothing has been written there.
 
 use crate::info::words::Words;
 use host::ids::{Pid, ProcessId, Tid};
