@@ -7,13 +7,11 @@
 //! and others on the machine are not.
 
 use ::offcpu::WaitCounts;
+use aggregate::batch::RawBatch;
 use anyhow::{Context, ensure};
-use daemon::aggregate::batch::RawBatch;
-use daemon::capture::engine::Engine;
-use daemon::capture::offcpu::{self, Options, Wanted};
-use daemon::sampler::filter::Filter;
-use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
-use daemon::workers::file_loader::{FileLoader, Handover, Modules};
+use capture::engine::Engine;
+use capture::engine::OffCpuCapture;
+use capture::offcpu::Options;
 use fixtures::process::Proc;
 use host::bounds::{Bounds, CacheBounds};
 use host::facts::Environment;
@@ -25,6 +23,9 @@ use perf::plan::Machine;
 use perf::rings::Rings;
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use sampler::filter::Filter;
+use sampler::workers::file_loader::{FileLoader, Handover, Modules};
+use sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -342,7 +343,7 @@ impl Rig {
         };
         if matches!(beside, Beside::FramePointers | Beside::StackCopies) {
             let copies = beside == Beside::StackCopies;
-            let wanted = Wanted {
+            let wanted = OffCpuCapture {
                 id,
                 options: Options {
                     copy_all: false,
@@ -353,7 +354,7 @@ impl Rig {
                 filter: Filter::default(),
                 keep_times: true,
             };
-            offcpu::begin(&self.engine, wanted)?;
+            self.engine.begin_off_cpu(wanted)?;
         }
         let task = match &perf {
             Some(perf) => {

@@ -1,9 +1,8 @@
 //! A host with hundreds of CPUs, simulated: the real sampler on rings in memory, filled with a second
 //! of samples and of processes that come and go.
 
+use aggregate::batch::RawBatch;
 use anyhow::{Context, ensure};
-use daemon::aggregate::batch::RawBatch;
-use daemon::sampler::{Queues, Sampler, Shared, Start};
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::CpuId;
 use host::time::Mono;
@@ -13,6 +12,7 @@ use perf::loss::Pace;
 use perf::ring::Ring;
 use perf::rings::Rings;
 use perf::synthetic;
+use sampler::{Queues, Sampler, Shared, Start};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;

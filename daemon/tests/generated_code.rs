@@ -7,8 +7,7 @@
 
 mod support;
 
-use daemon::aggregate::batch::RawBatch;
-use daemon::sampler::{Shared, Start};
+use aggregate::batch::RawBatch;
 use host::ids::{CpuId, Pid};
 use host::time::Mono;
 use jit::code::{CodeMap, When};
@@ -18,6 +17,7 @@ use jit::rules::RulesBuilder;
 use perf::event::{EventKind, EventSpec};
 use perf::rings::Rings;
 use profile::StackEnd;
+use sampler::{Shared, Start};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

@@ -6,8 +6,6 @@
 
 mod support;
 
-use daemon::sampler::filter::Filter;
-use daemon::sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
 use host::ids::{CaptureId, Comm, CpuId, Pid, Tid};
 use host::time::Mono;
 use perf::cpu_ring::CpuRing;
@@ -19,6 +17,8 @@ use perf::rings::sets::{RingSet, SetKey};
 use perf::rings::{Drained, Rings, horizon_at};
 use perf::synthetic;
 use perf_event_open_sys::bindings;
+use sampler::filter::Filter;
+use sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! Targets of the way to the collector: what the spool reads back, and what the collector is sent.
 
+use aggregate::recorder::Asked;
 use collector::ingest::Held;
 use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
-use daemon::aggregate::recorder::Asked;
-use daemon::export::disk::{self, Dir};
-use daemon::export::record::{self, Lens, Tables};
-use daemon::pins::Pins;
+use export::disk::{self, Dir};
+use export::record::{self, Lens, Tables};
 use host::time::WallAnchor;
+use pins::Pins;
 use profile::Query;
 use prost::Message;
 use proto::collector as wire;

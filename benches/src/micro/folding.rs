@@ -2,8 +2,8 @@
 
 use super::Lines;
 use super::synthetic::Synthetic;
-use daemon::aggregate::batch::RawBatch;
-use daemon::aggregate::fold::{Folder, Taken};
+use aggregate::batch::RawBatch;
+use aggregate::fold::{Folder, Taken};
 use host::frame::RawFrame;
 use host::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use host::time::Mono;

@@ -3,11 +3,11 @@
 
 use super::Lines;
 use super::folding::{Folding, SAMPLES};
+use aggregate::batch::RawBatch;
+use aggregate::fold::Folder;
+use aggregate::namer::Namer;
+use aggregate::recorder::{Recorder, RecorderOptions};
 use cgroup::CgroupTable;
-use daemon::aggregate::batch::RawBatch;
-use daemon::aggregate::fold::Folder;
-use daemon::aggregate::namer::Namer;
-use daemon::aggregate::recorder::{Recorder, RecorderOptions};
 use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::Mono;

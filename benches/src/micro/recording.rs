@@ -3,7 +3,7 @@
 use super::Lines;
 use super::folding::PERIOD;
 use super::synthetic::Synthetic;
-use daemon::aggregate::recorder::{Recorder, RecorderOptions, Span, WindowPart, query};
+use aggregate::recorder::{Recorder, RecorderOptions, Span, WindowPart, query};
 use host::time::Mono;
 use profile::{
     Dictionary, FrameRef, GroupBy, LabelSetId, Quality, Query, SampleKey, StackEnd, StackId, Value,

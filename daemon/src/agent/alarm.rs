@@ -10,7 +10,7 @@
 
 use super::Agent;
 use super::status::to_wire;
-use crate::aggregate::recorder::read;
+use aggregate::recorder::read;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
 use host::time::Mono;

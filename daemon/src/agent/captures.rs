@@ -1,29 +1,29 @@
 //! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
 
 use super::{Agent, sampling_plan};
-use crate::aggregate::recorder::{self, Asked, Span, read};
-use crate::aggregate::recorders::Recorders;
-use crate::capture::backend::{self, CaptureBackend, Followed, OverloadPolicy, Slowed, Started};
-use crate::capture::engine::{self, Engine, EngineError, Fault};
-use crate::capture::event::Event;
-use crate::capture::manager::Captures;
-use crate::capture::offcpu;
-use crate::capture::request::{OFF_CPU, Unwind, Wanted};
-use crate::capture::target::{self, Scope};
-use crate::control::Control;
-use crate::metrics::thread_cpu_ns;
-use crate::sampler::Command;
-use crate::sampler::filter::Filter;
 use agent_config::{self, Config};
+use aggregate::recorder::{self, Asked, Span, read};
+use aggregate::recorders::Recorders;
+use capture::CaptureTable;
+use capture::backend::{self, CaptureBackend, Followed, OverloadPolicy, Slowed, Started};
+use capture::engine::{self, Engine, EngineError, Fault, OffCpuCapture};
+use capture::event::Event;
+use capture::offcpu;
+use capture::request::{OFF_CPU, Unwind, Wanted};
+use capture::target::{self, Scope};
 use cgroup::containers::Containers;
+use control::Control;
 use host::ids::CaptureId;
 use host::sync::lock;
 use host::time::Mono;
+use metrics::thread_cpu_ns;
 use perf::plan::{Limits, Machine};
 use perf::probe::Every;
 use perf::rings::HORIZON;
 use profile::text::with_causes;
 use profile::{Profile, Selector};
+use sampler::Command;
+use sampler::filter::Filter;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -38,10 +38,10 @@ const FLUSH_POLL: Duration = Duration::from_millis(5);
 
 /// Samples a second on each CPU of an event that may happen a million times a second, where nobody
 /// asked for more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
-const DENSE_HZ_MAX: u32 = 4 * crate::capture::event::RATE_HZ;
+const DENSE_HZ_MAX: u32 = 4 * capture::event::RATE_HZ;
 
 /// What a wait costs whose copy of the stack has 16 KiB, beside one of
-/// [`NEAR_BYTES`](crate::capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by
+/// [`NEAR_BYTES`](capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by
 /// it.
 const COPY_ALL_COST: u32 = 3;
 
@@ -69,7 +69,7 @@ impl Agent {
                 containers: Mutex::new(containers),
                 threads: OnceLock::new(),
             };
-            Captures::new(Box::new(world), recorders)
+            CaptureTable::new(Arc::new(world), recorders)
         });
         self.triggers.set_capturing(Arc::new(Arc::clone(captures)));
     }
@@ -138,13 +138,13 @@ impl AgentWorld {
             stack_bytes: stack_bytes(agent, wanted),
             min_wait: wanted.min_wait,
         };
-        let wanted = offcpu::Wanted {
+        let wanted = OffCpuCapture {
             id,
             options,
             filter: filter(scope, true),
             keep_times: wanted.times,
         };
-        let started = offcpu::begin(&self.engine, wanted);
+        let started = self.engine.begin_off_cpu(wanted);
         let started = started.map_err(|error| refused(&error))?;
         Ok(Started {
             event: OFF_CPU.to_owned(),
@@ -273,7 +273,7 @@ impl CaptureBackend for AgentWorld {
         self.engine.end(id);
     }
 
-    fn past(&self, wanted: &backend::Asked, cancel: &AtomicBool) -> Option<Profile> {
+    fn past(&self, wanted: &backend::PastQuery, cancel: &AtomicBool) -> Option<Profile> {
         let agent = self.agent.upgrade()?;
         let until = wanted.until;
         agent.sampler.flush();

@@ -8,11 +8,11 @@ mod unwinding;
 
 use super::coverage::Cause;
 use super::{Agent, Budget};
-use crate::aggregate::recorder::{Outcomes, RecorderStats};
-use crate::export::{Cause as DropCause, ExportCounts};
-use crate::metrics::{Kind, Registry, register_own_cost};
+use aggregate::recorder::{Outcomes, RecorderStats};
 use cgroup::usage::UsageStats;
+use export::{Cause as DropCause, ExportCounts};
 use host::sync::lock;
+use metrics::{Kind, Registry, register_own_cost};
 use profile::{Quality, StackEnd, Unnamed};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -74,7 +74,7 @@ fn one(
 }
 
 fn sampler(registry: &Registry, agent: &Arc<Agent>) {
-    type Pick = fn(&crate::sampler::Shared) -> &AtomicU64;
+    type Pick = fn(&sampler::Shared) -> &AtomicU64;
     let counters: [(&str, &str, Pick); 14] = [
         (
             "fleetprof_cgroups_refused_total",
@@ -104,12 +104,12 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
         (
             "fleetprof_files_deferred_total",
             "Executables that found the opening queue full, to be announced again.",
-            |s| &s.announcements_deferred,
+            |s| &s.deferred.files,
         ),
         (
             "fleetprof_code_notices_deferred_total",
             "Processes with generated code that found the queue of fp-jit full, to be told of again.",
-            |s| &s.notices_deferred,
+            |s| &s.deferred.notices,
         ),
         (
             "fleetprof_records_late_total",
@@ -454,7 +454,7 @@ fn coverage(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let (ledger, _) = crate::aggregate::recorder::read(&agent.recorder).recent_ledger();
+            let (ledger, _) = aggregate::recorder::read(&agent.recorder).recent_ledger();
             let share = ledger.coverage().share();
             let ppm = share.map(|share| (share * 1e6).round() as u64);
             ppm.map(|ppm| (Vec::new(), ppm)).into_iter().collect()
@@ -469,7 +469,7 @@ fn coverage(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let recent = crate::aggregate::recorder::read(&agent.recorder).recent_ledger();
+            let recent = aggregate::recorder::read(&agent.recorder).recent_ledger();
             let low = agent.coverage_low(&recent).map(|low| low.cause);
             let reading = |cause: Cause| {
                 let labels = vec![("cause", cause.word().to_owned())];
@@ -618,7 +618,7 @@ fn usage(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, pick) in counters {
         one(registry, agent, name, help, Kind::Counter, move |agent| {
-            pick(&crate::aggregate::recorder::read(&agent.recorder).usage())
+            pick(&aggregate::recorder::read(&agent.recorder).usage())
         });
     }
     let weak = Arc::downgrade(agent);
@@ -630,7 +630,7 @@ fn usage(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let usage = crate::aggregate::recorder::read(&agent.recorder).usage();
+            let usage = aggregate::recorder::read(&agent.recorder).usage();
             [
                 ("bound", usage.over_bound),
                 ("unknown", usage.unmeasured.saturating_sub(usage.over_bound)),

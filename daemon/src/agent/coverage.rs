@@ -2,7 +2,7 @@
 //! profiles of it mislead, and why. Pure arithmetic.
 
 use super::losses::{RING, RUN, STALLED, THROTTLE};
-use crate::aggregate::recorder::Covered;
+use aggregate::recorder::Covered;
 use host::health::{Degradation, Severity};
 use profile::Ledger;
 use std::time::Duration;

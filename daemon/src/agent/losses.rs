@@ -2,10 +2,10 @@
 //! arithmetic.
 
 use super::coverage::LENGTH_MIN;
-use crate::sampler::REPAIR_INTERVAL;
 use host::health::{Degradation, Severity};
 use host::time::Mono;
 use profile::Quality;
+use sampler::REPAIR_INTERVAL;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub(super) struct Stalls {
 
 impl Stalls {
     /// Those of the sampler so far.
-    pub(super) fn of(sampler: &crate::sampler::Shared) -> Stalls {
+    pub(super) fn of(sampler: &sampler::Shared) -> Stalls {
         Stalls {
             flushed: sampler.rings_flushed.load(Ordering::Relaxed),
             lost: sampler.lost_stalled.load(Ordering::Relaxed),

@@ -15,18 +15,13 @@ mod serving;
 mod stacks;
 mod status;
 
-use crate::aggregate::recorder::{Covered, Recorder, RecorderOptions};
-use crate::capture::manager::Captures;
-use crate::control::Control;
-use crate::export::{self, Exporter};
-use crate::metrics::Registry;
-use crate::pins::Pins;
-use crate::pins::uploader::PinUploader;
-use crate::sampler;
-use crate::triggers::Triggers;
 use agent_config::triggers::Rule;
 use agent_config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
+use aggregate::recorder::{Covered, Recorder, RecorderOptions};
+use capture::CaptureTable;
 use cgroup::hierarchy::Hierarchy;
+use control::Control;
+use export::{self, Exporter};
 use host::bounds::{Bounds, CacheBounds};
 use host::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use host::facts::{Environment, cpus_online, effective_uid};
@@ -35,18 +30,22 @@ use host::ids::CpuId;
 use host::sync::lock;
 use host::time::{Mono, WallAnchor};
 use jit::runtimes::Runtimes;
+use metrics::Registry;
 use perf::cpu_ring::CpuRings;
 use perf::error::RingsError;
 use perf::event::{EventKind, EventSpec, Features, OpenError};
 use perf::others;
 use perf::plan::{Limits, Machine, Plan};
 use perf::rings::Rings;
+use pins::Pins;
+use pins::uploader::PinUploader;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use symbolize::SymbolCounters;
+use triggers::Triggers;
 use unwind::walk::Depths;
 
 pub use alarm::Alarms;
@@ -287,7 +286,7 @@ pub struct Agent {
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
     /// Captures, once they can be taken.
-    pub captures: OnceLock<Arc<Captures>>,
+    pub captures: OnceLock<Arc<CaptureTable>>,
     /// Captures that the collector asks for; none without one.
     pub control: OnceLock<Arc<Control>>,
     /// Conditions that pin the recorder's minutes.
@@ -339,7 +338,7 @@ impl Agent {
     /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called every
     /// ten seconds or more often, by one thread.
     pub fn note_losses(&self, now: Mono) {
-        let quality = crate::aggregate::recorder::read(&self.recorder).totals_of_quality();
+        let quality = aggregate::recorder::read(&self.recorder).totals_of_quality();
         let stalls = Stalls::of(&self.sampler);
         let mut losses = lock(&self.losses);
         if let Some(times) = losses.flushes(now, stalls) {

@@ -1,13 +1,13 @@
 //! The agent as the gRPC server's host: fresh data, live watching, configuration.
 
 use super::Agent;
-use crate::aggregate::recorder::Recorder;
-use crate::capture::Capturing;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
-use crate::pins::Pins;
 use agent_config::Configuration;
+use aggregate::recorder::Recorder;
+use capture::Capturing;
 use host::sync::lock;
 use host::time::{Mono, WallAnchor};
+use pins::Pins;
 use profile::text::with_causes;
 use proto::agent as wire;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

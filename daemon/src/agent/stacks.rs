@@ -1,7 +1,7 @@
 //! What `status` says of stacks: how they ended, why leaves have no symbol, and what would mend it.
 
-use crate::aggregate::recorder::Outcomes;
 use agent_config::{Unwind, UnwindMode};
+use aggregate::recorder::Outcomes;
 use host::health::{Degradation, Severity};
 use perf::plan::Plan;
 use profile::{StackEnd, Unnamed};
@@ -262,7 +262,7 @@ pub(super) fn degradation(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
+    use aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
     use host::time::Mono;
     use profile::{LabelSetId, Quality, SampleKey, StackId, Value};
 

@@ -1,6 +1,6 @@
 //! The ledger as an answer.
 
-use crate::aggregate::recorder::Covered;
+use aggregate::recorder::Covered;
 use profile::Ledger;
 use proto::agent;
 

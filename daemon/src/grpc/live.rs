@@ -6,7 +6,7 @@
 
 use super::answer::{Gone, Outlet};
 use super::service::Service;
-use crate::aggregate::recorder::{Progress, Span, read};
+use aggregate::recorder::{Progress, Span, read};
 use host::time::Mono;
 use profile::Query;
 use proto::agent::StreamProfilesResponse;

@@ -21,9 +21,9 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-use crate::aggregate::recorder::Recorder;
-use crate::capture::Capturing;
-use crate::pins::Pins;
+use ::capture::Capturing;
+use ::pins::Pins;
+use aggregate::recorder::Recorder;
 pub use held::ANSWERS_REFUSED;
 use host::time::WallAnchor;
 use listen::Bound;

@@ -3,9 +3,9 @@
 use super::Host;
 use super::held::Hold;
 use super::service::{Service, answer, blocking, status};
-use crate::aggregate::recorder::{Asked, Span, read};
-use crate::pins::PinError;
+use aggregate::recorder::{Asked, Span, read};
 use host::time::Mono;
+use pins::PinError;
 use profile::text::with_causes;
 use profile::{Coverage, Profile, Query, QueryRunner};
 use proto::agent::TimeRange;

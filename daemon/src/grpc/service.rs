@@ -7,9 +7,9 @@ use super::{
     ANSWER_TIMEOUT, ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, HELD_BYTES_MAX, Host, QUERIES_MAX,
     ReloadOutcome, STREAMS_MAX, capture, cgroups, ledger, live, pins,
 };
-use crate::aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
-use crate::capture::Capturing;
-use crate::request;
+use ::capture::Capturing;
+use ::capture::query as request;
+use aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
 use host::time::Mono;
 use profile::{Profile, Query, Selector};
 use proto::agent;

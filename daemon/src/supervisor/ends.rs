@@ -2,7 +2,6 @@
 
 use crate::agent::Agent;
 use crate::grpc::ServeError;
-use crate::triggers::Stage;
 use host::sync::lock;
 use host::sys::WakeFd;
 use perf::error::RingsError;
@@ -14,6 +13,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use triggers::Stage;
 
 /// Exit codes of `fleetprofd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use super::ends::StageError;
 use crate::agent::Agent;
 use crate::grpc::{self, ServeOptions};
-use crate::metrics;
 use agent_config as config;
 use host::sync::lock;
 use std::sync::Arc;

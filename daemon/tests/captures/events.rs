@@ -1,12 +1,12 @@
 //! The events of captures on the running kernel: what each samples, and what is refused.
 
 use super::got::{Got, live, run, wanted, while_busy};
+use capture::engine::{EngineError, Fault, Followed, Wanted};
 use cgroup::Hierarchy;
-use daemon::capture::engine::{EngineError, Fault, Followed, Wanted};
-use daemon::sampler::filter::Filter;
 use fixtures::process::wait_for;
 use host::ids::{CaptureId, Pid};
 use perf::probe::Every;
+use sampler::filter::Filter;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 

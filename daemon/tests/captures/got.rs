@@ -1,17 +1,17 @@
 //! Captures in tests: what comes of their batches, and the engine over the kernel's own events.
 
 use super::support::{Driven, unwinder};
-use daemon::aggregate::batch::RawBatch;
-use daemon::capture::engine::{Engine, Wanted};
-use daemon::capture::event::Event;
-use daemon::sampler::filter::Filter;
-use daemon::sampler::{Shared, Start};
+use aggregate::batch::RawBatch;
+use capture::engine::{Engine, Wanted};
+use capture::event::Event;
 use host::facts::Environment;
 use host::ids::CaptureId;
 use host::time::Mono;
 use perf::event::{EventKind, EventSpec};
 use perf::plan::Machine;
 use perf::rings::Rings;
+use sampler::filter::Filter;
+use sampler::{Shared, Start};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,8 +7,6 @@ mod off_cpu;
 #[path = "../support/mod.rs"]
 mod support;
 
-use daemon::sampler::filter::Filter;
-use daemon::sampler::{Begin, Command, Follow, RingSetSwitch, SetOf, Shared, Start};
 use got::Got;
 use host::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
 use host::time::Mono;
@@ -20,6 +18,8 @@ use perf::ring::Ring;
 use perf::rings::sets::{RingSet, SetKey};
 use perf::rings::{HORIZON, Rings};
 use perf::synthetic;
+use sampler::filter::Filter;
+use sampler::{Begin, Command, Follow, RingSetSwitch, SetOf, Shared, Start};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Driven, unwinder};

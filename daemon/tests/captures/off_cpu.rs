@@ -3,16 +3,17 @@
 
 use crate::got::live;
 use ::offcpu::WaitCounts;
+use aggregate::batch::RawBatch;
+use aggregate::namer::Namer;
+use aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
+use capture::engine::OffCpuCapture;
+use capture::offcpu::Options;
 use cgroup::CgroupTable;
-use daemon::aggregate::batch::RawBatch;
-use daemon::aggregate::namer::Namer;
-use daemon::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
-use daemon::capture::offcpu::{self, Options, Wanted};
-use daemon::sampler::filter::Filter;
 use host::ids::{CaptureId, Pid};
 use host::time::Mono;
 use jit::JitSymbolLookup;
 use profile::{Profile, Query, StackEnd, key};
+use sampler::filter::Filter;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -155,7 +156,7 @@ fn capture_of(
 ) -> Option<Captured> {
     let (mut driven, shared, engine) = live()?;
     let id = CaptureId(5);
-    let wanted = Wanted {
+    let wanted = OffCpuCapture {
         id,
         options: Options {
             copy_all: false,
@@ -166,7 +167,7 @@ fn capture_of(
         filter: Filter::default().pids([Pid(pid)]),
         keep_times: true,
     };
-    let started = match offcpu::begin(&engine, wanted) {
+    let started = match engine.begin_off_cpu(wanted) {
         Ok(started) => started,
         Err(error) => {
             fixtures::skip(format_args!(

@@ -1,11 +1,11 @@
 //! The sampler with what stands beside it, driven by a test instead of a thread.
 
-use daemon::aggregate::batch::RawBatch;
-use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
-use daemon::workers::file_loader::{FileLoader, Handover, Modules};
+use aggregate::batch::RawBatch;
 use host::bounds::{Bounds, CacheBounds};
 use host::heartbeat::Heartbeat;
 use jit::notice::Notice;
+use sampler::workers::file_loader::{FileLoader, Handover, Modules};
+use sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

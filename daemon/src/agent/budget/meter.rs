@@ -70,7 +70,7 @@ impl Meter {
             let Ok(comm) = std::fs::read_to_string(entry.path().join("comm")) else {
                 continue;
             };
-            let Some(now) = crate::metrics::thread_cpu_ns(&entry.path()) else {
+            let Some(now) = metrics::thread_cpu_ns(&entry.path()) else {
                 continue;
             };
             let before = self.threads.get(&tid).copied();

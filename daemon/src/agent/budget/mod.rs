@@ -10,7 +10,6 @@ pub mod memory;
 mod meter;
 
 use super::{Agent, open_sampling, recorder_options};
-use crate::metrics::OwnCost;
 use agent_config::Config;
 use copies::CopyGovernor;
 use cpu::{CpuGovernor, INTERVAL};
@@ -21,6 +20,7 @@ use host::sync::lock;
 use host::time::Mono;
 use memory::{Action, MemoryGovernor};
 use meter::{Apart, Meter, Used};
+use metrics::OwnCost;
 use perf::plan::{Limits, Plan};
 use profile::text::with_causes;
 use proto::agent as wire;

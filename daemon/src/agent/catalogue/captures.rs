@@ -1,8 +1,8 @@
 //! Captures on demand, as metrics.
 
 use super::{Agent, one};
-use crate::capture::manager::Counts;
-use crate::metrics::{Kind, Registry};
+use capture::Counts;
+use metrics::{Kind, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

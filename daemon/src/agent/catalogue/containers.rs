@@ -1,8 +1,8 @@
 //! What asking container runtimes came to, as metrics.
 
 use super::{Agent, one};
-use crate::metrics::{Kind, Registry};
 use cgroup::containers::{Cause, Counts};
+use metrics::{Kind, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

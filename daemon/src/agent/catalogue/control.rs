@@ -1,8 +1,8 @@
 //! Captures that the collector asks for, as metrics.
 
 use super::{Agent, one};
-use crate::control::ControlCounts;
-use crate::metrics::{Kind, Metric, Registry};
+use control::ControlCounts;
+use metrics::{Kind, Metric, Registry};
 use std::sync::Arc;
 
 /// Registers them.

@@ -1,11 +1,11 @@
 //! Triggers and pins, as metrics.
 
 use super::{Agent, one};
-use crate::metrics::{Kind, Registry};
-use crate::pins::Counts;
-use crate::triggers::Tally;
+use metrics::{Kind, Registry};
+use pins::Counts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use triggers::Tally;
 
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {

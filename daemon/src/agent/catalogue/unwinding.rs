@@ -2,10 +2,10 @@
 
 use super::one;
 use crate::agent::Agent;
-use crate::metrics::{Kind, Registry};
-use crate::sampler::HeldCounts;
 use host::sync::lock;
+use metrics::{Kind, Registry};
 use profile::StackEnd;
+use sampler::HeldCounts;
 use std::sync::Arc;
 use unwind::walk::engine::UnwindCounts;
 

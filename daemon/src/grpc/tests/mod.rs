@@ -8,7 +8,7 @@ mod silent;
 mod sockets;
 
 use super::*;
-use crate::aggregate::recorder::{RecorderOptions, Row, WindowPart};
+use aggregate::recorder::{RecorderOptions, Row, WindowPart};
 use host::time::Mono;
 use profile::{FrameRef, Profile, Quality, SampleKey, StackEnd, Value, key};
 use proto::agent::agent_service_client::AgentServiceClient;

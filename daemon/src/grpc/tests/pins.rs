@@ -1,7 +1,7 @@
 //! Pins over the wire: listed, and answering for what the recorder has forgotten.
 
 use super::*;
-use crate::pins::{Evidence, PinWriter, Wish};
+use ::pins::{Evidence, PinWriter, Wish};
 use tonic::Code;
 
 const DAY: Duration = Duration::from_secs(86_400);

@@ -1,0 +1,62 @@
+//! Reading closed windows one by one, for those who keep some of them longer than the recorder does.
+
+use super::sink::ClosedWindow;
+use super::times::Moment;
+use super::{Recorder, Window};
+use crate::batch::RawMoment;
+use host::time::Mono;
+
+/// Where a reader of closed windows is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// Number of the last window that was read.
+    number: u64,
+}
+
+impl Recorder {
+    /// Shows the next closed window behind `cursor` that overlaps the time, if there is one, and moves the
+    /// cursor. A window that was merged with one already read is passed over.
+    pub fn next_closed<T>(
+        &self,
+        cursor: &mut Cursor,
+        (from, to): (Mono, Mono),
+        take: impl FnOnce(&ClosedWindow<'_>) -> T,
+    ) -> Option<T> {
+        let at = self
+            .windows
+            .partition_point(|window| window.windows.0 <= cursor.number);
+        let mut windows = self.windows.range(at..);
+        let wanted = |window: &&Window| window.whole.overlaps(from, to);
+        let window = windows.find(wanted)?;
+        cursor.number = window.windows.1;
+        Some(take(&self.closed(&window.whole)))
+    }
+
+    /// End of the newest closed window.
+    pub fn newest_closed(&self) -> Option<Mono> {
+        self.windows.back().map(|window| window.whole.end)
+    }
+
+    /// True when the whole time is there by windows as they were taken.
+    pub fn holds_fine(&self, from: Mono, to: Mono) -> bool {
+        let begins = self.windows.front().map(|window| window.whole.start);
+        let near = |window: &&Window| window.whole.overlaps(from, to);
+        begins.is_some_and(|begin| begin <= from)
+            && !self.windows.iter().filter(near).any(Window::is_coarse)
+    }
+}
+
+impl ClosedWindow<'_> {
+    /// When the samples were taken, oldest first, with places in [`ClosedWindow::rows`], and how many of these
+    /// times found no room; none where they are not known.
+    pub fn moments(&self) -> Option<(Vec<RawMoment>, u64)> {
+        let moment = |moment: Moment| RawMoment {
+            row: moment.row,
+            time: moment.time,
+            weight: moment.weight,
+        };
+        let list = || self.times.iter(self.start).map(moment).collect();
+        let known = self.times.are_known();
+        known.then(|| (list(), self.times.refused()))
+    }
+}

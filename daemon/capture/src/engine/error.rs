@@ -1,0 +1,172 @@
+//! Why a capture cannot begin, and whose matter that is.
+
+use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
+use crate::event::{EventError, FILE_WAIT};
+use crate::offcpu::SetupError;
+use perf::error::RingsError;
+use perf::event::OpenError;
+use sampler::CAPTURES_MAX;
+use std::io;
+use thiserror::Error;
+
+/// Whose matter it is that a capture cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Of who asked: nothing will make it right but another request.
+    Request,
+    /// Of this machine, or of what the daemon may do on it.
+    Machine,
+    /// What was asked for is not there any more.
+    Gone,
+    /// Of the moment: captures that run or begin have what it takes.
+    Moment,
+}
+
+/// Why a capture cannot begin.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// The event.
+    #[error(transparent)]
+    Event(#[from] EventError),
+    /// Its rate.
+    #[error("a rate of `{0}` Hz is none of 1 to {RATE_HZ_MAX}")]
+    Rate(u32),
+    /// Its period.
+    #[error("a period of `{period}` is none of {min} to {PERIOD_MAX} for `{event}`")]
+    Period {
+        /// What was asked for.
+        period: u64,
+        /// The least.
+        min: u64,
+        /// The event.
+        event: String,
+    },
+    /// A filter where none is taken.
+    #[error(
+        "failed to set the filter of `{event}`: only tracepoints take one\n  it is a tracepoint's expression, as `prev_state != 0` for `tracepoint:sched:sched_switch`"
+    )]
+    NoFilter {
+        /// The event.
+        event: String,
+    },
+    /// A filter that cannot be one.
+    #[error(
+        "failed to set the filter of `{event}`: it is longer than {FILTER_BYTES_MAX} bytes, or has a NUL"
+    )]
+    BadFilter {
+        /// The event.
+        event: String,
+    },
+    /// A filter that the kernel does not understand.
+    #[error(
+        "failed to set the filter of `{event}`: the kernel refuses `{filter}`{}",
+        told(fields)
+    )]
+    Filter {
+        /// The event.
+        event: String,
+        /// The filter.
+        filter: String,
+        /// What it may speak of.
+        fields: Vec<String>,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The cgroup, removed meanwhile or not to be opened.
+    #[error("failed to open the cgroup `{path}`")]
+    Cgroup {
+        /// Its directory.
+        path: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel waits for a file system that does not answer.
+    #[error(
+        "failed to open `{event}`: the file system of the program has not answered for {} s",
+        FILE_WAIT.as_secs()
+    )]
+    Late {
+        /// The event.
+        event: String,
+    },
+    /// Too much else is looked at, or does not answer.
+    #[error(
+        "failed to open `{event}`: all that look into programs are busy with others\n  try again in a moment"
+    )]
+    Busy {
+        /// The event.
+        event: String,
+    },
+    /// The event or its rings.
+    #[error(transparent)]
+    Rings(#[from] RingsError),
+    /// The tracepoints of `off-cpu`.
+    #[error(transparent)]
+    Waits(#[from] SetupError),
+    /// The machine takes the event and never delivers.
+    #[error(
+        "failed to sample `{event}`: this machine accepts events of the processor but delivers no samples\n  use `cpu-clock`"
+    )]
+    Silent {
+        /// The event.
+        event: String,
+    },
+    /// Rings of other captures have the memory.
+    #[error("no memory is left for rings of captures: `{used}` bytes are in use")]
+    Memory {
+        /// By other captures.
+        used: u64,
+    },
+    /// As many run as may.
+    #[error("{CAPTURES_MAX} captures run, which is the most")]
+    Captures,
+    /// Its id is taken.
+    #[error("capture `{0}` runs already")]
+    Running(u64),
+}
+
+impl EngineError {
+    /// Whose matter it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            EngineError::Event(
+                EventError::Unknown { .. }
+                | EventError::Form { .. }
+                | EventError::NoFunction { .. }
+                | EventError::Image { .. },
+            )
+            | EngineError::Rate(_)
+            | EngineError::Period { .. }
+            | EngineError::NoFilter { .. }
+            | EngineError::BadFilter { .. }
+            | EngineError::Filter { .. }
+            | EngineError::Running(_)
+            | EngineError::Rings(RingsError::Open(OpenError::Filter { .. })) => Fault::Request,
+            EngineError::Event(EventError::Busy { .. }) | EngineError::Busy { .. } => Fault::Moment,
+            EngineError::Cgroup { source, .. } if is_gone(source) => Fault::Gone,
+            EngineError::Event(_)
+            | EngineError::Late { .. }
+            | EngineError::Cgroup { .. }
+            | EngineError::Rings(_)
+            | EngineError::Waits(_)
+            | EngineError::Silent { .. } => Fault::Machine,
+            EngineError::Memory { .. } | EngineError::Captures => Fault::Moment,
+        }
+    }
+}
+
+/// As cgroupfs answers for a directory that was removed, by path and by descriptor.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// What a filter looks like, on a line of its own.
+fn told(fields: &[String]) -> String {
+    let form = "\n  it compares fields with numbers or text, as in `prev_state != 0 && prev_comm ~ \"ng*\"`";
+    match fields {
+        [] => form.to_owned(),
+        _ => format!("{form}; the fields are `{}`", fields.join("`, `")),
+    }
+}

@@ -1,0 +1,39 @@
+//! Begins captures of waits.
+
+use super::{Engine, EngineError, Started};
+use crate::offcpu::{Options, Setup};
+use host::ids::CaptureId;
+use sampler::Begin;
+use sampler::filter::Filter;
+
+/// A capture of waits.
+#[derive(Debug)]
+pub struct OffCpuCapture {
+    /// Its id.
+    pub id: CaptureId,
+    /// What of waits.
+    pub options: Options,
+    /// Whose waits, by process, name and cgroup. Never by a cgroup of the kernel's own filter: who comes back is
+    /// told by who leaves.
+    pub filter: Filter,
+    /// Say of every wait that ended when it did.
+    pub keep_times: bool,
+}
+
+impl Engine {
+    /// Begins a capture of waits, as [`Engine::begin`] those of other events. Weights are nanoseconds; what was seen
+    /// beside waits is in [`RawBatch::waits`](aggregate::batch::RawBatch::waits). Blocks.
+    ///
+    /// # Errors
+    /// [`EngineError`]: then no batch comes.
+    pub fn begin_off_cpu(&self, wanted: OffCpuCapture) -> Result<Started, EngineError> {
+        let setup = Setup::read(wanted.options)?;
+        let probes = setup.probes().to_vec();
+        self.begin_with(wanted.id, probes, None, |set| {
+            let mut begin = Begin::new(wanted.id, set, wanted.filter);
+            begin.keep_times = wanted.keep_times;
+            begin.waits = Some(setup.waits());
+            begin
+        })
+    }
+}

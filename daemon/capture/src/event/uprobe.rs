@@ -1,0 +1,198 @@
+//! Where a uprobe is to be set: the file of a program, and the offset of a function in it.
+//!
+//! Whoever asks names any path, so the file system may be one that never answers, and the file may be swapped
+//! after the look. Helpers do the looking, and the file that was looked at stays open until the event is gone.
+
+use super::{EventError, FILE_WAIT};
+use host::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
+use perf::probe::{Source, Uprobe};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use symbolize::functions::{self, Place};
+use symbolize::mounts;
+use symbolize::open::{self, Links, Root};
+
+/// Where the kernel says which number uprobes have among its kinds of events.
+pub(super) const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
+
+/// Why a name that is there is no function.
+const INDIRECT: &str = ": its symbol is that of code which chooses one of several functions when the program is loaded (STT_GNU_IFUNC)\n  name the one that is chosen, as `__memmove_avx_unaligned_erms` for `memcpy`";
+
+/// A function of a program as a source of samples. Waits for one of `files`.
+pub(super) fn source(binary: &Path, function: &str, files: &Helpers) -> Result<Source, EventError> {
+    let kind = std::fs::read_to_string(KIND).map_err(EventError::NoUprobes)?;
+    let kind = kind.trim().parse().map_err(io::Error::other);
+    let kind = kind.map_err(EventError::NoUprobes)?;
+    let path = binary.display().to_string();
+    let (own, called) = (binary.to_path_buf(), function.to_owned());
+    if files.late() >= REMOTE_LATE_MAX && is_remote(binary) {
+        return Err(EventError::Busy { path });
+    }
+    // Its file system may be anybody's, who need not answer.
+    let looked = files.ask(FILE_WAIT, move || look(&own, &called));
+    let looked = looked.map_err(|error| match error {
+        NoResult::Busy => EventError::Busy { path: path.clone() },
+        NoResult::Late => EventError::Late { path: path.clone() },
+    });
+    let hint = match looked?? {
+        Looked::At(uprobe) => {
+            return Ok(Source {
+                kind,
+                config: 0,
+                uprobe: Some(uprobe),
+            });
+        }
+        Looked::Nowhere(hint) => hint,
+    };
+    Err(EventError::NoFunction {
+        path,
+        function: function.chars().take(256).collect(),
+        hint,
+    })
+}
+
+/// True when a path is on a file system that depends on another process or machine, as far as the tables of
+/// mounts tell, which always answer.
+fn is_remote(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let (pid, below) = in_process(bytes).unwrap_or((std::process::id(), bytes));
+    mounts::is_remote_path(pid, below)
+}
+
+/// What a look into a program finds of a function.
+enum Looked {
+    /// Where it begins.
+    At(Uprobe),
+    /// Nothing that could be probed, and why.
+    Nowhere(&'static str),
+}
+
+/// Looks for a function in a program. May never come back.
+fn look(binary: &Path, function: &str) -> Result<Looked, EventError> {
+    let path = || binary.display().to_string();
+    let failed = |source| EventError::Open {
+        path: path(),
+        source,
+    };
+    let file = open_program(binary).map_err(failed)?;
+    Ok(match functions::place_of(&file, function.as_bytes()) {
+        Ok(Place::At(offset)) => {
+            let is_remote = mounts::is_remote(&file);
+            let uprobe = Uprobe::new(file, offset);
+            let mut uprobe = uprobe.map_err(|error| failed(error.into()))?;
+            uprobe.is_remote = is_remote;
+            Looked::At(uprobe)
+        }
+        Ok(Place::NotThere) => Looked::Nowhere(""),
+        Ok(Place::Stripped) => Looked::Nowhere(": its names of functions are stripped"),
+        Ok(Place::Indirect) => Looked::Nowhere(INDIRECT),
+        Err(source) => {
+            return Err(EventError::Image {
+                path: path(),
+                source,
+            });
+        }
+    })
+}
+
+/// Opens a regular file by its path on the host, or by `/proc/PID/root/…` in the root of a process, out of
+/// which no link leads.
+fn open_program(path: &Path) -> Result<File, open::OpenError> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let (root, below) = match in_process(bytes) {
+        Some((pid, below)) => (Root::of_process(pid)?, below),
+        None => (Root::of_dir(Path::new("/"))?, bytes),
+    };
+    root.open(below, Links::Inside)
+}
+
+/// The process in whose root a path lies, and the path there.
+fn in_process(path: &[u8]) -> Option<(u32, &[u8])> {
+    let rest = path.strip_prefix(b"/proc/")?;
+    let digits = rest.iter().position(|&byte| byte == b'/')?;
+    let pid = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    let below = rest[digits..].strip_prefix(b"/root")?;
+    below.starts_with(b"/").then_some((pid, below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Event;
+    use super::*;
+
+    #[test]
+    fn a_path_in_the_root_of_a_process_is_looked_for_there() {
+        let found = in_process(b"/proc/17/root/usr/bin/x");
+        assert_eq!(found, Some((17, &b"/usr/bin/x"[..])));
+        for path in [
+            "/proc/self/root/x",
+            "/proc/17/rooted/x",
+            "/proc/17/exe",
+            "/a/proc/1/root/x",
+        ] {
+            assert_eq!(in_process(path.as_bytes()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_swapped_after_the_look_is_still_the_one_looked_at() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, other) = (dir.path().join("program"), dir.path().join("other"));
+        let own = std::env::current_exe().expect("a path");
+        std::fs::copy(&own, &path).expect("copied");
+        std::fs::write(&other, "#!/bin/sh\n").expect("written");
+        let Ok(Looked::At(uprobe)) = look(&path, "main") else {
+            panic!("a program has a main function");
+        };
+        std::fs::rename(&other, &path).expect("swapped");
+        let place = functions::place_of(uprobe.file(), b"main").expect("sound");
+        assert_eq!(place, Place::At(uprobe.offset()));
+    }
+
+    #[test]
+    fn where_all_helpers_are_at_work_nothing_is_said_of_the_file_system() {
+        if !Path::new(KIND).exists() {
+            return fixtures::skip("the kernel has no uprobes");
+        }
+        let files = Helpers::new("test");
+        let mut held = Vec::new();
+        while !files.is_exhausted() {
+            let (hold, wait) = std::sync::mpsc::sync_channel::<()>(1);
+            let waits = files.begin(move || wait.recv().is_ok());
+            held.push((hold, waits.expect("there are more")));
+        }
+        let own = std::env::current_exe().expect("a path");
+        let refused = source(&own, "main", &files).expect_err("none is free");
+        assert!(matches!(refused, EventError::Busy { .. }), "{refused}");
+        drop(held);
+    }
+
+    #[test]
+    fn a_uprobe_wants_a_program_that_has_the_function() {
+        let told = |binary: &str, function: &str| {
+            let event = Event::parse(&format!("uprobe:{binary}:{function}")).expect("sound");
+            let ask = |_| event.source(&Helpers::new("test")).expect_err("refused");
+            // On a busy machine the search may time out.
+            let in_time = |refused: &EventError| !matches!(refused, EventError::Late { .. });
+            let refused = (0..20).map(ask).find(in_time);
+            refused.expect("an answer in time").to_string()
+        };
+        if !Path::new(KIND).exists() {
+            return fixtures::skip("the kernel has no uprobes");
+        }
+        let own = std::env::current_exe()
+            .expect("a path")
+            .display()
+            .to_string();
+        for (binary, function, expected) in [
+            (&*own, "no_such_function", "no function `no_such_function`"),
+            ("/dev/zero", "main", "failed to set a uprobe"),
+            ("/nowhere", "main", "failed to set a uprobe"),
+            ("/etc/passwd", "main", "failed to look for functions"),
+        ] {
+            let told = told(binary, function);
+            assert!(told.starts_with(expected), "{binary}: {told}");
+        }
+    }
+}

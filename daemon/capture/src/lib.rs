@@ -1,0 +1,54 @@
+//! Captures on demand: sampling anew beside the continuous profile, for a time and a purpose.
+//!
+//! A capture opens events of its own (`rings`), whose records go through the same sampler, process table and
+//! unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)), which the namer
+//! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
+//! no row.
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod engine;
+pub mod event;
+mod lines;
+mod manager;
+mod monitor;
+pub mod offcpu;
+mod past;
+pub mod query;
+pub mod request;
+mod run;
+mod table;
+pub mod target;
+
+pub use table::{CaptureTable, Counts};
+
+use proto::agent;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// Starts, lists and ends captures: what every way in (gRPC, a collector's order, a trigger) goes through.
+pub trait Capturing: Send + Sync + 'static {
+    /// Starts one. Its messages come in the order of `CaptureResponse`; the receiver that is dropped gives the
+    /// capture up. Opens events and reads /proc: to be called where blocking is allowed.
+    ///
+    /// # Errors
+    /// As `AgentService.Capture` documents.
+    fn begin(
+        &self,
+        request: agent::CaptureRequest,
+        peer: String,
+    ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status>;
+
+    /// Ends a capture with what there is. False: none of this id runs.
+    fn cancel(&self, id: u64) -> bool;
+
+    /// How many run.
+    fn running(&self) -> usize {
+        let all = self.list();
+        let running = |info: &&agent::CaptureInfo| info.state() == agent::CaptureState::Running;
+        all.iter().filter(running).count()
+    }
+
+    /// Those that run and those that ended, newest first.
+    fn list(&self) -> Vec<agent::CaptureInfo>;
+}

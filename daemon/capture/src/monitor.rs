@@ -1,0 +1,286 @@
+//! What befalls a capture while it runs: its target goes and comes back, its event happens more often than may
+//! be sampled. Does what can be done about it, and says so in the end.
+//!
+//! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
+
+use super::backend::{Followed, OverloadPolicy, Slowed};
+use super::table::CaptureTable;
+use super::target::{Gone, Presence};
+use host::ids::CaptureId;
+use host::time::Mono;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the one cgroup is looked at that events are bound to: what runs in a new one before it is seen is
+/// missing. A look takes a few microseconds.
+pub(super) const FOLLOW_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Least time between two cgroups that a capture goes on with: each opens an event on each CPU. What is made
+/// again more often is seen in parts.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
+
+/// How often a capture looks whether anything of its target is there.
+const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time over which it is told whether an event happens too often.
+const RATE_SPAN: Duration = Duration::from_secs(1);
+
+/// Longest pause between two tries to slow down: each opens events.
+const SLOW_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Most notices on what a change of rings brought: of a cgroup made again all the time there would be no end.
+const NOTICES_MAX: usize = 8;
+
+/// See the module.
+pub(super) struct CaptureMonitor {
+    id: CaptureId,
+    began: Mono,
+    presence: Presence,
+    /// Its events may be bound to one cgroup.
+    bound: bool,
+    /// When to look at that again, and at the presence of the target.
+    follow_at: Mono,
+    presence_at: Mono,
+    /// Since when nothing of the target is there.
+    gone: Option<Mono>,
+    returned: u32,
+    away: Duration,
+    /// New cgroups that it went on with, and the CPU time they had used before, where the kernel tells it of
+    /// each.
+    followed: u32,
+    unseen: Option<Duration>,
+    /// Why the newest one is not sampled.
+    unfollowed: Option<String>,
+    excess: OverloadPolicy,
+    /// Its events happen so often that it has to end.
+    excessive: bool,
+    /// Samples up to a moment: less than none where that was of rings that others had opened later.
+    counted: (Mono, i128),
+    /// Over which time they are counted next.
+    span: Duration,
+    /// Why it was not slowed down.
+    unslowed: Option<String>,
+    notices: Vec<String>,
+}
+
+impl CaptureMonitor {
+    /// Of a capture that began when its events had brought so many samples.
+    pub fn new(
+        id: CaptureId,
+        counted: (Mono, u64),
+        presence: Presence,
+        excess: OverloadPolicy,
+    ) -> CaptureMonitor {
+        let (began, _) = counted;
+        CaptureMonitor {
+            id,
+            began,
+            presence,
+            bound: true,
+            follow_at: began,
+            presence_at: began.plus(PRESENCE_INTERVAL),
+            gone: None,
+            returned: 0,
+            away: Duration::ZERO,
+            followed: 0,
+            unseen: Some(Duration::ZERO),
+            unfollowed: None,
+            excess,
+            excessive: false,
+            counted: (began, counted.1.into()),
+            span: RATE_SPAN,
+            unslowed: None,
+            notices: Vec::new(),
+        }
+    }
+
+    /// When it is to look again at the latest.
+    pub fn next(&self) -> Mono {
+        match self.bound {
+            true => self.follow_at.min(self.presence_at),
+            false => self.presence_at,
+        }
+    }
+
+    /// Looks at the target. False: all its processes have ended.
+    pub fn look(&mut self, now: Mono, captures: &CaptureTable) -> bool {
+        if self.bound && now >= self.follow_at {
+            self.follow(now, captures);
+        }
+        if now < self.presence_at {
+            return true;
+        }
+        self.presence_at = now.plus(PRESENCE_INTERVAL);
+        let gone = self.presence.gone();
+        if gone == Some(Gone::Processes) {
+            return false;
+        }
+        // Of one cgroup more is known.
+        if !self.bound {
+            self.note(gone == Some(Gone::Cgroups), now);
+        }
+        true
+    }
+
+    fn follow(&mut self, now: Mono, captures: &CaptureTable) {
+        let mut pause = FOLLOW_INTERVAL;
+        let counts = &captures.counts;
+        let seen = captures.backend.seen(self.id);
+        match captures.backend.follow(self.id) {
+            Ok(Followed::Unbound) => self.bound = false,
+            Ok(Followed::Same) => self.note(false, now),
+            Ok(Followed::Gone) => self.note(true, now),
+            Ok(Followed::Again { unseen, notices }) => {
+                self.note(false, now);
+                self.unfollowed = None;
+                // The new rings count from their own begin.
+                let (_, before) = &mut self.counted;
+                *before += i128::from(captures.backend.seen(self.id)) - i128::from(seen);
+                self.followed += 1;
+                counts.followed.fetch_add(1, Ordering::Relaxed);
+                self.unseen = self.unseen.zip(unseen).map(|(all, more)| all + more);
+                self.add(notices);
+                pause = FOLLOW_PAUSE;
+            }
+            Err(status) => {
+                self.note(false, now);
+                self.unfollowed = Some(status.message().to_owned());
+                pause = FOLLOW_PAUSE;
+            }
+        }
+        self.follow_at = now.plus(pause);
+    }
+
+    fn note(&mut self, gone: bool, now: Mono) {
+        if gone {
+            self.gone.get_or_insert(now);
+        } else if let Some(since) = self.gone.take() {
+            self.returned += 1;
+            self.away += now.since(since);
+        }
+    }
+
+    fn add(&mut self, notices: Vec<String>) {
+        for notice in notices {
+            if self.notices.len() < NOTICES_MAX && !self.notices.contains(&notice) {
+                self.notices.push(notice);
+            }
+        }
+    }
+
+    /// Looks how often the event happens. Returns the period that is in force from now on, where
+    /// that was too often.
+    pub fn count(&mut self, now: Mono, captures: &CaptureTable) -> Option<u64> {
+        let (since, before) = self.counted;
+        let span = now.since(since);
+        let (OverloadPolicy::Slows(most) | OverloadPolicy::Ends(most)) = self.excess else {
+            return None;
+        };
+        if span < self.span {
+            return None;
+        }
+        let samples = i128::from(captures.backend.seen(self.id));
+        self.counted = (now, samples);
+        let a_second = (samples - before).max(0) * 1_000_000_000 / span.as_nanos() as i128;
+        if a_second <= i128::from(most) {
+            return None;
+        }
+        if let OverloadPolicy::Ends(_) = self.excess {
+            self.excess = OverloadPolicy::Bounded;
+            self.excessive = true;
+            captures.counts.excessive.fetch_add(1, Ordering::Relaxed);
+            self.add(vec![format!(
+                "{a_second} context switches and wake-ups a second are more than the {most} that \
+                 `captures.switches_max` allows on all CPUs: what came until then is here"
+            )]);
+            return None;
+        }
+        let found =
+            format!("the event brought {a_second} samples a second, more than {most} on all CPUs");
+        // Half of what is allowed: it may happen more often still.
+        let times = (a_second * 2 / i128::from(most.max(1))).clamp(2, i128::from(u64::MAX)) as u64;
+        match captures.backend.slow_down(self.id, times) {
+            Ok(Some(Slowed { period, notices })) => {
+                self.unslowed = None;
+                self.counted = (now, captures.backend.seen(self.id).into());
+                captures.counts.slowed.fetch_add(1, Ordering::Relaxed);
+                let after = now.since(self.began).as_secs_f64();
+                let notice = format!(
+                    "{found}: from {after:.1} s on one event in {period} is sampled and stands for all of them"
+                );
+                self.add(vec![notice]);
+                self.add(notices);
+                Some(period)
+            }
+            Ok(None) => {
+                self.excess = OverloadPolicy::Bounded;
+                None
+            }
+            Err(status) => {
+                // A cgroup that is just made again, room that others have: it may succeed later.
+                self.span = (self.span * 2).min(SLOW_PAUSE_MAX);
+                let why = status.message();
+                self.unslowed = Some(format!(
+                    "{found}, and could not be sampled more rarely: {why}"
+                ));
+                None
+            }
+        }
+    }
+
+    /// Its events happen so often that it has to end, or it would cost the host too much.
+    pub fn is_excessive(&self) -> bool {
+        self.excessive
+    }
+
+    /// Its events are of one cgroup alone.
+    pub fn is_bound(&self) -> bool {
+        self.bound
+    }
+
+    /// What the reader of the profile must know.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = self.notices.clone();
+        notices.extend(self.unslowed.clone());
+        if self.followed > 0 {
+            let unseen = match self.unseen {
+                Some(used) => {
+                    let used = used.as_secs_f64() * 1e3;
+                    format!(
+                        "at least {used:.0} ms of CPU time that the new one used before are missing"
+                    )
+                }
+                None => "what the new one did before is missing".to_owned(),
+            };
+            notices.push(format!(
+                "the cgroup was removed and made again {}: it was followed, and {unseen}",
+                times(self.followed)
+            ));
+        } else if self.returned > 0 {
+            notices.push(format!(
+                "the target was gone {} and came back: no cgroup of it was there for {:.1} s",
+                times(self.returned),
+                self.away.as_secs_f64()
+            ));
+        }
+        if let Some(why) = &self.unfollowed {
+            notices.push(format!(
+                "the cgroup was removed and made again, and the new one is not sampled: {why}"
+            ));
+        }
+        if let Some(gone) = self.gone {
+            let after = gone.since(self.began).as_secs_f64();
+            notices.push(format!(
+                "the target was gone after {after:.0} s: no cgroup of it was left"
+            ));
+        }
+        notices
+    }
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        more => format!("{more} times"),
+    }
+}

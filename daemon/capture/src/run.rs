@@ -1,0 +1,635 @@
+//! One capture from its begin to its last message, on a thread of its own, `fp-capture`.
+//!
+//! It wakes four times a second, more often where its target is one cgroup: to tell how it goes,
+//! and to see whether it is over, by time, because somebody cancelled it, the client left, the
+//! target is gone for good, or the daemon stops. Then it has the sampling ended, waits for the last
+//! batch, and answers. A client that reads slowly is waited for here and nowhere else; whoever
+//! holds the receiver bounds that.
+
+use super::backend::PastQuery;
+use super::lines;
+use super::monitor::CaptureMonitor;
+use super::offcpu::{COPIES_HZ, NEAR_BYTES};
+use super::past::{Found, Past};
+use super::request::{Unwind, Wanted};
+use super::table::{CaptureTable, Running, Slot, message};
+use aggregate::recorder::{self, Asked, RecorderStats, Span, read};
+use aggregate::recorders::{Beside, Detail};
+use host::sync::lock;
+use host::time::Mono;
+use metrics::thread_cpu_ns;
+use offcpu::many;
+use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
+use proto::agent::{
+    CaptureInfo, CaptureProgress, CaptureResponse, CaptureState, capture_response::Body,
+};
+use proto::convert::Chunks;
+use proto::wire::ProfileChunk;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+/// How often a capture looks around. Cancelling takes this long at most.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How often it tells how it goes.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether the flight recorder has answered, once nothing else is waited
+/// for.
+const PAST_POLL: Duration = Duration::from_millis(10);
+
+/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer
+/// that waits for a disk takes longer, and what is not there then is left out, which a notice says.
+const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
+
+/// The same while the daemon stops.
+const LAST_BATCH_STOPPING: Duration = Duration::from_secs(2);
+
+/// An event of the processor that was not counted for one part in so many of the time, or less, was
+/// counted all the time: events are not all switched on and off at one instant.
+const COUNTED_PART: u64 = 50;
+
+/// Why a capture is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Its time is up.
+    Time,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// All processes it is about have ended.
+    TargetGone,
+    /// The daemon stops.
+    Stopping,
+    /// The sampler ended it.
+    Sampler,
+    /// It would cost too much.
+    OverloadPolicy,
+    /// Nobody reads the answer.
+    ClientGone,
+}
+
+/// The client has gone.
+struct ClientGone;
+
+/// See the module. Dropped before its end it ends the capture as failed.
+pub(super) struct Run {
+    captures: Arc<CaptureTable>,
+    running: Arc<Running>,
+    wanted: Wanted,
+    began: Mono,
+    messages: mpsc::Sender<CaptureResponse>,
+    cost: Cost,
+    selected: Selected,
+    course: CaptureMonitor,
+    /// The past, while it is asked for and held.
+    past: Option<Past>,
+    slot: Slot,
+}
+
+impl Run {
+    pub fn new(
+        captures: Arc<CaptureTable>,
+        slot: Slot,
+        running: Arc<Running>,
+        wanted: Wanted,
+        course: CaptureMonitor,
+        began: Mono,
+        messages: mpsc::Sender<CaptureResponse>,
+    ) -> Run {
+        Run {
+            cost: Cost::new(&captures),
+            captures,
+            running,
+            wanted,
+            began,
+            messages,
+            selected: Selected::default(),
+            course,
+            past: None,
+            slot,
+        }
+    }
+
+    /// The body of the thread.
+    pub fn run(mut self) {
+        self.past = self.ask_past();
+        let end = self.sample();
+        self.captures.backend.end(self.running.id);
+        let sampled = Mono::now().since(self.began);
+        if end == End::ClientGone {
+            if let Some(past) = &self.past {
+                past.cancel();
+            }
+            return self.finish(CaptureState::Failed, sampled, Vec::new(), "the client left");
+        }
+        let wait = match self.captures.is_stopping() {
+            true => LAST_BATCH_STOPPING,
+            false => LAST_BATCH_MAX,
+        };
+        let whole = self.running.taken.wait_for_end(wait);
+        let end = match end {
+            // The sampler is as quick to hear of it.
+            End::Sampler if self.captures.is_stopping() => End::Stopping,
+            end => end,
+        };
+        let answered = self.answer(end, sampled, whole);
+        if answered.is_err() {
+            let error = "the client left before the answer was complete";
+            self.finish(CaptureState::Failed, sampled, Vec::new(), error);
+        }
+    }
+
+    /// Has the flight recorder asked.
+    fn ask_past(&self) -> Option<Past> {
+        if self.wanted.before.is_zero() {
+            return None;
+        }
+        let before = self.wanted.before.as_nanos() as u64;
+        let asked = PastQuery {
+            from: Mono(self.began.0.saturating_sub(before)),
+            until: self.began,
+            query: self.wanted.query.clone(),
+            times: self.wanted.times,
+        };
+        Past::ask(
+            Arc::clone(&self.captures.backend),
+            asked,
+            self.slot.past_bytes(),
+        )
+    }
+
+    /// Waits for the end, and tells how it goes.
+    fn sample(&mut self) -> End {
+        let deadline = self.began.plus(self.wanted.duration);
+        let mut tell_at = self.began;
+        loop {
+            let now = Mono::now();
+            if now >= tell_at {
+                if self.tell(now).is_err() {
+                    return End::ClientGone;
+                }
+                tell_at = now.plus(PROGRESS_INTERVAL);
+            }
+            if self.messages.is_closed() {
+                return End::ClientGone;
+            }
+            if self.running.cancelled.load(Ordering::Acquire) {
+                return End::Cancelled;
+            }
+            if self.captures.is_stopping() {
+                return End::Stopping;
+            }
+            if now >= deadline {
+                return End::Time;
+            }
+            if self.course.is_excessive() {
+                return End::OverloadPolicy;
+            }
+            if !self.course.look(now, &self.captures) {
+                return End::TargetGone;
+            }
+            let next = deadline.min(self.course.next());
+            let pause = next.since(now).min(TICK);
+            if self.running.taken.wait_for_end(pause) {
+                return End::Sampler;
+            }
+        }
+    }
+
+    /// Tells how it goes. A message that finds no room is left out.
+    fn tell(&mut self, now: Mono) -> Result<(), ClientGone> {
+        let progress = self.progress(now.since(self.began));
+        let slowed = self.course.count(now, &self.captures);
+        {
+            let mut info = lock(&self.running.info);
+            info.progress = Some(progress);
+            info.elapsed_ns = progress.elapsed_ns;
+            if let Some(period) = slowed {
+                info.period = period;
+            }
+        }
+        match self.messages.try_send(message(Body::Progress(progress))) {
+            Err(TrySendError::Closed(_)) => Err(ClientGone),
+            Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+        }
+    }
+
+    fn progress(&mut self, elapsed: Duration) -> CaptureProgress {
+        let recorder = read(&self.running.taken.recorder);
+        self.selected.count(&recorder, &self.wanted);
+        let (quality, stats) = (recorder.totals_of_quality(), recorder.stats());
+        drop(recorder);
+        let naming_ns = self.running.taken.naming_ns();
+        let share = self.cost.share(&self.captures, quality.taken);
+        let share = share.saturating_add(naming_ns);
+        self.running.cpu_ns.store(share, Ordering::Relaxed);
+        let thread = thread_cpu_ns(Path::new("/proc/thread-self")).unwrap_or(0);
+        let past = self.past.as_ref().map_or(0, Past::bytes);
+        CaptureProgress {
+            elapsed_ns: elapsed.as_nanos() as u64,
+            samples: self.selected.samples,
+            samples_all: quality.taken + self.running.taken.beside().passed_over,
+            lost_samples: quality.lost_samples,
+            throttled: quality.throttled,
+            cpu_ns: share.saturating_add(thread),
+            bytes: (stats.bytes + stats.times_bytes) as u64 + past,
+        }
+    }
+
+    /// Sends all that there is.
+    fn answer(&mut self, end: End, sampled: Duration, whole: bool) -> Result<(), ClientGone> {
+        let mut notices = Vec::new();
+        if !whole {
+            notices
+                .push("the daemon was late to name the last samples: they are missing".to_owned());
+        }
+        if !self.wanted.before.is_zero() {
+            notices.extend(self.send_past()?);
+        }
+        let profile = self.profile();
+        let progress = self.progress(sampled);
+        lock(&self.running.info).progress = Some(progress);
+        let stats = read(&self.running.taken.recorder).stats();
+        self.notice(&profile, stats, &mut notices);
+        self.send_profile(profile, Body::Chunk)?;
+        let (state, error) = match end {
+            End::Time => (CaptureState::Complete, ""),
+            End::TargetGone => (
+                CaptureState::Cancelled,
+                "the process that was captured ended",
+            ),
+            End::Stopping => (CaptureState::Cancelled, "the daemon was stopped"),
+            End::Sampler => (CaptureState::Cancelled, "sampling ended"),
+            End::OverloadPolicy => (
+                CaptureState::Cancelled,
+                "threads switch more often than `captures.switches_max` allows",
+            ),
+            End::Cancelled | End::ClientGone => (CaptureState::Cancelled, "cancelled"),
+        };
+        self.finish(state, sampled, notices, error);
+        let result = lock(&self.running.info).clone();
+        self.send(Body::Result(result))
+    }
+
+    /// Sends the past. Returns what its reader must know.
+    fn send_past(&mut self) -> Result<Option<String>, ClientGone> {
+        let vain = || Some("the flight recorder could not be asked".to_owned());
+        let Some(past) = self.past.take() else {
+            return Ok(vain());
+        };
+        while !past.is_found() {
+            if self.messages.is_closed() {
+                past.cancel();
+                return Err(ClientGone);
+            }
+            std::thread::sleep(PAST_POLL);
+        }
+        let asked = past.asked.clone();
+        match past.found() {
+            Found::Packed(packed) => {
+                for chunk in packed.chunks() {
+                    match chunk {
+                        Ok(chunk) => self.send(Body::Past(chunk))?,
+                        Err(error) => {
+                            tracing::error!(%error, "failed to unpack the past of a capture");
+                            return Ok(vain());
+                        }
+                    }
+                }
+                Ok(None)
+            }
+            Found::TooLarge => {
+                let never = AtomicBool::new(false);
+                let Some(profile) = self.captures.backend.past(&asked, &never) else {
+                    return Ok(vain());
+                };
+                self.send_profile(profile, Body::Past)?;
+                Ok(Some(
+                    "the time before was too large to be held while the capture ran: it was asked for at the \
+                     end, of what was left then, and may reach some seconds into the capture"
+                        .to_owned(),
+                ))
+            }
+            Found::Nothing => Ok(vain()),
+        }
+    }
+
+    /// What was captured, as it was asked for.
+    fn profile(&self) -> Profile {
+        let recorder = &self.running.taken.recorder;
+        let asked = Asked {
+            query: &self.wanted.query,
+            times: self.wanted.times,
+        };
+        let everything = Span::Time(Mono(0), Mono(u64::MAX));
+        let never = AtomicBool::new(false);
+        let Ok(mut answer) = recorder::query(recorder, everything, asked, &never) else {
+            return Profile::default();
+        };
+        let start = match answer.covered.windows {
+            0 => self.began,
+            _ => answer.covered.start,
+        };
+        answer.date(start, |at| self.captures.backend.unix_ns(at));
+        let mut profile = answer.profile;
+        // The kernel accounts for cgroups, not for what a capture selects of them.
+        profile.info.coverage = Coverage::default();
+        if profile.info.is_waiting() {
+            let waits = self.running.taken.beside().waits;
+            profile.info.waits = waits_of(&profile, waits.summary());
+            profile.info.waits_cause = waits.cause();
+        }
+        profile
+    }
+
+    /// What the reader of the profile must know.
+    fn notice(&self, profile: &Profile, stats: RecorderStats, notices: &mut Vec<String>) {
+        let recorder = read(&self.running.taken.recorder);
+        let (all, totals) = (recorder.totals_of_quality(), stats.totals);
+        drop(recorder);
+        notices.extend(self.course.notices());
+        let waits = profile.info.is_waiting();
+        notices.extend(quality_notices(&all, self.course.is_bound()));
+        notices.extend(beside_notices(&self.running.taken.beside(), waits));
+        if waits {
+            let copy_all = self.wanted.unwind == Unwind::StackCopy;
+            notices.extend(stack_notices(&profile.info.waits, copy_all));
+        }
+        if self.wanted.detail != Detail::Functions {
+            notices.extend(lines::notice(profile));
+        }
+        if totals.dropped_by_budget > 0 {
+            notices.push(format!(
+                "`captures.memory_mib` was used up: the oldest {} windows of 10 s are missing",
+                totals.dropped_by_budget
+            ));
+        }
+        if totals.folded_samples + all.folded > 0 {
+            let folded = totals.folded_samples.max(all.folded);
+            notices.push(format!(
+                "`captures.memory_mib` was used up: {folded} samples stand under [other]"
+            ));
+        }
+        let untimed = totals.times_dropped + profile.moments.dropped;
+        if self.wanted.times && untimed > 0 {
+            notices.push(format!(
+                "the times of {untimed} samples found no room, the oldest first"
+            ));
+        }
+        if profile.samples.is_empty() {
+            notices.push(match all.taken {
+                0 => "nothing was sampled".to_owned(),
+                taken => format!("none of the {taken} samples taken is of what was selected"),
+            });
+        }
+    }
+
+    fn send_profile(
+        &self,
+        profile: Profile,
+        wrap: impl Fn(ProfileChunk) -> Body,
+    ) -> Result<(), ClientGone> {
+        Chunks::new(profile).try_for_each(|chunk| self.send(wrap(chunk)))
+    }
+
+    /// Waits for room.
+    fn send(&self, body: Body) -> Result<(), ClientGone> {
+        let sent = self.messages.blocking_send(message(body));
+        sent.map_err(|_| ClientGone)
+    }
+
+    /// Notes how it ended, and gives back what it held.
+    fn finish(
+        &mut self,
+        state: CaptureState,
+        sampled: Duration,
+        notices: Vec<String>,
+        error: &str,
+    ) {
+        let info = {
+            let mut info = lock(&self.running.info);
+            info.state = state.into();
+            info.elapsed_ns = sampled.as_nanos() as u64;
+            info.notices.extend(notices);
+            error.clone_into(&mut info.error);
+            info.clone()
+        };
+        self.captures.close(&self.running, info);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Ended as it should, it is closed already and this does nothing.
+        let info = CaptureInfo {
+            state: CaptureState::Failed.into(),
+            error: "the capture failed in the daemon".to_owned(),
+            ..lock(&self.running.info).clone()
+        };
+        self.captures.close(&self.running, info);
+    }
+}
+
+/// What was missed while sampling, for people.
+///
+/// `is_bound`: the events were of one cgroup alone. These tick while it runs and no clock tells how
+/// often they should have.
+fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
+    let mut notices = Vec::new();
+    if all.throttled > 0 {
+        let missing = match all.lost_samples == 0 || is_bound {
+            true => "and nothing tells how many",
+            false => "and stand under [lost]",
+        };
+        notices.push(format!(
+            "the kernel throttled sampling {} times: samples are missing where it was busiest, {missing}; \
+             kernel.perf_event_max_sample_rate and perf_cpu_time_max_percent bound the rate",
+            all.throttled
+        ));
+    }
+    if all.lost_samples > 0 {
+        notices.push(format!(
+            "{} samples were lost: they stand under [lost]",
+            all.lost_samples
+        ));
+    }
+    if all.malformed > 0 {
+        notices.push(format!("{} damaged records were left out", all.malformed));
+    }
+    notices
+}
+
+/// What is known of the waits of a profile, with what its stacks say.
+fn waits_of(profile: &Profile, mut waits: Waits) -> Waits {
+    for (key, value) in &profile.samples {
+        let (count, ns) = match key.end {
+            StackEnd::Alike => (&mut waits.alike, &mut waits.alike_ns),
+            end if end.is_truncated() => (&mut waits.cut, &mut waits.cut_ns),
+            _ => continue,
+        };
+        *count += value.count;
+        *ns += value.weight;
+    }
+    waits
+}
+
+/// What the stacks of waits are worth, for people.
+fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
+    let share = |ns: u64| ns as f64 * 100.0 / waits.taken_ns().max(1) as f64;
+    let mut notices = Vec::new();
+    if waits.cut > 0 {
+        let why = match copy_all {
+            true => "the copy ends before they do, or they cannot be unwound".to_owned(),
+            false => format!(
+                "stacks deeper than {NEAR_BYTES} bytes are copied {COPIES_HZ} times a second on each CPU, \
+                 beyond that they are by frame pointers; --unwind stack-copy copies all, at a higher cost"
+            ),
+        };
+        let share = share(waits.cut_ns);
+        notices.push(format!(
+            "cut stacks: {} ({share:.1} % of the time waited): {why}",
+            many(waits.cut, "wait", "waits")
+        ));
+    }
+    if waits.alike > 0 {
+        notices.push(format!(
+            "estimated outer callers: {} ({:.1} % of the time waited), those of a larger copy of the same \
+             thread's stack with the same registers and return addresses; of {} such estimates that a copy \
+             could check {} were wrong",
+            many(waits.alike, "wait", "waits"),
+            share(waits.alike_ns),
+            waits.alike_checked,
+            waits.alike_wrong
+        ));
+    }
+    notices
+}
+
+/// What batches said beside their samples, for people.
+///
+/// `waits`: it was a capture of waits, which has no rate.
+fn beside_notices(beside: &Beside, waits: bool) -> Vec<String> {
+    let mut notices = Vec::new();
+    if beside.shed > 0 {
+        let (records, remedy) = match waits {
+            true => (
+                "records of switches and wake-ups",
+                "name a target, so that fewer stacks are unwound",
+            ),
+            false => ("samples", "capture at a lower rate"),
+        };
+        notices.push(format!(
+            "{} {records} were dropped because the sampler had no time for them: {remedy}",
+            beside.shed
+        ));
+    }
+    if beside.cpus_changed > 0 {
+        notices.push(format!(
+            "{} times a CPU came or went: it was sampled for a part of the time",
+            beside.cpus_changed
+        ));
+    }
+    if beside.cgroups_refused > 0 {
+        notices.push(format!(
+            "{} cgroups that were made meanwhile found no room and are missing",
+            beside.cgroups_refused
+        ));
+    }
+    let (enabled, counted) = beside.counted_ns;
+    if counted < enabled - enabled / COUNTED_PART {
+        notices.push(format!(
+            "the event was counted for {:.0} % of the time, as others wanted the processor's counters too: \
+             weights are of that time alone",
+            counted as f64 / enabled as f64 * 100.0
+        ));
+    }
+    notices.extend(beside.waits.notices());
+    notices
+}
+
+/// Counts samples of what is selected, batch by batch.
+#[derive(Default)]
+struct Selected {
+    samples: u64,
+    /// Number of the last part counted.
+    part: u64,
+}
+
+impl Selected {
+    fn count(&mut self, recorder: &recorder::Recorder, wanted: &Wanted) {
+        let newest = recorder.subscribe().borrow().part;
+        if newest == self.part {
+            return;
+        }
+        let mut runner = QueryRunner::new(&wanted.query);
+        let never = AtomicBool::new(false);
+        let mut samples = 0;
+        let span = Span::Parts(self.part, newest);
+        let scanned = recorder.scan(span, &never, |dict, key, value| {
+            if key.end != StackEnd::Lost && runner.selects(dict, key.labels) {
+                samples += value.count;
+            }
+        });
+        if scanned.is_ok() {
+            self.samples += samples;
+            self.part = newest;
+        }
+    }
+}
+
+/// What a capture costs: its share, by samples, of what the threads took that sample and name, and
+/// its own thread. A sample of a capture costs what one of the continuous profile does, but for
+/// lines, which are accounted for by themselves.
+struct Cost {
+    cpu_ns: u64,
+    samples: u64,
+}
+
+impl Cost {
+    fn new(captures: &CaptureTable) -> Cost {
+        Cost {
+            cpu_ns: Cost::shared_ns(captures),
+            samples: captures.backend.samples() + captures.recorders.samples(),
+        }
+    }
+
+    /// What those threads took without naming by line.
+    fn shared_ns(captures: &CaptureTable) -> u64 {
+        let naming_ns = captures.recorders.naming_ns();
+        captures.backend.cpu_ns().saturating_sub(naming_ns)
+    }
+
+    /// Of the threads that sample and name, since the start, with so many samples of its own.
+    fn share(&self, captures: &CaptureTable, own: u64) -> u64 {
+        let cpu_ns = Cost::shared_ns(captures).saturating_sub(self.cpu_ns);
+        let all = captures.backend.samples() + captures.recorders.samples();
+        let all = all.saturating_sub(self.samples).max(own).max(1);
+        (u128::from(cpu_ns) * u128::from(own) / u128::from(all)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_was_counted_for_a_part_of_the_time_is_told() {
+        let told = |counted_ns| {
+            let beside = Beside {
+                counted_ns,
+                ..Beside::default()
+            };
+            beside_notices(&beside, false)
+        };
+        assert!(told((0, 0)).is_empty(), "no event of the processor");
+        assert!(told((1000, 985)).is_empty());
+        let notice = &told((1000, 250))[0];
+        assert!(
+            notice.starts_with("the event was counted for 25 % of the time"),
+            "{notice}"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no port is open on
+//! the host.
+//!
+//! `fp-control` holds the stream open (`attend.rs`), with the connection and the back-off of the exporter, and does
+//! what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's own socket would. What a collector
+//! may ask is what that allows; nothing else is taken from it. A collector that is slow holds up its own captures
+//! alone, and one that goes away ends them. Without a collector in the configuration nothing of this exists.
+#![forbid(unsafe_code)]
+
+mod attend;
+mod orders;
+#[cfg(test)]
+mod tests;
+
+use capture::Capturing;
+use export::Exporter;
+use host::time::Mono;
+use metrics::Metric;
+use proto::collector as wire;
+use proto::collector::attend_request::Body as Say;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+
+/// What the stream to a collector came to. Counted since the start.
+#[derive(Clone, Debug, Default)]
+pub struct ControlCounts {
+    /// 1 while the agent attends.
+    pub attending: Metric,
+    /// Streams that the collector welcomed.
+    pub connections: Metric,
+    /// Captures that were begun.
+    pub captures: Metric,
+    /// Captures that were refused, here or by what makes them.
+    pub refused: Metric,
+    /// Captures given up because the collector dropped them, or went away.
+    pub given_up: Metric,
+    /// Reports of progress left out because the collector was slow.
+    pub skipped: Metric,
+}
+
+/// The handle of the thread: what the supervisor and the metrics see of it.
+pub struct Control {
+    exporter: Arc<Exporter>,
+    capturing: Arc<dyn Capturing>,
+    /// `captures.remote`.
+    allowed: AtomicBool,
+    counts: ControlCounts,
+    /// Until when what captures have left may be sent, once it is to end.
+    stop: watch::Sender<Option<Mono>>,
+}
+
+impl Control {
+    /// One whose thread does not run yet. Captures are refused unless `allowed`.
+    pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, allowed: bool) -> Control {
+        Control {
+            exporter,
+            capturing,
+            allowed: AtomicBool::new(allowed),
+            counts: ControlCounts::default(),
+            stop: watch::Sender::new(None),
+        }
+    }
+
+    /// The body of `fp-control`: ends soon after [`Control::stop`].
+    ///
+    /// # Errors
+    /// When the runtime cannot be made.
+    pub fn run(&self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(attend::run(self));
+        Ok(())
+    }
+
+    /// Whether captures of a collector are taken from now on; those that run go on.
+    pub fn allow(&self, allowed: bool) {
+        self.allowed.store(allowed, Ordering::Relaxed);
+    }
+
+    fn is_allowed(&self) -> bool {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
+    /// Has the thread end: when all that came of captures is with the collector, and by the deadline whatever is
+    /// left. Captures that still run then are given up.
+    pub fn stop(&self, deadline: Mono) {
+        self.stop.send_replace(Some(deadline));
+    }
+
+    /// What it came to.
+    pub fn counts(&self) -> &ControlCounts {
+        &self.counts
+    }
+}
+
+/// A message to the collector.
+fn request(body: Say) -> wire::AttendRequest {
+    wire::AttendRequest { body: Some(body) }
+}

@@ -1,0 +1,276 @@
+//! The orders of one stream: captures that were begun for the collector, and what comes of them.
+//!
+//! A task a capture takes its messages to the stream. Where the stream is slow, progress is left out, and the
+//! profile waits with what makes it: nothing is stored here. A task that ends, or is ended, drops its end of
+//! the capture, which gives it up.
+
+use super::{Control, ControlCounts, request};
+use capture::Capturing;
+use profile::text::is_hostile;
+use proto::agent::capture_response::Body;
+use proto::agent::{CaptureRequest, CaptureResponse};
+use proto::collector::attend_request::Body as Say;
+use proto::collector::{AttendRequest, Order, Refusal, Report, order, report};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, Id, JoinSet, spawn_blocking};
+use tonic::Status;
+
+/// Captures of a collector at a time. More are refused; what makes captures has a bound of its own over all
+/// who ask.
+const ORDERS_MAX: usize = 8;
+
+/// Orders whose last report waits for the stream, with those that run. A collector that gives more and reads
+/// nothing is cut off.
+const UNREAD_MAX: usize = 64;
+
+/// Longest word on who asks that goes into the peer of a capture. Unit: bytes.
+const WHO_BYTES_MAX: usize = 256;
+
+/// An order that no collector of this protocol gives.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// Numbers grow.
+    #[error("the collector gave order `{number}` after `{last}`")]
+    Number {
+        /// The order's.
+        number: u64,
+        /// Of the one before.
+        last: u64,
+    },
+    /// It only talks.
+    #[error("the collector gives orders and does not read what comes of them")]
+    Unread,
+}
+
+/// See the module.
+pub struct Orders<'c> {
+    control: &'c Control,
+    out: mpsc::Sender<AttendRequest>,
+    last: u64,
+    running: HashMap<u64, Running>,
+    tasks: JoinSet<()>,
+}
+
+struct Running {
+    cancel: watch::Sender<bool>,
+    task: AbortHandle,
+}
+
+impl<'c> Orders<'c> {
+    /// None yet; their reports go to `out`.
+    pub fn new(control: &'c Control, out: mpsc::Sender<AttendRequest>) -> Orders<'c> {
+        Orders {
+            control,
+            out,
+            last: 0,
+            running: HashMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Does what the collector says.
+    ///
+    /// # Errors
+    /// When it makes no sense: the stream cannot go on.
+    pub fn take(&mut self, order: Order) -> Result<(), OrderError> {
+        let (number, last) = (order.number, self.last);
+        if number <= last {
+            return Err(OrderError::Number { number, last });
+        }
+        if self.tasks.len() >= UNREAD_MAX {
+            return Err(OrderError::Unread);
+        }
+        self.last = number;
+        match order.what {
+            Some(order::What::Capture(request)) => self.capture(number, request),
+            Some(order::What::Cancel(of)) => {
+                // One that has ended has said so.
+                if let Some(running) = self.running.get(&of) {
+                    running.cancel.send_replace(true);
+                }
+            }
+            Some(order::What::Drop(of)) => {
+                if let Some(running) = self.running.remove(&of) {
+                    self.control.counts.given_up.inc();
+                    running.task.abort();
+                }
+            }
+            None => {
+                let status = Status::unimplemented("this version does not know such an order");
+                self.refuse(number, status);
+            }
+        }
+        Ok(())
+    }
+
+    /// True when nothing of them is left to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Done when a task has ended; for ever without one.
+    pub async fn one_ended(&mut self) {
+        let ended = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => id,
+            Some(Err(error)) => error.id(),
+            None => return std::future::pending().await,
+        };
+        self.forget(ended);
+    }
+
+    fn forget(&mut self, ended: Id) {
+        self.running.retain(|_, running| running.task.id() != ended);
+    }
+
+    fn capture(&mut self, number: u64, request: CaptureRequest) {
+        let peer = match self.admit(&request) {
+            Ok(peer) => peer,
+            Err(status) => return self.refuse(number, status),
+        };
+        let counts = self.control.counts.clone();
+        let (cancel, cancelled) = watch::channel(false);
+        let pump = Pump {
+            number,
+            out: self.out.clone(),
+            capturing: Arc::clone(&self.control.capturing),
+            counts,
+            cancelled,
+        };
+        let task = self.tasks.spawn(pump.begin(request, peer));
+        self.running.insert(number, Running { cancel, task });
+    }
+
+    /// Who asks, when they may.
+    fn admit(&self, request: &CaptureRequest) -> Result<String, Status> {
+        if !self.control.is_allowed() {
+            return Err(Status::permission_denied(
+                "captures through a collector are switched off on this host (`captures.remote`)",
+            ));
+        }
+        if self.running.len() >= ORDERS_MAX {
+            return Err(Status::resource_exhausted(format!(
+                "{ORDERS_MAX} captures of the collector run already, which is the limit"
+            )));
+        }
+        let address = self.control.exporter.address();
+        Ok(match who(&request.who) {
+            who if who.is_empty() => format!("collector {address}"),
+            who => format!("collector {address} for {who}"),
+        })
+    }
+
+    /// Says that an order will come to nothing.
+    fn refuse(&mut self, number: u64, status: Status) {
+        self.control.counts.refused.inc();
+        let (out, message) = (self.out.clone(), refusal(number, status));
+        // Behind what the stream is slow with.
+        self.tasks.spawn(async move {
+            let _ = out.send(message).await;
+        });
+    }
+}
+
+impl Drop for Orders<'_> {
+    fn drop(&mut self) {
+        self.control.counts.given_up.add(self.running.len() as u64);
+    }
+}
+
+/// Who asks, in one line without anything that logs or terminals take for more than text.
+fn who(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(WHO_BYTES_MAX)];
+    text.chars().filter(|&c| !is_hostile(c)).collect()
+}
+
+fn report(number: u64, what: report::What) -> AttendRequest {
+    let what = Some(what);
+    request(Say::Report(Report { number, what }))
+}
+
+fn refusal(number: u64, status: Status) -> AttendRequest {
+    let what = report::What::Refusal(Refusal {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+    });
+    report(number, what)
+}
+
+/// Takes the messages of one capture to the stream.
+struct Pump {
+    number: u64,
+    out: mpsc::Sender<AttendRequest>,
+    capturing: Arc<dyn Capturing>,
+    counts: ControlCounts,
+    cancelled: watch::Receiver<bool>,
+}
+
+impl Pump {
+    /// Begins the capture where blocking is allowed: a file that it needs may not answer, and others go on.
+    async fn begin(self, request: CaptureRequest, peer: String) {
+        let capturing = Arc::clone(&self.capturing);
+        let begun = spawn_blocking(move || capturing.begin(request, peer)).await;
+        let begun = begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")));
+        match begun {
+            Ok(messages) => {
+                self.counts.captures.inc();
+                self.run(messages).await;
+            }
+            Err(status) => {
+                self.counts.refused.inc();
+                let _ = self.out.send(refusal(self.number, status)).await;
+            }
+        }
+    }
+
+    async fn run(mut self, mut messages: mpsc::Receiver<CaptureResponse>) {
+        let mut id = None;
+        let mut asked = false;
+        let ended = loop {
+            let message = tokio::select! {
+                message = messages.recv() => message,
+                _ = self.cancelled.wait_for(|&cancelled| cancelled), if !asked && id.is_some() => {
+                    asked = true;
+                    if let Some(id) = id {
+                        // One that has just ended needs none.
+                        self.capturing.cancel(id);
+                    }
+                    continue;
+                }
+            };
+            let Some(message) = message else {
+                break false;
+            };
+            let last = matches!(message.body, Some(Body::Result(_)));
+            let progress = matches!(message.body, Some(Body::Progress(_)));
+            if let Some(Body::Accepted(info)) = &message.body {
+                id = Some(info.id);
+            }
+            let message = report(self.number, report::What::Response(message));
+            let sent = match progress {
+                true => self.try_send(message),
+                false => self.out.send(message).await.is_ok(),
+            };
+            if last || !sent {
+                break true;
+            }
+        };
+        if !ended {
+            let status = Status::internal("the capture ended without a result");
+            let _ = self.out.send(refusal(self.number, status)).await;
+        }
+    }
+
+    /// Leaves out what finds no room; false when the stream has ended.
+    fn try_send(&self, message: AttendRequest) -> bool {
+        match self.out.try_send(message) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.counts.skipped.inc();
+                true
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Questions about pinned time: a pin's windows, put into a recorder of their own and asked as any.
+
+use super::{Chunk, Entry, Pins, disk, moments};
+use aggregate::recorder::{
+    Answer, Asked, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query,
+};
+use export::record::{DecodeError, Tables};
+use host::sync::lock;
+use host::time::Mono;
+use profile::{Account, Profile, Query, Remap, SampleKey};
+use proto::{AssembleError, ProfileAssembler};
+use std::io;
+use std::sync::RwLock;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Most memory that a pin takes while it is asked. Unit: bytes. A pin that unpacks to more has its older windows
+/// coarsened for the answer, as the recorder does.
+const UNPACKED_BYTES_MAX: usize = 128 << 20;
+
+/// Most bytes that the windows of a pin may have, unpacked. What has more was not written by this daemon.
+const READ_BYTES_MAX: usize = 1 << 30;
+
+/// Ends of ranges are shown to the millisecond. Unit: nanoseconds.
+const SLACK_NS: i64 = 1_000_000;
+
+/// Why a pin gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// No such pin, or none of its parts.
+    #[error("there is no pin `{0}`, or nothing was captured with it")]
+    Unknown(u64),
+    /// Its file.
+    #[error("failed to read pin `{id}`")]
+    Read {
+        /// The pin.
+        id: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// A window of its file.
+    #[error("failed to read pin `{id}`")]
+    Decode {
+        /// The pin.
+        id: u64,
+        /// Why.
+        source: DecodeError,
+    },
+    /// Its capture.
+    #[error("failed to read the capture of pin `{id}`")]
+    Assemble {
+        /// The pin.
+        id: u64,
+        /// Why.
+        source: AssembleError,
+    },
+    /// The question.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+}
+
+/// The window of a chunk, and the times behind it.
+fn split(payload: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = payload.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
+}
+
+impl Pins {
+    /// The answer of the pin in which the whole range lies; none when there is no such pin. The newest, if there
+    /// are several. Unit: nanoseconds since the Unix epoch. `info.start_unix_ns` of the profile is set.
+    ///
+    /// # Errors
+    /// When its file cannot be read, or the one who asks has gone.
+    pub fn within(
+        &self,
+        range: (i64, i64),
+        asked: Asked<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<Option<Answer>, PinError> {
+        self.ask(range, asked, cancel, |(start, end)| {
+            start - SLACK_NS <= range.0 && range.1 <= end + SLACK_NS
+        })
+    }
+
+    /// As [`Pins::within`], of the newest pin that overlaps the range.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn overlapping(
+        &self,
+        range: (i64, i64),
+        asked: Asked<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<Option<Answer>, PinError> {
+        self.ask(range, asked, cancel, |(start, end)| {
+            start < range.1 && range.0 < end
+        })
+    }
+
+    fn ask(
+        &self,
+        (from, to): (i64, i64),
+        asked: Asked<'_>,
+        cancel: &AtomicBool,
+        fits: impl Fn((i64, i64)) -> bool,
+    ) -> Result<Option<Answer>, PinError> {
+        let found = {
+            let list = lock(&self.list);
+            let covers = |entry: &&Entry| {
+                let range = entry.pin.range.unwrap_or_default();
+                fits((range.start_unix_ns, range.end_unix_ns)) && entry.bytes() > 0
+            };
+            list.iter().rev().find(covers).cloned()
+        };
+        let Some(entry) = found else {
+            return Ok(None);
+        };
+        self.answered(&entry, (from, to), asked, cancel).map(Some)
+    }
+
+    /// All of a pin: every sample with all its labels, and its time.
+    pub(super) fn whole(&self, id: u64, cancel: &AtomicBool) -> Result<Profile, PinError> {
+        let found = {
+            let list = lock(&self.list);
+            list.iter().find(|entry| entry.pin.id == id).cloned()
+        };
+        let entry = found.ok_or(PinError::Unknown(id))?;
+        let range = entry.pin.range.unwrap_or_default();
+        let asked = Asked {
+            query: &Query::default(),
+            times: true,
+        };
+        let wall = (range.start_unix_ns, range.end_unix_ns);
+        Ok(self.answered(&entry, wall, asked, cancel)?.profile)
+    }
+
+    fn answered(
+        &self,
+        entry: &Entry,
+        (from, to): (i64, i64),
+        asked: Asked<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<Answer, PinError> {
+        let _one = lock(&self.unpacking);
+        let recorder = RwLock::new(self.unpacked(entry)?);
+        let time = |unix: i64| Mono(u64::try_from(unix).unwrap_or(0));
+        let span = Span::Time(time(from), time(to));
+        let mut answer = query(&recorder, span, asked, cancel)?;
+        answer.date(answer.covered.start, |at| at.0 as i64);
+        Ok(answer)
+    }
+
+    /// A recorder with the windows of a pin, whose monotonic clock is wall time.
+    fn unpacked(&self, entry: &Entry) -> Result<Recorder, PinError> {
+        let id = entry.pin.id;
+        let mut chunks: Vec<Chunk> = Vec::new();
+        if entry.file_bytes > 0 {
+            let disk = self.disk.get().ok_or(PinError::Unknown(id))?;
+            let read = disk.chunks(id, entry.file_bytes);
+            chunks = read.map_err(|source| PinError::Read { id, source })?;
+        }
+        chunks.extend(entry.waiting.iter().cloned());
+        let mut recorder = Recorder::new(RecorderOptions {
+            retention: Duration::MAX,
+            budget_bytes: UNPACKED_BYTES_MAX,
+            window: Duration::from_secs(3600),
+            times_bytes: UNPACKED_BYTES_MAX,
+            window_share: 1,
+        });
+        let mut tables = Tables::default();
+        let mut bytes = 0;
+        for chunk in chunks {
+            let read = |source| PinError::Read { id, source };
+            let (payload, fresh) = disk::unpack(&chunk).map_err(read)?;
+            if fresh {
+                tables = Tables::default();
+            }
+            bytes += payload.len();
+            if bytes > READ_BYTES_MAX {
+                return Err(read(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "it unpacks to more than a pin may have",
+                )));
+            }
+            let decode = |source| PinError::Decode { id, source };
+            let broken = || {
+                read(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a window is damaged",
+                ))
+            };
+            let (record, times) = split(&payload).ok_or_else(broken)?;
+            tables.take(record).map_err(decode)?;
+            let window = tables.window(record).map_err(decode)?;
+            let facts = &window.facts;
+            let start = Mono(u64::try_from(facts.start_unix_ns).unwrap_or(0));
+            let times = moments::decode(times, (start, facts.period), window.rows.len());
+            let (moments, moments_refused) = times.ok_or_else(broken)?;
+            recorder.set_event(&facts.event, &facts.unit);
+            let mut remap = Remap::default();
+            let dict = recorder.dict_mut();
+            let row = |(key, value): &Row| {
+                let key = SampleKey {
+                    labels: remap.label_set(&tables.dict, dict, key.labels),
+                    stack: remap.stack(&tables.dict, dict, key.stack),
+                    end: key.end,
+                };
+                (key, *value)
+            };
+            let mut rows: Vec<Row> = window.rows.iter().map(row).collect();
+            let account = |account: &Account| Account {
+                labels: remap.label_set(&tables.dict, dict, account.labels),
+                ..*account
+            };
+            let accounts: Vec<Account> = window.accounts.iter().map(account).collect();
+            recorder.add(WindowPart {
+                start,
+                end: start.plus(Duration::from_nanos(facts.duration_ns)),
+                closes: true,
+                period: facts.period,
+                quality: facts.quality,
+                rows: &mut rows,
+                accounts: &accounts,
+                moments: &moments,
+                moments_refused,
+                timeless: 0,
+            });
+        }
+        Ok(recorder)
+    }
+
+    /// The messages of what was captured with a pin.
+    pub(super) fn captured(&self, id: u64) -> Result<Vec<proto::wire::ProfileChunk>, PinError> {
+        let (known, waiting) = {
+            let list = lock(&self.list);
+            let found = list.iter().find(|entry| entry.pin.id == id);
+            let entry = found.ok_or(PinError::Unknown(id))?;
+            (entry.capture_bytes, entry.waiting_capture.clone())
+        };
+        let messages = match (waiting, self.disk.get()) {
+            (Some(waiting), _) => waiting.messages(),
+            (None, Some(disk)) if known > 0 => disk.capture(id, known),
+            _ => return Err(PinError::Unknown(id)),
+        };
+        messages.map_err(|source| PinError::Read { id, source })
+    }
+
+    /// What was captured with a pin.
+    ///
+    /// # Errors
+    /// When there is no such pin, nothing was captured, or it cannot be read.
+    pub fn capture(&self, id: u64) -> Result<Profile, PinError> {
+        let _one = lock(&self.unpacking);
+        let messages = self.captured(id)?;
+        let mut assembler = ProfileAssembler::new();
+        let taken = messages
+            .into_iter()
+            .try_for_each(|message| assembler.push(message));
+        let profile = taken.and_then(|()| assembler.finish());
+        profile.map_err(|source| PinError::Assemble { id, source })
+    }
+}

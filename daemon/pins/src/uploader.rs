@@ -1,0 +1,384 @@
+//! Brings pins that have closed to the collector, where they outlive this host.
+//!
+//! A pin goes as the profile that it answers with, all labels and times in it, and with what was captured; again when
+//! its capture came later. What the collector took is noted beside the pin's file, so that it goes once, and anew to
+//! another collector. While the collector is away pins wait where they are: on this host's disk, within their budget.
+//! To put a pin together costs this host's CPU, so after a failure the head goes alone first, and a collector that
+//! answers but takes nothing is asked ever more seldom.
+//!
+//! `fp-pins` does all of it, one pin at a time, the newest first, and sleeps when there is none. Blocks on the disk.
+//! Without a collector in the configuration it does not exist.
+
+use super::{PinError, Pins};
+use export::Exporter;
+use export::connect::{self, ConnectError, backoff};
+use profile::Profile;
+use profile::text::with_causes;
+use prost::Message;
+use proto::agent as wire;
+use proto::collector::evidence_service_client::EvidenceServiceClient;
+use proto::collector::keep_request::Body;
+use proto::collector::{KeepRequest, PinHead};
+use proto::convert::Chunks;
+use proto::{PIN_HEAP_BYTES_MAX, PIN_PART_BYTES_MAX, Rows};
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codec::CompressionEncoding;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+/// Longest time for one pin: the collector allows as much.
+const BRING_MAX: Duration = Duration::from_secs(300);
+
+/// Time between two pins, so that a host that comes back does not bury its collector.
+const PACE: Duration = Duration::from_secs(1);
+
+/// Time until the next try where the collector takes no pins for now: a daily limit, an older version.
+const LATER: Duration = Duration::from_secs(600);
+
+/// Tries that failed in a row though the collector was reached, until the next is [`LATER`]: each may have cost a whole
+/// pin. A collector that is away costs nothing, and a file that cannot be read little.
+const DEAR_TRIES_MAX: u32 = 5;
+
+/// Longest wait for the answer to a head alone. What the collector knows at once, that it has no directory or that it
+/// has the pin, it says well within.
+const HEAD_ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Chunks between the pin and the connection, each up to 256 KiB.
+const OUTGOING: usize = 2;
+
+/// Why a pin is not at the collector.
+#[derive(Debug, thiserror::Error)]
+enum BringError {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Its own file.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The collector says no.
+    #[error("{}: {}", code(.0), .0.message())]
+    Status(Status),
+    /// It took too long.
+    #[error("the collector has not taken it within {} s", BRING_MAX.as_secs())]
+    Late,
+}
+
+fn code(status: &Status) -> &'static str {
+    match status.code() {
+        Code::Unavailable => "the collector is unavailable",
+        Code::InvalidArgument => "the collector refuses it",
+        Code::ResourceExhausted => "the collector takes no more for now",
+        Code::Unimplemented => "the collector takes no pins: it is of an older version",
+        Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
+        _ => "the connection failed",
+    }
+}
+
+/// What becomes of a pin that could not be brought.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Next {
+    /// It stays here: it will never be taken.
+    Never,
+    /// Another try after a while, and a longer one each time.
+    Soon,
+    /// Another try much later.
+    Later,
+}
+
+impl BringError {
+    fn next(&self) -> Next {
+        match self {
+            BringError::Pin(PinError::Read { source, .. }) => match source.kind() {
+                ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::NotFound => {
+                    Next::Never
+                }
+                // The disk may come to itself.
+                _ => Next::Soon,
+            },
+            BringError::Pin(PinError::Decode { .. } | PinError::Assemble { .. }) => Next::Never,
+            // Dropped meanwhile, or the thread ends.
+            BringError::Pin(PinError::Unknown(_) | PinError::Query(_)) => Next::Soon,
+            BringError::Status(status) => match status.code() {
+                Code::InvalidArgument => Next::Never,
+                Code::ResourceExhausted | Code::Unimplemented => Next::Later,
+                _ => Next::Soon,
+            },
+            BringError::Connect(_) | BringError::Late => Next::Soon,
+        }
+    }
+
+    fn is_dear(&self) -> bool {
+        matches!(self, BringError::Status(_) | BringError::Late)
+    }
+}
+
+/// Failures since a pin was brought.
+#[derive(Default)]
+struct Failures {
+    all: u32,
+    dear: u32,
+    told: String,
+}
+
+impl Failures {
+    /// Counts one; the time until the next try.
+    fn pause(&mut self, error: &BringError) -> Duration {
+        self.all = self.all.saturating_add(1);
+        self.dear = self.dear.saturating_add(u32::from(error.is_dear()));
+        match error.next() {
+            Next::Later => LATER,
+            _ if error.is_dear() && self.dear >= DEAR_TRIES_MAX => LATER,
+            _ => backoff(self.all),
+        }
+    }
+}
+
+/// The handle of the thread: what the supervisor sees of it.
+pub struct PinUploader {
+    pins: Arc<Pins>,
+    exporter: Arc<Exporter>,
+    cancel: AtomicBool,
+    stop: watch::Sender<bool>,
+}
+
+impl PinUploader {
+    /// One whose thread does not run yet.
+    pub fn new(pins: Arc<Pins>, exporter: Arc<Exporter>) -> PinUploader {
+        PinUploader {
+            pins,
+            exporter,
+            cancel: AtomicBool::new(false),
+            stop: watch::Sender::new(false),
+        }
+    }
+
+    /// The body of `fp-pins`: ends soon after [`PinUploader::stop`].
+    ///
+    /// # Errors
+    /// When the runtime cannot be made.
+    pub fn run(&self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut stop = self.stop.subscribe();
+            tokio::select! {
+                () = self.bring_all() => {}
+                _ = stop.wait_for(|&stop| stop) => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// Has the thread end. What is on its way is brought again after the next start.
+    pub fn stop(&self) {
+        self.cancel.store(true, Ordering::Relaxed);
+        self.stop.send_replace(true);
+    }
+
+    async fn bring_all(&self) {
+        let address = self.exporter.address();
+        // One that fails again and again goes behind the others.
+        let mut tries: HashMap<u64, u32> = HashMap::new();
+        let mut failures = Failures::default();
+        loop {
+            let Some((pin, has_capture)) = self.pins.next_to_bring(address, &tries) else {
+                tries.clear();
+                self.pins.closed.notified().await;
+                continue;
+            };
+            let id = pin.id;
+            let counts = &self.pins.counts;
+            let head_first = failures.dear > 0;
+            let error = match self.bring(address, pin, has_capture, head_first).await {
+                Ok(()) => {
+                    counts.brought.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(pin = id, "the collector has the pin");
+                    self.pins.note(id, address, has_capture, false);
+                    failures = Failures::default();
+                    sleep(PACE).await;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let reason: String = with_causes(&error).chars().take(300).collect();
+            if error.next() == Next::Never {
+                counts.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(pin = id, ?reason, "the pin stays on this host alone");
+                self.pins.note(id, address, has_capture, true);
+                continue;
+            }
+            counts.bring_failures.fetch_add(1, Ordering::Relaxed);
+            if reason != failures.told {
+                tracing::info!(pin = id, ?reason, "pins wait for the collector");
+            }
+            failures.told = reason;
+            *tries.entry(id).or_default() += 1;
+            sleep(failures.pause(&error)).await;
+        }
+    }
+
+    async fn bring(
+        &self,
+        address: SocketAddr,
+        pin: wire::Pin,
+        has_capture: bool,
+        head_first: bool,
+    ) -> Result<(), BringError> {
+        let channel = connect::channel(address).await?;
+        let mut client = EvidenceServiceClient::new(channel)
+            .send_compressed(CompressionEncoding::Zstd)
+            .accept_compressed(CompressionEncoding::Zstd);
+        let head = |pin, has_capture| PinHead {
+            hello: Some(self.exporter.hello()),
+            pin: Some(pin),
+            has_capture,
+        };
+        if head_first && ask(&mut client, head(pin.clone(), has_capture)).await? {
+            return Ok(());
+        }
+        let id = pin.id;
+        let mut minutes = self.pins.whole(id, &self.cancel)?;
+        let shed = fit(&mut minutes, PIN_PART_BYTES_MAX, PIN_HEAP_BYTES_MAX);
+        if shed > 0 {
+            tracing::info!(
+                pin = id,
+                shed,
+                "the pin is brought without the times of its samples"
+            );
+        }
+        let captured = match has_capture {
+            // What cannot be read keeps nobody from the minutes.
+            true => self.pins.captured(id).unwrap_or_else(|error| {
+                tracing::warn!(pin = id, %error, "the pin is brought without its capture");
+                Vec::new()
+            }),
+            false => Vec::new(),
+        };
+        let head = head(pin, !captured.is_empty());
+        let (say, queue) = mpsc::channel(OUTGOING);
+        let feed = async move {
+            let minutes = Chunks::new(minutes).map(Body::Minutes);
+            let captured = captured.into_iter().map(Body::Captured);
+            for body in std::iter::once(Body::Head(head))
+                .chain(minutes)
+                .chain(captured)
+            {
+                let request = KeepRequest { body: Some(body) };
+                if say.send(request).await.is_err() {
+                    // The answer says why it wants no more.
+                    return;
+                }
+            }
+        };
+        let answered = async {
+            let call = client.keep(ReceiverStream::new(queue));
+            tokio::pin!(call);
+            tokio::select! {
+                answer = &mut call => answer,
+                () = feed => call.await,
+            }
+        };
+        let answer = timeout(BRING_MAX, answered).await;
+        let answer = answer.map_err(|_| BringError::Late)?;
+        answer.map(drop).map_err(BringError::Status)
+    }
+}
+
+/// What a collector says to the head alone: true when it has the pin, an error when it takes nothing, and false when it
+/// waits for more.
+async fn ask(
+    client: &mut EvidenceServiceClient<Channel>,
+    head: PinHead,
+) -> Result<bool, BringError> {
+    let (say, queue) = mpsc::channel(1);
+    let body = Some(Body::Head(head));
+    // There is room for one, and the call takes it before it ends. `say` lives as long as the call: what ends before
+    // its chunks would be refused.
+    let _ = say.try_send(KeepRequest { body });
+    let call = client.keep(ReceiverStream::new(queue));
+    match timeout(HEAD_ANSWER_MAX, call).await {
+        Err(_) => Ok(false),
+        Ok(Ok(answer)) => Ok(answer.get_ref().repeated),
+        Ok(Err(status)) => Err(BringError::Status(status)),
+    }
+}
+
+/// Leaves out the times of the samples where a collector would refuse the profile for its size, encoded or in memory;
+/// how many these were. Unit of the bounds: bytes.
+fn fit(minutes: &mut Profile, encoded_max: usize, heap_max: usize) -> u64 {
+    // Tables that grow, as the collector's do, take up to twice what is in them.
+    let fits = 2 * minutes.heap_bytes() <= heap_max
+        && (Rows::of(minutes).encoded_bytes_max() <= encoded_max
+            // The bound is about twice what there is: only where it says no it is worth to measure.
+            || encoded_bytes(minutes) <= encoded_max);
+    match fits {
+        true => 0,
+        false => minutes.moments.shed(),
+    }
+}
+
+fn encoded_bytes(profile: &Profile) -> usize {
+    let chunks = Chunks::new(profile);
+    chunks.map(|chunk| chunk.encoded_len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::{LabelSetId, Moment, SampleKey, StackEnd, StackId};
+
+    fn status(code: Code) -> BringError {
+        BringError::Status(Status::new(code, "as the test wants"))
+    }
+
+    #[test]
+    fn a_collector_that_answers_and_takes_nothing_is_asked_seldom() {
+        let mut failures = Failures::default();
+        for _ in 1..DEAR_TRIES_MAX {
+            assert!(failures.pause(&status(Code::Unavailable)) < LATER);
+        }
+        assert_eq!(failures.pause(&status(Code::Unavailable)), LATER);
+        assert_eq!(failures.pause(&status(Code::Internal)), LATER);
+    }
+
+    #[test]
+    fn only_what_can_never_be_taken_is_given_up() {
+        let read = |kind: ErrorKind| {
+            let source = kind.into();
+            BringError::Pin(PinError::Read { id: 1, source }).next()
+        };
+        assert_eq!(read(ErrorKind::InvalidData), Next::Never);
+        assert_eq!(read(ErrorKind::PermissionDenied), Next::Soon);
+        assert_eq!(status(Code::InvalidArgument).next(), Next::Never);
+        assert_eq!(status(Code::OutOfRange).next(), Next::Soon);
+        assert_eq!(BringError::Pin(PinError::Unknown(1)).next(), Next::Soon);
+    }
+
+    #[test]
+    fn times_that_a_collector_has_no_room_for_are_left_out_and_counted() {
+        let key = SampleKey {
+            labels: LabelSetId::default(),
+            stack: StackId::EMPTY,
+            end: StackEnd::Complete,
+        };
+        let (at_ns, weight) = (0, u64::MAX);
+        let moment = Moment { at_ns, key, weight };
+        let mut minutes = Profile::default();
+        minutes.moments.list = vec![moment; 1000];
+        let (encoded, heap) = (encoded_bytes(&minutes), 2 * minutes.heap_bytes());
+        assert_eq!(fit(&mut minutes, encoded, heap), 0);
+        assert_eq!(fit(&mut minutes.clone(), encoded - 1, heap), 1000);
+        assert_eq!(fit(&mut minutes, encoded, heap - 1), 1000);
+        let moments = minutes.moments;
+        assert_eq!((moments.list.len(), moments.dropped), (0, 1000));
+    }
+}

@@ -1,0 +1,541 @@
+//! CaptureFolders on the sampler's side: which run, what each folds, and handing it over.
+//!
+//! A capture has two batches of its own: it folds into one while the other is named. What the namer sends
+//! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
+//! the continuous profile. Nothing here allocates but a capture that begins and a cgroup that is made.
+
+use super::command::{Begin, Follow, RingSetSwitch, SetOf};
+use super::context::{SampleContext, mark_ended};
+use super::recent::Recent;
+use super::waits::Waits;
+use super::{CLOSING_MAX, Queues, Shared, keep_newest};
+use crate::filter::Filter;
+use crate::workers::file_loader::Request;
+use aggregate::batch::RawBatch;
+use aggregate::fold::Folder;
+use aggregate::losses::Losses;
+use host::ids::{CaptureId, CgroupId, Tid};
+use host::sys::Poller;
+use host::time::Mono;
+use offcpu::machine::At;
+use offcpu::reading::event;
+use perf::loss::Gap;
+use perf::record::Sample;
+use perf::rings::Rings;
+use perf::rings::sets::{RingSet, SetKey};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{TryRecvError, TrySendError};
+use std::time::Duration;
+use unwind::process::ProcessTable;
+
+/// Most captures at once. Each has two batches of some MiB at high rates, and each sample of a shared set is
+/// offered to all of its captures. One that begins beyond it ends at once, with nothing.
+pub const CAPTURES_MAX: usize = 32;
+
+/// Room in the queues of batches, beside the continuous profile's, that captures need: their two batches
+/// each, and as many of captures that have just ended.
+pub const CAPTURE_BATCHES: usize = 4 * CAPTURES_MAX;
+
+/// The captures that run, and the empty batches of all.
+#[derive(Default)]
+pub(super) struct CaptureFolders {
+    list: Vec<Running>,
+    /// Of the continuous profile.
+    spare: Vec<RawBatch>,
+    /// Sets whose captures have ended and which `fp-files` had no room for.
+    closing: VecDeque<RingSet>,
+    /// For a capture that begins: its list of cgroups is older.
+    made: Recent,
+}
+
+/// A set that a capture takes samples of.
+struct RingSetSource {
+    set: SetKey,
+    /// For how long its events had been counted before; see [`RingSet::times`].
+    counted_before: (u64, u64),
+    /// What is not younger than this is another one's.
+    since: Mono,
+    /// As is what is younger than this: the set has been followed by another.
+    until: Option<Mono>,
+}
+
+impl RingSetSource {
+    fn covers(&self, time: Mono) -> bool {
+        time > self.since && self.until.is_none_or(|until| time <= until)
+    }
+}
+
+struct Running {
+    id: CaptureId,
+    /// The one in force, and before it those of which records may be in rings still.
+    feeds: Vec<RingSetSource>,
+    filter: Filter,
+    /// Samples of the idle loop say that nothing happened.
+    idles: bool,
+    folder: Folder,
+    losses: Losses,
+    waits: Option<Box<Waits>>,
+    spare: Option<RawBatch>,
+    /// The queue had no room for it.
+    unsent: Option<RawBatch>,
+    begin: Mono,
+    /// It was told to end: what is younger is not its own.
+    until: Option<Mono>,
+    window: Duration,
+    next: Mono,
+    /// Its last batch is made.
+    closed: bool,
+}
+
+impl Running {
+    /// The set as a source of this capture.
+    fn feed(&self, set: SetKey) -> Option<&RingSetSource> {
+        self.feeds.iter().find(|feed| feed.set == set)
+    }
+
+    fn covers(&self, set: SetKey, time: Mono) -> bool {
+        let taken =
+            !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until);
+        taken && self.feed(set).is_some_and(|feed| feed.covers(time))
+    }
+
+    /// Adds for how long the events of the feeds that are `over` were counted, where the processor counts them:
+    /// once, before such a feed goes, for each is a call of the kernel's on each CPU.
+    fn note_times(&mut self, sets: &[RingSet], over: impl Fn(&RingSetSource) -> bool) {
+        for feed in self.feeds.iter().filter(|feed| over(feed)) {
+            let set = sets.iter().find(|set| set.key == feed.set);
+            if let Some((enabled, running)) = set.and_then(RingSet::times) {
+                let (before, ran) = feed.counted_before;
+                let counted = &mut self.folder.batch().counted_ns;
+                counted.0 += enabled.saturating_sub(before);
+                counted.1 += running.saturating_sub(ran);
+            }
+        }
+    }
+
+    /// Adds what is known of waits to the batch; those that go on too, when the capture ends.
+    fn note_waits(&mut self, end: Option<Mono>, processes: &ProcessTable) {
+        if let Some(waits) = &mut self.waits {
+            if let Some(end) = end {
+                waits.finish(end, &mut self.folder, processes);
+            }
+            self.folder.batch().waits = waits.news();
+        }
+    }
+
+    /// True when it is time to hand over: by the clock, or before something finds no room.
+    fn is_due(&self, reached: Mono) -> bool {
+        reached >= self.next || self.folder.is_half_full()
+    }
+}
+
+/// The namer is gone.
+pub(super) struct NamerGone;
+
+impl CaptureFolders {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.closing.is_empty()
+    }
+
+    /// True while one makes waits.
+    pub(super) fn make_waits(&self) -> bool {
+        self.list.iter().any(|running| running.waits.is_some())
+    }
+
+    /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
+    pub(super) fn begin(&mut self, begin: Begin, rings: &mut Rings, poller: &Poller, now: Mono) {
+        let [first, spare] = begin.batches;
+        let (set, known) = (begin.set.key(), rings.sets());
+        let known = known.iter().find(|known| known.key == set);
+        let idles = match &begin.set {
+            SetOf::New(set) => set.idles,
+            SetOf::Open(_) => known.is_some_and(|known| known.idles),
+        };
+        let counted_before = known.and_then(RingSet::times).unwrap_or_default();
+        let known = known.is_some();
+        let running = self.list.iter().filter(|it| it.until.is_none()).count();
+        let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
+        let start = match begin.set {
+            SetOf::New(set) if refused => {
+                self.closing.push_back(*set);
+                now
+            }
+            SetOf::New(set) => {
+                let start = set.begin;
+                refused = !self.listen(*set, rings, poller);
+                start
+            }
+            SetOf::Open(_) => now,
+        };
+        let mut folder = Folder::of_capture(begin.id, start, first);
+        folder.batch().period = begin.period;
+        folder.keep_moments = begin.keep_times;
+        let mut filter = begin.filter;
+        let made = self.made.of(now);
+        let refused_of_made = made.filter(|&(id, path)| !filter.note_created(id, path));
+        folder.batch().cgroups_refused = refused_of_made.count() as u64;
+        if filter.is_of_cgroups() {
+            // They may have been its own.
+            folder.batch().cgroups_refused += self.made.forgotten();
+        }
+        self.list.push(Running {
+            id: begin.id,
+            feeds: vec![RingSetSource {
+                set,
+                counted_before,
+                since: Mono(0),
+                until: None,
+            }],
+            filter,
+            idles,
+            losses: Losses::default(),
+            waits: begin.waits,
+            spare: Some(spare),
+            unsent: refused.then(|| folder.take(start, true, RawBatch::default())),
+            folder,
+            begin: start,
+            until: None,
+            window: begin.window,
+            next: start.plus(begin.window),
+            closed: refused,
+        });
+    }
+
+    /// Has a capture go on with another set. Without it the capture ends with what it has.
+    pub(super) fn follow(&mut self, follow: Follow, rings: &mut Rings, poller: &Poller, now: Mono) {
+        let Follow { id, set, .. } = follow;
+        let key = set.key();
+        let mut counted_before = (0, 0);
+        let listens = match set {
+            // Whoever shares it may be told of in the next command: what nobody wants is swept away.
+            SetOf::New(set) => self.listen(*set, rings, poller),
+            SetOf::Open(key) => {
+                let known = rings.sets().iter().find(|known| known.key == key);
+                counted_before = known.and_then(RingSet::times).unwrap_or_default();
+                known.is_some()
+            }
+        };
+        if !listens {
+            return self.end(id, now);
+        }
+        let Some(running) = self.list.iter_mut().find(|running| running.id == id) else {
+            return;
+        };
+        let since = match follow.seam {
+            RingSetSwitch::Cut => now,
+            RingSetSwitch::Apart => Mono(0),
+        };
+        for feed in &mut running.feeds {
+            feed.until.get_or_insert(now);
+        }
+        running.feeds.push(RingSetSource {
+            set: key,
+            counted_before,
+            since,
+            until: None,
+        });
+        running.folder.batch().period = follow.period;
+    }
+
+    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no reason for
+    /// the daemon to end.
+    fn listen(&mut self, set: RingSet, rings: &mut Rings, poller: &Poller) -> bool {
+        let refused = set.fds().position(|fd| poller.add_edge(fd, 0).is_err());
+        if let Some(done) = refused {
+            for fd in set.fds().take(done) {
+                // It was added a moment ago.
+                let _ = poller.remove(fd);
+            }
+            self.closing.push_back(set);
+            return false;
+        }
+        rings.add_set(set);
+        true
+    }
+
+    /// Ends one with what it has up to now. One that is not known has ended.
+    pub(super) fn end(&mut self, id: CaptureId, now: Mono) {
+        if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
+            running.until.get_or_insert(now.max(running.begin));
+        }
+    }
+
+    /// A CPU came at `since`, on which captures have no ring: who runs there is not seen.
+    pub(super) fn cpu_came(&mut self, since: Mono) {
+        self.cpu_changed();
+        for waits in self.list.iter_mut().filter_map(|it| it.waits.as_mut()) {
+            waits.lost_from(since);
+        }
+    }
+
+    /// A CPU came or went.
+    pub(super) fn cpu_changed(&mut self) {
+        for running in &mut self.list {
+            running.folder.batch().cpus_changed += 1;
+        }
+    }
+
+    /// A cgroup was made.
+    pub(super) fn note_created(&mut self, time: Mono, id: CgroupId, path: &[u8]) {
+        self.made.note(time, id, path);
+        for running in &mut self.list {
+            let known = running.filter.note_created(id, path);
+            running.folder.batch().cgroups_refused += u64::from(!known);
+        }
+    }
+
+    /// Samples are missing in a set.
+    pub(super) fn add_gap(&mut self, set: SetKey, event: u8, gap: Gap) {
+        for running in &mut self.list {
+            let Some(feed) = running.feed(set) else {
+                continue;
+            };
+            let (_, gap) = gap.split(feed.since);
+            let gap = feed.until.map_or(gap, |until| gap.split(until).0);
+            if let Some(waits) = &mut running.waits {
+                // What the waits were of which a record is missing cannot be estimated.
+                waits.lost(event, gap.from, gap.until);
+                continue;
+            }
+            let (_, gap) = gap.split(running.begin);
+            let gap = running.until.map_or(gap, |until| gap.split(until).0);
+            if !running.closed {
+                running.losses.add(gap);
+            }
+        }
+    }
+
+    /// Gives a sample of a set to those that want it.
+    pub(super) fn fold(
+        &mut self,
+        (set, event): (SetKey, u8),
+        sample: &Sample<'_>,
+        is_idle: bool,
+        main: &mut Folder,
+        way: &mut SampleContext<'_>,
+    ) {
+        // It is looked up and unwound once, for the first that wants it.
+        let (mut names, mut end) = (None, None);
+        for running in &mut self.list {
+            if !running.covers(set, sample.time) {
+                continue;
+            }
+            if let Some(waits) = &mut running.waits {
+                let whose = (&running.filter, &mut running.folder);
+                waits.take(event, sample, whose, main, way);
+                continue;
+            }
+            let batch = running.folder.batch();
+            if is_idle && running.idles {
+                batch.quality.idle += 1;
+                continue;
+            }
+            let names = *names.get_or_insert_with(|| way.names(sample));
+            if !running.filter.passes(sample.pid, names, sample.cgroup) {
+                batch.passed_over += 1;
+                continue;
+            }
+            let end = *end.get_or_insert_with(|| way.unwind(sample));
+            way.add(sample, names[0], end, &mut running.folder);
+        }
+        if end.is_some() {
+            way.announce(sample, main);
+        }
+    }
+
+    /// Tells the captures of waits that a thread came to a CPU.
+    pub(super) fn arrive(&mut self, set: SetKey, at: At, tid: Tid, processes: &ProcessTable) {
+        for running in &mut self.list {
+            if !running.covers(set, at.time) {
+                continue;
+            }
+            if let Some(waits) = &mut running.waits {
+                waits.arrives(at, tid, &mut running.folder, processes);
+            }
+        }
+    }
+
+    /// Adds what the last drain learned of the rings of captures, and has CPUs that record no
+    /// switches of their idle task tell of arrivals.
+    pub(super) fn take_news(&mut self, rings: &mut Rings) {
+        for running in &mut self.list {
+            let Some(waits) = &mut running.waits else {
+                continue;
+            };
+            while let Some(cpu) = waits.silent_cpu() {
+                for feed in &running.feeds {
+                    if let Some(set) = rings.set_mut(feed.set) {
+                        // Where the kernel refuses the capture says what it does not know.
+                        let _ = set.tell_arrivals(event::READY, cpu);
+                    }
+                }
+            }
+        }
+        for set in rings.sets() {
+            let news = set.news;
+            let its = |running: &&mut Running| running.feed(set.key).is_some();
+            for running in self.list.iter_mut().filter(its) {
+                let batch = running.folder.batch();
+                batch.shed += news.shed;
+                batch.quality.lost += news.lost;
+                batch.quality.throttled += news.throttled;
+                batch.quality.malformed += news.malformed;
+            }
+        }
+    }
+
+    /// Takes in what the namer is done with.
+    pub(super) fn take_back(&mut self, queues: &Queues) -> Result<(), NamerGone> {
+        loop {
+            let batch = match queues.recycled.try_recv() {
+                Ok(batch) => batch,
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(NamerGone),
+            };
+            match batch.capture {
+                None => self.spare.push(batch),
+                Some(id) => {
+                    // That of a capture which has ended is done with.
+                    if let Some(running) = self.list.iter_mut().find(|it| it.id == id) {
+                        running.spare = Some(batch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An empty batch for the continuous profile.
+    pub(super) fn spare(&mut self) -> Option<RawBatch> {
+        self.spare.pop()
+    }
+
+    /// Hands over what is due when everything up to `reached` has been folded, and closes the captures that
+    /// end before.
+    pub(super) fn hand_over(
+        &mut self,
+        reached: Mono,
+        main: &mut Folder,
+        (processes, sets): (&ProcessTable, &[RingSet]),
+        queues: &Queues,
+        shared: &Shared,
+    ) -> Result<(), NamerGone> {
+        for running in &mut self.list {
+            let drained = |feed: &RingSetSource| feed.until.is_some_and(|until| until <= reached);
+            if !running.closed {
+                running.note_times(sets, drained);
+            }
+            running.feeds.retain(|feed| !drained(feed));
+            if running.unsent.is_none() && !running.closed {
+                let end = running.until.filter(|&until| until <= reached);
+                let (end, empty) = match end {
+                    Some(end) => (end, Some(RawBatch::default())),
+                    None if running.is_due(reached) => (reached, running.spare.take()),
+                    None => continue,
+                };
+                let Some(empty) = empty else {
+                    shared.deferred_batches.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                running.closed = running.until.is_some_and(|until| until <= reached);
+                running.next = end.plus(running.window);
+                running.note_waits(running.closed.then_some(end), processes);
+                if running.closed {
+                    running.note_times(sets, |_| true);
+                }
+                let batch = running.folder.batch();
+                running.losses.take(end, batch);
+                complete(batch, main.batch(), processes);
+                let closed = running.closed;
+                running.unsent = Some(running.folder.take(end, closed, empty));
+            }
+            if let Some(batch) = running.unsent.take() {
+                match queues.batches.try_send(batch) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(batch)) => running.unsent = Some(batch),
+                    Err(TrySendError::Disconnected(_)) => return Err(NamerGone),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the captures whose last batch is sent, and the sets that nobody uses any more.
+    pub(super) fn sweep(
+        &mut self,
+        rings: &mut Rings,
+        poller: &Poller,
+        (queues, shared): (&Queues, &Shared),
+    ) -> io::Result<()> {
+        self.list
+            .retain(|running| !running.closed || running.unsent.is_some());
+        let list = &self.list;
+        let uses = |it: &Running, set: SetKey| it.feed(set).is_some() && !it.closed;
+        let unused = |set: &&RingSet| !list.iter().any(|it| uses(it, set.key));
+        while let Some(key) = rings.sets().iter().find(unused).map(|set| set.key) {
+            let Some(set) = rings.take_set(key) else {
+                break;
+            };
+            for fd in set.fds() {
+                poller.remove(fd)?;
+            }
+            self.closing.push_back(set);
+        }
+        while let Some(set) = self.closing.pop_front() {
+            let sent = queues.scout.try_send(Request::Close(Box::new(set)));
+            if let Err(TrySendError::Full(Request::Close(set))) = sent {
+                self.closing.push_front(*set);
+                break;
+            }
+        }
+        // Sets come and go as captures are asked for: while `fp-files` stands still they would pile
+        // up.
+        let beyond = keep_newest(&mut self.closing, CLOSING_MAX);
+        shared.rings_closed.fetch_add(beyond, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// When something can be handed over next. Where the namer has both batches, or no room, nothing can.
+    pub(super) fn due(&self) -> Option<Mono> {
+        let open = |it: &&Running| !it.closed && it.unsent.is_none();
+        let due = |it: &Running| it.until.or(it.spare.is_some().then_some(it.next));
+        self.list.iter().filter(open).filter_map(due).min()
+    }
+
+    /// Sampling is over: every capture ends with what it has.
+    pub(super) fn finish(
+        mut self,
+        end: Mono,
+        main: &mut Folder,
+        (processes, sets): (&ProcessTable, &[RingSet]),
+        queues: &Queues,
+    ) -> Result<(), NamerGone> {
+        for running in &mut self.list {
+            let unsent = running.unsent.take();
+            let last = (!running.closed).then(|| {
+                running.note_times(sets, |_| true);
+                running.note_waits(Some(end), processes);
+                let batch = running.folder.batch();
+                let end = end.max(running.begin);
+                running.losses.take(end, batch);
+                complete(batch, main.batch(), processes);
+                running.folder.take(end, true, RawBatch::default())
+            });
+            for batch in unsent.into_iter().chain(last) {
+                queues.batches.send(batch).map_err(|_| NamerGone)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds to a batch what the namer must know before it names it, and which the next batch of the continuous
+/// profile would tell too late.
+fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable) {
+    mark_ended(batch, processes);
+    batch.files_announced = main.files_announced;
+    batch.cgroups.append(&mut main.cgroups);
+    batch.cgroup_bytes += std::mem::take(&mut main.cgroup_bytes);
+    batch.kernel_changed |= std::mem::take(&mut main.kernel_changed);
+}

@@ -1,0 +1,225 @@
+//! What a sample passes on its way into a batch: the process table, the unwinder, those who are told
+//! of its files.
+
+use super::Queues;
+use super::held::{Held, Outcome, Which};
+use crate::workers::file_loader::Request;
+use aggregate::batch::RawBatch;
+use aggregate::fold::{Folder, Taken};
+use host::frame::RawFrame;
+use host::ids::{Comm, FileId, Pid};
+use jit::notice::Notice;
+use perf::record::Sample;
+use profile::StackEnd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use unwind::process::ProcessTable;
+use unwind::process::space::Backing;
+use unwind::walk::recall::RecallCounts;
+use unwind::walk::{StackBuffer, Unwinder};
+
+/// Pid of the idle task, one for each CPU.
+pub(super) const IDLE: Pid = Pid(0);
+
+/// Notes which processes of a batch have ended.
+pub(super) fn mark_ended(batch: &mut RawBatch, processes: &ProcessTable) {
+    for known in &mut batch.processes {
+        let now = processes.get(known.pid);
+        known.ended = !now.is_some_and(|now| now.id == known.id && !now.has_ended());
+    }
+}
+
+/// What found the queue of another thread full; each is told again with the next sample.
+#[derive(Debug, Default)]
+pub struct Deferred {
+    /// Files that were to be opened.
+    pub files: AtomicU64,
+    /// Processes with generated code that `fp-jit` was to be told of.
+    pub notices: AtomicU64,
+}
+
+/// What a sample passes on its way into a batch.
+pub(super) struct SampleContext<'a> {
+    pub(super) unwinder: &'a mut Unwinder,
+    pub(super) processes: &'a mut ProcessTable,
+    stack: &'a mut StackBuffer,
+    queues: &'a Queues,
+    deferred: &'a Deferred,
+    pub(super) held: &'a mut Held,
+}
+
+impl<'a> SampleContext<'a> {
+    pub(super) fn new(
+        unwinder: &'a mut Unwinder,
+        processes: &'a mut ProcessTable,
+        stack: &'a mut StackBuffer,
+        queues: &'a Queues,
+        deferred: &'a Deferred,
+        held: &'a mut Held,
+    ) -> SampleContext<'a> {
+        SampleContext {
+            unwinder,
+            processes,
+            stack,
+            queues,
+            deferred,
+            held,
+        }
+    }
+
+    pub(super) fn fold(&mut self, sample: &Sample<'_>, folder: &mut Folder) {
+        let thread = self.processes.thread_comm(sample.pid, sample.tid);
+        let end = self.unwind(sample);
+        self.announce(sample, folder);
+        if let Some(file) = self.awaits(end)
+            && let Some(process) = self.processes.get(sample.pid)
+            && self.held.hold(sample, (process.id, thread), file)
+        {
+            return;
+        }
+        self.unwinder.count_copy();
+        self.add(sample, thread, end, folder);
+    }
+
+    /// The file that would tell more of the stack unwound last, and is being read.
+    fn awaits(&self, end: StackEnd) -> Option<FileId> {
+        self.unwinder.awaits().filter(|_| !end.is_complete())
+    }
+
+    /// Walks samples that waited once more, and folds those that are done.
+    pub(super) fn look_at_held(&mut self, which: Which, folder: &mut Folder) {
+        let concerned = match which {
+            Which::Of(pid) => self.held.has(pid),
+            Which::Ready | Which::All => !self.held.is_empty(),
+        };
+        if !concerned {
+            return;
+        }
+        // What is walked is not held meanwhile.
+        let mut held = std::mem::take(self.held);
+        held.look(which, |sample, waiting, is_last| {
+            if !is_last && self.unwinder.is_awaited(waiting.file) {
+                return Outcome::Awaits(waiting.file);
+            }
+            let known = self.processes.get(sample.pid);
+            // A reading of /proc may have found another process in its place: then the kernel's
+            // chain is all there is.
+            let known = known.filter(|known| known.id == waiting.process);
+            let end = self.unwinder.unwind(sample, known, self.stack);
+            self.announce(sample, folder);
+            match self.awaits(end) {
+                Some(file) if !is_last => Outcome::Awaits(file),
+                awaited => {
+                    self.unwinder.count_copy();
+                    self.add(sample, waiting.thread, end, folder);
+                    match awaited {
+                        Some(_) => Outcome::GivenUp,
+                        None => Outcome::Done,
+                    }
+                }
+            }
+        });
+        *self.held = held;
+    }
+
+    /// The names of the thread of a sample and of its process, where that is known.
+    pub(super) fn names(&self, sample: &Sample<'_>) -> [Comm; 2] {
+        let thread = self.processes.thread_comm(sample.pid, sample.tid);
+        let process = self.processes.get(sample.pid);
+        [thread, process.map_or(thread, |process| process.comm)]
+    }
+
+    /// Leaves the frames in the buffer.
+    pub(super) fn unwind(&mut self, sample: &Sample<'_>) -> StackEnd {
+        self.processes.meet(sample.pid, sample.time);
+        let process = self.processes.get(sample.pid);
+        self.unwinder.unwind(sample, process, self.stack)
+    }
+
+    /// The same for the sample of a wait, of which `near_bytes` of the stack are copied each time.
+    pub(super) fn unwind_wait(&mut self, sample: &Sample<'_>, near_bytes: u32) -> StackEnd {
+        self.processes.meet(sample.pid, sample.time);
+        let process = self.processes.get(sample.pid);
+        let unwinder = &mut *self.unwinder;
+        unwinder.unwind_wait(sample, process, near_bytes, self.stack)
+    }
+
+    /// What was recognized of waits, since the start.
+    pub(super) fn recall(&self) -> RecallCounts {
+        self.unwinder.recall.counts
+    }
+
+    /// Adds a sample that was unwound.
+    pub(super) fn add(
+        &mut self,
+        sample: &Sample<'_>,
+        thread: Comm,
+        end: StackEnd,
+        folder: &mut Folder,
+    ) {
+        let process = self.processes.get(sample.pid);
+        // A process refused at the table's bound is counted with the idle task's rows, as unknown.
+        let Some(process) = process.or_else(|| self.processes.get(IDLE)) else {
+            return;
+        };
+        let taken = Taken {
+            time: sample.time,
+            cgroup: sample.cgroup,
+            thread,
+            end,
+            weight: sample.period,
+        };
+        if folder.add(process, &taken, &self.stack.frames) {
+            self.watch(sample.pid);
+        }
+    }
+
+    /// The frames of what was unwound last, leaf first.
+    pub(super) fn frames(&self) -> &[RawFrame] {
+        &self.stack.frames
+    }
+
+    /// The frames of what was unwound last, leaf first, and the processes.
+    pub(super) fn found(&self) -> (&[RawFrame], &ProcessTable) {
+        (&self.stack.frames, self.processes)
+    }
+
+    /// Tells `fp-jit` of a process that has frames in generated code, unless it knows.
+    pub(super) fn watch(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get(pid).filter(|it| !it.is_watched()) else {
+            return;
+        };
+        let whose = process.whose();
+        match self.queues.code.try_send(Notice::Met(whose)) {
+            Ok(()) => self.processes.watch(whose.pid),
+            Err(_) => {
+                let deferred = &self.deferred.notices;
+                deferred.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Tells the store of the files of a sample that was unwound; counted in the continuous profile's batch.
+    pub(super) fn announce(&mut self, sample: &Sample<'_>, main: &mut Folder) {
+        let SampleContext {
+            queues, deferred, ..
+        } = self;
+        let mut send = |seen| {
+            let sent = queues.scout.try_send(Request::File(seen)).is_ok();
+            main.batch().files_announced += u64::from(sent);
+            deferred
+                .files
+                .fetch_add(u64::from(!sent), Ordering::Relaxed);
+            sent
+        };
+        for mapping in &self.stack.files {
+            if let Backing::File(file) = mapping.backing {
+                let time = sample.time;
+                self.processes
+                    .announce(sample.pid, file, mapping, time, &mut send);
+            }
+        }
+        if sample.user.is_some() {
+            self.processes.announce_all(sample.pid, sample.time, send);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The off-CPU machine behind the rings: from samples of the scheduler's tracepoints to rows.
+//!
+//! On the sampler's thread, in order of time. Only what the machine has a use for is unwound: stacks of threads
+//! that the capture is about, as they begin to wait, and of who wakes one of these. Its tables grow with the
+//! number of threads that were met, to the bounds of [`offcpu`]; else nothing is allocated.
+
+use super::context::{IDLE, SampleContext};
+use crate::filter::Filter;
+use aggregate::fold::{Folder, Taken};
+use host::frame::RawFrame;
+use host::ids::{Comm, CpuId, Tid};
+use host::time::Mono;
+use offcpu::format::{Leaving, Switch, Waking};
+use offcpu::machine::{At, Loss, Machine, Waiting};
+use offcpu::reading::{Reading, event};
+use offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
+use perf::record::Sample;
+use profile::StackEnd;
+use unwind::process::{ProcessTable, REAPED};
+
+/// Makes waits of samples.
+pub struct Waits {
+    reading: Reading,
+    machine: Machine,
+    /// What the batches so far have told.
+    told: WaitCounts,
+    /// CPUs whose arrivals were asked for.
+    asked: CpuMask,
+    /// One stack of a wait and who ended it.
+    shaped: Vec<RawFrame>,
+}
+
+impl std::fmt::Debug for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Waits {{ threads: {} }}", self.machine.threads())
+    }
+}
+
+impl Waits {
+    /// Reads samples as `reading` says, with an empty machine.
+    pub fn new(reading: Reading, machine: Machine) -> Waits {
+        Waits {
+            reading,
+            machine,
+            told: WaitCounts::default(),
+            asked: CpuMask::default(),
+            shaped: Vec::with_capacity(256),
+        }
+    }
+
+    /// Samples of an event are missing.
+    pub(super) fn lost(&mut self, number: u8, from: Mono, until: Mono) {
+        let loss = Loss { from, until };
+        match number {
+            event::BLOCKED | event::READY => self.machine.lost_switches(loss),
+            event::WAKING => self.machine.lost_wakings(loss),
+            // The others tell the same, and then the stack too.
+            _ => {}
+        }
+    }
+
+    /// From here on it is not seen any more what all threads do.
+    pub(super) fn lost_from(&mut self, since: Mono) {
+        let until = Mono(u64::MAX);
+        let loss = Loss { from: since, until };
+        self.machine.lost_switches(loss);
+        self.machine.lost_wakings(loss);
+    }
+
+    /// A CPU that was found to record no switches of its idle task, once each.
+    pub(super) fn silent_cpu(&mut self) -> Option<CpuId> {
+        let silent = &self.machine.counts.silent;
+        let found = silent.iter().find(|&cpu| !self.asked.has(cpu))?;
+        self.asked.add(found);
+        Some(found)
+    }
+
+    /// What was seen since it was last asked.
+    pub(super) fn news(&mut self) -> WaitCounts {
+        let news = self.machine.counts.since(&self.told);
+        self.told = self.machine.counts;
+        news
+    }
+
+    /// Takes a sample of event `number` of the set.
+    pub(super) fn take(
+        &mut self,
+        number: u8,
+        sample: &Sample<'_>,
+        (filter, folder): (&Filter, &mut Folder),
+        main: &mut Folder,
+        way: &mut SampleContext<'_>,
+    ) {
+        let raw = sample.raw.unwrap_or_default();
+        let at = At {
+            time: sample.time,
+            cpu: sample.cpu,
+        };
+        match number {
+            event::BLOCKED | event::READY | event::COPIED => {
+                let Some(switch) = self.reading.switch.read(raw) else {
+                    folder.batch().quality.malformed += 1;
+                    return;
+                };
+                if !self.machine.begin(at) {
+                    return;
+                }
+                let copied = number == event::COPIED;
+                self.leaves(at, &switch, sample, (filter, copied), (main, folder), way);
+                if !copied {
+                    self.runs(at, Tid(switch.next), folder, way);
+                }
+            }
+            event::WAKING | event::COPIED_WAKING => {
+                let Some(waking) = self.reading.waking.read(raw) else {
+                    folder.batch().quality.malformed += 1;
+                    return;
+                };
+                let copied = number == event::COPIED_WAKING;
+                if self.machine.begin(at) {
+                    self.woken(at, &waking, sample, copied, main, way);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A thread leaves its CPU; which is that of the sample.
+    fn leaves(
+        &mut self,
+        at: At,
+        switch: &Switch,
+        sample: &Sample<'_>,
+        (filter, copied): (&Filter, bool),
+        (main, folder): (&mut Folder, &mut Folder),
+        way: &mut SampleContext<'_>,
+    ) {
+        let prev = Tid(switch.prev);
+        let who = self.who(prev, sample, filter, way);
+        let waits = matches!(
+            switch.leaving,
+            Leaving::Sleep | Leaving::Uninterruptible | Leaving::Stopped
+        );
+        let end = match who {
+            Some(_) if waits && switch.prev != 0 => {
+                let before = way.recall();
+                let near = Some(self.reading.near_bytes);
+                let end = unwind(sample, near, main, way);
+                self.machine.counts.note_checks(before, way.recall());
+                end
+            }
+            _ => StackEnd::Complete,
+        };
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        let (frames, processes) = way.found();
+        // A wait before this one may have ended unseen.
+        let emit = &mut |wait: Wait<'_>| add(&wait, at.time, shaped, folder, processes);
+        let Some(who) = who.filter(|_| switch.prev != 0) else {
+            if !copied {
+                machine.passes(at, prev, emit);
+            }
+            return;
+        };
+        match switch.leaving {
+            Leaving::Dead | Leaving::Preempted if copied => {}
+            Leaving::Dead => machine.ends(at, prev, emit),
+            Leaving::Preempted => machine.preempted(at, prev, who, emit),
+            leaving => {
+                let waiting = Waiting {
+                    who,
+                    leaving,
+                    frames,
+                    end,
+                };
+                machine.waits(at, prev, &waiting, copied, emit);
+            }
+        }
+    }
+
+    /// Who leaves; `None`: nobody that the capture is about.
+    fn who(
+        &self,
+        tid: Tid,
+        sample: &Sample<'_>,
+        filter: &Filter,
+        way: &SampleContext<'_>,
+    ) -> Option<Who> {
+        if sample.pid == REAPED {
+            return self.machine.who(tid);
+        }
+        let names = way.names(sample);
+        let passes = filter.passes(sample.pid, names, sample.cgroup);
+        passes.then(|| Who {
+            pid: sample.pid,
+            process: way.processes.get(sample.pid).map(|process| process.id),
+            thread: names[0],
+            cgroup: sample.cgroup,
+        })
+    }
+
+    /// A thread is woken, by the one of the sample or by an interrupt on top of it.
+    fn woken(
+        &mut self,
+        at: At,
+        waking: &Waking,
+        sample: &Sample<'_>,
+        copied: bool,
+        main: &mut Folder,
+        way: &mut SampleContext<'_>,
+    ) {
+        let woken = Tid(waking.woken);
+        if !self.machine.wants_waker(woken) {
+            return;
+        }
+        let end = unwind(sample, None, main, way);
+        let name = way.processes.thread_comm(sample.pid, sample.tid);
+        let entries = &self.reading.interrupts;
+        let whole = end.is_complete();
+        let waker = shape::waker_of(name, waking.within, way.frames(), whole, entries);
+        self.machine.woken(at, woken, &waker, copied);
+    }
+
+    /// A thread runs: its wait is over.
+    fn runs(&mut self, at: At, tid: Tid, folder: &mut Folder, way: &SampleContext<'_>) {
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        let processes = &*way.processes;
+        machine.runs(at, tid, &mut |wait| {
+            add(&wait, at.time, shaped, folder, processes)
+        });
+    }
+
+    /// A thread came to a CPU whose arrivals were asked for. The idle task waits for nothing.
+    pub(super) fn arrives(
+        &mut self,
+        at: At,
+        tid: Tid,
+        folder: &mut Folder,
+        processes: &ProcessTable,
+    ) {
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        if tid != Tid(0) && machine.begin(at) {
+            machine.arrives(at, tid, &mut |wait| {
+                add(&wait, at.time, shaped, folder, processes)
+            });
+        }
+    }
+
+    /// Gives out what goes on at the end of the capture. It has no time of its own: nothing happened then, and
+    /// all that waits for long would stand in the map as one burst.
+    pub(super) fn finish(&mut self, end: Mono, folder: &mut Folder, processes: &ProcessTable) {
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        let keep_moments = std::mem::replace(&mut folder.keep_moments, false);
+        machine.finish(end, &mut |wait| add(&wait, end, shaped, folder, processes));
+        folder.keep_moments = keep_moments;
+    }
+}
+
+/// Unwinds a sample and tells of its files and its generated code; the frames are left in the buffer.
+/// `near_bytes`: of a wait, what is copied of its stack each time.
+fn unwind(
+    sample: &Sample<'_>,
+    near_bytes: Option<u32>,
+    main: &mut Folder,
+    way: &mut SampleContext<'_>,
+) -> StackEnd {
+    let end = match near_bytes {
+        Some(near_bytes) => way.unwind_wait(sample, near_bytes),
+        None => way.unwind(sample),
+    };
+    way.announce(sample, main);
+    if way
+        .frames()
+        .iter()
+        .any(|frame| matches!(frame, RawFrame::Jit(..)))
+    {
+        way.watch(sample.pid);
+    }
+    end
+}
+
+/// Adds a wait to the batch, with its end for a time.
+fn add(
+    wait: &Wait<'_>,
+    end: Mono,
+    shaped: &mut Vec<RawFrame>,
+    folder: &mut Folder,
+    processes: &ProcessTable,
+) {
+    let who = &wait.who;
+    let process = processes.get(who.pid);
+    // Of an earlier program of the process only what it was called is lost; of an earlier process all.
+    let Some(process) = process.or_else(|| processes.get(IDLE)) else {
+        return;
+    };
+    shape::stack_of(wait, shaped);
+    let taken = Taken {
+        time: end,
+        cgroup: who.cgroup,
+        thread: if who.process.is_some() {
+            who.thread
+        } else {
+            Comm::default()
+        },
+        end: wait.end,
+        weight: wait.length_ns,
+    };
+    folder.add(process, &taken, shaped);
+}

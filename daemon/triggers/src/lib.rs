@@ -1,0 +1,375 @@
+//! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's minutes around
+//! the moment they come true, and may start a capture.
+//!
+//! `config` (texts) → [`Rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) →
+//! pins ([`pins`]), captures ([`evidence`]). What reads files is apart from what decides.
+//!
+//! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the disk of pins; it
+//! begins with the first trigger and stays. `fp-evidence`, one a capture, [`evidence::RUNNING_MAX`] at most, waits
+//! for what a capture finds.
+#![forbid(unsafe_code)]
+
+pub mod evidence;
+pub mod find;
+pub mod read;
+pub mod state;
+pub mod watcher;
+
+use agent_config::triggers::Rule;
+use aggregate::recorder::Recorder;
+use capture::Capturing;
+use cgroup::Hierarchy;
+use evidence::TriggerCaptures;
+use host::health::{Degradation, Severity};
+use host::sync::lock;
+use host::time::{Mono, WallAnchor};
+use pins::{PinWriter, Pins, Wish};
+use read::Sources;
+use state::{Seen, Verdict, Why};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+use watcher::{Event, Past, Trouble, Troubles, Watcher};
+
+/// Most cgroups of one trigger. Of more the others are not looked at, and that is told.
+pub const CGROUPS_MAX: usize = 64;
+
+/// How often targets are looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Nanoseconds of a day of UTC.
+const DAY_NS: i64 = 86_400_000_000_000;
+
+/// How often one trigger fired and was kept from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Fired.
+    pub fired: u64,
+    /// Kept from it by its cooldown.
+    pub cooled: u64,
+    /// Of these, since it last fired.
+    pub cooled_since: u64,
+    /// Kept from it by its daily limit.
+    pub limited: u64,
+    /// Fired without a pin, because too many were open.
+    pub unpinned: u64,
+}
+
+/// Starts the thread.
+type Starter = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
+
+#[derive(Default)]
+struct Wanted {
+    rules: Vec<Rule>,
+    /// Changes with the rules.
+    version: u64,
+    running: bool,
+}
+
+/// What other threads see of triggers; see the module.
+pub struct Triggers {
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+    starter: OnceLock<Starter>,
+    capturing: OnceLock<Arc<dyn Capturing>>,
+    tallies: Mutex<BTreeMap<String, Tally>>,
+    troubles: Mutex<Troubles>,
+    /// Looks at all targets.
+    pub looks: AtomicU64,
+    /// Captures that could not be started or kept.
+    pub captures_failed: AtomicU64,
+    /// Captures that run, or that are being kept.
+    capturing_now: Arc<AtomicUsize>,
+}
+
+impl Default for Triggers {
+    fn default() -> Self {
+        Triggers {
+            wanted: Mutex::default(),
+            changed: Condvar::new(),
+            starter: OnceLock::new(),
+            capturing: OnceLock::new(),
+            tallies: Mutex::default(),
+            troubles: Mutex::default(),
+            looks: AtomicU64::new(0),
+            captures_failed: AtomicU64::new(0),
+            capturing_now: Arc::default(),
+        }
+    }
+}
+
+impl Triggers {
+    /// Says how the thread is started; once, before [`Triggers::configure`].
+    pub fn set_starter(&self, start: impl Fn() -> io::Result<()> + Send + Sync + 'static) {
+        // Nobody else sets it.
+        let _ = self.starter.set(Box::new(start));
+    }
+
+    /// Says who captures; once. Without, a trigger's `capture` is told as failed.
+    pub fn set_capturing(&self, capturing: Arc<dyn Capturing>) {
+        // Nobody else sets it.
+        let _ = self.capturing.set(capturing);
+    }
+
+    /// Puts rules in force. Starts the thread with the first ones.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn configure(&self, rules: Vec<Rule>) -> io::Result<()> {
+        let mut wanted = lock(&self.wanted);
+        {
+            let mut tallies = lock(&self.tallies);
+            tallies.retain(|name, _| rules.iter().any(|rule| rule.name == *name));
+            for rule in &rules {
+                tallies.entry(rule.name.clone()).or_default();
+            }
+        }
+        let start = !rules.is_empty() && !wanted.running;
+        wanted.rules = rules;
+        wanted.version += 1;
+        if let (true, Some(starter)) = (start, self.starter.get()) {
+            starter()?;
+            wanted.running = true;
+        }
+        drop(wanted);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Captures of triggers that run, or that are being kept with their pins.
+    pub fn capturing_now(&self) -> usize {
+        self.capturing_now.load(Ordering::Acquire)
+    }
+
+    /// How often each trigger fired, by name.
+    pub fn tallies(&self) -> BTreeMap<String, Tally> {
+        lock(&self.tallies).clone()
+    }
+
+    /// What triggers do not see.
+    pub fn degradations(&self) -> Vec<Degradation> {
+        let troubles = lock(&self.troubles).clone();
+        troubles.iter().map(degradation).collect()
+    }
+
+    fn count(&self, trigger: &str, change: impl FnOnce(&mut Tally)) {
+        if let Some(tally) = lock(&self.tallies).get_mut(trigger) {
+            change(tally);
+        }
+    }
+
+    /// Waits until it is time to look again; returns the rules when they have changed.
+    fn wait(&self, until: Mono, idle: bool, version: &mut u64) -> Option<Vec<Rule>> {
+        let mut wanted = lock(&self.wanted);
+        while wanted.version == *version {
+            let left = until.since(Mono::now());
+            if left.is_zero() && !idle {
+                return None;
+            }
+            let guard = match idle {
+                true => self.changed.wait(wanted),
+                false => {
+                    let waited = self.changed.wait_timeout(wanted, left);
+                    waited.map(|(guard, _)| guard).map_err(|error| {
+                        let (guard, _) = error.into_inner();
+                        PoisonError::new(guard)
+                    })
+                }
+            };
+            wanted = guard.unwrap_or_else(PoisonError::into_inner);
+        }
+        *version = wanted.version;
+        Some(wanted.rules.clone())
+    }
+
+    /// Publishes what is missing; each is logged when it appears.
+    fn tell(&self, troubles: Troubles) {
+        let mut known = lock(&self.troubles);
+        for (trouble, path) in &troubles {
+            if !known.contains_key(trouble) {
+                let reason = degradation((trouble, path)).message;
+                tracing::warn!(trigger = trouble.0, reason, "the trigger does not see all");
+            }
+        }
+        *known = troubles;
+    }
+}
+
+fn degradation(((trigger, trouble), path): (&(String, Trouble), &String)) -> Degradation {
+    let whom = match path.as_str() {
+        "" => "the host".to_owned(),
+        path => format!("`{path}`"),
+    };
+    let (severity, message, remedy) = match trouble {
+        Trouble::Missing(missing) => {
+            let message = format!("trigger `{trigger}`, {whom}: {}", missing.message());
+            (Severity::Warning, message, missing.remedy())
+        }
+        Trouble::Nothing => {
+            let message = format!("trigger `{trigger}`: there is no cgroup like its target now");
+            (Severity::Info, message, "agent-ctl cgroups")
+        }
+        Trouble::TooMany => {
+            let message = format!(
+                "trigger `{trigger}`: more than {CGROUPS_MAX} cgroups are like its target; the \
+                 others are not looked at"
+            );
+            (Severity::Warning, message, "")
+        }
+    };
+    Degradation::new("trigger_blind", severity, message, remedy)
+}
+
+/// What the thread works with.
+pub struct Stage {
+    /// What others see.
+    pub triggers: Arc<Triggers>,
+    /// The pins.
+    pub pins: Arc<Pins>,
+    /// Of this machine.
+    pub hierarchy: Hierarchy,
+    /// The anchor of wall time.
+    pub clock: Arc<WallAnchor>,
+}
+
+impl Past for Stage {
+    fn today(&self, trigger: &str, day: i64) -> u32 {
+        self.pins.fired_since(trigger, day.saturating_mul(DAY_NS))
+    }
+
+    fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<Mono> {
+        let fired = self.pins.last_fired(trigger, cgroup)?;
+        let then = self.clock.to_mono(fired);
+        // Before this boot, or by a clock that was ahead: as long ago as there is time.
+        (then.0 > 0 && then <= Mono::now()).then_some(then)
+    }
+}
+
+impl Stage {
+    /// The body of `fp-trigger`: looks at all targets once a second, for ever. `recorder` is what is pinned.
+    pub fn run(self, recorder: &RwLock<Recorder>) {
+        let sources = Sources::new(self.hierarchy.clone(), Path::new("/proc"));
+        let mut watcher = Watcher::new(sources);
+        let mut keeper = PinWriter::new(Arc::clone(&self.pins));
+        let captures = TriggerCaptures::new(Arc::clone(&self.triggers), Arc::clone(&self.pins));
+        let (mut version, mut rules) = (0, 0);
+        let mut next = Mono::now();
+        loop {
+            let idle = rules == 0 && !keeper.is_busy();
+            if let Some(new) = self.triggers.wait(next, idle, &mut version) {
+                rules = new.len();
+                watcher.set_rules(&new, self.day(), &self);
+            }
+            let now = Mono::now();
+            if now < next {
+                continue;
+            }
+            // After a pause it goes on from now: what was missed cannot be looked at any more.
+            next = next.plus(INTERVAL).max(now);
+            let (events, troubles) = watcher.tick(now, self.day(), &self);
+            self.triggers.looks.fetch_add(1, Ordering::Relaxed);
+            self.triggers.tell(troubles);
+            for event in events {
+                if let Some(rule) = watcher.rule(&event) {
+                    self.take(rule, &event, now, &mut keeper, &captures, recorder);
+                }
+            }
+            keeper.tick(Mono::now(), recorder);
+        }
+    }
+
+    fn day(&self) -> i64 {
+        self.clock.to_unix_ns(Mono::now()).div_euclid(DAY_NS)
+    }
+
+    fn take(
+        &self,
+        rule: &Rule,
+        event: &Event,
+        now: Mono,
+        keeper: &mut PinWriter,
+        captures: &TriggerCaptures,
+        recorder: &RwLock<Recorder>,
+    ) {
+        let (trigger, cgroup) = (rule.name.as_str(), event.cgroup.as_str());
+        match event.verdict {
+            Verdict::Quiet => {}
+            Verdict::Suppressed(Why::Cooldown) => {
+                let mut times = 0;
+                self.triggers.count(trigger, |tally| {
+                    tally.cooled += 1;
+                    tally.cooled_since += 1;
+                    times = tally.cooled_since;
+                });
+                let text = "the trigger is kept from firing by its cooldown";
+                // Around its threshold it may be so each second: the number is told when it fires.
+                match times {
+                    1 => tracing::info!(trigger, cgroup, "{text}"),
+                    _ => tracing::debug!(trigger, cgroup, times, "{text}"),
+                }
+            }
+            Verdict::Suppressed(Why::Daily) => {
+                self.triggers.count(trigger, |tally| tally.limited += 1);
+                tracing::info!(
+                    trigger,
+                    cgroup,
+                    "the trigger is kept from firing by its daily limit"
+                );
+            }
+            Verdict::Fire(seen) => self.fire(rule, cgroup, seen, now, keeper, captures, recorder),
+        }
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of one thread, which has no other use for a type that holds them"
+    )]
+    fn fire(
+        &self,
+        rule: &Rule,
+        cgroup: &str,
+        seen: Seen,
+        now: Mono,
+        keeper: &mut PinWriter,
+        captures: &TriggerCaptures,
+        recorder: &RwLock<Recorder>,
+    ) {
+        let trigger = rule.name.as_str();
+        let mut cooled = 0;
+        self.triggers.count(trigger, |tally| {
+            cooled = std::mem::take(&mut tally.cooled_since);
+        });
+        if cooled > 1 {
+            tracing::info!(
+                trigger,
+                times = cooled,
+                "its cooldown kept the trigger from firing"
+            );
+        }
+        let cause = watcher::cause(rule, seen);
+        let wish = Wish {
+            trigger: trigger.to_owned(),
+            cause: cause.clone(),
+            cgroup: cgroup.to_owned(),
+            fired: now,
+            before: rule.keep_before,
+            after: rule.keep_after,
+        };
+        let pin = keeper.open(&wish, recorder);
+        self.triggers.count(trigger, |tally| {
+            tally.fired += 1;
+            tally.unpinned += u64::from(pin.is_none());
+        });
+        tracing::info!(trigger, cgroup, cause, pin, "the trigger fired");
+        if let Some(wanted) = &rule.capture {
+            let capturing = self.triggers.capturing.get();
+            captures.start(capturing, wanted, (trigger, cgroup, &cause), pin);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
