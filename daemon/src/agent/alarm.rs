@@ -8,8 +8,8 @@
 //! lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread feeds it every few
 //! seconds.
 
-use super::Agent;
 use super::status::to_wire;
+use super::{Agent, Uplink};
 use aggregate::recorder::read;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
@@ -239,23 +239,23 @@ impl Agent {
     }
 
     fn sampler_beat(&self) -> Mono {
-        Mono(self.sampler.heartbeat.load(Ordering::Relaxed))
+        Mono(self.sampling.sampler.heartbeat.load(Ordering::Relaxed))
     }
 
     /// Looks what holds now, logs what starts and ends, and has the collector told. Called every
     /// few seconds by the main thread.
     pub fn look_around(&self, now: Mono) {
-        if lock(&self.alarms).is_paused(now) {
+        if lock(&self.health.alarms).is_paused(now) {
             return;
         }
         let list = self.degradations_now(now);
         let blind = self.blind_now(now, &list);
         let newest_window = read(&self.recorder).newest_end();
-        let lines = lock(&self.alarms).note(now, &list, blind, newest_window);
+        let lines = lock(&self.health.alarms).note(now, &list, blind, newest_window);
         for line in lines {
             log(line);
         }
-        if let Some(exporter) = &self.export {
+        if let Some(Uplink { exporter, .. }) = &self.uplink {
             exporter.set_health(self.health_for_collector(&list));
         }
     }
@@ -263,7 +263,7 @@ impl Agent {
     /// Of the reasons found, the one that explains the others.
     fn blind_now(&self, now: Mono, list: &[Degradation]) -> Option<Blind> {
         let why = list.iter().find(|found| blinds(found.id))?.clone();
-        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
+        let newest = Mono(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
         let since = match why.id {
             "sampler_stuck" => self.sampler_beat(),
             "no_samples" if newest != Mono(0) => newest,
@@ -290,7 +290,7 @@ impl Agent {
         list.extend(self.no_samples(now));
         let (taken, lost, (from, until)) = read(&self.recorder).newest_counts(NEWEST);
         // What a pause of the whole daemon lost is over with it, and was told as a pause.
-        let is_new = from >= lock(&self.alarms).resumed;
+        let is_new = from >= lock(&self.health.alarms).resumed;
         if is_new && taken + lost >= SAMPLES_MIN && profile::is_mostly_lost(taken, lost) {
             list.push(Degradation::new(
                 "samples_lost",
@@ -312,7 +312,7 @@ impl Agent {
         let mut told = self.dated(list);
         told.retain(|found| found.severity >= wire::Severity::Warning as i32);
         told.sort_by_key(|found| std::cmp::Reverse((found.severity, blinds(&found.id))));
-        let blind = lock(&self.alarms).blind.clone();
+        let blind = lock(&self.health.alarms).blind.clone();
         if let Some(blind) = &blind
             && !told.iter().any(|found| blinds(&found.id))
         {
@@ -328,7 +328,7 @@ impl Agent {
 
     /// As messages, with the times since when they hold, as far as that is known.
     pub(super) fn dated(&self, list: &[Degradation]) -> Vec<wire::Degradation> {
-        let holds = lock(&self.alarms).holds.clone();
+        let holds = lock(&self.health.alarms).holds.clone();
         let since = |found: &Degradation| {
             let since = holds.get(found.id);
             since.map_or(0, |&since| self.clock.to_unix_ns(since))
@@ -348,7 +348,7 @@ impl Agent {
             return Err(format!("the sampler has not moved for {} s", age.as_secs()));
         }
         let (blind, looked) = {
-            let alarms = lock(&self.alarms);
+            let alarms = lock(&self.health.alarms);
             (alarms.blind.clone(), alarms.looked)
         };
         if let Some(Blind { why, since }) = blind {
@@ -365,13 +365,13 @@ impl Agent {
                 age.as_secs()
             ));
         }
-        if let Some(age) = self.namer_slow() {
+        if let Some(age) = self.health.namer_slow() {
             return Err(format!(
                 "the namer has worked on one window for {} s",
                 age.as_secs()
             ));
         }
-        if let Some(age) = self.files_slow() {
+        if let Some(age) = self.health.files_slow() {
             return Err(format!(
                 "the thread that opens files has worked on one request for {} s",
                 age.as_secs()

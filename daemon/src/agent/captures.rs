@@ -1,6 +1,7 @@
 //! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
 
-use super::{Agent, sampling_plan};
+use super::Agent;
+use super::sampling::sampling_plan;
 use agent_config::{self, Config};
 use aggregate::recorder::{self, Asked, Span, read};
 use aggregate::recorders::Recorders;
@@ -62,10 +63,10 @@ impl Agent {
     /// Takes captures from now on, into `recorders`; once.
     pub fn take_captures(self: &Arc<Self>, containers: Containers, recorders: Arc<Recorders>) {
         let captures = self.captures.get_or_init(|| {
-            let machine = Machine::of(&self.environment);
+            let machine = Machine::of(&self.start.environment);
             let world = AgentWorld {
                 agent: Arc::downgrade(self),
-                engine: Engine::new(Arc::clone(&self.sampler), machine),
+                engine: Engine::new(Arc::clone(&self.sampling.sampler), machine),
                 containers: Mutex::new(containers),
                 threads: OnceLock::new(),
             };
@@ -77,16 +78,17 @@ impl Agent {
     /// Has the sampler say when each sample was taken, where the configuration has room for it.
     pub fn keep_times(&self, config: &Config) {
         let keep = config.recorder.times_mib > 0;
-        self.sampler.command(Command::KeepTimes(keep));
+        self.sampling.sampler.command(Command::KeepTimes(keep));
     }
 
     /// Takes orders of the collector from now on, once; `None` without a collector. The result is what its thread
     /// runs.
     pub fn take_orders(&self) -> Option<Arc<Control>> {
-        let exporter = Arc::clone(self.export.as_ref()?);
+        let uplink = self.uplink.as_ref()?;
+        let exporter = Arc::clone(&uplink.exporter);
         let captures = Arc::clone(self.captures.get()?);
-        let allowed = lock(&self.config).config.captures.remote;
-        let control = self
+        let allowed = lock(&self.settings.active).config.captures.remote;
+        let control = uplink
             .control
             .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), allowed)));
         Some(Arc::clone(control))
@@ -134,7 +136,7 @@ impl AgentWorld {
         let copy_all = wanted.unwind == Unwind::StackCopy;
         let options = offcpu::Options {
             copy_all,
-            max_stack_depth: lock(&agent.sampling).spec.max_stack_depth,
+            max_stack_depth: lock(&agent.sampling.facts).spec.max_stack_depth,
             stack_bytes: stack_bytes(agent, wanted),
             min_wait: wanted.min_wait,
         };
@@ -152,7 +154,7 @@ impl AgentWorld {
             rate_hz: 0,
             period: 1,
             stack_bytes: started.stack_bytes,
-            excess: match lock(&agent.config).config.captures.switches_max {
+            excess: match lock(&agent.settings.active).config.captures.switches_max {
                 0 => OverloadPolicy::Bounded,
                 most if copy_all => {
                     let most = u64::from(most / COPY_ALL_COST);
@@ -183,7 +185,7 @@ impl CaptureBackend for AgentWorld {
     fn limits(&self) -> agent_config::Captures {
         let agent = self.agent.upgrade();
         agent.map_or_else(agent_config::Captures::default, |agent| {
-            lock(&agent.config).config.captures.clone()
+            lock(&agent.settings.active).config.captures.clone()
         })
     }
 
@@ -194,7 +196,7 @@ impl CaptureBackend for AgentWorld {
 
     fn resolve(&self, selector: &Selector) -> Result<Scope, Status> {
         let containers = lock(&self.containers).clone();
-        target::resolve(selector, &self.agent()?.hierarchy, &containers)
+        target::resolve(selector, &self.agent()?.start.hierarchy, &containers)
     }
 
     fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
@@ -205,9 +207,9 @@ impl CaptureBackend for AgentWorld {
         let event = Event::parse(&wanted.event).map_err(|error| refused(&error.into()))?;
         let (name, unit) = (event.name(), event.unit().to_owned());
         let is_dense = event.is_dense();
-        let depth = lock(&agent.sampling).spec.max_stack_depth;
+        let depth = lock(&agent.sampling.facts).spec.max_stack_depth;
         let subtree = scope.cgroups.as_ref().and_then(|it| it.subtree.clone());
-        let rate_max = lock(&agent.config).config.captures.rate_max_hz;
+        let rate_max = lock(&agent.settings.active).config.captures.rate_max_hz;
         let default = match event.default_every() {
             Every::Rate(rate) => Every::Rate(rate.min(rate_max)),
             each => each,
@@ -276,7 +278,7 @@ impl CaptureBackend for AgentWorld {
     fn past(&self, wanted: &backend::PastQuery, cancel: &AtomicBool) -> Option<Profile> {
         let agent = self.agent.upgrade()?;
         let until = wanted.until;
-        agent.sampler.flush();
+        agent.sampling.sampler.flush();
         // The part that answers ends a horizon before it was drained.
         let fresh = Mono(until.0.saturating_sub(HORIZON.as_nanos() as u64));
         let late = Mono::now().plus(FLUSH_MAX);
@@ -320,7 +322,9 @@ impl CaptureBackend for AgentWorld {
 
     fn samples(&self) -> u64 {
         let agent = self.agent.upgrade();
-        agent.map_or(0, |agent| agent.sampler.samples.load(Ordering::Relaxed))
+        agent.map_or(0, |agent| {
+            agent.sampling.sampler.samples.load(Ordering::Relaxed)
+        })
     }
 }
 
@@ -335,9 +339,9 @@ fn every(wanted: &Wanted, default: Every) -> Every {
 /// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from
 /// captures.
 fn stack_bytes(agent: &Agent, wanted: &Wanted) -> u32 {
-    let config = lock(&agent.config).config.clone();
-    let planned = sampling_plan(&config, &agent.environment, Limits::NONE).stack_bytes;
-    let planned = planned.max(lock(&agent.sampling).plan.stack_bytes);
+    let config = lock(&agent.settings.active).config.clone();
+    let planned = sampling_plan(&config, &agent.start.environment, Limits::NONE).stack_bytes;
+    let planned = planned.max(lock(&agent.sampling.facts).plan.stack_bytes);
     match (wanted.unwind, wanted.stack_bytes) {
         (Unwind::FramePointer, _) => 0,
         (_, bytes) if bytes > 0 => bytes,

@@ -33,11 +33,11 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     containers::register(&registry, agent);
     triggers::register(&registry, agent);
     coverage(&registry, agent);
-    if agent.export.is_some() {
+    if agent.uplink.is_some() {
         export(&registry, agent);
         control::register(&registry, agent);
     }
-    for (name, help, _) in agent.symbols.all() {
+    for (name, help, _) in agent.counters.symbols.all() {
         let full = symbol_metric_name(name);
         let weak = Arc::downgrade(agent);
         registry.read_one(full, help, Kind::Counter, move || {
@@ -45,6 +45,7 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
                 return 0;
             };
             agent
+                .counters
                 .symbols
                 .all()
                 .find(|(found, ..)| *found == name)
@@ -149,7 +150,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, pick) in counters {
         one(registry, agent, name, help, Kind::Counter, move |agent| {
-            pick(&agent.sampler).load(Ordering::Relaxed)
+            pick(&agent.sampling.sampler).load(Ordering::Relaxed)
         });
     }
     for (name, help, pick) in [
@@ -179,7 +180,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let facts = lock(&agent.sampler.facts);
+            let facts = lock(&agent.sampling.sampler.facts);
             let cpus = facts.cpus.iter();
             cpus.map(|(cpu, counts)| (vec![("cpu", cpu.0.to_string())], pick(counts)))
                 .collect()
@@ -191,7 +192,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
         "fleetprof_processes",
         "Processes known.",
         Kind::Gauge,
-        |agent| lock(&agent.sampler.facts).processes_known as u64,
+        |agent| lock(&agent.sampling.sampler.facts).processes_known as u64,
     );
     let weak = Arc::downgrade(agent);
     registry.read(
@@ -202,7 +203,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let counts = lock(&agent.sampler.facts).processes;
+            let counts = lock(&agent.sampling.sampler.facts).processes;
             [
                 ("process_unannounced", counts.unannounced),
                 ("process_bound", counts.refused),
@@ -319,7 +320,7 @@ fn looks(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, kind, pick) in metrics {
         one(registry, agent, name, help, kind, move |agent| {
-            pick(&lock(&agent.sampler.facts).unwinding.looks)
+            pick(&lock(&agent.sampling.sampler.facts).unwinding.looks)
         });
     }
     let weak = Arc::downgrade(agent);
@@ -331,7 +332,7 @@ fn looks(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let failed = lock(&agent.sampler.facts).unwinding.looks.failed;
+            let failed = lock(&agent.sampling.sampler.facts).unwinding.looks.failed;
             let causes = Failure::ALL.iter().zip(failed);
             causes
                 .map(|(cause, count)| (vec![("cause", cause.word().to_owned())], count))
@@ -521,7 +522,7 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, pick) in gauges {
         one(registry, agent, name, help, Kind::Gauge, move |agent| {
-            pick(&lock(&agent.budget))
+            pick(&lock(&agent.budget.state))
         });
     }
     let weak = Arc::downgrade(agent);
@@ -533,7 +534,7 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let used = lock(&agent.budget).cpu_ns();
+            let used = lock(&agent.budget.state).cpu_ns();
             used.map(|(part, value)| (vec![("part", part.to_owned())], value))
                 .into()
         },
@@ -547,7 +548,7 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let counts = lock(&agent.budget).counts;
+            let counts = lock(&agent.budget.state).counts;
             [
                 ("cpu_lowered", counts.cpu_lowered),
                 ("cpu_raised", counts.cpu_raised),
@@ -644,7 +645,7 @@ fn usage(registry: &Registry, agent: &Arc<Agent>) {
 fn export(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&ExportCounts) -> u64;
     let counts = |agent: &Agent| {
-        let exporter = agent.export.as_ref();
+        let exporter = agent.uplink.as_ref().map(|uplink| &uplink.exporter);
         exporter
             .map(|exporter| exporter.counts())
             .unwrap_or_default()

@@ -23,8 +23,8 @@ const CUT_MAX_PERCENT: u64 = 2;
 impl Agent {
     /// See the head of this file.
     pub(super) fn runtimes_status(&self) -> Vec<wire::RuntimeStatus> {
-        let jit = lock(&self.config).config.jit.clone();
-        let list = self.runtimes.list();
+        let jit = lock(&self.settings.active).config.jit.clone();
+        let list = self.counters.runtimes.list();
         list.iter()
             .take(TOLD_MAX)
             .map(|entry| status(entry, &jit))

@@ -50,7 +50,7 @@ impl Host for Agent {
         let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
         let mut progress = recorder.subscribe();
         drop(recorder);
-        self.sampler.flush();
+        self.sampling.sampler.flush();
         Box::pin(async move {
             // The part that answers ends a horizon before it was drained, which was after `asked`.
             let fresh = Mono(
@@ -74,7 +74,10 @@ impl Host for Agent {
         watchers.intervals.push((id, interval));
         if !watchers.beating {
             watchers.beating = true;
-            let (watchers, sampler) = (Arc::clone(&self.watchers), Arc::clone(&self.sampler));
+            let (watchers, sampler) = (
+                Arc::clone(&self.watchers),
+                Arc::clone(&self.sampling.sampler),
+            );
             tokio::spawn(async move {
                 loop {
                     let shortest = {
@@ -97,7 +100,7 @@ impl Host for Agent {
     }
 
     fn config(&self) -> ActiveConfig {
-        let active = lock(&self.config);
+        let active = lock(&self.settings.active);
         let path = active.file.as_ref().map(|path| path.display().to_string());
         ActiveConfig {
             yaml: active.config.to_yaml(),

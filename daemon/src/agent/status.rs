@@ -3,7 +3,7 @@
 use super::coverage::{self, Low, Recent};
 use super::environment;
 use super::losses::Stalls;
-use super::{Agent, stacks};
+use super::{Agent, Uplink, stacks};
 use aggregate::recorder::{Covered, Outcomes, RecorderStats};
 use host::health::{Degradation, Severity};
 use host::ids::CpuId;
@@ -43,9 +43,9 @@ impl Agent {
             .unwrap_or_default();
         wire::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").into(),
-            host: self.environment.host.clone(),
-            kernel: self.environment.kernel.clone(),
-            started_unix_ns: self.started_unix_ns,
+            host: self.start.environment.host.clone(),
+            kernel: self.start.environment.kernel.clone(),
+            started_unix_ns: self.start.started_unix_ns,
             now_unix_ns: self.clock.to_unix_ns(now),
             sampling: Some(self.sampling_status(now)),
             recorder: Some(self.recorder_status(&stats)),
@@ -76,15 +76,18 @@ impl Agent {
             unnamed_leaves: stacks::unnamed_leaves(&outcomes),
             coverage: Some(recent.0.coverage().into()),
             recent_lost_samples: recent.0.host.lost,
-            export: self.export.as_ref().map(|exporter| exporter.status()),
+            export: self.uplink.as_ref().map(|uplink| uplink.exporter.status()),
             runtimes: self.runtimes_status(),
         }
     }
 
     fn cpu_status(&self, now: Mono) -> Vec<wire::CpuStatus> {
-        let counts: BTreeMap<CpuId, CpuCounts> =
-            lock(&self.sampler.facts).cpus.iter().copied().collect();
-        let watch = lock(&self.cpus);
+        let counts: BTreeMap<CpuId, CpuCounts> = lock(&self.sampling.sampler.facts)
+            .cpus
+            .iter()
+            .copied()
+            .collect();
+        let watch = lock(&self.sampling.cpus);
         let status = watch.known().map(|(cpu, presence)| {
             let counts = counts.get(&cpu).copied().unwrap_or_default();
             wire::CpuStatus {
@@ -101,8 +104,8 @@ impl Agent {
     }
 
     fn sampling_status(&self, now: Mono) -> wire::Sampling {
-        let sampling = lock(&self.sampling).clone();
-        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
+        let sampling = lock(&self.sampling.facts).clone();
+        let newest = Mono(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
         let age = if newest == Mono(0) {
             Duration::ZERO
         } else {
@@ -126,11 +129,12 @@ impl Agent {
                 .map(|f| f.name().into())
                 .collect(),
             last_sample_age_ns: age.as_nanos() as u64,
-            samples_arrive: newest != Mono(0) && (age < SAMPLES_MISSING || !self.samples_due()),
+            samples_arrive: newest != Mono(0)
+                && (age < SAMPLES_MISSING || !self.sampling.samples_due()),
             stack_bytes: sampling.plan.stack_bytes,
             reduced: sampling.plan.reduced.unwrap_or_default(),
-            unwind_cache_bytes: lock(&self.sampler.facts).unwinding.modules.bytes,
-            unwind_cache_bytes_max: self.bounds.unwind() as u64,
+            unwind_cache_bytes: lock(&self.sampling.sampler.facts).unwinding.modules.bytes,
+            unwind_cache_bytes_max: self.budget.bounds.unwind() as u64,
         }
     }
 
@@ -142,7 +146,7 @@ impl Agent {
             windows: stats.windows as u32,
             bytes: stats.bytes as u64,
             budget_bytes: stats.budget_bytes as u64,
-            window_seconds: lock(&self.config).config.windows.length_s,
+            window_seconds: lock(&self.settings.active).config.windows.length_s,
             coarse_windows: stats.coarse_windows as u32,
             dropped_windows: stats.totals.dropped_by_age + stats.totals.dropped_by_budget,
             times_bytes: stats.times_bytes as u64,
@@ -153,16 +157,17 @@ impl Agent {
     }
 
     fn environment_status(&self) -> wire::Environment {
-        let known = &self.environment;
+        let known = &self.start.environment;
         wire::Environment {
             perf_event_paranoid: known.perf_event_paranoid.unwrap_or_default(),
             perf_event_max_stack: known.perf_event_max_stack.unwrap_or_default(),
             perf_event_mlock_kb: known.perf_event_mlock_kb.unwrap_or_default(),
             perf_event_max_sample_rate: known.perf_event_max_sample_rate.unwrap_or_default(),
             kptr_restrict: known.kptr_restrict.unwrap_or_default(),
-            kernel_symbols: self.kernel_symbols,
-            cgroup_mode: self.hierarchy.mode.as_str().into(),
+            kernel_symbols: self.start.kernel_symbols,
+            cgroup_mode: self.start.hierarchy.mode.as_str().into(),
             cgroup_root: self
+                .start
                 .hierarchy
                 .mount
                 .as_ref()
@@ -174,20 +179,21 @@ impl Agent {
     /// Coverage of the last minute when it is too low.
     pub(super) fn coverage_low(&self, (ledger, covered): &(Ledger, Covered)) -> Option<Low> {
         let all_sampled = {
-            let sampling = lock(&self.sampling);
+            let sampling = lock(&self.sampling.facts);
             sampling.cpus_sampled >= sampling.cpus_online
         };
         coverage::low(&Recent {
             ledger,
             covered,
             all_sampled,
-            lost_stalled: lock(&self.losses).lost_stalled(Mono::now(), Stalls::of(&self.sampler)),
+            lost_stalled: lock(&self.health.losses)
+                .lost_stalled(Mono::now(), Stalls::of(&self.sampling.sampler)),
         })
     }
 
     /// What does not work as it should, by what is known now.
     pub(super) fn degradations_now(&self, now: Mono) -> Vec<Degradation> {
-        let known = lock(&self.recent).take();
+        let known = lock(&self.health.recent).take();
         let (quality, outcomes, (newest, recent)) = {
             let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
             let newest = recorder.newest_end();
@@ -200,19 +206,19 @@ impl Agent {
             )
         };
         let list = self.degradations(now, &quality, &outcomes, &recent);
-        *lock(&self.recent) = Some((newest, recent));
+        *lock(&self.health.recent) = Some((newest, recent));
         list
     }
 
     /// Said when no sample has arrived for a while though CPUs were busy.
     pub(super) fn no_samples(&self, now: Mono) -> Option<Degradation> {
-        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
-        let up = now.since(self.started);
+        let newest = Mono(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
+        let up = now.since(self.start.started);
         let silent = now.since(newest) >= SAMPLES_MISSING;
-        if !silent || up <= SAMPLES_MISSING || !self.samples_due() {
+        if !silent || up <= SAMPLES_MISSING || !self.sampling.samples_due() {
             return None;
         }
-        let event = lock(&self.sampling).event.name();
+        let event = lock(&self.sampling.facts).event.name();
         Some(Degradation::new(
             "no_samples",
             Severity::Error,
@@ -238,12 +244,15 @@ impl Agent {
         outcomes: &Outcomes,
         recent: &(Ledger, Covered),
     ) -> Vec<Degradation> {
-        let sampling = lock(&self.sampling).clone();
-        let config = lock(&self.config).config.clone();
-        let mut list =
-            environment::degradations(&self.environment, &config.sampling, &self.hierarchy);
+        let sampling = lock(&self.sampling.facts).clone();
+        let config = lock(&self.settings.active).config.clone();
+        let mut list = environment::degradations(
+            &self.start.environment,
+            &config.sampling,
+            &self.start.hierarchy,
+        );
         list.extend(self.blinding(now));
-        if let Some(age) = self.namer_slow() {
+        if let Some(age) = self.health.namer_slow() {
             list.push(Degradation::new(
                 "naming_stalled",
                 Severity::Error,
@@ -255,7 +264,7 @@ impl Agent {
                 "cat /proc/$(pidof fleetprofd)/task/*/stack",
             ));
         }
-        if let Some(age) = self.files_slow() {
+        if let Some(age) = self.health.files_slow() {
             list.push(Degradation::new(
                 "files_stalled",
                 Severity::Error,
@@ -268,11 +277,11 @@ impl Agent {
             ));
         }
         let (processes, unwinding) = {
-            let facts = lock(&self.sampler.facts);
+            let facts = lock(&self.sampling.sampler.facts);
             (facts.processes, facts.unwinding)
         };
         let cache = stacks::UnwindCache {
-            in_force: self.bounds.unwind(),
+            in_force: self.budget.bounds.unwind(),
             configured: config.unwind.cache_bytes(),
             modules: unwinding.modules,
         };
@@ -283,12 +292,15 @@ impl Agent {
             &cache,
         ));
         list.extend(stacks::looks_degradation(
-            &lock(&self.sampler.facts).unwinding.looks,
+            &lock(&self.sampling.sampler.facts).unwinding.looks,
         ));
         list.extend(cache.degradation());
         list.extend(stacks::of_process_table(&processes));
-        list.extend(stacks::of_costly_files(&self.symbols, &unwinding.modules));
-        list.extend(self.containers.degradation());
+        list.extend(stacks::of_costly_files(
+            &self.counters.symbols,
+            &unwinding.modules,
+        ));
+        list.extend(self.counters.containers.degradation());
         list.extend(self.triggers.degradations());
         list.extend(self.pins.degradation());
         if let Some(reason) = &sampling.fallback {
@@ -339,9 +351,10 @@ impl Agent {
             ));
         }
         self.budget_degradations(&mut list);
-        let longest = self.sampler.longest_delay.load(Ordering::Relaxed);
-        let counted = (quality, Stalls::of(&self.sampler));
-        let losses = lock(&self.losses).degradations(now, counted, Duration::from_nanos(longest));
+        let longest = self.sampling.sampler.longest_delay.load(Ordering::Relaxed);
+        let counted = (quality, Stalls::of(&self.sampling.sampler));
+        let losses =
+            lock(&self.health.losses).degradations(now, counted, Duration::from_nanos(longest));
         if let (Some(lost), Some(cause)) = (
             list.iter_mut().find(|found| found.id == "samples_lost"),
             losses.first(),
@@ -350,7 +363,7 @@ impl Agent {
         }
         list.extend(losses);
         list.extend(self.coverage_low(recent).map(coverage::degradation));
-        if let Some(exporter) = &self.export {
+        if let Some(Uplink { exporter, .. }) = &self.uplink {
             list.extend(exporter.degradations(now));
         }
         list

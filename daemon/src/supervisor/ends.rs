@@ -126,7 +126,7 @@ impl Ends {
             let stage = Stage {
                 triggers: Arc::clone(&agent.triggers),
                 pins: Arc::clone(&agent.pins),
-                hierarchy: agent.hierarchy.clone(),
+                hierarchy: agent.start.hierarchy.clone(),
                 clock: Arc::clone(&agent.clock),
             };
             let started = ends.spawn("fp-trigger", move || {

@@ -108,7 +108,7 @@ impl Stages {
         let poller = match Poller::new().and_then(|poller| {
             poller.add(signals.as_raw_fd(), SIGNAL)?;
             poller.add(self.ends.wake.as_raw_fd(), END)?;
-            poller.add(self.agent.sampler.deep.as_raw_fd(), DEEP)?;
+            poller.add(self.agent.sampling.sampler.deep.as_raw_fd(), DEEP)?;
             if let Some(events) = &events {
                 poller.add(events.as_raw_fd(), KERNEL)?;
             }
@@ -134,7 +134,7 @@ impl Stages {
                 return Some(RunError::Setup(error));
             }
             if woken.contains(&DEEP) {
-                self.agent.sampler.deep.clear();
+                self.agent.sampling.sampler.deep.clear();
                 self.agent.keep_copies(Mono::now());
             }
             // A whole interval has to pass until heartbeats are looked at.
@@ -177,7 +177,7 @@ impl Stages {
             }
             unaligned += moved.stepped + moved.slept;
             if unaligned.unsigned_abs() > UNALIGNED_MAX.as_nanos() as u64 {
-                let length = lock(&self.agent.config).config.windows.length();
+                let length = lock(&self.agent.settings.active).config.windows.length();
                 self.agent.align_windows(length);
                 unaligned = 0;
             }
@@ -195,10 +195,17 @@ impl Stages {
     fn wait_for_samples(&self) {
         let begin = Mono::now();
         while Mono::now().since(begin) < FIRST_SAMPLE_MAX {
-            if self.agent.sampler.newest_sample.load(Ordering::Relaxed) != 0 {
+            if self
+                .agent
+                .sampling
+                .sampler
+                .newest_sample
+                .load(Ordering::Relaxed)
+                != 0
+            {
                 return;
             }
-            self.agent.sampler.flush();
+            self.agent.sampling.sampler.flush();
             std::thread::sleep(Duration::from_millis(20));
         }
         tracing::error!("no sample has arrived; `agent-ctl doctor` tells more");
@@ -206,26 +213,32 @@ impl Stages {
 
     fn heartbeats(&self) -> (u64, u64) {
         let agent = &self.agent;
-        let sampler = agent.sampler.heartbeat.load(Ordering::Relaxed);
-        (sampler, agent.namer.begun().unwrap_or_default().0)
+        let sampler = agent.sampling.sampler.heartbeat.load(Ordering::Relaxed);
+        (sampler, agent.health.namer.begun().unwrap_or_default().0)
     }
 
     /// Gives a late namer its turn, before what samples show is older than what is asked for.
     fn hurry_namer(&self) {
         let (agent, now) = (&self.agent, Mono::now());
-        let late = agent.namer.busy_longer_than(NAMER_LATE, now);
-        if let (Some(late), false) = (late, agent.namer_pace.is_raised()) {
+        let late = agent.health.namer.busy_longer_than(NAMER_LATE, now);
+        if let (Some(late), false) = (late, agent.health.namer_pace.is_raised()) {
             tracing::debug!(
                 seconds = late.as_secs(),
                 "the namer is late: its priority is raised"
             );
-            agent.namer_pace.hurry(now);
+            agent.health.namer_pace.hurry(now);
         }
     }
 
     fn stuck(&self) -> Option<RunError> {
         let now = Mono::now();
-        let sampler = Mono(self.agent.sampler.heartbeat.load(Ordering::Relaxed));
+        let sampler = Mono(
+            self.agent
+                .sampling
+                .sampler
+                .heartbeat
+                .load(Ordering::Relaxed),
+        );
         if now.since(sampler) > SAMPLER_STUCK {
             let seconds = now.since(sampler).as_secs();
             return Some(RunError::Stuck {
@@ -233,7 +246,7 @@ impl Stages {
                 seconds,
             });
         }
-        let busy = self.agent.namer.busy_longer_than(NAMER_STUCK, now)?;
+        let busy = self.agent.health.namer.busy_longer_than(NAMER_STUCK, now)?;
         Some(RunError::Stuck {
             thread: "fp-namer",
             seconds: busy.as_secs(),

@@ -46,7 +46,7 @@ pub(super) fn serve(
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("fp-query")
         .build()?;
-    let config = lock(&agent.config).config.clone();
+    let config = lock(&agent.settings.active).config.clone();
     let options = ServeOptions {
         // Clients that do not go by themselves are cut off before the whole grace is over.
         grace: config.shutdown.grace().mul_f64(SERVING_GRACE_SHARE),

@@ -7,7 +7,10 @@
 use super::ends::{Ends, RunError, StageError};
 use super::serve::{listen_at, serve};
 use super::{Notifier, Stages};
-use crate::agent::{self, Agent, Budget, ConfigSource, SamplingFacts, SetLogLevel};
+use crate::agent::{
+    self, Agent, Budget, BudgetInForce, ConfigSource, Sampling, SamplingFacts, SetLogLevel,
+    Settings, StageCounters, StageHealth, StartFacts, Uplink,
+};
 use crate::grpc;
 use agent_config::{Config, Loaded};
 use aggregate::batch::RawBatch;
@@ -20,7 +23,6 @@ use export::{self, Exporter};
 use host::bounds::CacheBounds;
 use host::cpus::CpuWatch;
 use host::facts::Environment;
-use host::heartbeat::{Heartbeat, Pace};
 use host::sys::{Priority, WakeFd};
 use host::time::{Mono, WallAnchor};
 use jit::ask::AskOptions;
@@ -197,43 +199,47 @@ impl Parts {
             config.recorder.pins_bytes(),
             Arc::clone(&clock),
         ));
-        let bringer = export.as_ref().map(|exporter| {
-            let bringer = PinUploader::new(Arc::clone(&pins), Arc::clone(exporter));
-            Arc::new(bringer)
+        let uplink = export.map(|exporter| Uplink {
+            pins: Arc::new(PinUploader::new(Arc::clone(&pins), Arc::clone(&exporter))),
+            exporter,
+            control: OnceLock::new(),
         });
         let agent = Agent {
-            sampler: Arc::clone(&self.shared),
+            start: StartFacts {
+                started_unix_ns: clock.to_unix_ns(Mono::now()),
+                started: Mono::now(),
+                hierarchy: self.cgroups.hierarchy().clone(),
+                environment,
+                kernel_symbols: !self.kernel.hidden(),
+            },
+            settings: Settings {
+                active: Mutex::new(loaded),
+                source,
+                set_log_level,
+            },
+            sampling: Sampling {
+                sampler: Arc::clone(&self.shared),
+                facts: Mutex::new(facts.clone()),
+                cpus: Mutex::new(CpuWatch::new(Mono::now(), self.rings.cpu_ids())),
+                arrivals: Mutex::default(),
+            },
             recorder: RwLock::new(recorder),
-            started_unix_ns: clock.to_unix_ns(Mono::now()),
-            started: Mono::now(),
             clock,
-            config: Mutex::new(loaded),
-            source,
-            sampling: Mutex::new(facts.clone()),
-            cpus: Mutex::new(CpuWatch::new(Mono::now(), self.rings.cpu_ids())),
-            arrivals: Mutex::default(),
-            budget: Mutex::new(budget),
-            losses: Mutex::default(),
-            alarms: Mutex::default(),
-            recent: Mutex::default(),
-            bounds: Arc::new(CacheBounds::new(bounds)),
-            symbols: Arc::clone(&self.counters),
-            containers: Arc::clone(&self.container_counts),
-            hierarchy: self.cgroups.hierarchy().clone(),
-            environment,
-            kernel_symbols: !self.kernel.hidden(),
-            namer: Heartbeat::default(),
-            namer_pace: Pace::default(),
-            files: Arc::default(),
-            export,
-            set_log_level,
-            runtimes: Arc::default(),
-            watchers: Arc::default(),
+            budget: BudgetInForce {
+                state: Mutex::new(budget),
+                bounds: Arc::new(CacheBounds::new(bounds)),
+            },
+            health: StageHealth::default(),
+            counters: StageCounters {
+                symbols: Arc::clone(&self.counters),
+                containers: Arc::clone(&self.container_counts),
+                runtimes: Arc::default(),
+            },
+            uplink,
             captures: OnceLock::new(),
-            control: OnceLock::new(),
             triggers: Arc::default(),
             pins,
-            bringer,
+            watchers: Arc::default(),
             registry: OnceLock::new(),
         };
         (Arc::new(agent), queue)
@@ -351,7 +357,7 @@ fn start_pipeline(
         true => Some(start_looker(threads)?),
         false => None,
     };
-    let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.bounds));
+    let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.budget.bounds));
     unwinder.looks.on = looks.is_some();
     unwinder.holes.on = looks.is_some();
     unwinder.scan(config.unwind.scan);
@@ -415,7 +421,7 @@ fn start_files(
         debug_dirs: config.symbols.debug_dirs.clone(),
         derive: config.unwind.derive,
     };
-    let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.files));
+    let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.health.files));
     threads.drains("fp-files", move || {
         scout.run(&requests, &store, &scans, &for_sampler, &heartbeat);
         Ok(())
@@ -439,7 +445,7 @@ fn start_debuginfod(
         return Ok(None);
     }
     let bytes_max = u64::from(symbols.debuginfod_mib) << 20;
-    let counters = Arc::clone(&agent.symbols);
+    let counters = Arc::clone(&agent.counters.symbols);
     let opened = FetchedFiles::open(&symbols.debuginfod_dir, bytes_max, counters);
     let files = match opened {
         Ok(files) => Arc::new(files),
@@ -469,12 +475,12 @@ fn start_jit(
     };
     let (code, notices) = sync_channel(jit::notice::NOTICES_MAX);
     let (rules, generated) = sync_channel(generated::QUEUED_MAX);
-    let counters = Arc::clone(&agent.symbols);
+    let counters = Arc::clone(&agent.counters.symbols);
     let ask = AskOptions::from(&config.jit);
     let asks = ask.hotspot_attach || ask.dotnet_enable;
     let asker = jit::ask::Asker::new(ask)
         .counting(Arc::clone(&counters))
-        .reporting_to(Arc::clone(&agent.runtimes));
+        .reporting_to(Arc::clone(&agent.counters.runtimes));
     let body = move || {
         Watcher::new(options, asker, counters, rules).run(&notices);
         Ok(())
@@ -524,24 +530,24 @@ fn start_namer(
 impl Naming {
     /// The body of `fp-namer`.
     fn run(self, agent: &Agent, batches: &Receiver<RawBatch>, recycle: &SyncSender<RawBatch>) {
-        let _lowered = agent.namer_pace.take_thread();
-        let counters = Arc::clone(&agent.symbols);
+        let _lowered = agent.health.namer_pace.take_thread();
+        let counters = Arc::clone(&agent.counters.symbols);
         let symbolizer = Symbolizer::new(self.symbols, Arc::clone(&self.store), counters);
         let mut symbolizer = symbolizer.fetching(self.fetched);
         symbolizer.set_kernel_symbols(self.kernel);
-        symbolizer.follow(Arc::clone(&agent.bounds));
+        symbolizer.follow(Arc::clone(&agent.budget.bounds));
         let namer = Namer::new(symbolizer, self.store, self.book, self.cgroups)
-            .counting_runtimes(Arc::clone(&agent.runtimes))
+            .counting_runtimes(Arc::clone(&agent.counters.runtimes))
             .capturing(self.recorders)
             .with_lines_in(self.lines_bytes);
         namer.run(batches, recycle, &agent.recorder, |busy| {
             if busy {
-                return agent.namer.begin();
+                return agent.health.namer.begin();
             }
             let now = Mono::now();
-            let took = agent.namer.begun().map(|begun| now.since(begun));
-            agent.namer_pace.done(took.unwrap_or_default(), now);
-            agent.namer.end();
+            let took = agent.health.namer.begun().map(|begun| now.since(begun));
+            agent.health.namer_pace.done(took.unwrap_or_default(), now);
+            agent.health.namer.end();
         });
         let recorder = agent.recorder.write();
         let mut recorder = recorder.unwrap_or_else(PoisonError::into_inner);
@@ -571,21 +577,20 @@ fn start_pushing(
     agent: &Agent,
     unsent: Option<export::Queue>,
 ) -> Result<(), RunError> {
-    if let (Some(exporter), Some(queue)) = (&agent.export, unsent) {
-        let (spooler, pusher) = (Arc::clone(exporter), Arc::clone(exporter));
-        threads.drains("fp-spool", move || {
-            spooler.run_spool(&queue);
-            Ok(())
-        })?;
-        threads.pushes("fp-push", move || Ok(pusher.run_push()?))?;
-    }
+    let (Some(uplink), Some(queue)) = (&agent.uplink, unsent) else {
+        return Ok(());
+    };
+    let (spooler, pusher) = (Arc::clone(&uplink.exporter), Arc::clone(&uplink.exporter));
+    threads.drains("fp-spool", move || {
+        spooler.run_spool(&queue);
+        Ok(())
+    })?;
+    threads.pushes("fp-push", move || Ok(pusher.run_push()?))?;
     if let Some(control) = agent.take_orders() {
         threads.pushes("fp-control", move || Ok(control.run()?))?;
     }
-    if let Some(bringer) = agent.bringer.clone() {
-        threads.pushes("fp-pins", move || Ok(bringer.run()?))?;
-    }
-    Ok(())
+    let uploader = Arc::clone(&uplink.pins);
+    threads.pushes("fp-pins", move || Ok(uploader.run()?))
 }
 
 /// Who asks runtimes for containers, where the configuration wants it.

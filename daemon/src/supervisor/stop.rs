@@ -43,26 +43,26 @@ impl Stages {
     /// Drains and ends the stages in the order data flows, within the grace.
     pub(super) fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
         self.manager.tell(&NotifyState::Stopping);
-        let grace = lock(&self.agent.config).config.shutdown.grace();
-        if let (None, Some(exporter)) = (&cause, &self.agent.export) {
-            exporter.say_stopping();
+        let grace = lock(&self.agent.settings.active).config.shutdown.grace();
+        if let (None, Some(uplink)) = (&cause, &self.agent.uplink) {
+            uplink.exporter.say_stopping();
         }
         let begin = Mono::now();
         let deadline = begin.plus(grace);
         let by = |share| begin.plus(grace.mul_f64(share));
         // While there is everything that an answer needs: sampler, namer, and the ways out.
         self.end_captures(by(CAPTURES_GRACE_SHARE));
-        if let Some(control) = self.agent.control.get() {
-            control.stop(by(ORDERS_GRACE_SHARE));
+        if let Some(uplink) = &self.agent.uplink {
+            if let Some(control) = uplink.control.get() {
+                control.stop(by(ORDERS_GRACE_SHARE));
+            }
+            uplink.pins.stop();
         }
-        if let Some(bringer) = &self.agent.bringer {
-            bringer.stop();
-        }
-        self.agent.sampler.stop();
+        self.agent.sampling.sampler.stop();
         // What is left to name has the grace and no more.
-        self.agent.namer_pace.hurry(Mono::now());
-        if let Some(exporter) = &self.agent.export {
-            exporter.stop(by(PUSHING_GRACE_SHARE));
+        self.agent.health.namer_pace.hurry(Mono::now());
+        if let Some(uplink) = &self.agent.uplink {
+            uplink.exporter.stop(by(PUSHING_GRACE_SHARE));
         }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);

@@ -208,22 +208,22 @@ impl Agent {
     /// thread; takes a millisecond, and tenths of a second when something changes.
     pub fn keep_budget(&self, now: Mono) {
         self.keep_copies(now);
-        if !lock(&self.budget).due.at(now) {
+        if !lock(&self.budget.state).due.at(now) {
             return;
         }
         let captures_ns = self.captures_cpu_ns();
-        let owners_files_ns = &self.symbols.owners_files_cpu_ns;
+        let owners_files_ns = &self.counters.symbols.owners_files_cpu_ns;
         let owners_files_ns = owners_files_ns.load(Ordering::Relaxed);
-        let wanted = lock(&self.budget).observe_cpu(now, captures_ns, owners_files_ns);
+        let wanted = lock(&self.budget.state).observe_cpu(now, captures_ns, owners_files_ns);
         let raised = {
-            let budget = lock(&self.budget);
+            let budget = lock(&self.budget.state);
             budget.copies.is_raised().then(|| budget.copies.base())
         };
         match (wanted, raised) {
             // Deeper stacks are the first to go.
             (Some(_), Some(base)) => {
                 {
-                    let mut budget = lock(&self.budget);
+                    let mut budget = lock(&self.budget.state);
                     budget.cpu.refused(now);
                     budget.copies.refused(now);
                     budget.counts.copies_refused += 1;
@@ -235,11 +235,11 @@ impl Agent {
         }
         let used = OwnCost::rss_anon_bytes_now() as usize;
         let used = used.saturating_sub(self.captures_bytes());
-        let action = lock(&self.budget).memory.observe(now, used);
+        let action = lock(&self.budget.state).memory.observe(now, used);
         match action {
             Some(Action::Trim) => {
                 let given_back = host::sys::trim_heap();
-                lock(&self.budget).counts.memory_trimmed += 1;
+                lock(&self.budget.state).counts.memory_trimmed += 1;
                 tracing::debug!(used, given_back, "gave free memory back");
             }
             Some(Action::Lower(_)) => self.enter_memory_level(true, used),
@@ -250,9 +250,9 @@ impl Agent {
 
     /// Copies as much of each stack as many need, while nothing is limited.
     pub fn keep_copies(&self, now: Mono) {
-        let counted = lock(&self.sampler.facts).unwinding.copies;
+        let counted = lock(&self.sampling.sampler.facts).unwinding.copies;
         let wanted = {
-            let mut budget = lock(&self.budget);
+            let mut budget = lock(&self.budget.state);
             if budget.cpu.level() > 0 {
                 return;
             }
@@ -266,9 +266,9 @@ impl Agent {
     /// Copies so much of each stack from now on, if that can be had.
     fn copy_stacks(&self, bytes: u32, now: Mono) {
         // Held all the while, as for a level.
-        let active = lock(&self.config);
+        let active = lock(&self.settings.active);
         let (before, base) = {
-            let budget = lock(&self.budget);
+            let budget = lock(&self.budget.state);
             // A reload may have come in between.
             if !budget.copies.allows(bytes) {
                 return;
@@ -287,7 +287,7 @@ impl Agent {
             }
             opened => opened.map_err(|error| with_causes(&error)),
         };
-        let mut budget = lock(&self.budget);
+        let mut budget = lock(&self.budget.state);
         match opened {
             Ok((rings, facts)) => {
                 let count = match raises {
@@ -303,7 +303,7 @@ impl Agent {
                     "copying {} of each stack",
                     if raises { "more" } else { "less" }
                 );
-                self.sample_with(rings, facts, false);
+                self.sampling.sample_with(rings, facts, false);
             }
             Err(reason) => {
                 tracing::debug!(reason, bytes, "more of each stack cannot be copied");
@@ -318,9 +318,9 @@ impl Agent {
     /// Samples by the limits of a level from now on.
     fn enter_cpu_level(&self, level: usize, now: Mono) {
         // Held all the while: a reload would open rings of its own.
-        let active = lock(&self.config);
+        let active = lock(&self.settings.active);
         let (limits, used, before, budget_ppm) = {
-            let budget = lock(&self.budget);
+            let budget = lock(&self.budget.state);
             let cpu = &budget.cpu;
             (
                 cpu.limits(level),
@@ -331,7 +331,7 @@ impl Agent {
         };
         match open_sampling(&active.config, limits) {
             Ok((rings, facts)) => {
-                let mut budget = lock(&self.budget);
+                let mut budget = lock(&self.budget.state);
                 let used = percent(used.unwrap_or(0));
                 budget.cpu_reason =
                     format!("{used} used for a minute, {} allowed", percent(budget_ppm));
@@ -356,12 +356,12 @@ impl Agent {
                     }
                 );
                 drop(budget);
-                self.sample_with(rings, facts, level > 0);
+                self.sampling.sample_with(rings, facts, level > 0);
             }
             Err(error) => {
                 let reason = with_causes(&error);
                 tracing::warn!(reason, "failed to change sampling to keep the CPU budget");
-                let mut budget = lock(&self.budget);
+                let mut budget = lock(&self.budget.state);
                 budget.counts.cpu_refused += 1;
                 budget.refused = Some(reason);
                 budget.cpu.refused(now);
@@ -371,9 +371,9 @@ impl Agent {
 
     /// Puts the bounds of the memory governor's new level in force.
     fn enter_memory_level(&self, lowered: bool, used: usize) {
-        let config = lock(&self.config);
+        let config = lock(&self.settings.active);
         let (bounds, level) = {
-            let mut budget = lock(&self.budget);
+            let mut budget = lock(&self.budget.state);
             let allowed = budget.memory.budget() >> 20;
             budget.memory_reason = format!("{} MiB used then, {allowed} MiB allowed", used >> 20);
             match lowered {
@@ -395,7 +395,7 @@ impl Agent {
     }
 
     fn put_bounds(&self, config: &Config, bounds: Bounds) {
-        self.bounds.set(bounds);
+        self.budget.bounds.set(bounds);
         let mut recorder = self
             .recorder
             .write()
@@ -407,9 +407,9 @@ impl Agent {
     /// Takes over what a new configuration says of the budget and of what it governs. The levels in
     /// force stay, and are judged anew. To be called with the configuration's lock held.
     pub(super) fn configure_budget(&self, config: &Config) {
-        let environment = &self.environment;
+        let environment = &self.start.environment;
         let bounds = {
-            let mut budget = lock(&self.budget);
+            let mut budget = lock(&self.budget.state);
             budget
                 .cpu
                 .set_budget(config.budget.cpu_ppm(environment.cpus_online.len()));
@@ -422,7 +422,7 @@ impl Agent {
 
     /// What `status` says of the budget.
     pub(super) fn budget_status(&self) -> wire::Budget {
-        let budget = lock(&self.budget);
+        let budget = lock(&self.budget.state);
         let (cpu, memory) = (&budget.cpu, &budget.memory);
         let bounds = memory.bounds();
         wire::Budget {
@@ -453,7 +453,7 @@ impl Agent {
 
     /// What the budget limits now, as a degradation each.
     pub(super) fn budget_degradations(&self, list: &mut Vec<Degradation>) {
-        let budget = lock(&self.budget);
+        let budget = lock(&self.budget.state);
         let (cpu, memory) = (&budget.cpu, &budget.memory);
         if cpu.level() > 0 {
             let still = match cpu.used_ppm() {

@@ -61,7 +61,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, kind, pick) in metrics {
         one(registry, agent, name, help, kind, move |agent| {
-            pick(&agent.containers).load(Ordering::Relaxed)
+            pick(&agent.counters.containers).load(Ordering::Relaxed)
         });
     }
     let weak = Arc::downgrade(agent);
@@ -73,7 +73,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let failed = Cause::ALL.iter().zip(&agent.containers.failed);
+            let failed = Cause::ALL.iter().zip(&agent.counters.containers.failed);
             failed
                 .map(|(cause, count)| {
                     let value = count.load(Ordering::Relaxed);

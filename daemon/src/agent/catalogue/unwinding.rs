@@ -226,7 +226,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, kind, pick) in metrics {
         one(registry, agent, name, help, kind, move |agent| {
-            pick(&lock(&agent.sampler.facts).unwinding)
+            pick(&lock(&agent.sampling.sampler.facts).unwinding)
         });
     }
     held(registry, agent);
@@ -239,7 +239,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             let Some(agent) = weak.upgrade() else {
                 return Vec::new();
             };
-            let ends = lock(&agent.sampler.facts).unwinding.ends;
+            let ends = lock(&agent.sampling.sampler.facts).unwinding.ends;
             let words = StackEnd::ALL.iter().zip(ends);
             words
                 .map(|(end, count)| (vec![("end", end.word().to_owned())], count))
@@ -274,7 +274,7 @@ fn held(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, pick) in metrics {
         one(registry, agent, name, help, Kind::Counter, move |agent| {
-            pick(&lock(&agent.sampler.facts).held)
+            pick(&lock(&agent.sampling.sampler.facts).held)
         });
     }
 }

@@ -1,0 +1,79 @@
+//! How the stages do: whether they move, what they miss, which degradations hold.
+
+use super::Agent;
+use super::alarm::Alarms;
+use super::losses::{RecentLosses, Stalls};
+use aggregate::recorder::Covered;
+use host::heartbeat::{Heartbeat, Pace};
+use host::sync::lock;
+use host::time::Mono;
+use profile::Ledger;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A namer that works this long on one batch waits for a file system: naming takes milliseconds, and
+/// seconds for the first batch of a large host.
+const NAMER_SLOW: Duration = Duration::from_secs(20);
+
+/// `fp-files` waits 2 s for a file that is opened, and reading all processes or one file's unwind
+/// information takes tenths of a second: past this the disk itself does not answer.
+const FILES_SLOW: Duration = Duration::from_secs(30);
+
+/// See the module.
+#[derive(Default)]
+pub struct StageHealth {
+    /// What the rings missed in the last minutes.
+    pub losses: Mutex<RecentLosses>,
+    /// Which degradations hold, since when, and what of them was said.
+    pub alarms: Mutex<Alarms>,
+    /// The ledger of the last minute, and the end of the newest window in it.
+    pub recent: Mutex<Option<(Mono, (Ledger, Covered))>>,
+    /// The namer's work on one batch.
+    pub namer: Heartbeat,
+    /// How soon the namer gets a CPU.
+    pub namer_pace: Pace,
+    /// The work of `fp-files` on one request.
+    pub files: Arc<Heartbeat>,
+}
+
+impl StageHealth {
+    /// How long the namer has worked on one batch, when that is suspiciously long.
+    pub fn namer_slow(&self) -> Option<Duration> {
+        self.namer.busy_longer_than(NAMER_SLOW, Mono::now())
+    }
+
+    /// How long `fp-files` has worked on one request, when that is suspiciously long.
+    pub fn files_slow(&self) -> Option<Duration> {
+        self.files.busy_longer_than(FILES_SLOW, Mono::now())
+    }
+}
+
+impl Agent {
+    /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called every
+    /// ten seconds or more often, by one thread.
+    pub fn note_losses(&self, now: Mono) {
+        let quality = aggregate::recorder::read(&self.recorder).totals_of_quality();
+        let stalls = Stalls::of(&self.sampling.sampler);
+        let mut losses = lock(&self.health.losses);
+        if let Some(times) = losses.flushes(now, stalls) {
+            let facts = lock(&self.sampling.sampler.facts);
+            let cpus = facts.cpus.iter().filter(|(_, counts)| counts.flushed > 0);
+            let cpus: Vec<String> = cpus.map(|(cpu, _)| cpu.0.to_string()).collect();
+            let cpus = cpus.join(" ");
+            tracing::warn!(
+                times,
+                cpus,
+                "a ring buffer was full and did not move: it was flushed, its samples are lost"
+            );
+        }
+        losses.note(now, (&quality, stalls), || {
+            Duration::from_nanos(
+                self.sampling
+                    .sampler
+                    .longest_delay
+                    .swap(0, Ordering::Relaxed),
+            )
+        });
+    }
+}

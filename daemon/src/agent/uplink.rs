@@ -1,0 +1,16 @@
+//! The ways to the collector: windows, captures that it asks for, pins.
+
+use control::Control;
+use export::Exporter;
+use pins::uploader::PinUploader;
+use std::sync::{Arc, OnceLock};
+
+/// See the module.
+pub struct Uplink {
+    /// Sends windows.
+    pub exporter: Arc<Exporter>,
+    /// Sends pins.
+    pub pins: Arc<PinUploader>,
+    /// Takes requests for captures, once captures can be taken.
+    pub control: OnceLock<Arc<Control>>,
+}
