@@ -8,7 +8,8 @@ help: ## Lists what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: check-tools ## Builds and starts collector and daemon, prints the UI's address; Ctrl-C stops both.
-	$(CARGO) build --release -p fleetprof-daemon -p fleetprof-collector -p agent-ctl
+	@CARGO='$(CARGO)' deploy/dev announce
+	$(CARGO) build --profile quick -p fleetprof-daemon -p fleetprof-collector -p agent-ctl
 	@CARGO='$(CARGO)' deploy/dev up
 
 down: ## Stops what `make up` started, from elsewhere.
