@@ -17,7 +17,7 @@ use host::bounds::{Bounds, CacheBounds};
 use host::facts::Environment;
 use host::heartbeat::Heartbeat;
 use host::ids::CaptureId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::event::{EventKind, EventSpec};
 use perf::plan::Machine;
 use perf::rings::Rings;
@@ -25,7 +25,7 @@ use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use sampler::filter::Filter;
 use sampler::workers::file_loader::{FileLoader, Handover, Modules};
-use sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
+use sampler::{CAPTURE_BATCHES, Queues, Sampler, SamplerHandle, SamplerStart};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -239,7 +239,7 @@ fn switches(rate: u32, length: Duration) -> anyhow::Result<(u64, u64)> {
 
 /// The sampler with the continuous profile, on a thread of its own, and what becomes of its batches.
 struct Rig {
-    shared: Arc<Shared>,
+    shared: Arc<SamplerHandle>,
     engine: Engine,
     sampler: std::thread::JoinHandle<anyhow::Result<()>>,
     /// The sampler's folder in /proc.
@@ -292,7 +292,7 @@ impl Rig {
             chain: 127,
             walk: 512,
         };
-        let start = Start {
+        let start = SamplerStart {
             rings,
             unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
             period: 1_000_000_000 / 99,
@@ -300,10 +300,10 @@ impl Rig {
                 .processes,
             idle: vec![(1, 2)],
             window,
-            first_window_end: Mono::now().plus(window),
+            first_window_end: MonotonicTime::now().plus(window),
         };
         let (queues, batches, recycle) = queues()?;
-        let shared = Arc::new(Shared::new()?);
+        let shared = Arc::new(SamplerHandle::new()?);
         let engine = Engine::new(Arc::clone(&shared), Machine::of(&environment));
         let (seen, (close, closed)) = (Arc::default(), sync_channel(1));
         let its = Arc::clone(&seen);

@@ -5,14 +5,14 @@ use aggregate::batch::RawBatch;
 use anyhow::{Context, ensure};
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::CpuId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRing;
 use perf::event::Features;
-use perf::loss::Pace;
+use perf::loss::SampleSpacing;
 use perf::ring::Ring;
 use perf::rings::Rings;
 use perf::synthetic;
-use sampler::{Queues, Sampler, Shared, Start};
+use sampler::{Queues, Sampler, SamplerHandle, SamplerStart};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
@@ -41,11 +41,15 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
     let rings = (0..cpus)
         .map(|cpu| {
             let ring = Ring::in_memory(RING_BYTES)?;
-            Ok(CpuRing::over(CpuId(cpu), ring, Pace::Fixed(period)))
+            Ok(CpuRing::over(
+                CpuId(cpu),
+                ring,
+                SampleSpacing::Fixed(period),
+            ))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let begin = Mono::now();
-    let start = Start {
+    let begin = MonotonicTime::now();
+    let start = SamplerStart {
         rings: Rings::over(rings, Features::default(), 0)?,
         unwinder: Unwinder::new(
             Depths {
@@ -72,7 +76,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
     let (_scans, scanned) = sync_channel(1);
     let (_loaded, modules) = sync_channel(1);
     let (_rules, generated) = sync_channel(1);
-    let shared = Arc::new(Shared::new()?);
+    let shared = Arc::new(SamplerHandle::new()?);
     let (code, _notices) = sync_channel(16);
     let queues = Queues {
         batches,
@@ -117,7 +121,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
 }
 
 /// A second of records in every ring. Returns how many.
-fn fill(rings: &mut Rings, from: Mono, rate_hz: u32) -> anyhow::Result<u64> {
+fn fill(rings: &mut Rings, from: MonotonicTime, rate_hz: u32) -> anyhow::Result<u64> {
     let period = 1_000_000_000 / u64::from(rate_hz);
     let mut records = 0;
     for ring in rings.rings_mut() {
@@ -125,7 +129,7 @@ fn fill(rings: &mut Rings, from: Mono, rate_hz: u32) -> anyhow::Result<u64> {
         for tick in 0..rate_hz {
             // CPUs tick out of step.
             let phase = u64::from(cpu) * 7919 % period;
-            let time = Mono(from.0 + u64::from(tick) * period + phase);
+            let time = MonotonicTime(from.0 + u64::from(tick) * period + phase);
             let leaf = u64::from(tick * 31 + cpu * 17) % (2 * STACKS);
             let mut chain = vec![KERNEL];
             chain.extend((0..FRAMES).map(|depth| (0xffff_ffff_8100_0000 + depth * 4096) | leaf));
@@ -140,17 +144,21 @@ fn fill(rings: &mut Rings, from: Mono, rate_hz: u32) -> anyhow::Result<u64> {
             let pid = 1000 + cpu * 8 + tick % 8;
             if tick % SAMPLES_PER_FORK == 0 {
                 write(&synthetic::fork(time, pid, 1))?;
-                write(&synthetic::comm(Mono(time.0 + 1), pid, *b"worker\0\0"))?;
+                write(&synthetic::comm(
+                    MonotonicTime(time.0 + 1),
+                    pid,
+                    *b"worker\0\0",
+                ))?;
             }
             write(&synthetic::sample(
-                Mono(time.0 + 2),
+                MonotonicTime(time.0 + 2),
                 pid,
                 cpu,
                 period,
                 &chain,
             ))?;
             if tick % SAMPLES_PER_FORK == SAMPLES_PER_FORK - 1 {
-                write(&synthetic::exit(Mono(time.0 + 3), pid))?;
+                write(&synthetic::exit(MonotonicTime(time.0 + 3), pid))?;
             }
         }
     }

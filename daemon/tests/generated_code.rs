@@ -9,7 +9,7 @@ mod support;
 
 use aggregate::batch::RawBatch;
 use host::ids::{CpuId, Pid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use jit::code::{CodeMap, When};
 use jit::dump::DumpReader;
 use jit::map::parse_line;
@@ -17,7 +17,7 @@ use jit::rules::RulesBuilder;
 use perf::event::{EventKind, EventSpec};
 use perf::rings::Rings;
 use profile::StackEnd;
-use sampler::{Shared, Start};
+use sampler::{SamplerHandle, SamplerStart};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -140,23 +140,23 @@ impl Rig {
         let mut processes =
             scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
         processes.retain(|process| process.pid == pid);
-        let start = Start {
+        let start = SamplerStart {
             rings,
             unwinder: by_rules(),
             period: 1_000_000_000 / u64::from(RATE_HZ),
             processes,
             idle: vec![(1, 2)],
             window: WINDOW,
-            first_window_end: Mono::now().plus(WINDOW),
+            first_window_end: MonotonicTime::now().plus(WINDOW),
         };
-        let (driven, rules) = Driven::new(start, Arc::new(Shared::new().unwrap()));
+        let (driven, rules) = Driven::new(start, Arc::new(SamplerHandle::new().unwrap()));
         Some(Rig { driven, rules })
     }
 
     /// The next batch.
     fn batch(&mut self) -> RawBatch {
         let batch = wait_for(|| {
-            self.driven.sampler.pass(Mono::now()).unwrap();
+            self.driven.sampler.pass(MonotonicTime::now()).unwrap();
             self.driven.batches.try_recv().ok()
         });
         batch.expect("windows close")
@@ -213,11 +213,11 @@ impl Rig {
         );
         self.rules.send(generated).unwrap();
         // What was sampled before is folded without them.
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         while self.batch_is_before(begin) {}
     }
 
-    fn batch_is_before(&mut self, time: Mono) -> bool {
+    fn batch_is_before(&mut self, time: MonotonicTime) -> bool {
         let batch = self.batch();
         let before = batch.start < time;
         self.driven.recycle.send(batch).unwrap();
@@ -265,7 +265,12 @@ fn code_of_map(path: &Path) -> CodeMap {
     for line in std::fs::read(path).unwrap().split(|&byte| byte == b'\n') {
         if let Some((start, end, name)) = parse_line(line) {
             let name = String::from_utf8_lossy(name);
-            code.load(start..end, &name, Default::default(), When::at(Mono(1)));
+            code.load(
+                start..end,
+                &name,
+                Default::default(),
+                When::at(MonotonicTime(1)),
+            );
         }
     }
     code
@@ -320,7 +325,7 @@ fn check_python(
 fn rules_of_dump(runtime: &Runtime) -> RulesBuilder {
     let (mut code, mut rules) = (CodeMap::new(64 << 20), RulesBuilder::default());
     let content = std::fs::read(&runtime.written).unwrap();
-    let read = When::at(Mono::now());
+    let read = When::at(MonotonicTime::now());
     let done = DumpReader::default().feed(&content, read, &mut code, &mut rules);
     assert_eq!(done, Ok(()));
     rules

@@ -1,7 +1,7 @@
 //! What reading hostile files takes: memory and CPU time of each reading, by processes that do
 //! nothing else.
 //!
-//! Each file is read three times, as `fp-open`, `fp-namer` and `fp-files` do, by this program
+//! Each file is read three times, as `fp-open`, `fp-symbolize` and `fp-files` do, by this program
 //! started again with the file's name in its environment. Memory is the peak of the resident set
 //! above what it was before: what the kernel counts, and what ends a daemon.
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use symbolize::debug_files::{self, Wanted};
+use symbolize::debug_files::{self, DebugFileOptions};
 use symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
 use symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
 use unwind::info::module::Module;
@@ -68,7 +68,7 @@ fn read(reading: &str, path: &Path) -> String {
     let dirs = vec![path.parent().expect("in a directory").to_path_buf()];
     if reading == "open" {
         let image = Image::open(fs::File::open(path).expect("opens")).expect("opens");
-        let wanted = Wanted { dirs, lines: true };
+        let wanted = DebugFileOptions { dirs, lines: true };
         let name = path.as_os_str().as_encoded_bytes();
         let pid = Pid(std::process::id());
         let debug = debug_files::at_first_sight(&wanted, &image, pid, name);

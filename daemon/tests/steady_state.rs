@@ -7,10 +7,10 @@
 mod support;
 
 use host::ids::{CaptureId, Comm, CpuId, Pid, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRing;
 use perf::event::{EventKind, EventSpec, Features};
-use perf::loss::Pace;
+use perf::loss::SampleSpacing;
 use perf::record::{self, Callchain, CpuMode, Layout, Record, Sample};
 use perf::ring::Ring;
 use perf::rings::sets::{RingSet, SetKey};
@@ -18,7 +18,7 @@ use perf::rings::{Drained, Rings, horizon_at};
 use perf::synthetic;
 use perf_event_open_sys::bindings;
 use sampler::filter::Filter;
-use sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
+use sampler::{CaptureStart, Command, Sampler, SamplerHandle, SamplerStart, SetOf};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn in_generated_code(bytes: &[u8], layout: &Layout) -> Vec<u8> {
         user: None,
         ..sample
     };
-    synthetic::again(&there, Mono(0), COPY_BYTES)
+    synthetic::again(&there, MonotonicTime(0), COPY_BYTES)
 }
 
 /// Recurses to changing depths, each level with a frame of its own size, and never allocates.
@@ -127,13 +127,13 @@ fn recorded() -> Option<Vec<Vec<u8>>> {
         }
         // Work of the kernel too: a read that returns zeros.
         let _ = std::fs::read("/proc/self/maps");
-        rings.drain(horizon_at(Mono::now()), |drained| {
+        rings.drain(horizon_at(MonotonicTime::now()), |drained| {
             if let Drained::Record { record, .. } = drained
                 && let Record::Sample(sample) = record
                 && sample.pid == Pid(std::process::id())
                 && kept.len() < RATE_HZ as usize
             {
-                kept.push(synthetic::again(&sample, Mono(0), COPY_BYTES));
+                kept.push(synthetic::again(&sample, MonotonicTime(0), COPY_BYTES));
             }
         });
     }
@@ -147,24 +147,27 @@ const TIME_AT: usize = 32;
 const KEY: SetKey = SetKey(1);
 
 /// Two captures of one set: one takes all and keeps times, the other nothing but generated code.
-fn begin_captures(shared: &Shared) {
+fn begin_captures(shared: &SamplerHandle) {
     let rings = (0..CPUS).map(|cpu| {
         let ring = Ring::in_memory(RING_BYTES).expect("maps");
-        (0, CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD)))
+        (
+            0,
+            CpuRing::over(CpuId(cpu), ring, SampleSpacing::Fixed(PERIOD)),
+        )
     });
     let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
     let set = RingSet::over(KEY, rings, layouts, true).expect("some");
-    let mut all = Begin::new(CaptureId(1), SetOf::New(Box::new(set)), Filter::default());
+    let mut all = CaptureStart::new(CaptureId(1), SetOf::New(Box::new(set)), Filter::default());
     all.keep_times = true;
     let generated = Filter::default().pids([RUNTIME]);
-    let some = Begin::new(CaptureId(2), SetOf::Open(KEY), generated);
+    let some = CaptureStart::new(CaptureId(2), SetOf::Open(KEY), generated);
     for begin in [all, some] {
         shared.command(Command::BeginCapture(Box::new(begin)));
     }
 }
 
 /// Writes a second of samples, which begins at `from`, to every ring.
-fn fill(sampler: &mut Sampler, from: Mono, samples: &mut [Vec<u8>]) {
+fn fill(sampler: &mut Sampler, from: MonotonicTime, samples: &mut [Vec<u8>]) {
     let rings = sampler.rings_mut();
     fill_rings(rings.rings_mut().iter_mut(), from, samples);
     if let Some(set) = rings.set_mut(KEY) {
@@ -174,7 +177,7 @@ fn fill(sampler: &mut Sampler, from: Mono, samples: &mut [Vec<u8>]) {
 
 fn fill_rings<'a>(
     rings: impl Iterator<Item = &'a mut CpuRing>,
-    from: Mono,
+    from: MonotonicTime,
     samples: &mut [Vec<u8>],
 ) {
     for ring in rings {
@@ -212,11 +215,11 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     let rings = (0..CPUS)
         .map(|cpu| {
             let ring = Ring::in_memory(RING_BYTES).unwrap();
-            CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD))
+            CpuRing::over(CpuId(cpu), ring, SampleSpacing::Fixed(PERIOD))
         })
         .collect();
-    let begin = Mono::now();
-    let start = Start {
+    let begin = MonotonicTime::now();
+    let start = SamplerStart {
         rings: Rings::over(rings, Features::default(), COPY_BYTES as u32).unwrap(),
         unwinder: unwinder(32 << 20),
         period: PERIOD,
@@ -225,7 +228,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         window: WINDOW,
         first_window_end: begin.plus(WINDOW),
     };
-    let shared = Arc::new(Shared::new().unwrap());
+    let shared = Arc::new(SamplerHandle::new().unwrap());
     let (mut driven, _rules) = Driven::new(start, Arc::clone(&shared));
 
     begin_captures(&shared);

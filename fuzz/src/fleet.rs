@@ -1,6 +1,6 @@
 //! Targets of the way to the collector: what the spool reads back, and what the collector is sent.
 
-use aggregate::recorder::Asked;
+use aggregate::recorder::RecorderQuery;
 use collector::ingest::Held;
 use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
@@ -161,7 +161,7 @@ pub fn pin_files(data: &[u8]) {
         let everything = (i64::MIN, i64::MAX);
         let never = AtomicBool::new(false);
         let query = Query::default();
-        let asked = Asked {
+        let asked = RecorderQuery {
             query: &query,
             times: true,
         };

@@ -1,8 +1,8 @@
 //! The target for what runtimes write of the code they generate.
 
 use host::ids::Avma;
-use host::time::Mono;
-use jit::code::{CodeMap, Found, When};
+use host::time::MonotonicTime;
+use jit::code::{CodeLookup, CodeMap, When};
 use jit::dump::{DumpCounts, DumpError, DumpReader};
 use jit::rules::RulesBuilder;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn read(data: &[u8], piece: usize) -> Read {
     let mut reader = DumpReader::default();
     let mut code = CodeMap::new(BYTES_MAX);
     let mut rules = RulesBuilder::default();
-    let when = When::between(Mono(1 << 40), Mono(u64::MAX / 2));
+    let when = When::between(MonotonicTime(1 << 40), MonotonicTime(u64::MAX / 2));
     let mut outcome = Ok(());
     for bytes in data.chunks(piece) {
         outcome = reader.feed(bytes, when, &mut code, &mut rules);
@@ -51,8 +51,8 @@ pub fn jitdump(data: &[u8]) {
         assert!(range.start < range.end && range == other);
         assert_eq!(code.name, same.name);
         assert!(!code.name.contains(char::is_control));
-        let found = whole.code.find(range.start, Mono(u64::MAX / 2));
-        assert!(matches!(found, Found::Code(..)));
+        let found = whole.code.find(range.start, MonotonicTime(u64::MAX / 2));
+        assert!(matches!(found, CodeLookup::Code(..)));
         for at in (0..range.end - range.start).take(64) {
             assert_eq!(code.place(at), same.place(at));
         }

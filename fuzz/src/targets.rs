@@ -9,8 +9,8 @@ use cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use cgroup::{Hierarchy, Labels};
 use collector::store::embedded::readers;
 use host::facts::parse_cpu_list;
-use host::time::Mono;
-use jit::code::{CodeMap, Found, When};
+use host::time::MonotonicTime;
+use jit::code::{CodeLookup, CodeMap, When};
 use jit::perfdata;
 use jit::runtime::{Runtime, Settings};
 use jit::{map::MapReader, target};
@@ -203,7 +203,7 @@ pub fn elf_images(data: &[u8]) {
 pub fn perf_maps(data: &[u8]) {
     let (mut whole, mut pieces) = (CodeMap::new(BYTES_MAX), CodeMap::new(BYTES_MAX));
     let (mut at_once, mut by_pieces) = (MapReader::default(), MapReader::default());
-    let read = When::between(Mono(1), Mono(2));
+    let read = When::between(MonotonicTime(1), MonotonicTime(2));
     at_once.feed(data, read, &mut whole);
     for piece in data.chunks(7) {
         by_pieces.feed(piece, read, &mut pieces);
@@ -211,8 +211,8 @@ pub fn perf_maps(data: &[u8]) {
     assert_eq!(whole.len(), pieces.len());
     assert_eq!(at_once.take_skipped(), by_pieces.take_skipped());
     assert!(whole.heap_bytes() + at_once.heap_bytes() <= 3 * BYTES_MAX);
-    let name = |map: &CodeMap, address: u64| match map.find(address, Mono(3)) {
-        Found::Code(code, _) => Some(code.name.to_string()),
+    let name = |map: &CodeMap, address: u64| match map.find(address, MonotonicTime(3)) {
+        CodeLookup::Code(code, _) => Some(code.name.to_string()),
         _ => None,
     };
     for line in data.split(|&byte| byte == b'\n') {

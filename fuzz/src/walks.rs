@@ -2,7 +2,7 @@
 
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::{Avma, CgroupId, CpuId, Pid, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
 use std::sync::Arc;
 use symbolize::budget::FileBudget;
@@ -11,7 +11,7 @@ use unwind::info::module::Module;
 use unwind::process::ProcessTable;
 use unwind::process::space::Backing;
 use unwind::walk::modules::Loaded;
-use unwind::walk::{Depths, Learnt, StackBuffer, Unwinder};
+use unwind::walk::{Depths, StackBuffer, UnwindUpdate, Unwinder};
 
 /// Most unwind information kept. Unit: bytes.
 const BYTES_MAX: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub fn unwinding(data: &[u8]) {
         private: true,
         path: b"/program",
     };
-    processes.mmap(&mapped, Mono(1));
+    processes.mmap(&mapped, MonotonicTime(1));
     let process = processes.get(pid).expect("a process with a mapping");
     let mapping = process.space().find(Avma(CODE));
     let Some(Backing::File(file)) = mapping.map(|mapping| mapping.backing) else {
@@ -61,7 +61,7 @@ pub fn unwinding(data: &[u8]) {
         recorder: 0,
     };
     let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
-    unwinder.install(Learnt::Module(Loaded {
+    unwinder.install(UnwindUpdate::Module(Loaded {
         file,
         module: Ok(Some(Box::new(module))),
     }));
@@ -78,7 +78,7 @@ pub fn unwinding(data: &[u8]) {
             ip: CODE + offset,
             pid,
             tid: Tid(7),
-            time: Mono(2),
+            time: MonotonicTime(2),
             cpu: CpuId(0),
             period: 1,
             callchain: Callchain::from_bytes(&[]),

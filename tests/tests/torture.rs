@@ -11,8 +11,8 @@ use fixtures::perf::PerfRecord;
 use fixtures::process::wait_for;
 use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Daemon, Need, View, clock, live, require};
-use host::time::Mono;
-use jit::code::{CodeMap, Found, When};
+use host::time::MonotonicTime;
+use jit::code::{CodeLookup, CodeMap, When};
 use jit::dump::DumpReader;
 use jit::rules::RulesBuilder;
 use proto::agent::{QueryProfileRequest, TimeRange};
@@ -118,7 +118,7 @@ fn every_moment_has_the_name_that_a_jitdump_tells() {
     let dump = std::fs::read(dump).unwrap();
     let (mut code, mut rules) = (CodeMap::new(8 << 20), RulesBuilder::default());
     let mut reader = DumpReader::default();
-    let read = When::between(Mono(0), Mono::now());
+    let read = When::between(MonotonicTime(0), MonotonicTime::now());
     for piece in dump.chunks(1000) {
         reader.feed(piece, read, &mut code, &mut rules).unwrap();
     }
@@ -132,8 +132,8 @@ fn every_moment_has_the_name_that_a_jitdump_tells() {
     for run in &runs {
         for at in [run.begin, run.begin.midpoint(run.end), run.end] {
             for offset in [0, 4, 10] {
-                let found = code.find(run.address + offset, Mono(at));
-                let Found::Code(code, into) = found else {
+                let found = code.find(run.address + offset, MonotonicTime(at));
+                let CodeLookup::Code(code, into) = found else {
                     panic!("{found:?} at {at} of {run:?}")
                 };
                 assert_eq!((&*code.name, into), (&*run.name, offset), "at {at}");

@@ -3,10 +3,10 @@
 use super::Lines;
 use super::synthetic::Synthetic;
 use aggregate::batch::RawBatch;
-use aggregate::fold::{Folder, Taken};
+use aggregate::fold::{Folder, SampleInfo};
 use host::frame::RawFrame;
 use host::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use inferno::collapse::Collapse;
 use profile::{Dictionary, FrameRef, StackEnd};
 use unwind::process::ProcessTable;
@@ -29,7 +29,7 @@ impl Folding {
         let synthetic = Synthetic::new(samples);
         let mut table = ProcessTable::new();
         for pid in 1..=synthetic.processes {
-            table.fork(Pid(pid), Tid(pid), Pid(0), Tid(0), Mono(1));
+            table.fork(Pid(pid), Tid(pid), Pid(0), Tid(0), MonotonicTime(1));
         }
         let stacks = synthetic.stacks.iter();
         Folding {
@@ -45,8 +45,8 @@ impl Folding {
     pub fn add_all(&self, folder: &mut Folder) {
         for sample in &self.synthetic.samples {
             let process = self.table.get(Pid(sample.pid)).expect("made above");
-            let taken = Taken {
-                time: Mono(1),
+            let taken = SampleInfo {
+                time: MonotonicTime(1),
                 cgroup: CgroupId(sample.cgroup),
                 thread: Comm::from_bytes(b"worker"),
                 end: StackEnd::Complete,
@@ -65,13 +65,13 @@ fn in_a_file(function: u64) -> RawFrame {
 /// The folder in steady state, a dictionary from empty and full, and inferno on text.
 pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
     let folding = Folding::new(SAMPLES, in_a_file);
-    let mut folder = Folder::new(Mono(0));
+    let mut folder = Folder::new(MonotonicTime(0));
     let mut spare = Some(RawBatch::default());
     let samples = SAMPLES as u64;
     lines.run("a window, fleetprofd", "sample", samples, || {
         folding.add_all(&mut folder);
         let empty = spare.take().unwrap_or_default();
-        spare = Some(folder.take(Mono(1), true, empty));
+        spare = Some(folder.take(MonotonicTime(1), true, empty));
     });
     // The same with the leaf of each stack in generated code: what the times of samples cost.
     let generated = |function: u64| match function % 2 {
@@ -82,7 +82,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
     lines.run("a window of generated code", "sample", samples, || {
         generated.add_all(&mut folder);
         let empty = spare.take().unwrap_or_default();
-        spare = Some(folder.take(Mono(1), true, empty));
+        spare = Some(folder.take(MonotonicTime(1), true, empty));
     });
     let text = folding.synthetic.perf_script();
     let mut folded = Vec::new();

@@ -3,9 +3,9 @@
 
 use super::{ALLOCATOR, Lines};
 use host::ids::{Pid, ProcessId};
-use host::time::Mono;
-use jit::ask::{AskOptions, Asker};
-use jit::code::{CodeMap, Found, When};
+use host::time::MonotonicTime;
+use jit::ask::{AskOptions, RuntimeAttacher};
+use jit::code::{CodeLookup, CodeMap, When};
 use jit::map::MapReader;
 use jit::notice::Notice;
 use jit::{Options, Watcher};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use symbolize::counters::SymbolCounters;
-use unwind::process::Whose;
+use unwind::process::ProcessInstance;
 
 /// Lines of the map at the begin, and lines that come between two readings.
 const LINES: u64 = 100_000;
@@ -79,7 +79,7 @@ impl Drop for Map {
 fn read_whole(bytes: &[u8]) -> CodeMap {
     let mut code = CodeMap::new(usize::MAX / 2);
     let mut reader = MapReader::default();
-    let when = When::between(Mono(0), Mono(1));
+    let when = When::between(MonotonicTime(0), MonotonicTime(1));
     bytes
         .chunks(64 << 10)
         .for_each(|piece| reader.feed(piece, when, &mut code));
@@ -103,7 +103,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
             .filter(|_| {
                 place = (place + 7919) % LINES;
                 let address = 0x7f00_0000_0000 + place * CODE_BYTES + 5;
-                matches!(code.find(address, Mono(2)), Found::Code(..))
+                matches!(code.find(address, MonotonicTime(2)), CodeLookup::Code(..))
             })
             .count()
     });
@@ -116,11 +116,16 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         max_bytes: 1 << 30,
         ..Options::default()
     };
-    let mut watcher = Watcher::new(options, Asker::new(AskOptions::default()), counters, rules);
-    let whose = Whose {
+    let mut watcher = Watcher::new(
+        options,
+        RuntimeAttacher::new(AskOptions::default()),
+        counters,
+        rules,
+    );
+    let whose = ProcessInstance {
         id: ProcessId(1),
         pid: Pid(std::process::id()),
-        began: Mono(0),
+        began: MonotonicTime(0),
     };
     watcher.take(std::iter::once(Notice::Met(whose)));
     let mut readings = Vec::new();
@@ -136,7 +141,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
             |path| match whole {
                 true => path.and_then(|path| Ok(read_whole(&std::fs::read(path)?).len())),
                 false => {
-                    watcher.tick(Mono::now());
+                    watcher.tick(MonotonicTime::now());
                     Ok(0)
                 }
             },

@@ -4,13 +4,13 @@
 use super::Lines;
 use super::folding::{Folding, SAMPLES};
 use aggregate::batch::RawBatch;
+use aggregate::batch_symbolizer::BatchSymbolizer;
 use aggregate::fold::Folder;
-use aggregate::namer::Namer;
 use aggregate::recorder::{Recorder, RecorderOptions};
 use cgroup::CgroupTable;
 use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset, Pid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use jit::JitSymbolLookup;
 use std::sync::{Arc, RwLock};
 use symbolize::counters::SymbolCounters;
@@ -58,7 +58,7 @@ fn kernel_addresses() -> Vec<u64> {
 }
 
 /// A namer over this program's file and the kernel.
-fn namer(code: &OwnCode) -> Namer {
+fn namer(code: &OwnCode) -> BatchSymbolizer {
     let counters = Arc::new(SymbolCounters::default());
     let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
     let pid = Pid(std::process::id());
@@ -75,7 +75,7 @@ fn namer(code: &OwnCode) -> Namer {
     let options = SymbolOptions::default();
     let mut symbolizer = Symbolizer::new(options, Arc::clone(&store), counters);
     symbolizer.set_kernel_symbols(KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()));
-    Namer::new(
+    BatchSymbolizer::new(
         symbolizer,
         store,
         JitSymbolLookup::closed(),
@@ -99,10 +99,10 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
     let folding = Folding::new(SAMPLES, frame);
     let mut window = 0;
     let mut batch = || {
-        let mut folder = Folder::new(Mono(window * WINDOW_NS));
+        let mut folder = Folder::new(MonotonicTime(window * WINDOW_NS));
         folding.add_all(&mut folder);
         window += 1;
-        folder.take(Mono(window * WINDOW_NS), true, RawBatch::default())
+        folder.take(MonotonicTime(window * WINDOW_NS), true, RawBatch::default())
     };
     let rows = batch().samples.len() as u64;
     let recorder = || RwLock::new(Recorder::new(RecorderOptions::default()));

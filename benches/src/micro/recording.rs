@@ -3,8 +3,8 @@
 use super::Lines;
 use super::folding::PERIOD;
 use super::synthetic::Synthetic;
-use aggregate::recorder::{Recorder, RecorderOptions, Span, WindowPart, query};
-use host::time::Mono;
+use aggregate::recorder::{Recorder, RecorderOptions, WindowPart, WindowRange, query};
+use host::time::MonotonicTime;
 use profile::{
     Dictionary, FrameRef, GroupBy, LabelSetId, Quality, Query, SampleKey, StackEnd, StackId, Value,
     key,
@@ -76,8 +76,8 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
             moments_refused: 0,
             timeless: 0,
             accounts: &[],
-            start: Mono(window * WINDOW_NS),
-            end: Mono((window + 1) * WINDOW_NS),
+            start: MonotonicTime(window * WINDOW_NS),
+            end: MonotonicTime((window + 1) * WINDOW_NS),
             closes: true,
             period: PERIOD,
             quality: Quality::default(),
@@ -87,7 +87,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
     let bytes = recorder.stats().window_bytes;
     let recorder = RwLock::new(recorder);
     let never = AtomicBool::new(false);
-    let span = || Span::Time(Mono(0), Mono(WINDOWS * WINDOW_NS));
+    let span = || WindowRange::Time(MonotonicTime(0), MonotonicTime(WINDOWS * WINDOW_NS));
     let all = Query::default();
     let one = Query::new(
         r#"unit="job-3.service""#.parse()?,

@@ -7,7 +7,7 @@ mod peer;
 
 use host::bounds::{Bounds, CacheBounds};
 use host::ids::{CgroupId, CpuId, FileId, Pid, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::event::{EventKind, EventSpec};
 use perf::record::{Callchain, CpuMode, Record, Sample, UserState};
 use perf::rings::{Drained, Rings, horizon_at};
@@ -22,7 +22,7 @@ use symbolize::files::{FileStore, identity_of_mapping};
 use unwind::info::module::Module;
 use unwind::process::{ProcessTable, scan};
 use unwind::walk::modules::Loaded;
-use unwind::walk::{Depths, Learnt, StackBuffer, Unwinder};
+use unwind::walk::{Depths, StackBuffer, UnwindUpdate, Unwinder};
 
 /// Bytes of stack recorded: what the daemon copies by default.
 const STACK_BYTES: u32 = 16 << 10;
@@ -42,7 +42,7 @@ struct Kept {
     ip: u64,
     pid: Pid,
     tid: Tid,
-    time: Mono,
+    time: MonotonicTime,
     callchain: Vec<u8>,
     regs: Vec<u8>,
     stack: Vec<u8>,
@@ -115,7 +115,7 @@ fn record(time: Duration) -> anyhow::Result<(ProcessTable, Vec<Kept>)> {
     let end = Instant::now() + time;
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(100));
-        rings.drain(horizon_at(Mono::now()), |drained| {
+        rings.drain(horizon_at(MonotonicTime::now()), |drained| {
             let Drained::Record { time, record, .. } = drained else {
                 return;
             };
@@ -149,7 +149,7 @@ fn modules(processes: &mut ProcessTable, kept: &[Kept]) -> (FileStore, BTreeSet<
     let mut files = BTreeSet::new();
     let pids: BTreeSet<Pid> = kept.iter().map(|kept| kept.pid).collect();
     for pid in pids {
-        processes.announce_all(pid, Mono::now(), |seen| {
+        processes.announce_all(pid, MonotonicTime::now(), |seen| {
             store.see(&seen);
             files.insert(seen.id.0);
             true
@@ -176,7 +176,7 @@ fn unwinder(store: &FileStore, files: &BTreeSet<u32>) -> Unwinder {
             let budget = FileBudget::default();
             Module::read(&image, None, &found.path, (&dirs, true), &budget)
         });
-        unwinder.install(Learnt::Module(Loaded {
+        unwinder.install(UnwindUpdate::Module(Loaded {
             file,
             module: module.map(|module| module.map(Box::new)),
         }));

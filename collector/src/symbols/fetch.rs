@@ -4,7 +4,7 @@
 //! No answer waits for it: what it brings is in the next one.
 
 use super::{INCOMING, Inner};
-use debuginfod::{Fetched, Outcome, Servers};
+use debuginfod::{FetchOutcome, Fetched, Servers};
 use profile::NameSource;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,22 +59,22 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
 
 impl Inner {
     /// Takes what was fetched; `None`: the library failed.
-    fn fetched(&self, build: &str, fetched: Option<Fetched>, path: &Path) -> Outcome {
+    fn fetched(&self, build: &str, fetched: Option<Fetched>, path: &Path) -> FetchOutcome {
         let metrics = &self.metrics;
         let refused = |why: &dyn Display| {
             metrics.debuginfod_refused.inc();
             tracing::warn!(build, "debug file of a debuginfod server refused: {why}");
-            Outcome::Refused
+            FetchOutcome::Refused
         };
         match fetched {
             Some(Fetched::Found { .. }) => {}
             Some(Fetched::Absent) => {
                 metrics.debuginfod_absent.inc();
-                return Outcome::Absent;
+                return FetchOutcome::Absent;
             }
             Some(Fetched::Unavailable) => {
                 metrics.debuginfod_failed.inc();
-                return Outcome::Unavailable;
+                return FetchOutcome::Unavailable;
             }
             Some(Fetched::TooLarge) => return refused(&"it is too large"),
             None => return refused(&"the answer cannot be read"),
@@ -91,7 +91,7 @@ impl Inner {
                 metrics.debuginfod_fetched.inc();
                 let functions = functions.list.len();
                 tracing::info!(build, functions, "symbols fetched from a debuginfod server");
-                Outcome::Kept
+                FetchOutcome::Kept
             }
             Err(error) => refused(&error),
         }

@@ -20,7 +20,7 @@ pub use table::{Put, Table, TableError};
 use crate::metrics::Metrics;
 use crate::store::{Found, Names};
 use crate::time::Clock;
-use debuginfod::{Servers, Wanted};
+use debuginfod::{FetchQueue, Servers};
 use profile::NameSource;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ struct Inner {
     /// None: it cannot be opened.
     table: Option<Table>,
     /// Builds to ask servers for; none: nobody asks.
-    wanted: Option<Mutex<Wanted>>,
+    wanted: Option<Mutex<FetchQueue>>,
     reading: Arc<Semaphore>,
     receiving: Semaphore,
     shutdown: watch::Receiver<bool>,
@@ -130,7 +130,7 @@ impl Names for Symbols {
 const INCOMING: &str = "incoming-";
 
 impl Inner {
-    fn wanted(&self) -> Option<MutexGuard<'_, Wanted>> {
+    fn wanted(&self) -> Option<MutexGuard<'_, FetchQueue>> {
         let wanted = self.wanted.as_ref()?;
         Some(wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -16,7 +16,7 @@ pub use sections::{
     Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent,
     Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
-pub use triggers::{Seconds, Trigger, Wanted};
+pub use triggers::{Seconds, Trigger, TriggerCapture};
 
 use serde::Serialize;
 

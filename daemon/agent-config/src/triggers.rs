@@ -179,12 +179,12 @@ pub struct Trigger {
     pub keep_after: Seconds,
     /// What is captured beside.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub capture: Option<Wanted>,
+    pub capture: Option<TriggerCapture>,
 }
 
 /// `capture` of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Wanted {
+pub struct TriggerCapture {
     /// The event.
     pub event: String,
     /// For how long.
@@ -213,9 +213,9 @@ impl Default for Trigger {
     }
 }
 
-impl Default for Wanted {
+impl Default for TriggerCapture {
     fn default() -> Self {
-        Wanted {
+        TriggerCapture {
             event: String::new(),
             duration: Seconds(30),
             rate_hz: 0,
@@ -229,7 +229,7 @@ impl Trigger {
     pub(super) fn of(item: Item) -> Trigger {
         let mut trigger = Trigger::default();
         for (name, value) in item {
-            let capture = |trigger: &mut Trigger, put: &dyn Fn(&mut Wanted)| {
+            let capture = |trigger: &mut Trigger, put: &dyn Fn(&mut TriggerCapture)| {
                 put(trigger.capture.get_or_insert_default());
             };
             let text = match &value {

@@ -1,4 +1,4 @@
-//! What the sampler hands to the namer: folded samples whose frames are still addresses.
+//! What the sampler hands to the symbolizer: folded samples whose frames are still addresses.
 //!
 //! A batch covers a part of one window, the whole of it unless somebody asked for fresh data. Its
 //! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
@@ -6,7 +6,7 @@
 
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, Pid, ProcessId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use offcpu::WaitCounts;
 use profile::{Quality, StackEnd, Value};
 
@@ -38,7 +38,7 @@ pub struct RawTime {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
     /// When.
-    pub time: Mono,
+    pub time: MonotonicTime,
 }
 
 /// When a sample was taken, and what it stands for.
@@ -47,7 +47,7 @@ pub struct RawMoment {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
     /// When.
-    pub time: Mono,
+    pub time: MonotonicTime,
     /// In the event's unit.
     pub weight: u64,
 }
@@ -79,7 +79,7 @@ pub struct RawProcess {
     /// True for threads of the kernel, which have no user memory.
     pub kernel: bool,
     /// When this lifetime or exec generation began; zero when it is older than the daemon.
-    pub began: Mono,
+    pub began: MonotonicTime,
     /// True when all threads of the process had ended by the end of the batch.
     pub ended: bool,
 }
@@ -89,9 +89,9 @@ pub struct RawProcess {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawLoss {
     /// Time of the last record before the gap, or the begin of the batch if that is later.
-    pub from: Mono,
+    pub from: MonotonicTime,
     /// Time of the first record after it, or the end of the batch if that is sooner.
-    pub until: Mono,
+    pub until: MonotonicTime,
     /// Samples that did not arrive, those of the idle loop included.
     pub samples: u64,
     /// Weight of one of them.
@@ -104,9 +104,9 @@ pub struct RawBatch {
     /// The capture it is of; `None`: of the continuous profile. Stays when the batch is emptied.
     pub capture: Option<CaptureId>,
     /// Begin of the part.
-    pub start: Mono,
+    pub start: MonotonicTime,
     /// End of the part.
-    pub end: Mono,
+    pub end: MonotonicTime,
     /// True when the window ends with this batch.
     pub closes: bool,
     /// Weight of one sample at the configured rate; 0 when it varies.
@@ -153,7 +153,7 @@ pub struct RawBatch {
     pub counted_ns: (u64, u64),
     /// Of a capture of waits: what was seen, and what could not be.
     pub waits: WaitCounts,
-    /// What was taken and missed. The namer adds what only naming can tell.
+    /// What was taken and missed. The symbolizer adds what only naming can tell.
     pub quality: Quality,
 }
 

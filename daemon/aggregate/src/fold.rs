@@ -8,7 +8,7 @@ use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime
 use hashbrown::{DefaultHashBuilder, HashTable};
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, ProcessId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{StackEnd, Unnamed, Value};
 use std::hash::BuildHasher;
 use unwind::process::Process;
@@ -62,9 +62,9 @@ impl Default for FoldBounds {
 
 /// What a sample counts for, and where and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct SampleInfo {
     /// When.
-    pub time: Mono,
+    pub time: MonotonicTime,
     /// cgroup as the kernel told it.
     pub cgroup: CgroupId,
     /// Name of the thread.
@@ -92,7 +92,7 @@ pub struct Folder {
 
 impl Folder {
     /// A folder whose first batch begins at `start`.
-    pub fn new(start: Mono) -> Folder {
+    pub fn new(start: MonotonicTime) -> Folder {
         Folder {
             batch: RawBatch {
                 start,
@@ -103,7 +103,7 @@ impl Folder {
     }
 
     /// A folder for a capture that folds into `first`.
-    pub fn of_capture(id: CaptureId, start: Mono, mut first: RawBatch) -> Folder {
+    pub fn of_capture(id: CaptureId, start: MonotonicTime, mut first: RawBatch) -> Folder {
         first.clear();
         first.capture = Some(id);
         first.start = start;
@@ -134,7 +134,7 @@ impl Folder {
     }
 
     /// Adds one sample. Returns true when it has a frame in generated code.
-    pub fn add(&mut self, process: &Process, taken: &Taken, frames: &[RawFrame]) -> bool {
+    pub fn add(&mut self, process: &Process, taken: &SampleInfo, frames: &[RawFrame]) -> bool {
         self.batch.quality.taken += 1;
         self.batch.quality.reduced += u64::from(self.reduced);
         let process = self.process(process);
@@ -170,8 +170,8 @@ impl Folder {
         generated
     }
 
-    fn keep_moment(&mut self, row: u32, taken: &Taken) {
-        let Taken { time, weight, .. } = *taken;
+    fn keep_moment(&mut self, row: u32, taken: &SampleInfo) {
+        let SampleInfo { time, weight, .. } = *taken;
         if self.batch.moments.len() < MOMENTS_MAX {
             self.batch.moments.push(RawMoment { row, time, weight });
         } else {
@@ -236,7 +236,7 @@ impl Folder {
                 pid: host::ids::Pid(0),
                 comm: Comm::from_bytes(b"[other]"),
                 kernel: false,
-                began: Mono(0),
+                began: MonotonicTime(0),
                 ended: true,
             });
         }
@@ -299,7 +299,7 @@ impl Folder {
     }
 
     /// Ends the batch at `end` and begins the next one there, in `empty`'s buffers.
-    pub fn take(&mut self, end: Mono, closes: bool, mut empty: RawBatch) -> RawBatch {
+    pub fn take(&mut self, end: MonotonicTime, closes: bool, mut empty: RawBatch) -> RawBatch {
         empty.clear();
         empty.capture = self.batch.capture;
         empty.start = end;
@@ -329,14 +329,14 @@ mod tests {
     fn table() -> ProcessTable {
         let mut table = ProcessTable::new();
         for pid in 1..5 {
-            table.fork(Pid(pid), Tid(pid), Pid(0), Tid(0), Mono(1));
+            table.fork(Pid(pid), Tid(pid), Pid(0), Tid(0), MonotonicTime(1));
         }
         table
     }
 
-    fn taken(cgroup: u64, weight: u64) -> Taken {
-        Taken {
-            time: Mono(5),
+    fn taken(cgroup: u64, weight: u64) -> SampleInfo {
+        SampleInfo {
+            time: MonotonicTime(5),
             cgroup: CgroupId(cgroup),
             thread: Comm::default(),
             end: StackEnd::Complete,
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn samples_in_generated_code_have_their_times_and_no_others() {
         let table = table();
-        let mut folder = Folder::new(Mono(0));
+        let mut folder = Folder::new(MonotonicTime(0));
         let process = table.get(Pid(1)).expect("made above");
         let generated = [
             RawFrame::Kernel(1),
@@ -357,14 +357,14 @@ mod tests {
             .iter()
             .enumerate()
         {
-            let time = Mono(number as u64);
-            let taken = Taken {
+            let time = MonotonicTime(number as u64);
+            let taken = SampleInfo {
                 time,
                 ..taken(1, 1)
             };
             assert_eq!(folder.add(process, &taken, frames), frames.len() == 2);
         }
-        let batch = folder.take(Mono(9), true, RawBatch::default());
+        let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
         let times = batch.times.iter().map(|time| (time.row, time.time.0));
         assert_eq!(times.collect::<Vec<_>>(), [(0, 0), (0, 2)]);
     }
@@ -372,31 +372,34 @@ mod tests {
     #[test]
     fn times_beyond_the_bound_are_counted_and_their_samples_kept() {
         let table = table();
-        let mut folder = Folder::new(Mono(0));
+        let mut folder = Folder::new(MonotonicTime(0));
         let process = table.get(Pid(1)).expect("made above");
         let frames = [RawFrame::Jit(process.id, host::ids::Avma(7))];
         for _ in 0..TIMES_MAX + 5 {
             folder.add(process, &taken(1, 1), &frames);
         }
-        let batch = folder.take(Mono(9), true, RawBatch::default());
+        let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
         assert_eq!((batch.times.len(), batch.times_refused), (TIMES_MAX, 5));
         assert_eq!(batch.samples[0].value.count as usize, TIMES_MAX + 5);
-        let next = folder.take(Mono(19), true, batch);
+        let next = folder.take(MonotonicTime(19), true, batch);
         assert_eq!((next.times.len(), next.times_refused), (0, 0));
     }
 
     #[test]
     fn a_capture_knows_when_each_sample_was_taken_as_far_as_there_is_room() {
         let table = table();
-        let mut folder = Folder::of_capture(CaptureId(7), Mono(3), RawBatch::default());
+        let mut folder = Folder::of_capture(CaptureId(7), MonotonicTime(3), RawBatch::default());
         folder.keep_moments = true;
         let process = table.get(Pid(1)).expect("made above");
         for number in 0..MOMENTS_MAX as u64 + 2 {
             let frames = [RawFrame::Kernel(number % 2)];
             folder.add(process, &taken(1, number), &frames);
         }
-        let batch = folder.take(Mono(9), true, RawBatch::default());
-        assert_eq!((batch.capture, batch.start), (Some(CaptureId(7)), Mono(3)));
+        let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
+        assert_eq!(
+            (batch.capture, batch.start),
+            (Some(CaptureId(7)), MonotonicTime(3))
+        );
         assert_eq!(batch.moments_refused, 2);
         assert_eq!(batch.quality.taken as usize, MOMENTS_MAX + 2);
         for (number, moment) in batch.moments.iter().enumerate() {
@@ -415,13 +418,13 @@ mod tests {
     #[test]
     fn equal_samples_become_one_row() {
         let table = table();
-        let mut folder = Folder::new(Mono(0));
+        let mut folder = Folder::new(MonotonicTime(0));
         let process = table.get(Pid(1)).expect("made above");
         for _ in 0..3 {
             let frames = [RawFrame::Kernel(1), RawFrame::Kernel(2)];
             folder.add(process, &taken(1, 10), &frames);
         }
-        let batch = folder.take(Mono(9), true, RawBatch::default());
+        let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
         assert_eq!(batch.samples.len(), 1);
         assert_eq!(
             batch.samples[0].value,
@@ -436,21 +439,21 @@ mod tests {
     #[test]
     fn samples_taken_with_less_are_counted_until_it_ends() {
         let table = table();
-        let mut folder = Folder::new(Mono(0));
+        let mut folder = Folder::new(MonotonicTime(0));
         let process = table.get(Pid(1)).expect("made above");
         for reduced in [false, true, true, false] {
             folder.reduced = reduced;
             let frames = [RawFrame::Kernel(1)];
             folder.add(process, &taken(1, 1), &frames);
         }
-        let batch = folder.take(Mono(9), true, RawBatch::default());
+        let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
         assert_eq!((batch.quality.taken, batch.quality.reduced), (4, 2));
     }
 
     #[test]
     fn what_exceeds_the_frame_bound_is_other_and_still_counted() {
         let table = table();
-        let mut folder = Folder::new(Mono(0));
+        let mut folder = Folder::new(MonotonicTime(0));
         let process = table.get(Pid(1)).expect("made above");
         let mut frames = vec![RawFrame::Kernel(0); 127];
         let total = (FRAMES_MAX / frames.len() + 100) as u64;
@@ -458,7 +461,7 @@ mod tests {
             frames[0] = RawFrame::Kernel(number);
             folder.add(process, &taken(1, 1), &frames);
         }
-        let batch = folder.take(Mono(9), true, RawBatch::default());
+        let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
         assert!(batch.frames.len() <= FRAMES_MAX + 1);
         assert!(batch.quality.folded > 0);
         assert_eq!(
@@ -473,7 +476,7 @@ mod tests {
             samples in proptest::collection::vec((1u32..5, 0u64..3, 0u64..4, 1u64..100), 0..200)
         ) {
             let table = table();
-            let mut folder = Folder::new(Mono(0));
+            let mut folder = Folder::new(MonotonicTime(0));
             let mut expected = std::collections::BTreeMap::new();
             for &(pid, cgroup, leaf, weight) in &samples {
                 let process = table.get(Pid(pid)).expect("made above");
@@ -481,7 +484,7 @@ mod tests {
                 folder.add(process, &taken(cgroup, weight), &frames);
                 *expected.entry((pid, cgroup, leaf)).or_insert(0) += weight;
             }
-            let batch = folder.take(Mono(9), true, RawBatch::default());
+            let batch = folder.take(MonotonicTime(9), true, RawBatch::default());
             let mut found = std::collections::BTreeMap::new();
             for row in &batch.samples {
                 let stack = batch.stacks[row.stack as usize];

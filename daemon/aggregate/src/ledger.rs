@@ -1,14 +1,14 @@
-//! What the namer keeps of the window that is open, to account for it when it closes: samples by
-//! cgroup, losses, readings of the kernel's accounting.
+//! What the symbolizer keeps of the window that is open, to account for it when it closes: samples
+//! by cgroup, losses, readings of the kernel's accounting.
 //!
-//! On the namer's thread, outside of the recorder's lock: closing a window reads cgroupfs.
+//! On the symbolizer's thread, outside of the recorder's lock: closing a window reads cgroupfs.
 
 use super::batch::{RawBatch, RawLoss};
 use super::owners::{self, Window};
 use cgroup::containers::Containers;
-use cgroup::usage::{Blind, Meters, Span, UsageStats};
+use cgroup::usage::{Blind, ClosedWindow, Meters, UsageStats};
 use cgroup::{CgroupTable, Labels};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Account, Dictionary, LabelSetId, Value, key};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) struct LedgerKeeper {
     containers: Containers,
     meters: Meters,
     /// Begin of the open window; none before its first batch.
-    start: Option<Mono>,
+    start: Option<MonotonicTime>,
     taken: BTreeMap<Box<str>, Value>,
     before: BTreeMap<Box<str>, Value>,
     /// One for each period.
@@ -100,7 +100,7 @@ impl LedgerKeeper {
             .losses
             .iter()
             .map(|loss| loss.samples.saturating_mul(loss.period));
-        let span = Span {
+        let span = ClosedWindow {
             start,
             end: batch.end,
             blind: Blind {
@@ -173,13 +173,13 @@ mod tests {
 
     fn batch(closes: bool, lost: u64) -> RawBatch {
         let loss = RawLoss {
-            from: Mono(0),
-            until: Mono(1),
+            from: MonotonicTime(0),
+            until: MonotonicTime(1),
             samples: lost,
             period: PERIOD,
         };
         RawBatch {
-            end: Mono(10),
+            end: MonotonicTime(10),
             closes,
             period: PERIOD,
             losses: vec![loss],

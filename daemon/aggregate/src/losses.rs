@@ -4,8 +4,8 @@
 //! runs again: what lies in a batch's time goes with that batch, the rest waits for the next.
 
 use super::batch::{RawBatch, RawLoss};
-use host::time::Mono;
-use perf::loss::Gap;
+use host::time::MonotonicTime;
+use perf::loss::LossGap;
 
 /// Losses kept apart in a batch and while they wait. A host of 512 CPUs whose rings are all too small
 /// makes that many in a second; further ones are added to the last, with the time of both.
@@ -14,12 +14,12 @@ const LOSSES_MAX: usize = 1 << 14;
 /// Losses that no batch has taken yet.
 #[derive(Debug, Default)]
 pub struct Losses {
-    waiting: Vec<Gap>,
+    waiting: Vec<LossGap>,
 }
 
 impl Losses {
     /// Adds one.
-    pub fn add(&mut self, gap: Gap) {
+    pub fn add(&mut self, gap: LossGap) {
         let full = self.waiting.len() >= LOSSES_MAX;
         match self.waiting.last_mut() {
             Some(last) if full => join(last, gap),
@@ -30,11 +30,11 @@ impl Losses {
 
     /// Moves what was lost before `end` to `batch`. What was lost before its begin and is known only
     /// now is put at the begin: late, but not forgotten.
-    pub fn take(&mut self, end: Mono, batch: &mut RawBatch) {
+    pub fn take(&mut self, end: MonotonicTime, batch: &mut RawBatch) {
         let start = batch.start;
         self.waiting.retain_mut(|gap| {
             let (before, after) = if gap.until <= end {
-                let nothing = Gap { samples: 0, ..*gap };
+                let nothing = LossGap { samples: 0, ..*gap };
                 (*gap, nothing)
             } else {
                 gap.split(end)
@@ -61,7 +61,7 @@ impl Losses {
     }
 }
 
-fn join(gap: &mut Gap, other: Gap) {
+fn join(gap: &mut LossGap, other: LossGap) {
     gap.from = gap.from.min(other.from);
     gap.until = gap.until.max(other.until);
     gap.period = mean_period((gap.samples, gap.period), (other.samples, other.period));
@@ -80,10 +80,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn gap(from: u64, until: u64, samples: u64) -> Gap {
-        Gap {
-            from: Mono(from),
-            until: Mono(until),
+    fn gap(from: u64, until: u64, samples: u64) -> LossGap {
+        LossGap {
+            from: MonotonicTime(from),
+            until: MonotonicTime(until),
             samples,
             period: 10,
         }
@@ -91,10 +91,10 @@ mod tests {
 
     fn taken(losses: &mut Losses, start: u64, end: u64) -> RawBatch {
         let mut batch = RawBatch {
-            start: Mono(start),
+            start: MonotonicTime(start),
             ..RawBatch::default()
         };
-        losses.take(Mono(end), &mut batch);
+        losses.take(MonotonicTime(end), &mut batch);
         batch
     }
 

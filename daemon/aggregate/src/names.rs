@@ -3,15 +3,15 @@
 //!
 //! The continuous profile has one set of names, and captures with lines another, which is there
 //! only while one of them runs: frames that differ by line would push those of functions out. Used
-//! by the namer's thread alone.
+//! by the symbolizer's thread alone.
 
 use super::context::Context;
 use hashbrown::HashMap;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef};
 use symbolize::Symbolizer;
 
-/// Memory of the namer's own dictionary of frames. When it is used up everything named so far is
-/// forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
+/// Memory of the symbolizer's own dictionary of frames. When it is used up everything named so far
+/// is forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
 
 /// Functions at which a stack begins: a frame-pointer chain whose root is one of them is whole.

@@ -187,15 +187,15 @@ pub(super) fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use proptest::prelude::*;
 
     const PERIOD: u64 = 10_000_000;
 
     fn lost(samples: u64) -> RawLoss {
         RawLoss {
-            from: Mono(0),
-            until: Mono(1),
+            from: MonotonicTime(0),
+            until: MonotonicTime(1),
             samples,
             period: PERIOD,
         }

@@ -1,4 +1,4 @@
-//! The recorders of captures that run: made by the manager, filled by the namer.
+//! The recorders of captures that run: made by the manager, filled by the symbolizer.
 //!
 //! Threads: any. A batch whose capture is not here any more is let go unnamed.
 
@@ -24,8 +24,8 @@ pub enum Detail {
     Instructions,
 }
 
-/// What the namer makes of one capture.
-pub struct Taken {
+/// What the symbolizer makes of one capture.
+pub struct CaptureRecording {
     /// Its named samples.
     pub recorder: RwLock<Recorder>,
     /// How closely they are named.
@@ -34,12 +34,12 @@ pub struct Taken {
     naming_ns: AtomicU64,
     ended: Mutex<bool>,
     told: Condvar,
-    beside: Mutex<Beside>,
+    beside: Mutex<BatchTotals>,
 }
 
 /// What batches of a capture say beside their samples, in sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Beside {
+pub struct BatchTotals {
     /// Samples that its pre-filter refused.
     pub passed_over: u64,
     /// Samples that the sampler had no time to take.
@@ -54,10 +54,10 @@ pub struct Beside {
     pub waits: WaitCounts,
 }
 
-impl Taken {
+impl CaptureRecording {
     /// Nothing yet, into this recorder.
-    pub fn new(recorder: Recorder, detail: Detail) -> Taken {
-        Taken {
+    pub fn new(recorder: Recorder, detail: Detail) -> CaptureRecording {
+        CaptureRecording {
             recorder: RwLock::new(recorder),
             detail,
             naming_ns: AtomicU64::new(0),
@@ -80,7 +80,7 @@ impl Taken {
     }
 
     /// What its batches said beside their samples.
-    pub fn beside(&self) -> Beside {
+    pub fn beside(&self) -> BatchTotals {
         *lock(&self.beside)
     }
 
@@ -95,7 +95,7 @@ impl Taken {
         self.told.notify_all();
     }
 
-    /// Waits until [`Taken::end`] was called, so long at most. True when it was.
+    /// Waits until [`CaptureRecording::end`] was called, so long at most. True when it was.
     pub fn wait_for_end(&self, at_most: Duration) -> bool {
         let ended = lock(&self.ended);
         let waited = self
@@ -109,10 +109,10 @@ impl Taken {
 /// By capture. Their number is bounded by `captures.max`.
 #[derive(Default)]
 pub struct Recorders {
-    by_id: Mutex<HashMap<CaptureId, Arc<Taken>>>,
+    by_id: Mutex<HashMap<CaptureId, Arc<CaptureRecording>>>,
     /// Samples of all captures since the start.
     samples: AtomicU64,
-    /// See [`Taken::naming_ns`]; of all captures since the start.
+    /// See [`CaptureRecording::naming_ns`]; of all captures since the start.
     naming_ns: AtomicU64,
     /// See [`Recorders::lines_bytes`].
     lines_bytes: AtomicUsize,
@@ -120,12 +120,12 @@ pub struct Recorders {
 
 impl Recorders {
     /// The one of a capture; `None` when nobody wants its samples any more.
-    pub fn get(&self, id: CaptureId) -> Option<Arc<Taken>> {
+    pub fn get(&self, id: CaptureId) -> Option<Arc<CaptureRecording>> {
         lock(&self.by_id).get(&id).cloned()
     }
 
     /// From now on the samples of `id` are recorded there.
-    pub fn insert(&self, id: CaptureId, taken: Arc<Taken>) {
+    pub fn insert(&self, id: CaptureId, taken: Arc<CaptureRecording>) {
         lock(&self.by_id).insert(id, taken);
     }
 
@@ -145,7 +145,7 @@ impl Recorders {
     }
 
     /// Naming samples of one with lines took so long.
-    pub fn note_naming(&self, of: &Taken, spent: Duration) {
+    pub fn note_naming(&self, of: &CaptureRecording, spent: Duration) {
         let ns = spent.as_nanos() as u64;
         of.naming_ns.fetch_add(ns, Ordering::Relaxed);
         self.naming_ns.fetch_add(ns, Ordering::Relaxed);

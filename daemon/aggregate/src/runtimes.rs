@@ -1,14 +1,14 @@
-//! The namer's side of the table of processes with generated code (`jit/src/runtimes.rs`): counts
-//! their samples as it names, and has helpers find out which runtime each is.
+//! The symbolizer's side of the table of processes with generated code (`jit/src/runtimes.rs`):
+//! counts their samples as it names, and has helpers find out which runtime each is.
 
 use super::batch::{RawBatch, RawProcess};
 use hashbrown::HashMap;
+use host::blocking_pool::{BlockingPool, Pending};
 use host::frame::RawFrame;
-use host::helpers::{Helpers, Pending};
 use host::ids::ProcessId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use jit::runtime::{self, Facts};
-use jit::runtimes::{Counts, Runtimes};
+use jit::runtimes::{Runtimes, StackCounts};
 use profile::{StackEnd, Unnamed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// Processes looked at at a time.
 const LOOKING_MAX: usize = 4;
 
-/// The namer's side of the table.
+/// The symbolizer's side of the table.
 pub struct RuntimeWatch {
     runtimes: Arc<Runtimes>,
-    helpers: Helpers,
+    helpers: BlockingPool,
     looking: Vec<(ProcessId, Pending<Option<Facts>>)>,
     /// Counts of one batch by process, kept for the next.
-    counts: HashMap<ProcessId, Counts>,
+    counts: HashMap<ProcessId, StackCounts>,
     /// Of each stack of a batch, likewise.
-    stacks: Vec<Option<(ProcessId, Counts)>>,
+    stacks: Vec<Option<(ProcessId, StackCounts)>>,
     /// Processes that were there before the daemon began before this.
-    created: Mono,
+    created: MonotonicTime,
 }
 
 impl RuntimeWatch {
@@ -37,11 +37,11 @@ impl RuntimeWatch {
     pub fn new(runtimes: Arc<Runtimes>) -> RuntimeWatch {
         RuntimeWatch {
             runtimes,
-            helpers: Helpers::new("fp-runtime"),
+            helpers: BlockingPool::new("fp-runtime"),
             looking: Vec::new(),
             counts: HashMap::new(),
             stacks: Vec::new(),
-            created: Mono::now(),
+            created: MonotonicTime::now(),
         }
     }
 
@@ -93,7 +93,7 @@ impl RuntimeWatch {
                 continue;
             }
             let began_by = match process.began {
-                Mono(0) => self.created,
+                MonotonicTime(0) => self.created,
                 began => began,
             };
             let pid = process.pid.0;
@@ -119,12 +119,12 @@ impl RuntimeWatch {
                 continue;
             }
             let places = stack.first as usize..(stack.first + stack.len) as usize;
-            let mut found: Option<(ProcessId, Counts)> = None;
+            let mut found: Option<(ProcessId, StackCounts)> = None;
             for place in places.clone() {
                 let RawFrame::Jit(process, _) = batch.frames[place] else {
                     continue;
                 };
-                let (_, counts) = found.get_or_insert((process, Counts::default()));
+                let (_, counts) = found.get_or_insert((process, StackCounts::default()));
                 counts.frames += 1;
                 match unnamed(place) {
                     Unnamed::No => counts.named += 1,
@@ -146,7 +146,7 @@ impl RuntimeWatch {
                 continue;
             };
             let times = sample.value.count;
-            let more = Counts {
+            let more = StackCounts {
                 samples: times,
                 complete: counts.complete * times,
                 cut: counts.cut * times,
@@ -176,7 +176,7 @@ mod tests {
             pid: Pid(id),
             comm: Comm::from_bytes(b"java"),
             kernel: false,
-            began: Mono(1),
+            began: MonotonicTime(1),
             ended: true,
         }
     }
@@ -184,7 +184,7 @@ mod tests {
     /// A batch of one process that ends at a time: stacks as frames, with the count of each.
     fn batch(id: u32, end: u64, stacks: &[(&[RawFrame], u64)]) -> RawBatch {
         let mut batch = RawBatch {
-            end: Mono(end * SECOND),
+            end: MonotonicTime(end * SECOND),
             processes: vec![process(id)],
             ..RawBatch::default()
         };

@@ -1,6 +1,6 @@
-//! Where the namer puts what it named: into the continuous profile's recorder, or into that of a capture.
+//! Where the symbolizer puts what it named: into the continuous profile's recorder, or into that of a capture.
 //!
-//! Each recorder has a dictionary of its own, so what the namer knows of its ids is kept for each.
+//! Each recorder has a dictionary of its own, so what the symbolizer knows of its ids is kept for each.
 
 use super::batch::RawBatch;
 use super::owners::{self, Window};
@@ -10,12 +10,12 @@ use host::ids::CaptureId;
 use profile::{Dictionary, LabelSetId, Remap, Value};
 use std::collections::BTreeMap;
 
-/// What the namer knows of one recorder.
+/// What the symbolizer knows of one recorder.
 #[derive(Default)]
 pub(super) struct Target {
-    /// From the namer's names to the recorder's dictionary, of the recorder's `epoch`.
+    /// From the symbolizer's names to the recorder's dictionary, of the recorder's `epoch`.
     pub names: Remap,
-    /// From the namer's label sets to the recorder's dictionary, likewise.
+    /// From the symbolizer's label sets to the recorder's dictionary, likewise.
     pub labels: Remap,
     epoch: u64,
     /// Samples of the batch before by cgroup, for one in which everything was lost.
@@ -79,13 +79,13 @@ impl Targets {
             .retain(|id, _| id.is_none_or(|id| running.contains(&id)));
     }
 
-    /// The namer's names have been forgotten.
+    /// The symbolizer's names have been forgotten.
     pub fn forget_names(&mut self) {
         let all = self.0.values_mut();
         all.for_each(|target| target.names = Remap::default());
     }
 
-    /// The namer's label sets have been forgotten.
+    /// The symbolizer's label sets have been forgotten.
     pub fn forget_labels(&mut self) {
         let all = self.0.values_mut();
         all.for_each(|target| target.labels = Remap::default());
@@ -95,14 +95,14 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use crate::batch::{RawBatch, RawLoss};
-    use crate::fold::{Folder, Taken as Sampled};
-    use crate::namer::Namer;
-    use crate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
-    use crate::recorders::{Detail, Recorders, Taken};
+    use crate::batch_symbolizer::BatchSymbolizer;
+    use crate::fold::{Folder, SampleInfo};
+    use crate::recorder::{Recorder, RecorderOptions, RecorderQuery, WindowRange, query};
+    use crate::recorders::{CaptureRecording, Detail, Recorders};
     use cgroup::CgroupTable;
     use host::frame::RawFrame;
     use host::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use jit::JitSymbolLookup;
     use profile::{GroupBy, Query, Selector, StackEnd, key};
     use std::sync::atomic::AtomicBool;
@@ -114,7 +114,7 @@ mod tests {
     const CAPTURE: CaptureId = CaptureId(7);
 
     struct Rig {
-        namer: Namer,
+        symbolizer: BatchSymbolizer,
         captures: Arc<Recorders>,
         own: RwLock<Recorder>,
         table: ProcessTable,
@@ -125,16 +125,22 @@ mod tests {
         let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
         let symbolizer = Symbolizer::new(SymbolOptions::default(), Arc::clone(&store), counters);
         let captures = Arc::<Recorders>::default();
-        let namer = Namer::new(
+        let symbolizer = BatchSymbolizer::new(
             symbolizer,
             store,
             JitSymbolLookup::closed(),
             CgroupTable::discover(),
         );
         let mut table = ProcessTable::new();
-        table.fork(Pid(4_194_999), Tid(4_194_999), Pid(0), Tid(0), Mono(1));
+        table.fork(
+            Pid(4_194_999),
+            Tid(4_194_999),
+            Pid(0),
+            Tid(0),
+            MonotonicTime(1),
+        );
         Rig {
-            namer: namer.capturing(Arc::clone(&captures)),
+            symbolizer: symbolizer.capturing(Arc::clone(&captures)),
             captures,
             own: RwLock::new(Recorder::new(RecorderOptions::default())),
             table,
@@ -150,14 +156,14 @@ mod tests {
             samples: &[(u64, &str)],
         ) -> RawBatch {
             let mut folder = match capture {
-                Some(id) => Folder::of_capture(id, Mono(0), RawBatch::default()),
-                None => Folder::new(Mono(0)),
+                Some(id) => Folder::of_capture(id, MonotonicTime(0), RawBatch::default()),
+                None => Folder::new(MonotonicTime(0)),
             };
             folder.keep_moments = true;
             let process = self.table.get(Pid(4_194_999)).unwrap();
             for &(at, thread) in samples {
-                let sampled = Sampled {
-                    time: Mono(at),
+                let sampled = SampleInfo {
+                    time: MonotonicTime(at),
                     cgroup: CgroupId(0),
                     thread: Comm::from_bytes(thread.as_bytes()),
                     end: StackEnd::Complete,
@@ -165,7 +171,7 @@ mod tests {
                 };
                 folder.add(process, &sampled, &[RawFrame::Kernel(at)]);
             }
-            folder.take(Mono(1_000_000_000), closes, RawBatch::default())
+            folder.take(MonotonicTime(1_000_000_000), closes, RawBatch::default())
         }
     }
 
@@ -173,11 +179,11 @@ mod tests {
     fn threads(recorder: &RwLock<Recorder>) -> Vec<String> {
         let by_thread = GroupBy::from_keys(&[key::THREAD]);
         let which = Query::new(Selector::default(), Vec::new(), by_thread).unwrap();
-        let asked = Asked {
+        let asked = RecorderQuery {
             query: &which,
             times: true,
         };
-        let span = Span::Time(Mono(0), Mono(u64::MAX));
+        let span = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
         let never = AtomicBool::new(false);
         let answer = query(recorder, span, asked, &never).unwrap();
         let dict = &answer.profile.dict;
@@ -190,7 +196,7 @@ mod tests {
     #[test]
     fn a_capture_goes_into_its_recorder_and_the_profile_into_its_own() {
         let mut rig = rig();
-        let taken = Arc::new(Taken::new(
+        let taken = Arc::new(CaptureRecording::new(
             Recorder::new(RecorderOptions::default()),
             Detail::Functions,
         ));
@@ -202,7 +208,7 @@ mod tests {
             (Some(CAPTURE), true, &[(9_000_000, "b"), (9_500_000, "z")]),
         ] {
             let mut batch = rig.batch(capture, closes, samples);
-            rig.namer.take(&mut batch, &rig.own);
+            rig.symbolizer.take(&mut batch, &rig.own);
         }
         assert!(
             taken.wait_for_end(std::time::Duration::ZERO),
@@ -218,7 +224,7 @@ mod tests {
         let mut rig = rig();
         let detail = [(CAPTURE, Detail::Lines), (CaptureId(8), Detail::Functions)];
         for (id, detail) in detail {
-            let taken = Taken::new(Recorder::new(RecorderOptions::default()), detail);
+            let taken = CaptureRecording::new(Recorder::new(RecorderOptions::default()), detail);
             rig.captures.insert(id, Arc::new(taken));
         }
         for (capture, has_lines) in [
@@ -228,13 +234,13 @@ mod tests {
             (None, true),
         ] {
             let mut batch = rig.batch(capture, false, &[(5, "a")]);
-            rig.namer.take(&mut batch, &rig.own);
+            rig.symbolizer.take(&mut batch, &rig.own);
             assert_eq!(rig.captures.lines_bytes() > 0, has_lines, "{capture:?}");
         }
         assert!(rig.captures.naming_ns() > 0);
         rig.captures.remove(CAPTURE);
         let mut batch = rig.batch(None, false, &[(6, "a")]);
-        rig.namer.take(&mut batch, &rig.own);
+        rig.symbolizer.take(&mut batch, &rig.own);
         assert_eq!(rig.captures.lines_bytes(), 0);
         assert_eq!(threads(&rig.own), ["a", "a", "a"]);
     }
@@ -243,26 +249,26 @@ mod tests {
     fn samples_of_a_capture_that_is_gone_are_let_go() {
         let mut rig = rig();
         let mut batch = rig.batch(Some(CAPTURE), true, &[(5, "a")]);
-        rig.namer.take(&mut batch, &rig.own);
+        rig.symbolizer.take(&mut batch, &rig.own);
         assert!(threads(&rig.own).is_empty());
     }
 
     #[test]
     fn what_a_capture_lost_goes_where_its_samples_are() {
         let mut rig = rig();
-        let taken = Arc::new(Taken::new(
+        let taken = Arc::new(CaptureRecording::new(
             Recorder::new(RecorderOptions::default()),
             Detail::Functions,
         ));
         rig.captures.insert(CAPTURE, Arc::clone(&taken));
         let mut batch = rig.batch(Some(CAPTURE), true, &[(5, "a")]);
         batch.losses.push(RawLoss {
-            from: Mono(0),
-            until: Mono(1),
+            from: MonotonicTime(0),
+            until: MonotonicTime(1),
             samples: 12,
             period: 10,
         });
-        rig.namer.take(&mut batch, &rig.own);
+        rig.symbolizer.take(&mut batch, &rig.own);
         let quality = taken.recorder.read().unwrap().totals_of_quality();
         assert_eq!((quality.taken, quality.lost_samples), (1, 12));
     }
@@ -272,15 +278,15 @@ mod tests {
     fn a_window_that_grew_too_long_is_held_against_the_kernel_too() {
         let mut rig = rig();
         let length = 2 * RecorderOptions::default().window;
-        let mut folder = Folder::new(Mono::now());
+        let mut folder = Folder::new(MonotonicTime::now());
         for _ in 0..2 {
-            let end = Mono(folder.batch().start.0 + length.as_nanos() as u64);
+            let end = MonotonicTime(folder.batch().start.0 + length.as_nanos() as u64);
             let mut batch = folder.take(end, false, RawBatch::default());
-            rig.namer.take(&mut batch, &rig.own);
+            rig.symbolizer.take(&mut batch, &rig.own);
         }
         let own = rig.own.read().unwrap();
         let never = AtomicBool::new(false);
-        let whole = (Mono(0), Mono(u64::MAX));
+        let whole = (MonotonicTime(0), MonotonicTime(u64::MAX));
         let (ledger, covered) = own.ledger(whole, &Selector::default(), &never).unwrap();
         assert_eq!((covered.windows, ledger.windows), (2, 2));
         assert_eq!(ledger.windows_unmeasured, 0);

@@ -6,19 +6,19 @@
 //! the same names stay together, the others become rows of their own, with stacks of their own. Counts are
 //! those of the samples, weights are divided in proportion, and both add up to what the row had.
 //!
-//! On the namer's thread.
+//! On the symbolizer's thread.
 
 use super::batch::{RawBatch, RawSample, RawStack};
 use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::ProcessId;
-use host::time::Mono;
-use jit::lookup::{self, Page, Pages};
-use jit::notice::Wanted;
+use host::time::MonotonicTime;
+use jit::lookup::{self, CodeMapGuard, Pages};
+use jit::notice::SymbolRequest;
 use profile::{Dictionary, FrameId, Unnamed, Value};
 use symbolize::Named;
 use symbolize::counters::{SymbolCounters, add, bump};
-use unwind::process::Whose;
+use unwind::process::ProcessInstance;
 
 /// Most frames that divided stacks add to a batch. Unit: frames; 16 MiB.
 const DIVIDED_FRAMES_MAX: usize = 1 << 20;
@@ -42,11 +42,11 @@ pub(super) struct Frames<'a> {
 pub(super) struct Timed {
     pages: Pages,
     /// For each distinct frame of the batch: between which times it was sampled.
-    ranges: Vec<(Mono, Mono)>,
+    ranges: Vec<(MonotonicTime, MonotonicTime)>,
     /// Distinct frames whose code changed while they were sampled.
     changing: HashMap<u32, ()>,
     /// Samples of stacks with such frames: process, row and time.
-    samples: Vec<(ProcessId, u32, Mono)>,
+    samples: Vec<(ProcessId, u32, MonotonicTime)>,
     /// Distinct frames made for one name of a changing one.
     made: HashMap<(u32, FrameId), u32>,
     /// Stacks made, by what they were and the places of their frames.
@@ -64,14 +64,14 @@ pub(super) struct Timed {
 /// Where the samples of a divided row are now.
 struct Division {
     /// By the time of the sample, in order.
-    by_time: Vec<(Mono, u32)>,
+    by_time: Vec<(MonotonicTime, u32)>,
     /// Those without a time.
     untimed: u32,
 }
 
 impl Division {
     /// The row of the sample of a time. Samples of one time had the same code.
-    fn row_at(&self, time: Mono) -> u32 {
+    fn row_at(&self, time: MonotonicTime) -> u32 {
         let found = self.by_time.binary_search_by_key(&time, |&(time, _)| time);
         found.map_or(self.untimed, |at| self.by_time[at].1)
     }
@@ -79,7 +79,7 @@ impl Division {
 
 /// What is to be known before the batch is named: of each process with frames in generated code its
 /// addresses.
-pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<Wanted> {
+pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolRequest> {
     let mut by_process: HashMap<ProcessId, Vec<u64>> = HashMap::new();
     for frame in distinct {
         if let RawFrame::Jit(process, address) = *frame {
@@ -91,12 +91,12 @@ pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<Wanted> {
     }
     let wanted = batch.processes.iter().filter_map(|process| {
         let addresses = by_process.remove(&process.id)?;
-        let whose = Whose {
+        let whose = ProcessInstance {
             id: process.id,
             pid: process.pid,
             began: process.began,
         };
-        Some(Wanted {
+        Some(SymbolRequest {
             whose,
             addresses,
             ended: process.ended,
@@ -117,7 +117,7 @@ impl Timed {
         if !batch.stacks.iter().any(|stack| stack.generated) {
             return;
         }
-        let never = (Mono(u64::MAX), Mono(0));
+        let never = (MonotonicTime(u64::MAX), MonotonicTime(0));
         // Those without a time of their own are samples of the end of the batch.
         let refused = batch.times_refused > 0;
         let all = if refused {
@@ -233,7 +233,8 @@ impl Timed {
             for (number, row) in batch.samples.iter().enumerate() {
                 if changes[row.stack as usize] {
                     let process = batch.processes[row.process as usize].id;
-                    self.samples.push((process, number as u32, Mono(u64::MAX)));
+                    self.samples
+                        .push((process, number as u32, MonotonicTime(u64::MAX)));
                 }
             }
         }
@@ -242,8 +243,8 @@ impl Timed {
 
     fn divide_row(
         &mut self,
-        page: &Page<'_>,
-        samples: &[(ProcessId, u32, Mono)],
+        page: &CodeMapGuard<'_>,
+        samples: &[(ProcessId, u32, MonotonicTime)],
         batch: &mut RawBatch,
         frames: &mut Frames<'_>,
         counters: &SymbolCounters,
@@ -256,7 +257,9 @@ impl Timed {
         }
         self.parts.clear();
         self.part_of.clear();
-        let timed = samples.iter().filter(|sample| sample.2 != Mono(u64::MAX));
+        let timed = samples
+            .iter()
+            .filter(|sample| sample.2 != MonotonicTime(u64::MAX));
         let mut untimed = row.value.count;
         let mut division = Division {
             by_time: Vec::new(),
@@ -321,9 +324,9 @@ impl Timed {
     /// Adds samples of a time to the part of the row that has the same names; returns which it is.
     fn add_part(
         &mut self,
-        page: &Page<'_>,
+        page: &CodeMapGuard<'_>,
         stack: &RawStack,
-        (time, count): (Mono, u64),
+        (time, count): (MonotonicTime, u64),
         frames: &mut Frames<'_>,
     ) -> u32 {
         self.resolved.clear();
@@ -405,24 +408,24 @@ fn places(stack: &RawStack) -> std::ops::Range<usize> {
 mod tests {
     use super::*;
     use crate::batch::{RawMoment, RawTime};
-    use crate::fold::{Folder, Taken};
+    use crate::fold::{Folder, SampleInfo};
     use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
-    use jit::code::{Found, Lines, When};
+    use jit::code::{CodeLookup, Lines, When};
     use jit::notice::Lent;
-    use jit::reader::{Known, Room};
+    use jit::reader::{GeneratedCode, Room};
     use profile::StackEnd;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
     use unwind::process::ProcessTable;
 
-    const END: Mono = Mono(1000);
+    const END: MonotonicTime = MonotonicTime(1000);
 
     /// One process, what is known of its code, and its samples.
     struct Rig {
         table: ProcessTable,
         folder: Folder,
-        known: Known,
+        known: GeneratedCode,
         counters: SymbolCounters,
         /// Of every sample its time and names, once the rows were divided.
         moments: Vec<(u64, String)>,
@@ -431,11 +434,11 @@ mod tests {
     impl Rig {
         fn new() -> Rig {
             let mut table = ProcessTable::new();
-            table.fork(Pid(7), Tid(7), Pid(0), Tid(0), Mono(1));
+            table.fork(Pid(7), Tid(7), Pid(0), Tid(0), MonotonicTime(1));
             Rig {
                 table,
-                folder: Folder::new(Mono(0)),
-                known: Known::new(Room::new(1 << 20)),
+                folder: Folder::new(MonotonicTime(0)),
+                known: GeneratedCode::new(Room::new(1 << 20)),
                 counters: SymbolCounters::default(),
                 moments: Vec::new(),
             }
@@ -455,8 +458,8 @@ mod tests {
                     .iter()
                     .map(|&at| RawFrame::Jit(process.id, Avma(at))),
             );
-            let taken = Taken {
-                time: Mono(time),
+            let taken = SampleInfo {
+                time: MonotonicTime(time),
                 cgroup: CgroupId(1),
                 thread: Comm::default(),
                 end: StackEnd::Complete,
@@ -485,7 +488,7 @@ mod tests {
                 }
             }
             let id = batch.processes[0].id;
-            let known = std::mem::replace(&mut self.known, Known::new(Room::new(1)));
+            let known = std::mem::replace(&mut self.known, GeneratedCode::new(Room::new(1)));
             let lent = Lent {
                 id,
                 known: Arc::new(Mutex::new(known)),
@@ -546,9 +549,9 @@ mod tests {
     #[test]
     fn samples_before_and_after_a_change_have_their_own_names() {
         let mut rig = Rig::new();
-        rig.load(0x1000, "before", When::at(Mono(10)));
-        rig.load(0x1000, "after", When::at(Mono(50)));
-        rig.load(0x2000, "caller", When::at(Mono(10)));
+        rig.load(0x1000, "before", When::at(MonotonicTime(10)));
+        rig.load(0x1000, "after", When::at(MonotonicTime(50)));
+        rig.load(0x2000, "caller", When::at(MonotonicTime(10)));
         for time in [20, 30, 49, 50] {
             rig.sample(time, &[0x1010, 0x2010], 10);
         }
@@ -562,8 +565,16 @@ mod tests {
     #[test]
     fn where_nothing_tells_which_code_it_was_there_is_no_name_and_a_reason() {
         let mut rig = Rig::new();
-        rig.load(0x1000, "old", When::between(Mono(0), Mono(10)));
-        rig.load(0x1000, "new", When::between(Mono(40), Mono(60)));
+        rig.load(
+            0x1000,
+            "old",
+            When::between(MonotonicTime(0), MonotonicTime(10)),
+        );
+        rig.load(
+            0x1000,
+            "new",
+            When::between(MonotonicTime(40), MonotonicTime(60)),
+        );
         for time in [20, 50, 70] {
             rig.sample(time, &[0x1010], 1);
         }
@@ -575,9 +586,9 @@ mod tests {
     #[test]
     fn each_moment_goes_to_the_row_of_the_code_of_its_time() {
         let mut rig = Rig::new();
-        rig.load(0x1000, "before", When::at(Mono(10)));
-        rig.load(0x1000, "after", When::at(Mono(50)));
-        rig.load(0x1000, "last", When::at(Mono(70)));
+        rig.load(0x1000, "before", When::at(MonotonicTime(10)));
+        rig.load(0x1000, "after", When::at(MonotonicTime(50)));
+        rig.load(0x1000, "last", When::at(MonotonicTime(70)));
         for time in [20, 80, 30, 50, 60] {
             rig.sample(time, &[0x1010], 1);
         }
@@ -595,8 +606,8 @@ mod tests {
     #[test]
     fn samples_without_a_time_are_those_of_the_end_of_the_batch() {
         let mut rig = Rig::new();
-        rig.load(0x1000, "before", When::at(Mono(10)));
-        rig.load(0x1000, "after", When::at(Mono(50)));
+        rig.load(0x1000, "before", When::at(MonotonicTime(10)));
+        rig.load(0x1000, "after", When::at(MonotonicTime(50)));
         for time in [20, 30, 40] {
             rig.sample(time, &[0x1010], 5);
         }
@@ -610,8 +621,8 @@ mod tests {
     #[test]
     fn a_row_of_samples_without_any_time_has_the_names_of_the_end() {
         let mut rig = Rig::new();
-        rig.load(0x1000, "before", When::at(Mono(10)));
-        rig.load(0x1000, "after", When::at(Mono(50)));
+        rig.load(0x1000, "before", When::at(MonotonicTime(10)));
+        rig.load(0x1000, "after", When::at(MonotonicTime(50)));
         rig.sample(20, &[0x1010, 0x1020], 5);
         rig.sample(20, &[0x1010], 5);
         let expected = [
@@ -634,8 +645,8 @@ mod tests {
             for (number, &(place, time, name)) in loads.iter().enumerate() {
                 let name = format!("n{place}.{name}");
                 let when = match number % 3 {
-                    0 => When::at(Mono(time)),
-                    _ => When::between(Mono(time - 1), Mono(time)),
+                    0 => When::at(MonotonicTime(time)),
+                    _ => When::between(MonotonicTime(time - 1), MonotonicTime(time)),
                 };
                 rig.load(place * 0x1000, &name, when);
             }
@@ -643,10 +654,10 @@ mod tests {
             let mut weight = 0;
             for (places, time, own) in &samples {
                 let addresses: Vec<u64> = places.iter().map(|place| place * 0x1000 + 8).collect();
-                let name = |&at: &u64| match rig.known.find(at, Mono(*time)) {
-                    Found::Code(code, _) => code.name.to_string(),
-                    Found::Unsure => "jit_reused".to_owned(),
-                    Found::Nothing => "jit_no_map".to_owned(),
+                let name = |&at: &u64| match rig.known.find(at, MonotonicTime(*time)) {
+                    CodeLookup::Code(code, _) => code.name.to_string(),
+                    CodeLookup::Unsure => "jit_reused".to_owned(),
+                    CodeLookup::Nothing => "jit_no_map".to_owned(),
                 };
                 let names: Vec<String> = addresses.iter().map(name).collect();
                 *expected.entry(names.join(" ")).or_default() += 1;
@@ -655,10 +666,10 @@ mod tests {
             }
             let mut moments: Vec<(u64, String)> = Vec::new();
             for (places, time, _) in &samples {
-                let name = |&place: &u64| match rig.known.find(place * 0x1000 + 8, Mono(*time)) {
-                    Found::Code(code, _) => code.name.to_string(),
-                    Found::Unsure => "jit_reused".to_owned(),
-                    Found::Nothing => "jit_no_map".to_owned(),
+                let name = |&place: &u64| match rig.known.find(place * 0x1000 + 8, MonotonicTime(*time)) {
+                    CodeLookup::Code(code, _) => code.name.to_string(),
+                    CodeLookup::Unsure => "jit_reused".to_owned(),
+                    CodeLookup::Nothing => "jit_no_map".to_owned(),
                 };
                 let names: Vec<String> = places.iter().map(name).collect();
                 moments.push((*time, names.join(" ")));

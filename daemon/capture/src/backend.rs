@@ -1,11 +1,11 @@
 //! What captures need of the daemon: a trait, so that their rules can be tested without any.
 
 pub use super::engine::Followed;
-use super::request::Wanted;
+use super::request::CaptureSpec;
 use super::target::Scope;
 use agent_config as config;
 use host::ids::CaptureId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Profile, Query, Selector};
 use std::sync::atomic::AtomicBool;
 use tonic::Status;
@@ -54,9 +54,9 @@ pub struct Slowed {
 #[derive(Clone, Debug)]
 pub struct PastQuery {
     /// Since when.
-    pub from: Mono,
+    pub from: MonotonicTime,
     /// Until when: where the capture begins.
-    pub until: Mono,
+    pub until: MonotonicTime,
     /// Which of it.
     pub query: Query,
     /// Say when each sample was taken.
@@ -70,7 +70,7 @@ pub trait CaptureBackend: Send + Sync + 'static {
     fn limits(&self) -> config::Captures;
 
     /// Wall time of a moment, nanoseconds since the Unix epoch.
-    fn unix_ns(&self, at: Mono) -> i64;
+    fn unix_ns(&self, at: MonotonicTime) -> i64;
 
     /// Finds who a selector is about.
     ///
@@ -83,7 +83,7 @@ pub trait CaptureBackend: Send + Sync + 'static {
     ///
     /// # Errors
     /// As `AgentService.Capture` documents.
-    fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status>;
+    fn begin(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status>;
 
     /// Looks whether the one cgroup that the events of a capture are bound to was made again, and goes on with
     /// the new one. A few microseconds where it was not.

@@ -21,8 +21,8 @@ pub use off_cpu::OffCpuCapture;
 
 use self::bound::{Bound, gone, identity, open_cgroup};
 use super::event::{Event, FILE_WAIT, RATE_HZ};
+use host::blocking_pool::{BlockingPool, NoResult, REMOTE_LATE_MAX};
 use host::facts;
-use host::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
 use host::ids::{CaptureId, CpuId};
 use host::sync::lock;
 use perf::error::RingsError;
@@ -31,7 +31,7 @@ use perf::plan::{Machine, SetPlan};
 use perf::probe::{Every, Placement, Probe, Source};
 use perf::rings::sets::{RingSet, SetKey};
 use sampler::filter::Filter;
-use sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
+use sampler::{CAPTURES_MAX, CaptureStart, Command, SamplerHandle, SetOf};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -60,7 +60,7 @@ const FILTER_BYTES_MAX: usize = 4095;
 
 /// What a capture is to sample.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct EventCapture {
     /// Its id.
     pub id: CaptureId,
     /// The event.
@@ -121,7 +121,7 @@ struct OpenSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     /// It begins.
-    Begin,
+    CaptureStart,
     /// It leaves the one it has.
     Change,
 }
@@ -171,7 +171,7 @@ impl Sets {
         entry: Entry,
         spec: &Spec,
     ) -> Result<Option<(Option<SetOf>, Started)>, EngineError> {
-        if entry == Entry::Begin {
+        if entry == Entry::CaptureStart {
             if self.captures().count() >= CAPTURES_MAX {
                 return Err(EngineError::Captures);
             }
@@ -199,26 +199,26 @@ impl Sets {
 
 /// See the module.
 pub struct Engine {
-    sampler: Arc<Shared>,
+    sampler: Arc<SamplerHandle>,
     machine: Machine,
     sets: Mutex<Sets>,
     /// Whether the processor's counters deliver samples, once somebody asked.
     counters_deliver: OnceLock<bool>,
     /// Look into programs that uprobes are set in.
-    files: Helpers,
+    files: BlockingPool,
     /// Memory of all rings that are not closed yet, also of captures that have ended. Unit: bytes.
     memory: Arc<AtomicU64>,
 }
 
 impl Engine {
     /// For the sampler behind `sampler`.
-    pub fn new(sampler: Arc<Shared>, machine: Machine) -> Engine {
+    pub fn new(sampler: Arc<SamplerHandle>, machine: Machine) -> Engine {
         Engine {
             sampler,
             machine,
             sets: Mutex::default(),
             counters_deliver: OnceLock::new(),
-            files: Helpers::new("fp-probe"),
+            files: BlockingPool::new("fp-probe"),
             memory: Arc::default(),
         }
     }
@@ -227,7 +227,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.
-    pub fn begin(&self, wanted: Wanted) -> Result<Started, EngineError> {
+    pub fn begin(&self, wanted: EventCapture) -> Result<Started, EngineError> {
         let mut notices = Vec::new();
         let name = wanted.event.name();
         let source = wanted.event.source(&self.files)?;
@@ -246,7 +246,7 @@ impl Engine {
         let started = loop {
             let period = probe.period();
             let begin = |set| {
-                let mut begin = Begin::new(id, set, wanted.filter.clone());
+                let mut begin = CaptureStart::new(id, set, wanted.filter.clone());
                 begin.keep_times = wanted.keep_times;
                 begin.period = period;
                 begin
@@ -277,10 +277,10 @@ impl Engine {
         id: CaptureId,
         probes: Vec<Probe>,
         cgroup: Option<&Path>,
-        begin: impl FnOnce(SetOf) -> Begin,
+        begin: impl FnOnce(SetOf) -> CaptureStart,
     ) -> Result<Started, EngineError> {
         let cgroup = cgroup.map(open_cgroup).transpose()?;
-        self.enter(id, Entry::Begin, probes, cgroup, |set, _| {
+        self.enter(id, Entry::CaptureStart, probes, cgroup, |set, _| {
             Command::BeginCapture(Box::new(begin(set)))
         })
     }
@@ -531,7 +531,7 @@ fn checked(
     }
 }
 
-fn checked_filter(wanted: &Wanted) -> Result<Option<CString>, EngineError> {
+fn checked_filter(wanted: &EventCapture) -> Result<Option<CString>, EngineError> {
     let (filter, event) = (&wanted.kernel_filter, || wanted.event.name());
     if filter.is_empty() {
         return Ok(None);

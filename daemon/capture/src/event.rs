@@ -6,7 +6,7 @@
 
 mod uprobe;
 
-use host::helpers::Helpers;
+use host::blocking_pool::BlockingPool;
 use perf::probe::{Every, Source};
 use perf::tracefs::{Tracefs, TracefsError};
 use perf_event_open_sys::bindings as sys;
@@ -484,7 +484,7 @@ impl Event {
     ///
     /// # Errors
     /// [`EventError`].
-    pub fn source(&self, files: &Helpers) -> Result<Source, EventError> {
+    pub fn source(&self, files: &BlockingPool) -> Result<Source, EventError> {
         match self {
             Event::Counted(event) => Ok(Source {
                 kind: event.kind,
@@ -525,8 +525,8 @@ pub fn tracepoint(category: &str, name: &str) -> Result<Source, TracefsError> {
 mod tests {
     use super::*;
 
-    fn files() -> Helpers {
-        Helpers::new("test")
+    fn files() -> BlockingPool {
+        BlockingPool::new("test")
     }
 
     fn told(text: &str) -> String {

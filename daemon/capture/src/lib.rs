@@ -1,7 +1,7 @@
 //! Captures on demand: sampling anew beside the continuous profile, for a time and a purpose.
 //!
 //! A capture opens events of its own (`rings`), whose records go through the same sampler, process table and
-//! unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)), which the namer
+//! unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)), which the symbolizer
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 #![forbid(unsafe_code)]

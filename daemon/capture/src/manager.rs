@@ -5,12 +5,12 @@
 
 use super::Capturing;
 use super::monitor::CaptureMonitor;
-use super::request::Wanted;
+use super::request::CaptureSpec;
 use super::run::Run;
 use super::table::{CaptureTable, Running, message};
 use aggregate::recorder::{Recorder, RecorderOptions};
-use aggregate::recorders::Taken;
-use host::time::Mono;
+use aggregate::recorders::CaptureRecording;
+use host::time::MonotonicTime;
 use prost::Message;
 use proto::agent::{self, CaptureInfo, CaptureState, capture_response};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ impl CaptureTable {
             return Err(Status::unavailable("the daemon is shutting down"));
         }
         let limits = self.backend.limits();
-        let wanted = Wanted::new(&request, &limits)?;
+        let wanted = CaptureSpec::new(&request, &limits)?;
         let slot = self.slot(&limits)?;
         let scope = self.backend.resolve(wanted.query.selector())?;
         let id = self.next_id();
@@ -71,7 +71,7 @@ impl CaptureTable {
             times_bytes,
             window_share: WINDOW_PART,
         });
-        let taken = Arc::new(Taken::new(recorder, wanted.detail));
+        let taken = Arc::new(CaptureRecording::new(recorder, wanted.detail));
         self.recorders.insert(id, Arc::clone(&taken));
         let started = match self.backend.begin(id, &wanted, &scope) {
             Ok(started) => started,
@@ -80,7 +80,7 @@ impl CaptureTable {
                 return Err(refused);
             }
         };
-        let began = Mono::now();
+        let began = MonotonicTime::now();
         if let Ok(mut recorder) = taken.recorder.write() {
             recorder.set_event(&started.event, &started.unit);
         }

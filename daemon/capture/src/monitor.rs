@@ -7,7 +7,7 @@ use super::backend::{Followed, OverloadPolicy, Slowed};
 use super::table::CaptureTable;
 use super::target::{Gone, Presence};
 use host::ids::CaptureId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,15 +34,15 @@ const NOTICES_MAX: usize = 8;
 /// See the module.
 pub(super) struct CaptureMonitor {
     id: CaptureId,
-    began: Mono,
+    began: MonotonicTime,
     presence: Presence,
     /// Its events may be bound to one cgroup.
     bound: bool,
     /// When to look at that again, and at the presence of the target.
-    follow_at: Mono,
-    presence_at: Mono,
+    follow_at: MonotonicTime,
+    presence_at: MonotonicTime,
     /// Since when nothing of the target is there.
-    gone: Option<Mono>,
+    gone: Option<MonotonicTime>,
     returned: u32,
     away: Duration,
     /// New cgroups that it went on with, and the CPU time they had used before, where the kernel tells it of
@@ -55,7 +55,7 @@ pub(super) struct CaptureMonitor {
     /// Its events happen so often that it has to end.
     excessive: bool,
     /// Samples up to a moment: less than none where that was of rings that others had opened later.
-    counted: (Mono, i128),
+    counted: (MonotonicTime, i128),
     /// Over which time they are counted next.
     span: Duration,
     /// Why it was not slowed down.
@@ -67,7 +67,7 @@ impl CaptureMonitor {
     /// Of a capture that began when its events had brought so many samples.
     pub fn new(
         id: CaptureId,
-        counted: (Mono, u64),
+        counted: (MonotonicTime, u64),
         presence: Presence,
         excess: OverloadPolicy,
     ) -> CaptureMonitor {
@@ -95,7 +95,7 @@ impl CaptureMonitor {
     }
 
     /// When it is to look again at the latest.
-    pub fn next(&self) -> Mono {
+    pub fn next(&self) -> MonotonicTime {
         match self.bound {
             true => self.follow_at.min(self.presence_at),
             false => self.presence_at,
@@ -103,7 +103,7 @@ impl CaptureMonitor {
     }
 
     /// Looks at the target. False: all its processes have ended.
-    pub fn look(&mut self, now: Mono, captures: &CaptureTable) -> bool {
+    pub fn look(&mut self, now: MonotonicTime, captures: &CaptureTable) -> bool {
         if self.bound && now >= self.follow_at {
             self.follow(now, captures);
         }
@@ -122,7 +122,7 @@ impl CaptureMonitor {
         true
     }
 
-    fn follow(&mut self, now: Mono, captures: &CaptureTable) {
+    fn follow(&mut self, now: MonotonicTime, captures: &CaptureTable) {
         let mut pause = FOLLOW_INTERVAL;
         let counts = &captures.counts;
         let seen = captures.backend.seen(self.id);
@@ -151,7 +151,7 @@ impl CaptureMonitor {
         self.follow_at = now.plus(pause);
     }
 
-    fn note(&mut self, gone: bool, now: Mono) {
+    fn note(&mut self, gone: bool, now: MonotonicTime) {
         if gone {
             self.gone.get_or_insert(now);
         } else if let Some(since) = self.gone.take() {
@@ -170,7 +170,7 @@ impl CaptureMonitor {
 
     /// Looks how often the event happens. Returns the period that is in force from now on, where
     /// that was too often.
-    pub fn count(&mut self, now: Mono, captures: &CaptureTable) -> Option<u64> {
+    pub fn count(&mut self, now: MonotonicTime, captures: &CaptureTable) -> Option<u64> {
         let (since, before) = self.counted;
         let span = now.since(since);
         let (OverloadPolicy::Slows(most) | OverloadPolicy::Ends(most)) = self.excess else {

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 const LEVEL: i32 = 1;
 
 /// What came of asking.
-pub(super) enum Found {
+pub(super) enum PastOutcome {
     /// All of it.
     Packed(Packed),
     /// It is larger than it may be while the capture runs.
@@ -61,7 +61,7 @@ impl Packed {
 
 /// The thread that asks, and how to tell it that nobody waits.
 pub(super) struct Past {
-    thread: JoinHandle<Found>,
+    thread: JoinHandle<PastOutcome>,
     cancel: Arc<AtomicBool>,
     held: Arc<AtomicU64>,
     /// What was asked.
@@ -80,17 +80,17 @@ impl Past {
         let (told, holds, wanted) = (Arc::clone(&cancel), Arc::clone(&held), asked.clone());
         let find = move || {
             let Some(profile) = backend.past(&wanted, &told) else {
-                return Found::Nothing;
+                return PastOutcome::Nothing;
             };
             match Packed::new(profile, bytes_max) {
                 Ok(Some(packed)) => {
                     holds.store(packed.bytes as u64, Ordering::Relaxed);
-                    Found::Packed(packed)
+                    PastOutcome::Packed(packed)
                 }
-                Ok(None) => Found::TooLarge,
+                Ok(None) => PastOutcome::TooLarge,
                 Err(error) => {
                     tracing::warn!(%error, "failed to pack the past of a capture");
-                    Found::Nothing
+                    PastOutcome::Nothing
                 }
             }
         };
@@ -127,9 +127,9 @@ impl Past {
     }
 
     /// What was found. Waits for it.
-    pub fn found(self) -> Found {
+    pub fn found(self) -> PastOutcome {
         // A panic there is logged by its own words.
-        self.thread.join().unwrap_or(Found::Nothing)
+        self.thread.join().unwrap_or(PastOutcome::Nothing)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What clients ask, checked: wire requests to queries and ranges.
 
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use profile::{GroupBy, Query, Selector};
 use proto::agent;
 use std::time::Duration;
@@ -38,7 +38,10 @@ pub fn selector(matchers: Vec<agent::LabelMatcher>) -> Result<Selector, Status> 
 ///
 /// # Errors
 /// INVALID_ARGUMENT when it ends before it starts.
-pub fn range(range: Option<agent::TimeRange>, clock: &WallAnchor) -> Result<(Mono, Mono), Status> {
+pub fn range(
+    range: Option<agent::TimeRange>,
+    clock: &WallAnchor,
+) -> Result<(MonotonicTime, MonotonicTime), Status> {
     let agent::TimeRange {
         start_unix_ns,
         end_unix_ns,
@@ -54,12 +57,12 @@ pub fn range(range: Option<agent::TimeRange>, clock: &WallAnchor) -> Result<(Mon
         ));
     }
     let start = if start_unix_ns == 0 {
-        Mono(0)
+        MonotonicTime(0)
     } else {
         clock.to_mono(start_unix_ns)
     };
     let end = if end_unix_ns == 0 {
-        Mono(u64::MAX)
+        MonotonicTime(u64::MAX)
     } else {
         clock.to_mono(end_unix_ns)
     };

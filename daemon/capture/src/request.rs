@@ -47,7 +47,7 @@ fn detail(request: &agent::CaptureRequest) -> Detail {
 
 /// A request within the limits.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct CaptureSpec {
     /// Which samples, frames and labels.
     pub query: Query,
     /// How long.
@@ -74,12 +74,12 @@ pub struct Wanted {
     pub detail: Detail,
 }
 
-impl Wanted {
+impl CaptureSpec {
     /// Checks a request.
     ///
     /// # Errors
     /// INVALID_ARGUMENT with what would be right.
-    pub fn new(request: &agent::CaptureRequest, limits: &Limits) -> Result<Wanted, Status> {
+    pub fn new(request: &agent::CaptureRequest, limits: &Limits) -> Result<CaptureSpec, Status> {
         for (what, text, most) in [
             ("who asks", &request.who, TEXT_BYTES_MAX),
             ("the reason", &request.reason, TEXT_BYTES_MAX),
@@ -114,7 +114,7 @@ impl Wanted {
                 "failed to leave out short waits: `{event}` has none\nthe event `{OFF_CPU}` has"
             )));
         }
-        Ok(Wanted {
+        Ok(CaptureSpec {
             query,
             duration: duration(request.duration_ns, limits)?,
             event: event.to_owned(),
@@ -213,7 +213,7 @@ mod tests {
     fn refused(change: impl FnOnce(&mut agent::CaptureRequest), expected: &str) {
         let mut request = request();
         change(&mut request);
-        let error = Wanted::new(&request, &Limits::default()).unwrap_err();
+        let error = CaptureSpec::new(&request, &Limits::default()).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
         let found = error.message().lines().next().unwrap();
         assert_eq!(found, expected);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_as_it_is_best() {
-        let wanted = Wanted::new(&request(), &Limits::default()).unwrap();
+        let wanted = CaptureSpec::new(&request(), &Limits::default()).unwrap();
         assert_eq!(wanted.event, "cpu-clock");
         assert_eq!(wanted.unwind, Unwind::Configured);
         assert_eq!(
@@ -277,7 +277,7 @@ mod tests {
             op: agent::MatchOp::Regex.into(),
             value: "(".into(),
         }];
-        let error = Wanted::new(&asked, &Limits::default()).unwrap_err();
+        let error = CaptureSpec::new(&asked, &Limits::default()).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
     }
 }

@@ -10,13 +10,13 @@ use super::backend::PastQuery;
 use super::lines;
 use super::monitor::CaptureMonitor;
 use super::offcpu::{COPIES_HZ, NEAR_BYTES};
-use super::past::{Found, Past};
-use super::request::{Unwind, Wanted};
+use super::past::{Past, PastOutcome};
+use super::request::{CaptureSpec, Unwind};
 use super::table::{CaptureTable, Running, Slot, message};
-use aggregate::recorder::{self, Asked, RecorderStats, Span, read};
-use aggregate::recorders::{Beside, Detail};
+use aggregate::recorder::{self, RecorderQuery, RecorderStats, WindowRange, read};
+use aggregate::recorders::{BatchTotals, Detail};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use metrics::thread_cpu_ns;
 use offcpu::many;
 use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
@@ -41,7 +41,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// for.
 const PAST_POLL: Duration = Duration::from_millis(10);
 
-/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer
+/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a symbolizer
 /// that waits for a disk takes longer, and what is not there then is left out, which a notice says.
 const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
 
@@ -78,8 +78,8 @@ struct ClientGone;
 pub(super) struct Run {
     captures: Arc<CaptureTable>,
     running: Arc<Running>,
-    wanted: Wanted,
-    began: Mono,
+    wanted: CaptureSpec,
+    began: MonotonicTime,
     messages: mpsc::Sender<CaptureResponse>,
     cost: Cost,
     selected: Selected,
@@ -94,9 +94,9 @@ impl Run {
         captures: Arc<CaptureTable>,
         slot: Slot,
         running: Arc<Running>,
-        wanted: Wanted,
+        wanted: CaptureSpec,
         course: CaptureMonitor,
-        began: Mono,
+        began: MonotonicTime,
         messages: mpsc::Sender<CaptureResponse>,
     ) -> Run {
         Run {
@@ -118,7 +118,7 @@ impl Run {
         self.past = self.ask_past();
         let end = self.sample();
         self.captures.backend.end(self.running.id);
-        let sampled = Mono::now().since(self.began);
+        let sampled = MonotonicTime::now().since(self.began);
         if end == End::ClientGone {
             if let Some(past) = &self.past {
                 past.cancel();
@@ -149,7 +149,7 @@ impl Run {
         }
         let before = self.wanted.before.as_nanos() as u64;
         let asked = PastQuery {
-            from: Mono(self.began.0.saturating_sub(before)),
+            from: MonotonicTime(self.began.0.saturating_sub(before)),
             until: self.began,
             query: self.wanted.query.clone(),
             times: self.wanted.times,
@@ -166,7 +166,7 @@ impl Run {
         let deadline = self.began.plus(self.wanted.duration);
         let mut tell_at = self.began;
         loop {
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             if now >= tell_at {
                 if self.tell(now).is_err() {
                     return End::ClientGone;
@@ -200,7 +200,7 @@ impl Run {
     }
 
     /// Tells how it goes. A message that finds no room is left out.
-    fn tell(&mut self, now: Mono) -> Result<(), ClientGone> {
+    fn tell(&mut self, now: MonotonicTime) -> Result<(), ClientGone> {
         let progress = self.progress(now.since(self.began));
         let slowed = self.course.count(now, &self.captures);
         {
@@ -289,7 +289,7 @@ impl Run {
         }
         let asked = past.asked.clone();
         match past.found() {
-            Found::Packed(packed) => {
+            PastOutcome::Packed(packed) => {
                 for chunk in packed.chunks() {
                     match chunk {
                         Ok(chunk) => self.send(Body::Past(chunk))?,
@@ -301,7 +301,7 @@ impl Run {
                 }
                 Ok(None)
             }
-            Found::TooLarge => {
+            PastOutcome::TooLarge => {
                 let never = AtomicBool::new(false);
                 let Some(profile) = self.captures.backend.past(&asked, &never) else {
                     return Ok(vain());
@@ -313,18 +313,18 @@ impl Run {
                         .to_owned(),
                 ))
             }
-            Found::Nothing => Ok(vain()),
+            PastOutcome::Nothing => Ok(vain()),
         }
     }
 
     /// What was captured, as it was asked for.
     fn profile(&self) -> Profile {
         let recorder = &self.running.taken.recorder;
-        let asked = Asked {
+        let asked = RecorderQuery {
             query: &self.wanted.query,
             times: self.wanted.times,
         };
-        let everything = Span::Time(Mono(0), Mono(u64::MAX));
+        let everything = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
         let never = AtomicBool::new(false);
         let Ok(mut answer) = recorder::query(recorder, everything, asked, &never) else {
             return Profile::default();
@@ -511,7 +511,7 @@ fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
 /// What batches said beside their samples, for people.
 ///
 /// `waits`: it was a capture of waits, which has no rate.
-fn beside_notices(beside: &Beside, waits: bool) -> Vec<String> {
+fn beside_notices(beside: &BatchTotals, waits: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if beside.shed > 0 {
         let (records, remedy) = match waits {
@@ -559,7 +559,7 @@ struct Selected {
 }
 
 impl Selected {
-    fn count(&mut self, recorder: &recorder::Recorder, wanted: &Wanted) {
+    fn count(&mut self, recorder: &recorder::Recorder, wanted: &CaptureSpec) {
         let newest = recorder.subscribe().borrow().part;
         if newest == self.part {
             return;
@@ -567,7 +567,7 @@ impl Selected {
         let mut runner = QueryRunner::new(&wanted.query);
         let never = AtomicBool::new(false);
         let mut samples = 0;
-        let span = Span::Parts(self.part, newest);
+        let span = WindowRange::Parts(self.part, newest);
         let scanned = recorder.scan(span, &never, |dict, key, value| {
             if key.end != StackEnd::Lost && runner.selects(dict, key.labels) {
                 samples += value.count;
@@ -618,9 +618,9 @@ mod tests {
     #[test]
     fn an_event_that_was_counted_for_a_part_of_the_time_is_told() {
         let told = |counted_ns| {
-            let beside = Beside {
+            let beside = BatchTotals {
                 counted_ns,
-                ..Beside::default()
+                ..BatchTotals::default()
             };
             beside_notices(&beside, false)
         };

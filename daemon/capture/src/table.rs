@@ -5,10 +5,10 @@
 use super::backend::CaptureBackend;
 use agent_config as config;
 use aggregate::recorder::BUDGET_MIN_BYTES;
-use aggregate::recorders::{Recorders, Taken};
+use aggregate::recorders::{CaptureRecording, Recorders};
 use host::ids::CaptureId;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use proto::agent::{self, CaptureInfo, CaptureState, capture_response};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub struct Counts {
     pub excessive: AtomicU64,
     /// Samples taken.
     pub samples: AtomicU64,
-    /// CPU time of sampler and namer for captures that ended. Unit: nanoseconds.
+    /// CPU time of sampler and symbolizer for captures that ended. Unit: nanoseconds.
     pub cpu_ns: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Running {
     pub id: CaptureId,
     pub cancelled: AtomicBool,
     pub info: Mutex<CaptureInfo>,
-    pub taken: Arc<Taken>,
+    pub taken: Arc<CaptureRecording>,
     /// Its share of what the threads took that sample and name. Unit: nanoseconds.
     pub cpu_ns: AtomicU64,
 }
@@ -134,8 +134,8 @@ impl CaptureTable {
 
     /// Waits until all captures are answered, until `deadline` at most: a client may be slow, or not read at
     /// all. True when they are.
-    pub fn wait_until_answered(&self, deadline: Mono) -> bool {
-        let wait = deadline.since(Mono::now());
+    pub fn wait_until_answered(&self, deadline: MonotonicTime) -> bool {
+        let wait = deadline.since(MonotonicTime::now());
         let waited = self
             .answered
             .wait_timeout_while(lock(&self.state), wait, |state| state.slots > 0);
@@ -161,7 +161,7 @@ impl CaptureTable {
         samples.saturating_add(self.recorders.lines_bytes())
     }
 
-    /// CPU time of sampler and namer for captures, those that run included. Unit: nanoseconds.
+    /// CPU time of sampler and symbolizer for captures, those that run included. Unit: nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         let state = lock(&self.state);
         let running = state.running.values();

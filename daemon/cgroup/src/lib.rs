@@ -6,7 +6,7 @@
 //! as cgroups are created, from another walk when an id is unknown, and at last from
 //! `/proc/PID/cgroup`. Names of removed cgroups stay, since their samples do.
 //!
-//! Owned by the namer thread: everything here may block on small reads of cgroupfs and /proc.
+//! Owned by the symbolizer thread: everything here may block on small reads of cgroupfs and /proc.
 #![forbid(unsafe_code)]
 
 pub mod containers;
@@ -22,7 +22,7 @@ use containers::Containers;
 use hashbrown::HashMap;
 use hierarchy::ROOT_INODE;
 use host::ids::{CgroupId, Pid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -180,11 +180,11 @@ pub struct CgroupTable {
     proc_root: PathBuf,
     entries: HashMap<u64, Entry>,
     /// Where ids tell nothing: cgroups by process, and when each was read.
-    by_pid: HashMap<u32, (Cgroup, Mono)>,
+    by_pid: HashMap<u32, (Cgroup, MonotonicTime)>,
     /// What `entries` and `by_pid` take. Unit: bytes.
     bytes: [usize; 2],
     clock: u64,
-    last_walk: Option<Mono>,
+    last_walk: Option<MonotonicTime>,
     capacity: usize,
     stats: CgroupStats,
     containers: Containers,
@@ -210,7 +210,7 @@ impl CgroupTable {
             stats: CgroupStats::default(),
             containers: Containers::none(),
         };
-        table.walk(Mono::now());
+        table.walk(MonotonicTime::now());
         table
     }
 
@@ -274,10 +274,10 @@ impl CgroupTable {
     ///
     /// May walk the tree or read `/proc/PID/cgroup`, neither more than the bounds above allow.
     pub fn get(&mut self, id: CgroupId, hint: Option<Pid>) -> &Cgroup {
-        self.get_at(id, hint, Mono::now())
+        self.get_at(id, hint, MonotonicTime::now())
     }
 
-    fn get_at(&mut self, id: CgroupId, hint: Option<Pid>, now: Mono) -> &Cgroup {
+    fn get_at(&mut self, id: CgroupId, hint: Option<Pid>, now: MonotonicTime) -> &Cgroup {
         let silent = id.0 == 0 || (self.hierarchy.mode == Mode::None && id.0 == ROOT_INODE);
         if let Some(pid) = hint.filter(|_| silent) {
             return self.get_by_pid(pid, now);
@@ -308,7 +308,7 @@ impl CgroupTable {
     }
 
     /// Looks for the name of an id that has none.
-    fn resolve(&mut self, id: CgroupId, hint: Option<Pid>, now: Mono) {
+    fn resolve(&mut self, id: CgroupId, hint: Option<Pid>, now: MonotonicTime) {
         if id.0 == ROOT_INODE {
             return self.insert(id, b"/");
         }
@@ -371,7 +371,7 @@ impl CgroupTable {
         self.hierarchy.path_in(&std::fs::read(file).ok()?)
     }
 
-    fn get_by_pid(&mut self, pid: Pid, now: Mono) -> &Cgroup {
+    fn get_by_pid(&mut self, pid: Pid, now: MonotonicTime) -> &Cgroup {
         let fresh = self
             .by_pid
             .get(&pid.0)
@@ -427,7 +427,7 @@ impl CgroupTable {
     }
 
     /// Reads the tree: learns what is new and marks what is gone.
-    fn walk(&mut self, now: Mono) {
+    fn walk(&mut self, now: MonotonicTime) {
         self.last_walk = Some(now);
         let Some(mount) = self.hierarchy.mount.clone() else {
             return;

@@ -44,7 +44,7 @@ impl Fake {
 }
 
 fn path(table: &mut CgroupTable, id: CgroupId, hint: Option<u32>, at_s: u64) -> String {
-    let now = Mono::now().plus(Duration::from_secs(at_s));
+    let now = MonotonicTime::now().plus(Duration::from_secs(at_s));
     table.get_at(id, hint.map(Pid), now).path.to_string()
 }
 

@@ -13,14 +13,14 @@
 //! had no samples since its last reading, all that it used since belongs to the window that brought
 //! some.
 //!
-//! Threads: the namer's alone; [`Meters::close`] blocks on small reads of cgroupfs, [`READS_MAX`] of
+//! Threads: the symbolizer's alone; [`Meters::close`] blocks on small reads of cgroupfs, [`READS_MAX`] of
 //! them and [`TIME_MAX`] at most.
 
 use super::Hierarchy;
 use super::hierarchy::Mode;
 use super::{CgroupStats, PATH_BYTES_MAX};
 use hashbrown::HashMap;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Value, ancestors};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -93,11 +93,11 @@ impl Blind {
 
 /// A window that is closed.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct ClosedWindow {
     /// Its begin.
-    pub start: Mono,
+    pub start: MonotonicTime,
     /// Its end.
-    pub end: Mono,
+    pub end: MonotonicTime,
     /// What was lost in it and after.
     pub blind: Blind,
 }
@@ -120,7 +120,7 @@ pub struct UsageStats {
 }
 
 /// A point: CPU time used up to a moment.
-type Point = (Mono, u64);
+type Point = (MonotonicTime, u64);
 
 #[derive(Debug)]
 struct Meter {
@@ -183,9 +183,9 @@ impl Meters {
 
     /// Takes a first reading of these cgroups and of the root, so that the first window is measured.
     pub fn begin<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
-        let began = Mono::now();
+        let began = MonotonicTime::now();
         for path in std::iter::once("/").chain(paths).take(self.reads_max) {
-            if Mono::now().since(began) > TIME_MAX || self.meters.len() >= METERS_MAX {
+            if MonotonicTime::now().since(began) > TIME_MAX || self.meters.len() >= METERS_MAX {
                 break;
             }
             if !self.meters.contains_key(path)
@@ -221,8 +221,12 @@ impl Meters {
 
     /// The accounts of a window in which `taken` was sampled by cgroup: of those, of those of the
     /// window before, and of all above them. Ordered by path.
-    pub fn close(&mut self, span: Span, taken: &BTreeMap<Box<str>, Value>) -> Vec<PathAccount> {
-        let began = Mono::now();
+    pub fn close(
+        &mut self,
+        span: ClosedWindow,
+        taken: &BTreeMap<Box<str>, Value>,
+    ) -> Vec<PathAccount> {
+        let began = MonotonicTime::now();
         let number = self.window;
         self.window += 1;
         // With all below it: what is expected when nothing can be read.
@@ -246,7 +250,7 @@ impl Meters {
         let mut accounts = Vec::with_capacity(order.len());
         let mut reads = 0;
         for (path, weight) in order {
-            let may_read = reads < self.reads_max && Mono::now().since(began) < TIME_MAX;
+            let may_read = reads < self.reads_max && MonotonicTime::now().since(began) < TIME_MAX;
             let before = self.stats.reads;
             let measured = self.measure(&path, span, number, weight, may_read);
             reads += (self.stats.reads - before) as usize;
@@ -276,7 +280,7 @@ impl Meters {
     fn measure(
         &mut self,
         path: &str,
-        span: Span,
+        span: ClosedWindow,
         number: u64,
         taken: u64,
         may_read: bool,
@@ -360,8 +364,8 @@ impl Meters {
     }
 
     /// Reads a few of the cgroups without samples again, those read longest ago.
-    fn refresh(&mut self, number: u64, began: Mono) {
-        let mut idle: Vec<(Mono, Box<str>)> = self
+    fn refresh(&mut self, number: u64, began: MonotonicTime) {
+        let mut idle: Vec<(MonotonicTime, Box<str>)> = self
             .meters
             .iter()
             .filter(|(_, meter)| meter.active + 1 < number)
@@ -369,7 +373,7 @@ impl Meters {
             .collect();
         idle.sort_unstable();
         for (_, path) in idle.into_iter().take(IDLE_READS) {
-            if Mono::now().since(began) > TIME_MAX {
+            if MonotonicTime::now().since(began) > TIME_MAX {
                 break;
             }
             self.stats.reads += 1;
@@ -402,8 +406,8 @@ impl Meter {
 
     /// What was used in a window, of which `taken` was sampled, `new` being a reading after it. `None`
     /// when the first reading is much later than its begin.
-    fn within(&mut self, span: Span, taken: u64, new: Option<Point>) -> Option<u64> {
-        let Span { start, end, blind } = span;
+    fn within(&mut self, span: ClosedWindow, taken: u64, new: Option<Point>) -> Option<u64> {
+        let ClosedWindow { start, end, blind } = span;
         let points = [self.anchor, self.last, new.unwrap_or(self.last)];
         let unseen = points[0].0.since(start);
         let whole = end.since(start);
@@ -429,7 +433,7 @@ impl Meter {
 }
 
 /// The value at a moment on straight lines between points in order of time.
-fn value_at(points: &[Point; 3], at: Mono) -> u64 {
+fn value_at(points: &[Point; 3], at: MonotonicTime) -> u64 {
     for pair in points.windows(2) {
         let [(from, low), (to, high)] = [pair[0], pair[1]];
         if at < from {
@@ -447,7 +451,7 @@ impl Source {
     /// Inode of the directory and its CPU time now.
     fn read(&mut self, path: &str) -> Option<(u64, Point)> {
         if path == "/" {
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             return Some((super::hierarchy::ROOT_INODE, (now, self.host()?)));
         }
         let (directory, file) = match (&self.cpuacct, self.hierarchy.mode) {
@@ -465,7 +469,7 @@ impl Source {
             return None;
         }
         let inode = std::fs::metadata(&directory).ok()?.ino();
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let text = self.text(&directory.join(file))?;
         let ns = match file {
             "cpu.stat" => field(text, "usage_usec")?.checked_mul(1000)?,

@@ -12,7 +12,7 @@ const DEPTH_MAX: usize = 64;
 
 /// What a walk found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct CgroupWalk {
     /// Id and path below the mount (empty for the mount itself).
     pub directories: Vec<(u64, Vec<u8>)>,
     /// True when a bound or an unreadable directory left something out.
@@ -21,8 +21,8 @@ pub(super) struct Found {
 
 /// Walks the tree at `mount`, level by level, so that the bound cuts the deepest ones. Directories
 /// removed meanwhile are left out; symbolic links are not followed (cgroupfs has none).
-pub(super) fn walk(mount: &Path, entries_max: usize) -> Found {
-    let mut found = Found::default();
+pub(super) fn walk(mount: &Path, entries_max: usize) -> CgroupWalk {
+    let mut found = CgroupWalk::default();
     let Ok(root) = std::fs::metadata(mount) else {
         found.cut = true;
         return found;

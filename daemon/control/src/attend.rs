@@ -3,7 +3,7 @@
 use super::orders::{OrderError, Orders};
 use super::{Control, request};
 use export::connect::{self, ConnectError, backoff};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::text::with_causes;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
@@ -77,7 +77,7 @@ async fn stopped(control: &Control) {
     stopping(control).await;
     let deadline = *control.stop.borrow();
     if let Some(deadline) = deadline {
-        sleep(deadline.since(Mono::now())).await;
+        sleep(deadline.since(MonotonicTime::now())).await;
     }
 }
 

@@ -14,7 +14,7 @@ mod tests;
 
 use capture::Capturing;
 use export::Exporter;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use metrics::Metric;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
@@ -47,7 +47,7 @@ pub struct Control {
     allowed: AtomicBool,
     counts: ControlCounts,
     /// Until when what captures have left may be sent, once it is to end.
-    stop: watch::Sender<Option<Mono>>,
+    stop: watch::Sender<Option<MonotonicTime>>,
 }
 
 impl Control {
@@ -85,7 +85,7 @@ impl Control {
 
     /// Has the thread end: when all that came of captures is with the collector, and by the deadline whatever is
     /// left. Captures that still run then are given up.
-    pub fn stop(&self, deadline: Mono) {
+    pub fn stop(&self, deadline: MonotonicTime) {
         self.stop.send_replace(Some(deadline));
     }
 

@@ -4,7 +4,7 @@ use super::Control;
 use super::orders::{OrderError, Orders};
 use capture::Capturing;
 use export::{Exporter, HostInfo, Identity, Options, Settings};
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
 use proto::collector::attend_request::Body as Say;
@@ -95,8 +95,8 @@ fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
 }
 
 /// A deadline that only a failing test meets.
-fn soon() -> Mono {
-    Mono::now().plus(LIMIT)
+fn soon() -> MonotonicTime {
+    MonotonicTime::now().plus(LIMIT)
 }
 
 fn nowhere(fake: &Arc<Fake>) -> Arc<Control> {
@@ -502,7 +502,7 @@ async fn a_capture_that_does_not_end_is_given_up_at_the_deadline() {
     stream.welcome().await;
     stream.tell(Told::Order(capture(1, ""))).await;
     fake.begun(1).await;
-    control.stop(Mono::now());
+    control.stop(MonotonicTime::now());
     ended(thread).await;
     assert_eq!(control.counts().given_up.get(), 1);
 }

@@ -9,7 +9,7 @@
 
 mod wanted;
 
-pub use wanted::{Outcome, Wanted};
+pub use wanted::{FetchOutcome, FetchQueue};
 
 use std::fs::File;
 use std::io::{self, Read, Write};

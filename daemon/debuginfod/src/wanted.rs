@@ -25,7 +25,7 @@ const REFUSED: Duration = Duration::from_secs(86_400);
 
 /// What came of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FetchOutcome {
     /// It is here.
     Kept,
     /// No server has it.
@@ -39,7 +39,7 @@ pub enum Outcome {
 /// What is known of a build without symbols.
 enum State {
     /// It waits, or is being fetched, and no server had it so often.
-    Wanted(u32),
+    FetchQueue(u32),
     /// No server had it so often; it is not asked for before.
     Absent(u32, Instant),
     /// The same of one that servers could not be asked for, or had nothing of use of.
@@ -48,12 +48,12 @@ enum State {
 
 /// Builds to ask for.
 #[derive(Default)]
-pub struct Wanted {
+pub struct FetchQueue {
     waiting: VecDeque<String>,
     known: HashMap<String, State>,
 }
 
-impl Wanted {
+impl FetchQueue {
     /// Wants builds, unless they wait already or were asked for lately.
     pub fn add(&mut self, builds: Vec<String>) {
         let now = Instant::now();
@@ -70,14 +70,14 @@ impl Wanted {
             }
             if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&build) {
                 self.known.retain(|_, state| match state {
-                    State::Wanted(_) => true,
+                    State::FetchQueue(_) => true,
                     State::Absent(_, until) | State::Later(_, until) => now < *until,
                 });
                 if self.known.len() >= KNOWN_MAX {
                     return;
                 }
             }
-            self.known.insert(build.clone(), State::Wanted(tries));
+            self.known.insert(build.clone(), State::FetchQueue(tries));
             self.waiting.push_back(build);
         }
     }
@@ -88,20 +88,22 @@ impl Wanted {
     }
 
     /// Says what came of asking for a build.
-    pub fn done(&mut self, build: &str, outcome: Outcome) {
+    pub fn done(&mut self, build: &str, outcome: FetchOutcome) {
         let tries = match self.known.remove(build) {
-            Some(State::Wanted(tries) | State::Absent(tries, _) | State::Later(tries, _)) => tries,
+            Some(State::FetchQueue(tries) | State::Absent(tries, _) | State::Later(tries, _)) => {
+                tries
+            }
             None => 0,
         };
         let now = Instant::now();
         let state = match outcome {
-            Outcome::Kept => return,
-            Outcome::Absent => {
+            FetchOutcome::Kept => return,
+            FetchOutcome::Absent => {
                 let again = ABSENT * 2u32.saturating_pow(tries.min(16));
                 State::Absent(tries + 1, now + again.min(ABSENT_MAX))
             }
-            Outcome::Unavailable => State::Later(tries, now + UNAVAILABLE),
-            Outcome::Refused => State::Later(tries, now + REFUSED),
+            FetchOutcome::Unavailable => State::Later(tries, now + UNAVAILABLE),
+            FetchOutcome::Refused => State::Later(tries, now + REFUSED),
         };
         self.known.insert(build.to_owned(), state);
     }
@@ -124,15 +126,15 @@ mod tests {
 
     #[test]
     fn a_build_is_asked_for_once_and_again_after_a_while() {
-        let mut wanted = Wanted::default();
+        let mut wanted = FetchQueue::default();
         wanted.add(builds(&["a", "b"]));
         wanted.add(builds(&["a"]));
         assert_eq!(wanted.take().as_deref(), Some("a"));
         wanted.add(builds(&["a"]));
         assert_eq!(wanted.take().as_deref(), Some("b"));
         assert_eq!(wanted.take(), None);
-        wanted.done("a", Outcome::Absent);
-        wanted.done("b", Outcome::Kept);
+        wanted.done("a", FetchOutcome::Absent);
+        wanted.done("b", FetchOutcome::Kept);
         assert_eq!(wanted.counts(), (0, 1));
         // One that was fetched and is gone again is as good as new.
         wanted.add(builds(&["a", "b"]));
@@ -142,8 +144,8 @@ mod tests {
 
     #[test]
     fn a_server_that_was_away_says_nothing_of_what_it_has() {
-        let mut wanted = Wanted::default();
-        for outcome in [Outcome::Unavailable, Outcome::Refused] {
+        let mut wanted = FetchQueue::default();
+        for outcome in [FetchOutcome::Unavailable, FetchOutcome::Refused] {
             wanted.add(builds(&["a"]));
             wanted.done("a", outcome);
         }
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn those_that_wait_are_bounded() {
-        let mut wanted = Wanted::default();
+        let mut wanted = FetchQueue::default();
         let many = (0..WAITING_MAX + 100).map(|at| at.to_string());
         wanted.add(many.collect());
         assert_eq!(wanted.counts(), (WAITING_MAX as u64, 0));
@@ -160,12 +162,12 @@ mod tests {
 
     #[test]
     fn those_that_are_known_are_bounded_and_not_forgotten() {
-        let mut wanted = Wanted::default();
+        let mut wanted = FetchQueue::default();
         for round in 0..KNOWN_MAX / WAITING_MAX + 2 {
             let many = (0..WAITING_MAX).map(|at| format!("{round}-{at}"));
             wanted.add(many.collect());
             while let Some(build) = wanted.take() {
-                wanted.done(&build, Outcome::Absent);
+                wanted.done(&build, FetchOutcome::Absent);
             }
         }
         assert_eq!(wanted.counts(), (0, KNOWN_MAX as u64));

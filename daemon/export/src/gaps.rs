@@ -55,7 +55,7 @@ impl Cause {
 
 /// Time of which windows are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct SpoolGap {
     /// Why.
     pub cause: Cause,
     /// Begin of the first.
@@ -68,10 +68,10 @@ pub struct Gap {
     pub samples: u64,
 }
 
-impl Gap {
+impl SpoolGap {
     /// One window.
-    pub(super) fn of(cause: Cause, about: &WindowHeader) -> Gap {
-        Gap {
+    pub(super) fn of(cause: Cause, about: &WindowHeader) -> SpoolGap {
+        SpoolGap {
             cause,
             start_unix_ns: about.start_unix_ns,
             end_unix_ns: about.end_unix_ns,
@@ -81,7 +81,7 @@ impl Gap {
     }
 
     /// Takes in another one.
-    pub(super) fn widen(&mut self, other: &Gap) {
+    pub(super) fn widen(&mut self, other: &SpoolGap) {
         self.start_unix_ns = self.start_unix_ns.min(other.start_unix_ns);
         self.end_unix_ns = self.end_unix_ns.max(other.end_unix_ns);
         self.windows = self.windows.saturating_add(other.windows);
@@ -96,14 +96,14 @@ pub type Totals = [(u64, u64); Cause::ALL.len()];
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Gaps {
     /// With the sequence of the window each travels with; of each cause at most one is free.
-    pending: Vec<(Gap, Option<u64>)>,
+    pending: Vec<(SpoolGap, Option<u64>)>,
     totals: Totals,
     /// Differs from what was saved.
     changed: bool,
     /// The run has come to its end, and says what it could not keep.
     ended: bool,
     /// Windows in memory only, as they were last saved.
-    saved_memory: Option<Gap>,
+    saved_memory: Option<SpoolGap>,
 }
 
 /// What the file says of the run that wrote it.
@@ -124,7 +124,7 @@ const HEAD: &str = "fleetprof gaps 1";
 
 impl Gaps {
     /// Counts what was given up.
-    pub fn add(&mut self, gap: Gap) {
+    pub fn add(&mut self, gap: SpoolGap) {
         if gap.windows == 0 {
             return;
         }
@@ -135,7 +135,7 @@ impl Gaps {
     }
 
     /// Puts a gap to the free one of its cause. A bound one may have been sent: it stays as it is.
-    fn wait(&mut self, gap: Gap) {
+    fn wait(&mut self, gap: SpoolGap) {
         self.changed = true;
         let mut free = self.pending.iter_mut().filter(|(_, at)| at.is_none());
         match free.find(|(known, _)| known.cause == gap.cause) {
@@ -146,7 +146,7 @@ impl Gaps {
 
     /// The gap that goes with a window; binds one from before it to a window that is `fresh`. The
     /// collector may have another one already, without the gap, and would pass a repeat over.
-    pub fn bind(&mut self, sequence: u64, start_unix_ns: i64, fresh: bool) -> Option<Gap> {
+    pub fn bind(&mut self, sequence: u64, start_unix_ns: i64, fresh: bool) -> Option<SpoolGap> {
         let bound = self.pending.iter().find(|(_, at)| *at == Some(sequence));
         if let Some((gap, _)) = bound {
             return Some(*gap);
@@ -178,7 +178,7 @@ impl Gaps {
 
     /// Unbinds all gaps whose window does not wait any more.
     pub fn release_unless(&mut self, waits: impl Fn(u64) -> bool) {
-        let gone = |(_, at): &mut (Gap, Option<u64>)| at.is_some_and(|at| !waits(at));
+        let gone = |(_, at): &mut (SpoolGap, Option<u64>)| at.is_some_and(|at| !waits(at));
         let released: Vec<_> = self.pending.extract_if(.., gone).collect();
         for (gap, _) in released {
             self.wait(gap);
@@ -201,7 +201,7 @@ impl Gaps {
     pub fn take_unsaved(
         &mut self,
         boot: &str,
-        memory: Option<Gap>,
+        memory: Option<SpoolGap>,
         last: Option<(u64, i64)>,
     ) -> Option<String> {
         self.changed |= memory != self.saved_memory;
@@ -294,11 +294,11 @@ impl Gaps {
 }
 
 /// A gap and the sequence it is bound to, 0 for none.
-fn read_gap(words: &[&str]) -> Option<(Gap, u64)> {
+fn read_gap(words: &[&str]) -> Option<(SpoolGap, u64)> {
     let [cause, start, end, windows, samples, at] = *words else {
         return None;
     };
-    let gap = Gap {
+    let gap = SpoolGap {
         cause: Cause::parse(cause)?,
         start_unix_ns: start.parse().ok()?,
         end_unix_ns: end.parse().ok()?,
@@ -315,8 +315,8 @@ mod tests {
     /// Most gaps kept: those bound, and a free one of each cause.
     const PENDING_MAX: usize = BOUND_MAX + Cause::ALL.len();
 
-    fn gap(cause: Cause, start: i64, windows: u64) -> Gap {
-        Gap {
+    fn gap(cause: Cause, start: i64, windows: u64) -> SpoolGap {
+        SpoolGap {
             cause,
             start_unix_ns: start,
             end_unix_ns: start + 10,
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    fn saved(gaps: &mut Gaps, memory: Option<Gap>) -> Option<String> {
+    fn saved(gaps: &mut Gaps, memory: Option<SpoolGap>) -> Option<String> {
         gaps.take_unsaved("b1", memory, None)
     }
 
@@ -415,7 +415,7 @@ mod tests {
     fn a_gap_that_may_have_been_sent_never_changes() {
         let mut gaps = Gaps::default();
         let windows = 0..2 * PENDING_MAX as i64;
-        let sent: Vec<Option<Gap>> = windows
+        let sent: Vec<Option<SpoolGap>> = windows
             .clone()
             .map(|number| {
                 gaps.add(gap(Cause::Refused, number, 1));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! recorder ─ tap ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)
-//!  (fp-namer)                                │ index
+//!  (fp-symbolize)                                │ index
 //!                                            ▼
 //!                               fp-push ─ gRPC stream ─▶ collector
 //! ```
@@ -36,14 +36,14 @@ mod tests;
 mod window_exporter;
 mod writer;
 
-pub use gaps::{Cause, Gap};
+pub use gaps::{Cause, SpoolGap};
 pub use identity::{HostInfo, Identity};
 pub use status::{ExportCounts, degradation};
 
 use agent_config as config;
 use aggregate::recorder::ClosedSink;
 use host::sync::lock;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use proto::collector::HostHealth;
 use record::WindowHeader;
 use spool::Index;
@@ -89,7 +89,7 @@ impl Settings {
 }
 
 /// What the exporter's threads, the tap and the status have in common.
-pub struct Shared {
+pub struct ExportState {
     /// The next window begins a new generation.
     rotate: AtomicBool,
     settings: Mutex<Settings>,
@@ -99,7 +99,7 @@ pub struct Shared {
     health_version: AtomicU64,
     last_sequence: AtomicU64,
     /// What the tap lost, until the spool's thread takes it.
-    lost: Mutex<Vec<Gap>>,
+    lost: Mutex<Vec<SpoolGap>>,
     index: Mutex<Index>,
     /// The spool's directory, once it could be opened.
     dir: Mutex<Option<Arc<disk::Dir>>>,
@@ -107,7 +107,7 @@ pub struct Shared {
     /// Something new waits, or the end has come.
     wake: Notify,
     /// Set at the end: until when the sender may go on.
-    stop: watch::Sender<Option<Mono>>,
+    stop: watch::Sender<Option<MonotonicTime>>,
     /// The spool's thread has written its last.
     written: AtomicBool,
     /// Threads that have ended.
@@ -117,9 +117,9 @@ pub struct Shared {
 /// Threads of an exporter: `fp-spool` and `fp-push`.
 const THREADS: usize = 2;
 
-impl Shared {
-    fn new(settings: Settings) -> Shared {
-        Shared {
+impl ExportState {
+    fn new(settings: Settings) -> ExportState {
+        ExportState {
             rotate: AtomicBool::new(false),
             settings: Mutex::new(settings),
             settings_version: AtomicU64::new(0),
@@ -165,7 +165,7 @@ impl Shared {
 
     /// Counts a window of which nothing reached the spool. From the tap: holds a lock for a moment.
     fn lost(&self, cause: Cause, about: WindowHeader) {
-        let gap = Gap::of(cause, &about);
+        let gap = SpoolGap::of(cause, &about);
         let mut lost = lock(&self.lost);
         if lost.len() < LOST_MAX {
             lost.push(gap);
@@ -224,7 +224,7 @@ pub struct Exporter {
     identity: Arc<Identity>,
     host: HostInfo,
     clock: Arc<WallAnchor>,
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
 }
 
 /// Windows on their way to the spool's thread.
@@ -233,11 +233,11 @@ pub struct Queue(Receiver<SpoolEntry>);
 impl Exporter {
     /// An exporter whose threads do not run yet, the sink for the recorder, and the queue between.
     pub fn new(options: Options, clock: Arc<WallAnchor>) -> (Exporter, Box<dyn ClosedSink>, Queue) {
-        let shared = Arc::new(Shared::new(options.settings));
+        let shared = Arc::new(ExportState::new(options.settings));
         let (queue, parcels) = sync_channel(QUEUE_MAX);
         let tap =
             window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
-        lock(&shared.progress).away_since = Some(Mono::now());
+        lock(&shared.progress).away_since = Some(MonotonicTime::now());
         let exporter = Exporter {
             address: options.address,
             dir: options.dir,
@@ -285,7 +285,7 @@ impl Exporter {
 
     /// The wall clock that profiles are dated by. Unit: nanoseconds since the Unix epoch.
     pub fn now_unix_ns(&self) -> i64 {
-        self.clock.to_unix_ns(Mono::now())
+        self.clock.to_unix_ns(MonotonicTime::now())
     }
 
     /// What is known of the host, without what waits for the collector.
@@ -338,7 +338,7 @@ impl Exporter {
 
     /// Has the sender end: at once when it is away, else when the last windows are acknowledged or
     /// `deadline` has come. What waits then stays in the spool.
-    pub fn stop(&self, deadline: Mono) {
+    pub fn stop(&self, deadline: MonotonicTime) {
         self.shared.stop.send_replace(Some(deadline));
         self.shared.wake.notify_one();
     }

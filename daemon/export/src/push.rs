@@ -7,7 +7,7 @@ use super::Exporter;
 use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};
 use super::session::{Session, SessionError};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::text::with_causes;
 use tokio::time::sleep;
 use tonic::transport::Channel;
@@ -132,7 +132,7 @@ impl Exporter {
             tracing::debug!(reason, "no connection to the collector");
         }
         progress.last_error = reason;
-        progress.away_since.get_or_insert_with(Mono::now);
+        progress.away_since.get_or_insert_with(MonotonicTime::now);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Reads windows back from the index: from disk or memory, with the tables of their segment.
 
-use super::Shared;
+use super::ExportState;
 use super::disk;
 use super::record::{Tables, Window};
-use super::spool::{Picked, Place};
+use super::spool::{Picked, RecordPlace};
 use super::stream::Stream;
 use host::sync::lock;
 use profile::Remap;
@@ -48,12 +48,12 @@ impl Reader {
         }
     }
 
-    fn payload(&mut self, shared: &Shared, record: usize) -> Result<Vec<u8>, ReadError> {
+    fn payload(&mut self, shared: &ExportState, record: usize) -> Result<Vec<u8>, ReadError> {
         let place = lock(&shared.index).place(self.segment, record);
         let damaged = |error| ReadError::Damaged(record, error);
         match place.ok_or(ReadError::Gone)? {
-            (_, Place::Memory(bytes)) => disk::unpack(&bytes).map_err(damaged),
-            (segment, Place::Disk { offset, len }) => {
+            (_, RecordPlace::Memory(bytes)) => disk::unpack(&bytes).map_err(damaged),
+            (segment, RecordPlace::Disk { offset, len }) => {
                 let file = match &self.file {
                     Some(file) => file,
                     None => {
@@ -67,7 +67,7 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, shared: &Shared, record: usize) -> Result<Window, ReadError> {
+    fn read(&mut self, shared: &ExportState, record: usize) -> Result<Window, ReadError> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut payload = Vec::new();
         while self.next <= record {
@@ -95,7 +95,7 @@ impl Readers {
     /// [`ReadError`].
     pub fn window(
         &mut self,
-        shared: &Shared,
+        shared: &ExportState,
         picked: &Picked,
         stream: &Stream,
     ) -> Result<(Window, &mut Reader), ReadError> {

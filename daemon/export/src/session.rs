@@ -5,13 +5,13 @@
 //! passed over, a question about what it never got ends the stream, and so does silence.
 
 use super::Exporter;
-use super::gaps::{Cause, Gap};
+use super::gaps::{Cause, SpoolGap};
 use super::identity::Identity;
 use super::reader::{ReadError, Readers};
 use super::spool::{Done, Picked};
 use super::stream::{MESSAGE_BYTES_MIN, Stream, UnknownStack};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use proto::collector as wire;
 use proto::collector::ingest_service_client::IngestServiceClient;
 use proto::collector::push_request::Body as Ask;
@@ -276,7 +276,7 @@ impl<'a> Session<'a> {
             host_id: self.identity.host_id.clone(),
             boot_id: self.identity.boot_id.to_vec(),
             facts: Some(self.facts()),
-            now_unix_ns: self.exporter.clock.to_unix_ns(Mono::now()),
+            now_unix_ns: self.exporter.clock.to_unix_ns(MonotonicTime::now()),
         }
     }
 
@@ -324,7 +324,7 @@ impl<'a> Session<'a> {
         let version: String = welcome.collector_version.chars().take(64).collect();
         tracing::info!(collector = %self.exporter.address, version, "connected to the collector");
         let mut progress = lock(&self.exporter.shared.progress);
-        progress.connected_since = Some(Mono::now());
+        progress.connected_since = Some(MonotonicTime::now());
         progress.away_since = None;
         progress.connections += 1;
         progress.collector_version = version;
@@ -516,7 +516,7 @@ impl<'a> Session<'a> {
     /// The time for the last windows is over.
     fn is_late(&self) -> bool {
         let deadline = *self.exporter.shared.stop.borrow();
-        deadline.is_some_and(|deadline| Mono::now() >= deadline)
+        deadline.is_some_and(|deadline| MonotonicTime::now() >= deadline)
     }
 
     /// Nothing is to be sent any more.
@@ -546,7 +546,7 @@ impl<'a> Session<'a> {
             until = until.min(self.backlog_at);
         }
         if let Some(deadline) = *self.exporter.shared.stop.borrow() {
-            until = until.min(Instant::now() + deadline.since(Mono::now()));
+            until = until.min(Instant::now() + deadline.since(MonotonicTime::now()));
         }
         until
     }
@@ -556,7 +556,7 @@ impl Exporter {
     fn acked(&self, picked: &Picked, repeated: bool) {
         let there = self.finish(picked, None);
         let mut progress = lock(&self.shared.progress);
-        progress.last_ack = Some(Mono::now());
+        progress.last_ack = Some(MonotonicTime::now());
         if there {
             progress.acked_windows += 1;
             progress.acked_samples += picked.about.samples;
@@ -582,11 +582,11 @@ impl Exporter {
                 false => reason,
             };
         }
-        self.finish(picked, Some(Gap::of(Cause::Refused, &picked.about)));
+        self.finish(picked, Some(SpoolGap::of(Cause::Refused, &picked.about)));
     }
 
     /// Takes a window out of the spool; true when it was there.
-    fn finish(&self, picked: &Picked, lost: Option<Gap>) -> bool {
+    fn finish(&self, picked: &Picked, lost: Option<SpoolGap>) -> bool {
         let sequence = picked.about.sequence;
         let done = {
             let mut index = lock(&self.shared.index);

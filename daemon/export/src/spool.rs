@@ -6,7 +6,7 @@
 //! tables, and half of one would be worth little.
 
 use super::disk::Scanned;
-use super::gaps::{Cause, Gap, Gaps};
+use super::gaps::{Cause, Gaps, SpoolGap};
 use super::identity::Identity;
 use super::record::WindowHeader;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ const LIVE_WINDOWS: usize = 3;
 
 /// Where a record is.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum RecordPlace {
     /// In the segment's file.
     Disk {
         /// Begin.
@@ -29,18 +29,18 @@ pub enum Place {
     Memory(Arc<[u8]>),
 }
 
-impl Place {
+impl RecordPlace {
     fn memory_bytes(&self) -> u64 {
         match self {
-            Place::Memory(bytes) => bytes.len() as u64,
-            Place::Disk { .. } => 0,
+            RecordPlace::Memory(bytes) => bytes.len() as u64,
+            RecordPlace::Disk { .. } => 0,
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
-            Place::Memory(bytes) => bytes.len() as u64,
-            Place::Disk { len, .. } => u64::from(*len),
+            RecordPlace::Memory(bytes) => bytes.len() as u64,
+            RecordPlace::Disk { len, .. } => u64::from(*len),
         }
     }
 }
@@ -54,7 +54,7 @@ enum State {
 
 #[derive(Debug)]
 struct Record {
-    place: Place,
+    place: RecordPlace,
     about: WindowHeader,
     state: State,
     /// It was never sent, not even by an earlier run.
@@ -80,10 +80,10 @@ impl Segment {
         self.records.iter().filter(unfinished)
     }
 
-    fn gap(&self, cause: Cause) -> Option<Gap> {
-        let mut sum: Option<Gap> = None;
+    fn gap(&self, cause: Cause) -> Option<SpoolGap> {
+        let mut sum: Option<SpoolGap> = None;
         for record in self.unfinished() {
-            let gap = Gap::of(cause, &record.about);
+            let gap = SpoolGap::of(cause, &record.about);
             match &mut sum {
                 Some(sum) => sum.widen(&gap),
                 None => sum = Some(gap),
@@ -99,7 +99,7 @@ impl Segment {
 
     /// True when a window waits that is in memory only.
     fn is_stranded(&self) -> bool {
-        let in_memory = |record: &Record| matches!(record.place, Place::Memory(_));
+        let in_memory = |record: &Record| matches!(record.place, RecordPlace::Memory(_));
         self.unfinished().any(in_memory)
     }
 }
@@ -181,7 +181,7 @@ impl Index {
             return false;
         }
         let records = scanned.records.iter().map(|found| Record {
-            place: Place::Disk {
+            place: RecordPlace::Disk {
                 offset: found.offset,
                 len: found.len,
             },
@@ -219,10 +219,10 @@ impl Index {
     }
 
     /// Adds a record to the newest segment.
-    pub fn push(&mut self, place: Place, about: WindowHeader) {
+    pub fn push(&mut self, place: RecordPlace, about: WindowHeader) {
         self.last = Some((about.sequence, about.end_unix_ns));
         if let Some(segment) = self.segments.back_mut() {
-            if let Place::Disk { offset, len } = place {
+            if let RecordPlace::Disk { offset, len } = place {
                 segment.disk_bytes = offset + u64::from(len);
             }
             segment.records.push(Record {
@@ -301,7 +301,7 @@ impl Index {
         for (number, record) in segment.records.iter_mut().enumerate().skip(from) {
             if record.state != State::Done {
                 lost.push(number as u32);
-                self.gaps.add(Gap::of(Cause::Damaged, &record.about));
+                self.gaps.add(SpoolGap::of(Cause::Damaged, &record.about));
                 record.state = State::Done;
             }
         }
@@ -319,8 +319,8 @@ impl Index {
         let stranded = self.segments.iter().filter(|segment| segment.is_stranded());
         let records = |segment: &Segment| {
             let bytes = |record: &Record| match &record.place {
-                Place::Memory(bytes) => Some(Arc::clone(bytes)),
-                Place::Disk { .. } => None,
+                RecordPlace::Memory(bytes) => Some(Arc::clone(bytes)),
+                RecordPlace::Disk { .. } => None,
             };
             let records: Vec<_> = segment.records.iter().filter_map(bytes).collect();
             Stranded {
@@ -346,7 +346,7 @@ impl Index {
         let landed = segment.records.iter_mut().skip(stranded.first);
         for ((record, bytes), &offset) in landed.zip(&stranded.records).zip(offsets) {
             let len = bytes.len() as u32;
-            record.place = Place::Disk { offset, len };
+            record.place = RecordPlace::Disk { offset, len };
             segment.disk_bytes = offset + u64::from(len);
         }
         let numbered = segment.records.iter().enumerate().skip(stranded.first);
@@ -482,7 +482,7 @@ impl Index {
     }
 
     /// Where a record is, and in which segment's file; none when it was given up.
-    pub fn place(&self, id: u64, record: usize) -> Option<(u64, Place)> {
+    pub fn place(&self, id: u64, record: usize) -> Option<(u64, RecordPlace)> {
         let segment = &self.segments[self.at(id)?];
         Some((segment.id, segment.records.get(record)?.place.clone()))
     }
@@ -526,11 +526,11 @@ impl Index {
     }
 
     /// Windows that wait and are in memory only, as the gap they are when the daemon ends now.
-    pub fn only_in_memory(&self) -> Option<Gap> {
-        let mut sum: Option<Gap> = None;
+    pub fn only_in_memory(&self) -> Option<SpoolGap> {
+        let mut sum: Option<SpoolGap> = None;
         for record in self.segments.iter().flat_map(Segment::unfinished) {
-            if matches!(record.place, Place::Memory(_)) {
-                let gap = Gap::of(Cause::DiskFull, &record.about);
+            if matches!(record.place, RecordPlace::Memory(_)) {
+                let gap = SpoolGap::of(Cause::DiskFull, &record.about);
                 match &mut sum {
                     Some(sum) => sum.widen(&gap),
                     None => sum = Some(gap),

@@ -5,7 +5,7 @@ use super::gaps::Cause;
 use super::spool::Waiting;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use proto::agent as wire;
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub struct Progress {
     /// Windows the collector had already.
     pub(super) repeated_windows: u64,
     pub(super) connections: u64,
-    pub(super) connected_since: Option<Mono>,
-    pub(super) away_since: Option<Mono>,
-    pub(super) last_ack: Option<Mono>,
+    pub(super) connected_since: Option<MonotonicTime>,
+    pub(super) away_since: Option<MonotonicTime>,
+    pub(super) last_ack: Option<MonotonicTime>,
     pub(super) last_error: String,
     pub(super) last_refusal: String,
     pub(super) spool_error: Option<String>,
@@ -90,7 +90,7 @@ impl Exporter {
     pub fn status(&self) -> wire::Export {
         let progress = lock(&self.shared.progress).clone();
         let (waiting, dropped) = self.waiting();
-        let unix = |at: Option<Mono>| at.map_or(0, |at| self.clock.to_unix_ns(at));
+        let unix = |at: Option<MonotonicTime>| at.map_or(0, |at| self.clock.to_unix_ns(at));
         let dropped = Cause::ALL.iter().zip(dropped);
         wire::Export {
             collector: self.address.to_string(),
@@ -121,7 +121,7 @@ impl Exporter {
     }
 
     /// What of the way to the collector does not work as it should.
-    pub fn degradations(&self, now: Mono) -> Vec<Degradation> {
+    pub fn degradations(&self, now: MonotonicTime) -> Vec<Degradation> {
         let progress = lock(&self.shared.progress).clone();
         let (waiting, _) = self.waiting();
         let mut list = Vec::new();

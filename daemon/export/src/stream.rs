@@ -1,7 +1,7 @@
 //! What a stream to the collector knows: label sets and stacks that were sent, by their ids of the
 //! stream, and the cutting of windows and definitions into messages.
 
-use super::gaps::Gap;
+use super::gaps::SpoolGap;
 use super::record::{Tables, Window};
 use profile::{Account, ContentIds, Dictionary, LabelSetId, Remap, StackEnd, StackId};
 use proto::Definer;
@@ -113,7 +113,7 @@ impl Stream {
         tables: &Tables,
         remap: &mut Remap,
         window: &Window,
-        gap: Option<Gap>,
+        gap: Option<SpoolGap>,
     ) -> Vec<wire::WindowPart> {
         self.rows = window.rows.len();
         let accounts = self.fitting_accounts(&window.accounts);
@@ -291,7 +291,7 @@ fn finish(mut part: wire::WindowPart, window: &Window) -> wire::WindowPart {
     part
 }
 
-fn facts(window: &Window, gap: Option<Gap>) -> wire::WindowFacts {
+fn facts(window: &Window, gap: Option<SpoolGap>) -> wire::WindowFacts {
     let facts = &window.facts;
     wire::WindowFacts {
         start_unix_ns: facts.start_unix_ns,

@@ -1,13 +1,13 @@
 //! The tap: takes each window out of the recorder as it closes and hands it to the spool's thread.
 //!
-//! Runs on the namer's thread with the recorder locked, so it never blocks: it copies what is new in
+//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies what is new in
 //! the dictionary and packs the rows, a millisecond for a window of some thousand. It keeps a
 //! dictionary of its own, of one *generation*: the tables that windows share until the generation is
 //! over. A generation is a segment of the spool. A window that finds the queue full is dropped and
 //! counted; what it defined goes with the next one.
 
 use super::record::{self, Facts, Lens, Window, WindowHeader};
-use super::{Cause, Shared};
+use super::{Cause, ExportState};
 use aggregate::recorder::{ClosedSink, ClosedWindow, Row};
 use host::time::WallAnchor;
 use profile::{Account, Dictionary, Frame, FrameId, LabelSetId, SampleKey, StackId, StrId};
@@ -43,7 +43,7 @@ pub struct SpoolEntry {
 /// See the module.
 pub struct WindowExporter {
     queue: SyncSender<SpoolEntry>,
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     clock: Arc<WallAnchor>,
     generation: u64,
     windows: usize,
@@ -62,7 +62,7 @@ impl WindowExporter {
     /// A tap that hands windows to `queue`.
     pub fn new(
         queue: SyncSender<SpoolEntry>,
-        shared: Arc<Shared>,
+        shared: Arc<ExportState>,
         clock: Arc<WallAnchor>,
     ) -> WindowExporter {
         WindowExporter {

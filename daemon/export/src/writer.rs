@@ -4,18 +4,18 @@
 //! A window is one append and one fdatasync. When that fails, the generation goes on in memory, under
 //! a bound, and the next generation after [`DISK_RETRY`] tries the disk again, as does the end: what
 //! is in memory then goes to the disk first. As long as some is, the file of gaps says so, so that a
-//! daemon that is killed has told of it. Nothing the disk does is seen by the sampler or the namer but
+//! daemon that is killed has told of it. Nothing the disk does is seen by the sampler or the symbolizer but
 //! a full queue, which they count and pass by.
 
 use super::disk::{self, Dir, SegmentFile};
-use super::gaps::{Cause, Gap};
+use super::gaps::{Cause, SpoolGap};
 use super::identity::Identity;
 use super::record::WindowHeader;
-use super::spool::{Place, Stranded};
+use super::spool::{RecordPlace, Stranded};
 use super::window_exporter::SpoolEntry;
-use super::{Shared, record};
+use super::{ExportState, record};
 use host::sync::lock;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use profile::text::with_causes;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,13 +55,13 @@ struct Current {
 
 /// See the module.
 pub struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     path: PathBuf,
     identity: Arc<Identity>,
     clock: Arc<WallAnchor>,
     dir: Option<Arc<Dir>>,
     /// When the disk last failed.
-    failed: Option<Mono>,
+    failed: Option<MonotonicTime>,
     next_id: u64,
     next_memory_id: u64,
     memory_bytes_max: u64,
@@ -77,7 +77,7 @@ pub struct Writer {
 impl Writer {
     /// A writer that has not looked at the disk yet.
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ExportState>,
         path: PathBuf,
         identity: Arc<Identity>,
         clock: Arc<WallAnchor>,
@@ -155,7 +155,7 @@ impl Writer {
         if self.broken == Some(generation) {
             lock(&self.shared.index)
                 .gaps
-                .add(Gap::of(Cause::DiskFull, about));
+                .add(SpoolGap::of(Cause::DiskFull, about));
             return;
         }
         let packed = zstd::bulk::Compressor::new(ZSTD_LEVEL)
@@ -169,7 +169,7 @@ impl Writer {
         };
         if let Some(offset) = self.write(&packed) {
             let len = packed.len() as u32;
-            lock(&self.shared.index).push(Place::Disk { offset, len }, *about);
+            lock(&self.shared.index).push(RecordPlace::Disk { offset, len }, *about);
         } else {
             self.keep_in_memory(generation, packed, about);
         }
@@ -213,7 +213,7 @@ impl Writer {
         if !fits {
             return self.refuse(generation, about);
         }
-        lock(&self.shared.index).push(Place::Memory(packed.into()), *about);
+        lock(&self.shared.index).push(RecordPlace::Memory(packed.into()), *about);
         if let Some(current) = &mut self.current {
             current.in_memory += 1;
             if current.in_memory >= MEMORY_SEGMENT_WINDOWS {
@@ -226,7 +226,7 @@ impl Writer {
     fn refuse(&mut self, generation: u64, about: &WindowHeader) {
         lock(&self.shared.index)
             .gaps
-            .add(Gap::of(Cause::DiskFull, about));
+            .add(SpoolGap::of(Cause::DiskFull, about));
         self.broken = Some(generation);
         self.shared.rotate.store(true, Ordering::Release);
     }
@@ -334,11 +334,11 @@ impl Writer {
 
     fn may_try(&self) -> bool {
         self.failed
-            .is_none_or(|at| Mono::now().since(at) >= DISK_RETRY)
+            .is_none_or(|at| MonotonicTime::now().since(at) >= DISK_RETRY)
     }
 
     fn disk_failed(&mut self, reason: String) {
-        self.failed = Some(Mono::now());
+        self.failed = Some(MonotonicTime::now());
         let mut progress = lock(&self.shared.progress);
         if progress.spool_error.is_none() {
             tracing::warn!(reason, "windows wait for the collector in memory");
@@ -433,7 +433,7 @@ impl Writer {
     fn lost_segment(&self, dir: &Dir, id: u64, after: Option<i64>) {
         let modified = dir.modified_unix_ns(id);
         let end = modified.or(after).unwrap_or_else(|| self.now_unix_ns());
-        lock(&self.shared.index).gaps.add(Gap {
+        lock(&self.shared.index).gaps.add(SpoolGap {
             cause: Cause::Damaged,
             start_unix_ns: after.map_or(end, |after| after.min(end)),
             end_unix_ns: end,
@@ -457,7 +457,7 @@ impl Writer {
             seconds,
             "the run before broke off: windows since the last one it kept are missing"
         );
-        lock(&self.shared.index).gaps.add(Gap {
+        lock(&self.shared.index).gaps.add(SpoolGap {
             cause: Cause::Unsaved,
             start_unix_ns: start,
             end_unix_ns: end,
@@ -475,7 +475,7 @@ impl Writer {
     /// Takes the disk for failed.
     #[cfg(test)]
     pub(super) fn fail(&mut self) {
-        self.failed = Some(Mono::now());
+        self.failed = Some(MonotonicTime::now());
         self.current
             .iter_mut()
             .for_each(|current| current.file = None);
@@ -503,11 +503,11 @@ impl Writer {
     }
 
     fn now_unix_ns(&self) -> i64 {
-        self.clock.to_unix_ns(Mono::now())
+        self.clock.to_unix_ns(MonotonicTime::now())
     }
 }
 
-impl Shared {
+impl ExportState {
     /// Writes the gaps anew when they have changed. What cannot be written is tried again with the
     /// next window. Returns false when the disk does not say what is true.
     pub(super) fn save_gaps(&self, identity: &Identity) -> bool {

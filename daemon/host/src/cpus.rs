@@ -5,7 +5,7 @@
 //! that ticks always and has not for a while is dead. Pure bookkeeping; `agent` acts on it.
 
 use crate::ids::CpuId;
-use crate::time::Mono;
+use crate::time::MonotonicTime;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ pub const SILENT: Duration = Duration::from_secs(5);
 
 /// What the kernel said of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct CpuNotice {
     /// The CPU.
     pub cpu: CpuId,
     /// It came, or went.
     pub online: bool,
 }
 
-impl Notice {
+impl CpuNotice {
     /// Reads `offline@/devices/system/cpu/cpu1`, the first line of an event of the kernel's objects.
-    pub fn parse(event: &[u8]) -> Option<Notice> {
+    pub fn parse(event: &[u8]) -> Option<CpuNotice> {
         let line = event.split(|&byte| byte == 0).next()?;
         let (action, path) = std::str::from_utf8(line).ok()?.split_once('@')?;
         let online = match action {
@@ -34,7 +34,7 @@ impl Notice {
         };
         let number = path.strip_prefix("/devices/system/cpu/cpu")?;
         let cpu = CpuId(number.parse().ok()?);
-        Some(Notice { cpu, online })
+        Some(CpuNotice { cpu, online })
     }
 }
 
@@ -48,9 +48,9 @@ pub enum Change {
         /// The CPU.
         cpu: CpuId,
         /// Since when it may have run unsampled.
-        since: Mono,
+        since: MonotonicTime,
         /// Since when it had been offline; as `since` where it was not.
-        left: Mono,
+        left: MonotonicTime,
     },
 }
 
@@ -62,15 +62,15 @@ pub struct Presence {
     /// It has a ring.
     pub sampled: bool,
     /// When it went offline, or got its ring, or began to run without one.
-    since: Mono,
+    since: MonotonicTime,
     /// When it went offline before that; when it has no ring.
-    left: Mono,
+    left: MonotonicTime,
     away: Duration,
 }
 
 impl Presence {
     /// Time it was offline since the daemon started.
-    pub fn away(&self, now: Mono) -> Duration {
+    pub fn away(&self, now: MonotonicTime) -> Duration {
         let current = if self.online {
             Duration::ZERO
         } else {
@@ -83,7 +83,7 @@ impl Presence {
 /// See the module.
 pub struct CpuWatch {
     known: BTreeMap<CpuId, Presence>,
-    looked: Mono,
+    looked: MonotonicTime,
     /// Time each CPU was busy at the last look, in ticks of the kernel's accounting.
     busy: BTreeMap<CpuId, u64>,
 }
@@ -114,7 +114,7 @@ const SAMPLES_MISSING: u64 = 20;
 /// Tells an event that has died from CPUs that had nothing to do, on which it need not tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrivals {
-    newest: Mono,
+    newest: MonotonicTime,
     /// Busy ticks of all CPUs when that sample was first known.
     busy: u64,
 }
@@ -123,7 +123,7 @@ impl Arrivals {
     /// Whether samples arrive still, or would: `newest` is the time of the newest one, `busy` the busy
     /// ticks of all CPUs, `None` when they are not known. Called from time to time, and when somebody
     /// asks; work before the first call after a sample does not count.
-    pub fn still(&mut self, newest: Mono, busy: Option<u64>, rate_hz: u32) -> bool {
+    pub fn still(&mut self, newest: MonotonicTime, busy: Option<u64>, rate_hz: u32) -> bool {
         let Some(busy) = busy else {
             return false;
         };
@@ -147,7 +147,7 @@ impl CpuWatch {
     }
 
     /// All of `sampled` are online and have rings.
-    pub fn new(now: Mono, sampled: impl IntoIterator<Item = CpuId>) -> CpuWatch {
+    pub fn new(now: MonotonicTime, sampled: impl IntoIterator<Item = CpuId>) -> CpuWatch {
         let present = Presence {
             online: true,
             sampled: true,
@@ -171,10 +171,10 @@ impl CpuWatch {
     /// the CPUs whose event is silent, with the time of their last sample.
     pub fn look(
         &mut self,
-        now: Mono,
+        now: MonotonicTime,
         online: &[CpuId],
-        notices: &[Notice],
-        silent: &[(CpuId, Mono)],
+        notices: &[CpuNotice],
+        silent: &[(CpuId, MonotonicTime)],
     ) -> Vec<Change> {
         let looked = std::mem::replace(&mut self.looked, now);
         for &cpu in online {
@@ -224,7 +224,7 @@ impl CpuWatch {
     }
 
     /// The CPU has a ring.
-    pub fn sampled(&mut self, cpu: CpuId, now: Mono) {
+    pub fn sampled(&mut self, cpu: CpuId, now: MonotonicTime) {
         if let Some(presence) = self.known.get_mut(&cpu) {
             presence.sampled = true;
             presence.since = now;
@@ -245,12 +245,12 @@ mod tests {
 
     const CPUS: [CpuId; 2] = [CpuId(0), CpuId(1)];
 
-    fn s(seconds: u64) -> Mono {
-        Mono(seconds * 1_000_000_000)
+    fn s(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * 1_000_000_000)
     }
 
-    fn said(online: bool) -> Notice {
-        Notice {
+    fn said(online: bool) -> CpuNotice {
+        CpuNotice {
             cpu: CpuId(1),
             online,
         }
@@ -306,11 +306,11 @@ mod tests {
     #[test]
     fn notices_of_other_things_are_none() {
         let event = b"offline@/devices/system/cpu/cpu17\0ACTION=offline\0";
-        let notice = Notice {
+        let notice = CpuNotice {
             cpu: CpuId(17),
             online: false,
         };
-        assert_eq!(Notice::parse(event), Some(notice));
+        assert_eq!(CpuNotice::parse(event), Some(notice));
         for event in [
             &b"add@/devices/system/cpu/cpu1\0"[..],
             b"online@/devices/system/memory/memory1\0",
@@ -319,7 +319,7 @@ mod tests {
             b"\xff@",
             b"",
         ] {
-            assert_eq!(Notice::parse(event), None);
+            assert_eq!(CpuNotice::parse(event), None);
         }
     }
 

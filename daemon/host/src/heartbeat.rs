@@ -2,7 +2,7 @@
 
 use crate::sync::lock;
 use crate::sys::Priority;
-use crate::time::Mono;
+use crate::time::MonotonicTime;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Work was begun.
     pub fn begin(&self) {
-        self.since.store(Mono::now().0, Ordering::Relaxed);
+        self.since.store(MonotonicTime::now().0, Ordering::Relaxed);
     }
 
     /// It was done.
@@ -26,13 +26,13 @@ impl Heartbeat {
     }
 
     /// When the work under way was begun.
-    pub fn begun(&self) -> Option<Mono> {
+    pub fn begun(&self) -> Option<MonotonicTime> {
         let since = self.since.load(Ordering::Relaxed);
-        (since != 0).then_some(Mono(since))
+        (since != 0).then_some(MonotonicTime(since))
     }
 
     /// How long the work under way has taken, when that is longer than `limit`.
-    pub fn busy_longer_than(&self, limit: Duration, now: Mono) -> Option<Duration> {
+    pub fn busy_longer_than(&self, limit: Duration, now: MonotonicTime) -> Option<Duration> {
         let age = now.since(self.begun()?);
         (age > limit).then_some(age)
     }
@@ -50,10 +50,10 @@ const IN_TIME: Duration = Duration::from_secs(1);
 const RAISED_FOR: Duration = Duration::from_secs(60);
 
 /// Lets all others go first while a thread is in time, and none when it is late: where every CPU has
-/// a queue, one of nice 10 hardly runs. With four spinning threads on two CPUs the namer got 2 % of
+/// a queue, one of nice 10 hardly runs. With four spinning threads on two CPUs the symbolizer got 2 % of
 /// one (2026-11-21): nothing was named, and the end did not come within its grace.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct PriorityGovernor {
     /// `None` where it cannot be raised again, and so is not lowered, and when it has ended: its
     /// number may be another thread's then, of any process.
     thread: Mutex<Option<Priority>>,
@@ -61,7 +61,7 @@ pub struct Pace {
     raised: AtomicU64,
 }
 
-impl Pace {
+impl PriorityGovernor {
     /// Lowers the calling thread; it is the one until the result is dropped, by that thread.
     pub fn take_thread(&self) -> impl Drop {
         let thread = Priority::of_this_thread();
@@ -73,7 +73,7 @@ impl Pace {
     }
 
     /// Raises the thread. From any thread; never waits.
-    pub fn hurry(&self, now: Mono) {
+    pub fn hurry(&self, now: MonotonicTime) {
         if let Some(thread) = *lock(&self.thread) {
             self.raised.store(now.0, Ordering::Relaxed);
             thread.raise();
@@ -81,22 +81,22 @@ impl Pace {
     }
 
     /// Tells how long a piece of work took. By the thread itself.
-    pub fn done(&self, took: Duration, now: Mono) {
+    pub fn done(&self, took: Duration, now: MonotonicTime) {
         let raised = self.raised.load(Ordering::Relaxed);
-        let rests = raised != 0 && took < IN_TIME && now.since(Mono(raised)) > RAISED_FOR;
+        let rests = raised != 0 && took < IN_TIME && now.since(MonotonicTime(raised)) > RAISED_FOR;
         if let (true, Some(thread)) = (rests, *lock(&self.thread)) {
             self.raised.store(0, Ordering::Relaxed);
             thread.lower(NICE);
         }
     }
 
-    /// True after [`Pace::hurry`], until the thread was in time for a while.
+    /// True after [`PriorityGovernor::hurry`], until the thread was in time for a while.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed) != 0
     }
 }
 
-struct Taken<'a>(&'a Pace);
+struct Taken<'a>(&'a PriorityGovernor);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
@@ -113,22 +113,25 @@ mod tests {
     #[test]
     fn only_work_under_way_grows_old() {
         let heartbeat = Heartbeat::default();
-        let later = || Mono::now().plus(2 * LIMIT);
+        let later = || MonotonicTime::now().plus(2 * LIMIT);
         assert_eq!(heartbeat.busy_longer_than(LIMIT, later()), None);
         heartbeat.begin();
         assert!(heartbeat.busy_longer_than(LIMIT, later()).is_some());
-        assert_eq!(heartbeat.busy_longer_than(LIMIT, Mono::now()), None);
+        assert_eq!(
+            heartbeat.busy_longer_than(LIMIT, MonotonicTime::now()),
+            None
+        );
         heartbeat.end();
         assert_eq!(heartbeat.busy_longer_than(LIMIT, later()), None);
     }
 
     #[test]
     fn a_late_thread_goes_first_until_it_was_in_time_for_a_while() {
-        let pace = Pace {
+        let pace = PriorityGovernor {
             thread: Mutex::new(Some(Priority::none())),
-            ..Pace::default()
+            ..PriorityGovernor::default()
         };
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         pace.hurry(now);
         let (soon, later) = (now.plus(RAISED_FOR / 2), now.plus(2 * RAISED_FOR));
         pace.done(Duration::ZERO, soon);
@@ -141,9 +144,9 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_is_not_raised() {
-        let pace = Pace::default();
+        let pace = PriorityGovernor::default();
         drop(pace.take_thread());
-        pace.hurry(Mono::now());
+        pace.hurry(MonotonicTime::now());
         assert!(!pace.is_raised());
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! It knows nothing of profiles but their words, and uses no other crate of the agent.
 
+pub mod blocking_pool;
 pub mod bounds;
 pub mod cpus;
 pub mod facts;
 pub mod frame;
 pub mod health;
 pub mod heartbeat;
-pub mod helpers;
 pub mod ids;
 pub mod private_dir;
 pub mod sync;

@@ -8,22 +8,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds on `CLOCK_MONOTONIC`, the clock of every perf record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Mono(pub u64);
+pub struct MonotonicTime(pub u64);
 
-impl Mono {
+impl MonotonicTime {
     /// The clock now.
-    pub fn now() -> Mono {
-        Mono(clock(libc::CLOCK_MONOTONIC))
+    pub fn now() -> MonotonicTime {
+        MonotonicTime(clock(libc::CLOCK_MONOTONIC))
     }
 
     /// Time since `earlier`; zero when that is later.
-    pub fn since(self, earlier: Mono) -> Duration {
+    pub fn since(self, earlier: MonotonicTime) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// This time and `more`.
-    pub fn plus(self, more: Duration) -> Mono {
-        Mono(self.0.saturating_add(more.as_nanos() as u64))
+    pub fn plus(self, more: Duration) -> MonotonicTime {
+        MonotonicTime(self.0.saturating_add(more.as_nanos() as u64))
     }
 }
 
@@ -192,23 +192,23 @@ impl WallAnchor {
     }
 
     /// Wall time of a monotonic time, in nanoseconds since the Unix epoch.
-    pub fn to_unix_ns(&self, time: Mono) -> i64 {
+    pub fn to_unix_ns(&self, time: MonotonicTime) -> i64 {
         self.anchor().to_unix_ns(time.0 as i64)
     }
 
     /// `CLOCK_BOOTTIME` at a monotonic time. Unit: nanoseconds since the boot.
-    pub fn to_boot_ns(&self, time: Mono) -> u64 {
+    pub fn to_boot_ns(&self, time: MonotonicTime) -> u64 {
         self.anchor().to_boot_ns(time.0 as i64).max(0) as u64
     }
 
     /// Monotonic time of a wall time; zero when it lies before boot.
-    pub fn to_mono(&self, unix_ns: i64) -> Mono {
-        Mono(self.anchor().to_mono(unix_ns).max(0) as u64)
+    pub fn to_mono(&self, unix_ns: i64) -> MonotonicTime {
+        MonotonicTime(self.anchor().to_mono(unix_ns).max(0) as u64)
     }
 
     /// The next multiple of `length` in wall time: where windows meet, so that those of a fleet match.
-    pub fn next_multiple(&self, length: Duration) -> Mono {
-        let now = Mono::now();
+    pub fn next_multiple(&self, length: Duration) -> MonotonicTime {
+        let now = MonotonicTime::now();
         let length = length.as_nanos() as i64;
         let into = self.to_unix_ns(now).rem_euclid(length.max(1));
         now.plus(Duration::from_nanos((length - into) as u64))

@@ -1,6 +1,6 @@
 //! How many bytes of files may be read: many at once, and some for each second since.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 
 /// What is left of an allowance, as of some time.
@@ -9,7 +9,7 @@ pub struct Allowance {
     at_once: u64,
     per_s: u64,
     left: u64,
-    since: Mono,
+    since: MonotonicTime,
 }
 
 impl Allowance {
@@ -19,12 +19,12 @@ impl Allowance {
             at_once,
             per_s,
             left: at_once,
-            since: Mono::now(),
+            since: MonotonicTime::now(),
         }
     }
 
     /// Bytes that may be read now.
-    pub fn left(&mut self, now: Mono) -> u64 {
+    pub fn left(&mut self, now: MonotonicTime) -> u64 {
         let millis = now.since(self.since).as_millis() as u64;
         if millis > 0 {
             let more = millis.saturating_mul(self.per_s / 1000);

@@ -18,10 +18,10 @@ mod tests;
 use crate::runtimes::{AskReport, Runtimes};
 use agent_config::Jit;
 use hashbrown::HashMap;
-use host::helpers::{self, Pending};
+use host::blocking_pool::{self, Pending};
 use host::ids::{Pid, ProcessId};
-use host::time::Mono;
-use hotspot::{Attempt, LeftOver, Wanted};
+use host::time::MonotonicTime;
+use hotspot::{AttachRequest, Attempt, LeftOver};
 use nets::Nets;
 use place::Mark;
 use profile::text::with_causes;
@@ -97,21 +97,21 @@ impl From<&Jit> for AskOptions {
 
 /// A process whose generated code is to be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct AttachTarget {
     /// Its id.
     pub id: ProcessId,
     /// Its pid.
     pub pid: Pid,
     /// The latest time it can have begun (see `jit/src/target.rs`).
-    pub began_by: Mono,
+    pub began_by: MonotonicTime,
 }
 
 /// Asks, each runtime rarely. Owned by `fp-jit`; what may block is done by threads of its own.
 #[derive(Debug)]
-pub struct Asker {
+pub struct RuntimeAttacher {
     options: AskOptions,
     jvms: HashMap<ProcessId, Jvm>,
-    begun: Vec<Mono>,
+    begun: Vec<MonotonicTime>,
     /// Threads that ask for processes that are forgotten: what they bring is removed.
     orphans: Vec<Pending<Attempt>>,
     left_over: Vec<LeftOver>,
@@ -124,14 +124,14 @@ pub struct Asker {
 /// What is known of one process as a JVM.
 #[derive(Debug)]
 struct Jvm {
-    process: Asked,
+    process: AttachTarget,
     /// Samples without a name since its last map.
     unnamed: u64,
     /// It has had samples since its last map.
     sampled: bool,
-    due: Mono,
+    due: MonotonicTime,
     /// From when on the map that it wrote is too old to be believed; `None` while it has written none.
-    old: Option<Mono>,
+    old: Option<MonotonicTime>,
     failures: u32,
     signalled: bool,
     /// True when asking again cannot help.
@@ -140,10 +140,10 @@ struct Jvm {
     left_over: Option<LeftOver>,
 }
 
-impl Asker {
+impl RuntimeAttacher {
     /// Nobody was asked yet.
-    pub fn new(options: AskOptions) -> Asker {
-        Asker {
+    pub fn new(options: AskOptions) -> RuntimeAttacher {
+        RuntimeAttacher {
             options,
             jvms: HashMap::new(),
             begun: Vec::new(),
@@ -157,19 +157,19 @@ impl Asker {
     }
 
     /// Counts what it does.
-    pub fn counting(mut self, counters: Arc<SymbolCounters>) -> Asker {
+    pub fn counting(mut self, counters: Arc<SymbolCounters>) -> RuntimeAttacher {
         self.counters = Some(counters);
         self
     }
 
     /// Tells what came of each process.
-    pub fn reporting_to(mut self, runtimes: Arc<Runtimes>) -> Asker {
+    pub fn reporting_to(mut self, runtimes: Arc<Runtimes>) -> RuntimeAttacher {
         self.runtimes = Some(runtimes);
         self
     }
 
     /// A process has samples in generated code, `unnamed` of them without a name since the last call.
-    pub fn note(&mut self, process: Asked, unnamed: u64, now: Mono) {
+    pub fn note(&mut self, process: AttachTarget, unnamed: u64, now: MonotonicTime) {
         if self.options.hotspot_attach {
             self.note_jvm(process, unnamed, now);
         }
@@ -178,7 +178,7 @@ impl Asker {
         }
     }
 
-    fn note_jvm(&mut self, process: Asked, unnamed: u64, now: Mono) {
+    fn note_jvm(&mut self, process: AttachTarget, unnamed: u64, now: MonotonicTime) {
         if !self.jvms.contains_key(&process.id) {
             if unnamed == 0 {
                 return;
@@ -206,7 +206,7 @@ impl Asker {
 
     /// Goes on with what is under way: once a second while `fp-jit` has anything to do. Returns the processes
     /// that have written a map since the last call: to be read at once.
-    pub fn tick(&mut self, now: Mono) -> Vec<ProcessId> {
+    pub fn tick(&mut self, now: MonotonicTime) -> Vec<ProcessId> {
         let mut written = Vec::new();
         for id in self.jvms.keys().copied().collect::<Vec<_>>() {
             if self.take_attempt(id, now) {
@@ -224,7 +224,7 @@ impl Asker {
     }
 
     /// Takes what an attempt has brought; true when there is a map.
-    fn take_attempt(&mut self, id: ProcessId, now: Mono) -> bool {
+    fn take_attempt(&mut self, id: ProcessId, now: MonotonicTime) -> bool {
         let Some(jvm) = self.jvms.get_mut(&id) else {
             return false;
         };
@@ -269,7 +269,7 @@ impl Asker {
     }
 
     /// Begins with those that are due, the longest due first.
-    fn begin_due(&mut self, now: Mono) {
+    fn begin_due(&mut self, now: MonotonicTime) {
         self.begun.retain(|&begun| now.since(begun) < BEGUN_OVER);
         let hanging = self.orphans.len();
         let asking = self.jvms.values().filter(|jvm| jvm.asking.is_some());
@@ -283,13 +283,13 @@ impl Asker {
         due.sort_by_key(|jvm| (jvm.due, jvm.process.id));
         for jvm in due.into_iter().take(room) {
             let mark: Option<Mark> = jvm.left_over.as_ref().map(LeftOver::mark);
-            let wanted = Wanted {
+            let wanted = AttachRequest {
                 pid: jvm.process.pid.0,
                 began_by: jvm.process.began_by,
                 mark,
                 signalled: jvm.signalled,
             };
-            let Some(asking) = helpers::alone(THREAD, move || hotspot::attach(wanted)) else {
+            let Some(asking) = blocking_pool::alone(THREAD, move || hotspot::attach(wanted)) else {
                 return;
             };
             jvm.asking = Some(asking);
@@ -312,10 +312,10 @@ impl Asker {
         for _ in 0..self.nets.tidy() {
             self.count(|counters| &counters.attach_maps_removed);
         }
-        let attempts = helpers::take_done(&mut self.orphans);
+        let attempts = blocking_pool::take_done(&mut self.orphans);
         let maps = attempts.into_iter().filter_map(|one| one.outcome.ok());
         self.left_over.extend(maps.flatten());
-        for removed in helpers::take_done(&mut self.removing) {
+        for removed in blocking_pool::take_done(&mut self.removing) {
             match removed {
                 Ok(()) => self.count(|counters| &counters.attach_maps_removed),
                 Err(error) => {
@@ -326,7 +326,7 @@ impl Asker {
         while self.removing.len() < REMOVING_MAX
             && let Some(left_over) = self.left_over.pop()
         {
-            match helpers::alone(THREAD, move || left_over.remove()) {
+            match blocking_pool::alone(THREAD, move || left_over.remove()) {
                 Some(removing) => self.removing.push(removing),
                 None => {
                     tracing::warn!(
@@ -385,7 +385,7 @@ fn pause(usual: Duration, failures: u32) -> Duration {
     pause.min(PAUSE_MAX.max(usual))
 }
 
-impl Drop for Asker {
+impl Drop for RuntimeAttacher {
     fn drop(&mut self) {
         self.close();
     }

@@ -4,11 +4,11 @@
 //! together with a time. Every piece of code is kept with when it came and when it went, and pieces that
 //! went stay until the last sample that could be theirs has its name. A jitdump tells both to the
 //! nanosecond; of a perf map it is known only between which two readings a line was written. Where several
-//! pieces are possible at a time and none is certain, nothing is made up: [`Found::Unsure`].
+//! pieces are possible at a time and none is certain, nothing is made up: [`CodeLookup::Unsure`].
 //!
 //! Pure, and bounded in memory: what is refused at the bound is counted.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,13 +39,13 @@ const LINES_BYTES: usize = 48;
 /// When something happened: after `after` and not later than `by`; exactly then where both are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
-    after: Mono,
-    by: Mono,
+    after: MonotonicTime,
+    by: MonotonicTime,
 }
 
 impl When {
     /// At a known time.
-    pub fn at(time: Mono) -> When {
+    pub fn at(time: MonotonicTime) -> When {
         When {
             after: time,
             by: time,
@@ -53,7 +53,7 @@ impl When {
     }
 
     /// After one time and not later than another.
-    pub fn between(after: Mono, by: Mono) -> When {
+    pub fn between(after: MonotonicTime, by: MonotonicTime) -> When {
         When {
             after: after.min(by),
             by,
@@ -61,7 +61,7 @@ impl When {
     }
 
     /// The latest it can have been.
-    pub fn by(self) -> Mono {
+    pub fn by(self) -> MonotonicTime {
         self.by
     }
 
@@ -70,7 +70,7 @@ impl When {
     }
 
     /// True when it may have happened by `time`.
-    fn may_be_past(self, time: Mono) -> bool {
+    fn may_be_past(self, time: MonotonicTime) -> bool {
         if self.is_exact() {
             self.by <= time
         } else {
@@ -79,7 +79,7 @@ impl When {
     }
 
     /// True when it has happened by `time` for certain.
-    fn is_past(self, time: Mono) -> bool {
+    fn is_past(self, time: MonotonicTime) -> bool {
         self.by <= time
     }
 }
@@ -126,7 +126,7 @@ impl Code {
 
 /// What lay at an address at a time.
 #[derive(Debug)]
-pub enum Found<'a> {
+pub enum CodeLookup<'a> {
     /// This code, at this offset from its begin.
     Code(&'a Code, u64),
     /// One of several, and nothing tells which.
@@ -135,12 +135,13 @@ pub enum Found<'a> {
     Nothing,
 }
 
-impl Found<'_> {
+impl CodeLookup<'_> {
     /// True when both are the same answer.
-    pub fn is_same(&self, other: &Found<'_>) -> bool {
+    pub fn is_same(&self, other: &CodeLookup<'_>) -> bool {
         match (self, other) {
-            (Found::Code(a, at), Found::Code(b, bt)) => std::ptr::eq(*a, *b) && at == bt,
-            (Found::Unsure, Found::Unsure) | (Found::Nothing, Found::Nothing) => true,
+            (CodeLookup::Code(a, at), CodeLookup::Code(b, bt)) => std::ptr::eq(*a, *b) && at == bt,
+            (CodeLookup::Unsure, CodeLookup::Unsure)
+            | (CodeLookup::Nothing, CodeLookup::Nothing) => true,
             _ => false,
         }
     }
@@ -163,11 +164,11 @@ struct Gone {
 }
 
 impl Gone {
-    fn may_be_between(&self, from: Mono, until: Mono) -> bool {
+    fn may_be_between(&self, from: MonotonicTime, until: MonotonicTime) -> bool {
         self.piece.born.may_be_past(until) && !self.died.is_past(from)
     }
 
-    fn is_at(&self, time: Mono) -> bool {
+    fn is_at(&self, time: MonotonicTime) -> bool {
         self.piece.born.is_past(time) && !self.died.may_be_past(time)
     }
 }
@@ -319,7 +320,7 @@ impl CodeMap {
     }
 
     /// What lay at an address at a time.
-    pub fn find(&self, address: u64, at: Mono) -> Found<'_> {
+    pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let live = self.live_at(address);
         if let Some(piece) = live
             && piece.born.is_past(at)
@@ -334,20 +335,25 @@ impl CodeMap {
             match possible {
                 None => possible = Some(&gone.piece),
                 Some(other) if other.code.name == gone.piece.code.name => {}
-                Some(_) => return Found::Unsure,
+                Some(_) => return CodeLookup::Unsure,
             }
         }
-        possible.map_or(Found::Nothing, |piece| found(piece, address))
+        possible.map_or(CodeLookup::Nothing, |piece| found(piece, address))
     }
 
     /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
-    pub fn steady(&self, address: u64, from: Mono, until: Mono) -> Option<Found<'_>> {
+    pub fn steady(
+        &self,
+        address: u64,
+        from: MonotonicTime,
+        until: MonotonicTime,
+    ) -> Option<CodeLookup<'_>> {
         match self.live_at(address) {
             Some(piece) if piece.born.is_past(from) => Some(found(piece, address)),
             Some(piece) if piece.born.may_be_past(until) => None,
             _ => {
                 let mut others = self.gone_between(address, from, until);
-                others.next().is_none().then_some(Found::Nothing)
+                others.next().is_none().then_some(CodeLookup::Nothing)
             }
         }
     }
@@ -355,7 +361,7 @@ impl CodeMap {
     /// The code that was the first to be listed at an address after `at` and by `by`, for a time at which
     /// nothing is known to have lain there: a runtime that gathers what it writes tells of code after it ran
     /// it. Only of code whose time is not exact; where it is, nothing lay there.
-    pub fn soon(&self, address: u64, at: Mono, by: Mono) -> Found<'_> {
+    pub fn soon(&self, address: u64, at: MonotonicTime, by: MonotonicTime) -> CodeLookup<'_> {
         let gone = self.gone_between(address, at, by).map(|gone| &gone.piece);
         let all = gone.chain(self.live_at(address));
         let listed = all.filter(|piece| {
@@ -363,11 +369,11 @@ impl CodeMap {
             !born.is_exact() && born.by > at && born.by <= by
         });
         let first = listed.min_by_key(|piece| piece.born.by);
-        first.map_or(Found::Nothing, |piece| found(piece, address))
+        first.map_or(CodeLookup::Nothing, |piece| found(piece, address))
     }
 
     /// Forgets what went before `time`: no sample of then will be asked for.
-    pub fn forget_before(&mut self, time: Mono) {
+    pub fn forget_before(&mut self, time: MonotonicTime) {
         let mut freed = 0;
         let mut count = 0;
         let mut stays = |gone: &Gone| {
@@ -426,7 +432,12 @@ impl CodeMap {
     }
 
     /// Pieces that went and may have been at the address at some time of `from..=until`.
-    fn gone_between(&self, address: u64, from: Mono, until: Mono) -> impl Iterator<Item = &Gone> {
+    fn gone_between(
+        &self,
+        address: u64,
+        from: MonotonicTime,
+        until: MonotonicTime,
+    ) -> impl Iterator<Item = &Gone> {
         let below = address.saturating_sub(SHORT_BYTES_MAX);
         let short = self.gone.range(below..=address).flat_map(move |(_, all)| {
             // In order of their ends, and so of their begins: those before are over, those after are
@@ -488,21 +499,21 @@ impl CodeMap {
     /// Forgets the older half of what went: a search for the oldest one each time would be dear.
     fn forget_oldest(&mut self) {
         let all = self.gone.values().flatten().chain(&self.long_gone);
-        let mut ends: Vec<Mono> = all.map(|gone| gone.died.by).collect();
+        let mut ends: Vec<MonotonicTime> = all.map(|gone| gone.died.by).collect();
         let half = ends.len() / 2;
         let (_, &mut middle, _) = ends.select_nth_unstable(half);
         let before = self.gone_count;
         self.forget_before(middle);
         if self.gone_count > GONE_MAX / 2 {
             // All went at one time.
-            self.forget_before(Mono(middle.0.saturating_add(1)));
+            self.forget_before(MonotonicTime(middle.0.saturating_add(1)));
         }
         self.forgotten += (before - self.gone_count) as u64;
     }
 }
 
-fn found(piece: &Piece, address: u64) -> Found<'_> {
-    Found::Code(&piece.code, address.wrapping_sub(piece.base))
+fn found(piece: &Piece, address: u64) -> CodeLookup<'_> {
+    CodeLookup::Code(&piece.code, address.wrapping_sub(piece.base))
 }
 
 /// What is freed with the last piece of a code.

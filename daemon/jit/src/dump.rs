@@ -22,7 +22,7 @@ mod tests;
 
 use super::code::{CodeMap, Lines, When};
 use crate::rules::{RulesBuilder, Unwinding};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use lines::Pending;
 use profile::names::{self, NAME_BYTES_MAX};
 use std::ops::Range;
@@ -143,7 +143,7 @@ pub struct DumpReader {
     /// Time of the latest record that had one.
     latest: u64,
     /// Until when records are not told in order, since one had no time.
-    unsure_until: Option<Mono>,
+    unsure_until: Option<MonotonicTime>,
     lines: Pending,
     unwinding: Option<Vec<u8>>,
     header_bytes: usize,
@@ -447,8 +447,8 @@ impl DumpReader {
     /// latest; one that cannot be tells nothing, and until the reading's time no order is told any more.
     /// One from before the process can be: a child that was forked off has its parent's file mapped.
     fn when(&mut self, read: When) -> When {
-        let time = Mono(self.record.time);
-        let possible = !self.arch_timestamps && time > Mono(0) && time <= read.by();
+        let time = MonotonicTime(self.record.time);
+        let possible = !self.arch_timestamps && time > MonotonicTime(0) && time <= read.by();
         if !possible {
             self.unsure_until = Some(read.by());
         }
@@ -460,7 +460,7 @@ impl DumpReader {
             return read;
         }
         self.latest = self.latest.max(time.0);
-        When::at(Mono(self.latest))
+        When::at(MonotonicTime(self.latest))
     }
 }
 

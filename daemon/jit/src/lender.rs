@@ -9,7 +9,7 @@
 
 use super::tail::{self, Left, Tail};
 use super::target::{self, Target};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::fs;
 use std::ops::Range;
 use unwind::process::maps::{self, Map};
@@ -36,7 +36,7 @@ pub fn find(pid: u32, left: &mut Option<Left>) -> Option<Lent> {
     let mut ancestor = pid;
     for _ in 0..ANCESTORS_MAX {
         ancestor = parent(ancestor).filter(|&pid| pid > 1)?;
-        let target = Target::look(ancestor, Mono::now())?;
+        let target = Target::look(ancestor, MonotonicTime::now())?;
         let theirs = shared(ancestor);
         let both = own.iter().filter(|map| theirs.contains(map));
         let within: Vec<_> = both.map(|map| map.start..map.end).collect();

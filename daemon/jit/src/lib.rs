@@ -8,7 +8,7 @@
 //!
 //! [`watch`] is the thread that keeps what is known up to date, told and asked by [`notice`]s; its helpers
 //! have a [`reader`] for each process, which follows the files ([`tail`]) and takes in what they say ([`map`], [`dump`]); the result is
-//! [`code`], by address and time. The namer asks through its [`lookup`]. [`ask`] has runtimes write
+//! [`code`], by address and time. The symbolizer asks through its [`lookup`]. [`ask`] has runtimes write
 //! maps where the configuration allows it.
 //!
 //! A perf map of 100,000 lines that grows by 100 lines a second costs 20 ms a minute to follow; to read all

@@ -1,12 +1,12 @@
-//! The namer's side of `fp-jit`: asks for what is known of the code of processes, and names with it.
+//! The symbolizer's side of `fp-jit`: asks for what is known of the code of processes, and names with it.
 
-use super::code::Found;
+use super::code::CodeLookup;
 use super::names::{self, MODULE};
-use super::notice::{Lent, Notice, Wanted};
-use super::reader::Known;
+use super::notice::{Lent, Notice, SymbolRequest};
+use super::reader::GeneratedCode;
 use hashbrown::HashMap;
 use host::ids::ProcessId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Dictionary, FrameId, FrameKind, Unnamed};
 use std::cell::Cell;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -52,10 +52,10 @@ pub struct Pages {
 }
 
 /// What is known of one process, locked.
-pub struct Page<'a> {
-    known: MutexGuard<'a, Known>,
+pub struct CodeMapGuard<'a> {
+    known: MutexGuard<'a, GeneratedCode>,
     late: bool,
-    begun: Mono,
+    begun: MonotonicTime,
     over: Cell<bool>,
     spent: &'a Cell<Duration>,
 }
@@ -72,7 +72,7 @@ impl JitSymbolLookup {
     }
 
     /// What is known of these processes, brought up to date first.
-    pub fn open(&mut self, wanted: Vec<Wanted>, named_until: Mono) -> Pages {
+    pub fn open(&mut self, wanted: Vec<SymbolRequest>, named_until: MonotonicTime) -> Pages {
         if wanted.is_empty() {
             if self.owed > 0 && self.notices.try_send(Notice::Named(named_until)).is_ok() {
                 self.owed -= 1;
@@ -111,7 +111,7 @@ impl Pages {
     ///
     /// # Errors
     /// The reason for its frames to have no names.
-    pub fn of(&self, process: ProcessId) -> Result<Page<'_>, Unnamed> {
+    pub fn of(&self, process: ProcessId) -> Result<CodeMapGuard<'_>, Unnamed> {
         let Some(lent) = self.lent.get(&process) else {
             return Err(match self.unanswered {
                 true => Unnamed::JitMapLate,
@@ -121,21 +121,21 @@ impl Pages {
         if self.is_spent() {
             return Err(Unnamed::Limit);
         }
-        let page = |known| Page {
+        let page = |known| CodeMapGuard {
             known,
             late: lent.late,
-            begun: Mono::now(),
+            begun: MonotonicTime::now(),
             over: Cell::new(false),
             spent: &self.spent,
         };
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         loop {
             match lent.known.try_lock() {
                 Ok(known) => return Ok(page(known)),
                 Err(TryLockError::Poisoned(poisoned)) => return Ok(page(poisoned.into_inner())),
                 Err(TryLockError::WouldBlock) => {}
             }
-            if Mono::now().since(begin) >= LOCK_WAIT {
+            if MonotonicTime::now().since(begin) >= LOCK_WAIT {
                 return Err(Unnamed::JitMapLate);
             }
             std::thread::sleep(LOCK_RETRY);
@@ -143,7 +143,7 @@ impl Pages {
     }
 
     /// True when looking up has taken as long as it may: by this page, or by all of them.
-    pub fn is_over(&self, page: &Result<Page<'_>, Unnamed>) -> bool {
+    pub fn is_over(&self, page: &Result<CodeMapGuard<'_>, Unnamed>) -> bool {
         match page {
             Ok(page) => page.over.get(),
             Err(_) => self.is_spent(),
@@ -155,9 +155,9 @@ impl Pages {
     }
 }
 
-impl Page<'_> {
+impl CodeMapGuard<'_> {
     /// The frame of an address at a time.
-    pub fn frame_at(&self, dict: &mut Dictionary, address: u64, at: Mono) -> FrameId {
+    pub fn frame_at(&self, dict: &mut Dictionary, address: u64, at: MonotonicTime) -> FrameId {
         if self.is_over() {
             return unnamed(dict, Unnamed::Limit);
         }
@@ -170,8 +170,8 @@ impl Page<'_> {
         &self,
         dict: &mut Dictionary,
         address: u64,
-        from: Mono,
-        until: Mono,
+        from: MonotonicTime,
+        until: MonotonicTime,
     ) -> Option<FrameId> {
         if self.is_over() {
             return Some(unnamed(dict, Unnamed::Limit));
@@ -183,24 +183,25 @@ impl Page<'_> {
     /// True when looking up has taken as long as it may: what is left has no names in this batch.
     fn is_over(&self) -> bool {
         if !self.over.get() {
-            self.over.set(Mono::now().since(self.begun) >= LOOK_UP_MAX);
+            self.over
+                .set(MonotonicTime::now().since(self.begun) >= LOOK_UP_MAX);
         }
         self.over.get()
     }
 
-    fn frame(&self, dict: &mut Dictionary, found: &Found<'_>) -> FrameId {
+    fn frame(&self, dict: &mut Dictionary, found: &CodeLookup<'_>) -> FrameId {
         match found {
-            Found::Code(code, offset) => names::intern(dict, &code.name, code.place(*offset)),
-            Found::Unsure => unnamed(dict, Unnamed::JitReused),
-            Found::Nothing if self.late => unnamed(dict, Unnamed::JitMapLate),
-            Found::Nothing => unnamed(dict, self.known.reason),
+            CodeLookup::Code(code, offset) => names::intern(dict, &code.name, code.place(*offset)),
+            CodeLookup::Unsure => unnamed(dict, Unnamed::JitReused),
+            CodeLookup::Nothing if self.late => unnamed(dict, Unnamed::JitMapLate),
+            CodeLookup::Nothing => unnamed(dict, self.known.reason),
         }
     }
 }
 
-impl Drop for Page<'_> {
+impl Drop for CodeMapGuard<'_> {
     fn drop(&mut self) {
-        let took = Mono::now().since(self.begun);
+        let took = MonotonicTime::now().since(self.begun);
         self.spent.set(self.spent.get().saturating_add(took));
     }
 }

@@ -144,9 +144,9 @@ fn number(digits: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::code::Found;
+    use super::super::code::CodeLookup;
     use super::*;
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use profile::names::NAME_BYTES_MAX;
     use proptest::prelude::*;
 
@@ -165,12 +165,13 @@ mod tests {
         }
 
         fn feed(&mut self, bytes: &[u8]) {
-            self.reader.feed(bytes, When::at(Mono(1)), &mut self.code);
+            self.reader
+                .feed(bytes, When::at(MonotonicTime(1)), &mut self.code);
         }
 
         fn find(&self, address: u64) -> Option<&str> {
-            match self.code.find(address, Mono(2)) {
-                Found::Code(code, _) => Some(&*code.name),
+            match self.code.find(address, MonotonicTime(2)) {
+                CodeLookup::Code(code, _) => Some(&*code.name),
                 _ => None,
             }
         }

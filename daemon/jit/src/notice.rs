@@ -1,11 +1,11 @@
-//! What `fp-jit` is told by the sampler and asked by the namer.
+//! What `fp-jit` is told by the sampler and asked by the symbolizer.
 
-use super::reader::Known;
+use super::reader::GeneratedCode;
 use host::ids::ProcessId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
-use unwind::process::{DumpSeen, Whose};
+use unwind::process::{DumpSeen, ProcessInstance};
 
 /// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
 /// hundred processes; what finds no room is told again with the next sample.
@@ -13,22 +13,22 @@ pub const NOTICES_MAX: usize = 1024;
 
 /// A process with samples to be named.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct SymbolRequest {
     /// Which.
-    pub whose: Whose,
+    pub whose: ProcessInstance,
     /// The addresses that are to have names.
     pub addresses: Vec<u64>,
     /// It had ended by then.
     pub ended: bool,
 }
 
-/// What is known of one process, for the namer.
+/// What is known of one process, for the symbolizer.
 #[derive(Clone, Debug)]
 pub struct Lent {
     /// Whose.
     pub id: ProcessId,
     /// What is known; shared, and locked for moments.
-    pub known: Arc<Mutex<Known>>,
+    pub known: Arc<Mutex<GeneratedCode>>,
     /// Its files were not read in time: there may be more.
     pub late: bool,
 }
@@ -37,19 +37,19 @@ pub struct Lent {
 #[derive(Debug)]
 pub enum Notice {
     /// A process has its first sample in generated code.
-    Met(Whose),
+    Met(ProcessInstance),
     /// A process has mapped a jitdump.
     Dump(Box<DumpSeen>),
     /// A process that was told of has ended, then.
-    Ended(ProcessId, Mono),
+    Ended(ProcessId, MonotonicTime),
     /// No sample before this will be asked for.
-    Named(Mono),
+    Named(MonotonicTime),
     /// Samples are to be named: these processes are to be up to date.
     Refresh {
         /// Those with samples.
-        wanted: Vec<Wanted>,
+        wanted: Vec<SymbolRequest>,
         /// No sample before this will be asked for.
-        named_until: Mono,
+        named_until: MonotonicTime,
         /// Where the answer goes.
         reply: SyncSender<Vec<Lent>>,
     },

@@ -1,9 +1,9 @@
 //! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
 
-use super::reader::{Known, Outcome, ReadRequest, Reader};
+use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader};
 use host::ids::ProcessId;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,9 +14,9 @@ pub(super) struct Work {
     pub id: ProcessId,
     pub reader: Reader,
     pub wish: ReadRequest,
-    pub known: Arc<Mutex<Known>>,
-    pub outcome: Outcome,
-    pub begun: Mono,
+    pub known: Arc<Mutex<GeneratedCode>>,
+    pub outcome: ReadOutcome,
+    pub begun: MonotonicTime,
     pub took: Duration,
 }
 
@@ -25,17 +25,17 @@ pub(super) struct Work {
 pub(super) struct ReadBatch {
     pub todo: Mutex<VecDeque<Work>>,
     /// What helpers have in their hands, and since when.
-    pub in_hand: Mutex<Vec<(ProcessId, Mono)>>,
+    pub in_hand: Mutex<Vec<(ProcessId, MonotonicTime)>>,
 }
 
 impl ReadBatch {
     /// The body of a helper: all there is to do. What is late comes back through `done` all the same.
     pub fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
         while let Some(mut work) = self.take() {
-            let begin = Mono::now();
+            let begin = MonotonicTime::now();
             lock(&self.in_hand).push((work.id, begin));
             work.outcome = work.reader.refresh(&work.wish, &work.known, counters);
-            work.took = Mono::now().since(begin);
+            work.took = MonotonicTime::now().since(begin);
             lock(&self.in_hand).retain(|(id, _)| *id != work.id);
             lock(done).push(work);
         }
@@ -48,6 +48,6 @@ impl ReadBatch {
     /// True when what was taken last has been in hand for `time`.
     pub fn is_stuck(&self, time: Duration) -> bool {
         let newest = lock(&self.in_hand).iter().map(|&(_, since)| since).max();
-        newest.is_some_and(|since| Mono::now().since(since) >= time)
+        newest.is_some_and(|since| MonotonicTime::now().since(since) >= time)
     }
 }

@@ -1,11 +1,11 @@
 //! Reads the files in which one process tells of its generated code: its perf map and its jitdumps.
 //!
 //! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call may
-//! take for ever. What is read goes into the [`Known`] of the process, which the namer looks at; its lock
+//! take for ever. What is read goes into the [`GeneratedCode`] of the process, which the symbolizer looks at; its lock
 //! is held for one piece of a file at a time and never while a file is read.
 
 use super::allowance::Allowance;
-use super::code::{CodeMap, Found};
+use super::code::{CodeLookup, CodeMap};
 use super::dump::{DumpCounts, DumpReader};
 use super::lender;
 use super::map::MapReader;
@@ -15,7 +15,7 @@ use super::target::Target;
 use crate::rules::RulesBuilder;
 use host::ids::Pid;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::Unnamed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ impl Room {
 
 /// What is known of the generated code of one process.
 #[derive(Debug)]
-pub struct Known {
+pub struct GeneratedCode {
     room: Arc<Room>,
     /// Bytes of the room that are counted as this process's.
     counted: usize,
@@ -69,11 +69,11 @@ pub struct Known {
     pub reason: Unnamed,
 }
 
-impl Known {
+impl GeneratedCode {
     /// Nothing yet.
-    pub fn new(room: Arc<Room>) -> Known {
+    pub fn new(room: Arc<Room>) -> GeneratedCode {
         let bytes_max = room.bytes_max;
-        Known {
+        GeneratedCode {
             room,
             counted: 0,
             listed: CodeMap::new(bytes_max),
@@ -113,25 +113,30 @@ impl Known {
     }
 
     /// What lay at an address at a time.
-    pub fn find(&self, address: u64, at: Mono) -> Found<'_> {
+    pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let found = match self.dumped.find(address, at) {
-            Found::Nothing => self.listed.find(address, at),
+            CodeLookup::Nothing => self.listed.find(address, at),
             found => return found,
         };
         match found {
-            Found::Nothing => self.listed.soon(address, at, at.plus(LISTED_LATE_MAX)),
+            CodeLookup::Nothing => self.listed.soon(address, at, at.plus(LISTED_LATE_MAX)),
             found => found,
         }
     }
 
     /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
-    pub fn steady(&self, address: u64, from: Mono, until: Mono) -> Option<Found<'_>> {
+    pub fn steady(
+        &self,
+        address: u64,
+        from: MonotonicTime,
+        until: MonotonicTime,
+    ) -> Option<CodeLookup<'_>> {
         let found = match self.dumped.steady(address, from, until)? {
-            Found::Nothing => self.listed.steady(address, from, until)?,
+            CodeLookup::Nothing => self.listed.steady(address, from, until)?,
             found => return Some(found),
         };
         Some(match found {
-            Found::Nothing => self
+            CodeLookup::Nothing => self
                 .listed
                 .soon(address, until, until.plus(LISTED_LATE_MAX)),
             found => found,
@@ -140,8 +145,8 @@ impl Known {
 
     /// True when something lies at an address now.
     fn has(&self, address: u64) -> bool {
-        let now = Mono::now();
-        let is_there = |map: &CodeMap| !matches!(map.find(address, now), Found::Nothing);
+        let now = MonotonicTime::now();
+        let is_there = |map: &CodeMap| !matches!(map.find(address, now), CodeLookup::Nothing);
         is_there(&self.dumped) || is_there(&self.listed)
     }
 
@@ -158,13 +163,13 @@ impl Known {
         self.listed.heap_bytes() + self.dumped.heap_bytes()
     }
 
-    fn forget_before(&mut self, time: Mono) {
+    fn forget_before(&mut self, time: MonotonicTime) {
         self.listed.forget_before(time);
         self.dumped.forget_before(time);
     }
 }
 
-impl Drop for Known {
+impl Drop for GeneratedCode {
     fn drop(&mut self) {
         self.room.held.fetch_sub(self.counted, Ordering::Relaxed);
     }
@@ -182,12 +187,12 @@ pub struct ReadRequest {
     /// Most bytes to read.
     pub bytes: u64,
     /// No sample before this will be asked for.
-    pub named_until: Mono,
+    pub named_until: MonotonicTime,
 }
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ReadOutcome {
     /// Addresses that are still not known.
     pub unnamed: u64,
     /// There is more to read.
@@ -206,7 +211,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Reader {
     pid: Pid,
-    began_by: Mono,
+    began_by: MonotonicTime,
     options: Options,
     /// Held from the first look: the root of a process that ended is still there.
     target: Option<Target>,
@@ -215,7 +220,7 @@ pub struct Reader {
     /// The same of the process whose map this one uses.
     left_of_lender: Option<Left>,
     /// When such a process is looked for again.
-    lender_due: Mono,
+    lender_due: MonotonicTime,
     dumps: Vec<DumpFile>,
     rules: RulesBuilder,
     allowance: Allowance,
@@ -252,7 +257,7 @@ struct DumpFile {
 
 impl Reader {
     /// Nothing is open yet. `began_by` is the latest time the process can have begun.
-    pub fn new(pid: Pid, began_by: Mono, options: Options) -> Reader {
+    pub fn new(pid: Pid, began_by: MonotonicTime, options: Options) -> Reader {
         Reader {
             pid,
             began_by,
@@ -261,7 +266,7 @@ impl Reader {
             map: None,
             left: None,
             left_of_lender: None,
-            lender_due: Mono(0),
+            lender_due: MonotonicTime(0),
             dumps: Vec::new(),
             rules: RulesBuilder::default(),
             allowance: Allowance::new(BYTES_AT_ONCE, BYTES_PER_S),
@@ -273,10 +278,10 @@ impl Reader {
     pub fn refresh(
         &mut self,
         wish: &ReadRequest,
-        known: &Mutex<Known>,
+        known: &Mutex<GeneratedCode>,
         counters: &SymbolCounters,
-    ) -> Outcome {
-        let allowed = self.allowance.left(Mono::now()).min(wish.bytes);
+    ) -> ReadOutcome {
+        let allowed = self.allowance.left(MonotonicTime::now()).min(wish.bytes);
         let mut budget = allowed;
         let mut changed = self.read_dumps(&mut budget, known, counters);
         changed |= self.read_map(&mut budget, known, counters);
@@ -305,7 +310,7 @@ impl Reader {
         let mut known = lock(known);
         known.forget_before(wish.named_until);
         self.count(&known, counters);
-        Outcome {
+        ReadOutcome {
             unnamed,
             behind: self.is_behind(),
             follows: self.map.is_some() || self.dumps.iter().any(|dump| !dump.is_done),
@@ -320,7 +325,7 @@ impl Reader {
     fn read_map(
         &mut self,
         budget: &mut u64,
-        known: &Mutex<Known>,
+        known: &Mutex<GeneratedCode>,
         counters: &SymbolCounters,
     ) -> bool {
         let bytes_max = self.options.max_bytes;
@@ -372,7 +377,7 @@ impl Reader {
     fn read_dumps(
         &mut self,
         budget: &mut u64,
-        known: &Mutex<Known>,
+        known: &Mutex<GeneratedCode>,
         counters: &SymbolCounters,
     ) -> bool {
         let mut changed = false;
@@ -406,7 +411,7 @@ impl Reader {
     fn look_again(
         &mut self,
         dumps: &[DumpSeen],
-        known: &Mutex<Known>,
+        known: &Mutex<GeneratedCode>,
         counters: &SymbolCounters,
     ) -> bool {
         match Target::look(self.pid.0, self.began_by) {
@@ -442,7 +447,7 @@ impl Reader {
         });
     }
 
-    fn open_map(&mut self, known: &Mutex<Known>, counters: &SymbolCounters) -> bool {
+    fn open_map(&mut self, known: &Mutex<GeneratedCode>, counters: &SymbolCounters) -> bool {
         let Some(target) = &self.target else {
             return false;
         };
@@ -492,7 +497,7 @@ impl Reader {
 
     /// Opens the map that an ancestor keeps for this process. Returns true when there is one.
     fn borrow_map(&mut self) -> bool {
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         if now < self.lender_due {
             return false;
         }
@@ -531,7 +536,7 @@ impl Reader {
         map + dumps.sum::<usize>() + 2 * self.rules.heap_bytes()
     }
 
-    fn count(&mut self, known: &Known, counters: &SymbolCounters) {
+    fn count(&mut self, known: &GeneratedCode, counters: &SymbolCounters) {
         let (listed, dumped) = (known.listed.dropped(), known.dumped.dropped());
         let now = (listed.0 + dumped.0, listed.1 + dumped.1);
         let (refused, forgotten) = self.counted;
@@ -559,7 +564,7 @@ fn count_dump(counts: DumpCounts, counters: &SymbolCounters) {
 }
 
 /// Addresses of the wish that are not known.
-fn unnamed(known: &Mutex<Known>, wish: &ReadRequest) -> u64 {
+fn unnamed(known: &Mutex<GeneratedCode>, wish: &ReadRequest) -> u64 {
     let known = lock(known);
     let missing = wish.addresses.iter().filter(|at| !known.has(**at));
     missing.count() as u64

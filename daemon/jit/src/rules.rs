@@ -23,7 +23,7 @@ use host::ids::Pid;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use trampolines::{Asked, Looked};
+use trampolines::{Looked, ScanRequest};
 use unwind::info::generated::{GeneratedRules, Rows};
 use unwind::info::rule::Rule;
 pub use written::Unwinding;
@@ -79,21 +79,21 @@ enum Lent {
 pub struct ToLook {
     pid: Pid,
     stubs: bool,
-    trampolines: Option<Asked>,
+    trampolines: Option<ScanRequest>,
 }
 
 /// What was found.
 #[derive(Debug)]
-pub struct Seen {
+pub struct RuleScan {
     lent: Option<Rule>,
     trampolines: Option<Looked>,
 }
 
 impl ToLook {
     /// Looks. Reads files and memory of the process, and so may wait for ever: for helpers.
-    pub fn look(&self) -> Seen {
+    pub fn look(&self) -> RuleScan {
         let stubs = self.stubs.then_some(self.pid);
-        Seen {
+        RuleScan {
             lent: stubs.and_then(|pid| lent::rule_of(pid.0, PHP_LOOP)),
             trampolines: self.trampolines.as_ref().map(trampolines::look),
         }
@@ -190,7 +190,7 @@ impl RulesBuilder {
         })
     }
 
-    fn unseen_trampolines(&self, pid: Pid, code: &CodeMap, changed: bool) -> Option<Asked> {
+    fn unseen_trampolines(&self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ScanRequest> {
         if self.arenas.len() >= ARENAS_MAX {
             return None;
         }
@@ -205,7 +205,7 @@ impl RulesBuilder {
         // and then where no Python is known to be.
         let through = changed && !self.no_python || due;
         let unseen = unseen.take(if through { usize::MAX } else { 0 });
-        Asked::new(pid, unseen, unnamed, &self.arenas)
+        ScanRequest::new(pid, unseen, unnamed, &self.arenas)
     }
 
     fn is_seen(&self, address: u64) -> bool {
@@ -222,7 +222,7 @@ impl RulesBuilder {
     }
 
     /// Takes in what was found; `code` is what is named now.
-    pub fn add(&mut self, found: Seen, code: &CodeMap) {
+    pub fn add(&mut self, found: RuleScan, code: &CodeMap) {
         if let Some(rule) = found.lent {
             self.lent = Lent::By(rule);
             self.put_lent(rule, code);

@@ -8,7 +8,7 @@ pub mod switches;
 
 use super::perfdata;
 use super::target::{self, Target};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -126,7 +126,7 @@ fn open(map: &Map, pid: u32, target: &Target) -> Option<File> {
 }
 
 /// Finds out what a process is; `None` when it is gone or another has its pid. May wait for ever.
-pub fn look(pid: u32, began_by: Mono) -> Option<Facts> {
+pub fn look(pid: u32, began_by: MonotonicTime) -> Option<Facts> {
     let target = Target::look(pid, began_by)?;
     let facts = look_at(pid, &target);
     // What was read was the same process's.
@@ -317,8 +317,11 @@ nonsense
 
     #[test]
     fn this_process_is_no_runtime() {
-        let facts = look(std::process::id(), Mono::now()).expect("is alive");
+        let facts = look(std::process::id(), MonotonicTime::now()).expect("is alive");
         assert_eq!((facts.runtime, facts.dump), (Runtime::Unknown, false));
-        assert!(look(std::process::id(), Mono(0)).is_none(), "began later");
+        assert!(
+            look(std::process::id(), MonotonicTime(0)).is_none(),
+            "began later"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The table of processes with generated code: which runtime each is, how much of it has names and
 //! complete stacks, and what came of asking it.
 //!
-//! The namer counts as it names (`aggregate/runtimes.rs`), `fp-jit` says what came of asking, and
+//! The symbolizer counts as it names (`aggregate/runtimes.rs`), `fp-jit` says what came of asking, and
 //! the status shows it ([`Runtimes::list`]). The table is locked for as long as a few counters
 //! take. Counts are of the last one to two minutes, so that what has been fixed shows.
 
@@ -9,7 +9,7 @@ use super::runtime::Facts;
 use hashbrown::HashMap;
 use host::ids::{Comm, Pid, ProcessId};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::Unnamed;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -23,7 +23,7 @@ const GENERATION: Duration = Duration::from_secs(60);
 
 /// Samples of a process with frames in generated code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StackCounts {
     /// Samples.
     pub samples: u64,
     /// Those whose stack is whole.
@@ -40,9 +40,9 @@ pub struct Counts {
     pub reason_frames: u64,
 }
 
-impl Counts {
+impl StackCounts {
     /// Adds those of another time.
-    pub fn add(&mut self, more: &Counts) {
+    pub fn add(&mut self, more: &StackCounts) {
         self.samples = self.samples.saturating_add(more.samples);
         self.complete = self.complete.saturating_add(more.complete);
         self.cut = self.cut.saturating_add(more.cut);
@@ -86,7 +86,7 @@ impl AskReport {
 
 /// A process with generated code.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct RuntimeEntry {
     /// Its pid.
     pub pid: Pid,
     /// Name of its main thread.
@@ -94,12 +94,12 @@ pub struct Entry {
     /// What is known of it; nothing before it was looked at, or when it ended before.
     pub facts: Option<Facts>,
     /// Of the last one to two minutes.
-    pub counts: Counts,
+    pub counts: StackCounts,
     /// What came of asking it, if it was.
     pub asked: Option<AskReport>,
-    before: Counts,
+    before: StackCounts,
     /// When it was last looked at.
-    pub looked: Option<Mono>,
+    pub looked: Option<MonotonicTime>,
 }
 
 /// The table. See the head of this file.
@@ -112,23 +112,23 @@ pub struct Runtimes {
 #[derive(Debug, Default)]
 pub struct Table {
     /// By process.
-    pub entries: HashMap<ProcessId, Entry>,
+    pub entries: HashMap<ProcessId, RuntimeEntry>,
     /// What came of asking processes whose samples have not been counted yet: a process is asked as
     /// soon as one is taken. Oldest first.
     pub asked: VecDeque<(ProcessId, AskReport)>,
-    generation: Mono,
+    generation: MonotonicTime,
 }
 
-impl Entry {
+impl RuntimeEntry {
     /// A process with these counts.
-    pub fn new(pid: Pid, comm: Comm, facts: Option<Facts>, counts: Counts) -> Entry {
-        Entry {
+    pub fn new(pid: Pid, comm: Comm, facts: Option<Facts>, counts: StackCounts) -> RuntimeEntry {
+        RuntimeEntry {
             pid,
             comm,
             facts,
             counts,
             asked: None,
-            before: Counts::default(),
+            before: StackCounts::default(),
             looked: None,
         }
     }
@@ -157,15 +157,15 @@ impl Runtimes {
 
     /// Every process with samples in generated code in the last one to two minutes, most first. One
     /// that was taken for another after a while, as its records came, is one.
-    pub fn list(&self) -> Vec<Entry> {
+    pub fn list(&self) -> Vec<RuntimeEntry> {
         let table = self.lock();
-        let mut all: Vec<(ProcessId, &Entry)> = table
+        let mut all: Vec<(ProcessId, &RuntimeEntry)> = table
             .entries
             .iter()
             .map(|(&id, entry)| (id, entry))
             .collect();
         all.sort_unstable_by_key(|(id, entry)| (entry.pid, *id));
-        let mut list: Vec<Entry> = Vec::new();
+        let mut list: Vec<RuntimeEntry> = Vec::new();
         for (_, entry) in all {
             let mut entry = entry.clone();
             entry.counts.add(&entry.before);
@@ -186,7 +186,7 @@ impl Runtimes {
 
 impl Table {
     /// Begins a new generation when it is time.
-    pub fn age(&mut self, now: Mono) {
+    pub fn age(&mut self, now: MonotonicTime) {
         if now.since(self.generation) < GENERATION {
             return;
         }
@@ -198,10 +198,10 @@ impl Table {
     }
 
     /// Adds what was counted of a process.
-    pub fn add(&mut self, process: ProcessId, (pid, comm): (Pid, Comm), counts: &Counts) {
+    pub fn add(&mut self, process: ProcessId, (pid, comm): (Pid, Comm), counts: &StackCounts) {
         let asked = &mut self.asked;
         let new = || {
-            let mut entry = Entry::new(pid, comm, None, Counts::default());
+            let mut entry = RuntimeEntry::new(pid, comm, None, StackCounts::default());
             while let Some(at) = asked.iter().position(|(id, _)| *id == process) {
                 entry.asked = asked.remove(at).map(|(_, report)| report);
             }
@@ -211,7 +211,7 @@ impl Table {
         entry.comm = comm;
         entry.counts.add(counts);
         if self.entries.len() > PROCESSES_MAX {
-            let weight = |entry: &Entry| entry.counts.samples + entry.before.samples;
+            let weight = |entry: &RuntimeEntry| entry.counts.samples + entry.before.samples;
             let least = self.entries.iter().min_by_key(|(_, entry)| weight(entry));
             if let Some(id) = least.map(|(&id, _)| id) {
                 self.entries.remove(&id);

@@ -7,7 +7,7 @@
 
 use super::code::When;
 use super::target::Target;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use profile::Unnamed;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -40,24 +40,24 @@ pub struct Tail {
     /// The last bytes read.
     joint: Vec<u8>,
     /// What is not read yet was written after this.
-    after: Mono,
+    after: MonotonicTime,
     /// The latest time given for what was read.
-    by: Mono,
+    by: MonotonicTime,
     /// Time of the last change as last seen. Unit: nanoseconds since the Unix epoch.
     written_ns: i64,
-    looked: Look,
+    looked: FileState,
 }
 
 /// What a look at a file told.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct FileState {
     /// Its size. Unit: bytes.
     pub size: u64,
     /// When what is new was written.
     pub when: When,
     /// It was written anew: what follows is all of it.
     pub anew: bool,
-    began: Mono,
+    began: MonotonicTime,
 }
 
 /// What an earlier process left at the path: of no meaning for this one, and neither when this one
@@ -71,7 +71,7 @@ pub struct Left {
 
 impl Tail {
     fn over(file: File, facts: &Metadata) -> Tail {
-        let nothing = Mono(0);
+        let nothing = MonotonicTime(0);
         Tail {
             file,
             id: (facts.dev(), facts.ino()),
@@ -80,7 +80,7 @@ impl Tail {
             after: nothing,
             by: nothing,
             written_ns: i64::MIN,
-            looked: Look {
+            looked: FileState {
                 size: 0,
                 when: When::at(nothing),
                 anew: false,
@@ -115,13 +115,13 @@ impl Tail {
     }
 
     /// Looks how large it is and when it was written. `None` when it does not answer.
-    pub fn look(&mut self) -> Option<Look> {
-        let began = Mono::now();
+    pub fn look(&mut self) -> Option<FileState> {
+        let began = MonotonicTime::now();
         let facts = self.file.metadata().ok()?;
         let (size, written_ns) = (facts.len(), nanoseconds(facts.mtime(), facts.mtime_nsec()));
         let changed = written_ns != self.written_ns || size > self.read;
         // One that is as long as what was read and was written since was written over.
-        let seen_before = self.looked.began != Mono(0);
+        let seen_before = self.looked.began != MonotonicTime(0);
         let over = changed && seen_before && size == self.read;
         let anew = size < self.read || changed && self.read > 0 && (over || !self.joins());
         if anew {
@@ -130,8 +130,11 @@ impl Tail {
         }
         self.written_ns = written_ns;
         let written = WallAnchor::new().to_mono(written_ns).plus(MTIME_SLACK);
-        let by = written.min(Mono::now()).max(self.by).max(self.after);
-        self.looked = Look {
+        let by = written
+            .min(MonotonicTime::now())
+            .max(self.by)
+            .max(self.after);
+        self.looked = FileState {
             size,
             when: When::between(self.after, by),
             anew,

@@ -4,7 +4,7 @@
 //! everything else; when it differs, or is later than the sampled process can have begun, the
 //! process is gone.
 
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -28,7 +28,7 @@ static LEAST_AHEAD: AtomicI64 = AtomicI64::new(i64::MAX);
 
 /// Looks at the clocks, and says the least that the wall clock has been ahead so far.
 pub fn least_ahead() -> i64 {
-    let now = Mono::now();
+    let now = MonotonicTime::now();
     let ahead = WallAnchor::new().to_unix_ns(now) - now.0 as i64;
     LEAST_AHEAD.fetch_min(ahead, Ordering::Relaxed).min(ahead)
 }
@@ -61,12 +61,12 @@ impl Target {
     /// Looks at a process; `None` when it is gone or another one has its pid.
     ///
     /// `began_by` is the latest time the sampled process can have begun.
-    pub fn look(pid: u32, began_by: Mono) -> Option<Target> {
+    pub fn look(pid: u32, began_by: MonotonicTime) -> Option<Target> {
         let started = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
         let uptime = uptime_ns(&fs::read_to_string("/proc/uptime").ok()?)?;
         let age_ns = uptime.saturating_sub(started * (1_000_000_000 / TICKS_PER_SECOND));
-        let now = Mono::now();
-        let began = Mono(now.0.saturating_sub(age_ns));
+        let now = MonotonicTime::now();
+        let began = MonotonicTime(now.0.saturating_sub(age_ns));
         if began.0 > began_by.0.saturating_add(CLOCK_SLACK_NS as u64) {
             return None;
         }
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn this_process_is_found_and_a_later_one_is_not() {
         let own = std::process::id();
-        let target = Target::look(own, Mono::now()).expect("is alive");
+        let target = Target::look(own, MonotonicTime::now()).expect("is alive");
         assert!(target.inner_pid > 0 && target.may_own(target.uids[1]));
         assert!(
-            Target::look(own, Mono(0)).is_none(),
+            Target::look(own, MonotonicTime(0)).is_none(),
             "began after the time given"
         );
         assert!(target.is_older(target.began_unix_ns - 1_000_000_000));

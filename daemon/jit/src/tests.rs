@@ -2,15 +2,15 @@
 //!
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 
-use super::ask::{AskOptions, Asker};
+use super::ask::{AskOptions, RuntimeAttacher};
 use super::lookup::{self, Pages};
-use super::notice::{Notice, Wanted};
+use super::notice::{Notice, SymbolRequest};
 use super::options::Options;
 use super::watch::{PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
 use fixtures::process::wait_for;
-use host::helpers::REMOTE_LATE_MAX;
+use host::blocking_pool::REMOTE_LATE_MAX;
 use host::ids::{Avma, Pid, ProcessId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Dictionary, Unnamed};
 use std::fs;
 use std::io::Write;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use symbolize::SymbolCounters;
 use symbolize::files::FileIdentity;
 use tempfile::TempDir;
-use unwind::process::{DumpSeen, Whose};
+use unwind::process::{DumpSeen, ProcessInstance};
 
 /// A process that waits, with the place of its perf map. Both go away when it is dropped.
 struct Runtime {
@@ -136,7 +136,7 @@ impl Rig {
         let counters = Arc::new(SymbolCounters::default());
         let (rules, _) = sync_channel(1);
         let ask = AskOptions::default();
-        let mut watcher = Watcher::new(options, Asker::new(ask), counters.clone(), rules);
+        let mut watcher = Watcher::new(options, RuntimeAttacher::new(ask), counters.clone(), rules);
         watcher.wait = Duration::from_secs(60);
         Rig {
             watcher,
@@ -145,11 +145,11 @@ impl Rig {
         }
     }
 
-    fn whose(runtime: &Runtime) -> Whose {
-        Whose {
+    fn whose(runtime: &Runtime) -> ProcessInstance {
+        ProcessInstance {
             id: ProcessId(runtime.pid),
             pid: Pid(runtime.pid),
-            began: Mono::now(),
+            began: MonotonicTime::now(),
         }
     }
 
@@ -161,12 +161,12 @@ impl Rig {
 
     /// What it tells at the end.
     fn end(&mut self, runtime: &Runtime) {
-        let ended = Notice::Ended(ProcessId(runtime.pid), Mono::now());
+        let ended = Notice::Ended(ProcessId(runtime.pid), MonotonicTime::now());
         self.watcher.take(std::iter::once(ended));
     }
 
     fn tick(&mut self) {
-        self.watcher.tick(Mono::now());
+        self.watcher.tick(MonotonicTime::now());
     }
 
     /// The frame at an address, as `kind function (reason)`.
@@ -174,17 +174,22 @@ impl Rig {
         self.name_of(Rig::whose(runtime), address)
     }
 
-    fn name_of(&mut self, whose: Whose, address: u64) -> String {
-        self.name_at(whose, address, Mono::now)
+    fn name_of(&mut self, whose: ProcessInstance, address: u64) -> String {
+        self.name_at(whose, address, MonotonicTime::now)
     }
 
     /// The frame of a sample taken at a time, named now.
-    fn name_then(&mut self, runtime: &Runtime, address: u64, at: Mono) -> String {
+    fn name_then(&mut self, runtime: &Runtime, address: u64, at: MonotonicTime) -> String {
         self.name_at(Rig::whose(runtime), address, || at)
     }
 
-    fn name_at(&mut self, whose: Whose, address: u64, at: impl FnOnce() -> Mono) -> String {
-        let wanted = Wanted {
+    fn name_at(
+        &mut self,
+        whose: ProcessInstance,
+        address: u64,
+        at: impl FnOnce() -> MonotonicTime,
+    ) -> String {
+        let wanted = SymbolRequest {
             whose,
             addresses: vec![address],
             ended: false,
@@ -277,7 +282,7 @@ fn a_process_that_ended_keeps_what_was_read() {
     runtime.end();
     assert_eq!(rig.name(&runtime, 0x2000), "jit last words");
     assert_eq!(rig.name(&runtime, 0x3000), "jit [jit] (jit_not_in_map)");
-    let another = Whose {
+    let another = ProcessInstance {
         id: ProcessId(1),
         ..Rig::whose(&runtime)
     };
@@ -289,8 +294,8 @@ fn a_pid_used_again_is_another_process() {
     let runtime = Runtime::start();
     let mut rig = rig();
     runtime.write("1000 10 not mine\n");
-    let long_before = Mono(1);
-    let earlier = Whose {
+    let long_before = MonotonicTime(1);
+    let earlier = ProcessInstance {
         began: long_before,
         ..Rig::whose(&runtime)
     };
@@ -465,7 +470,7 @@ fn a_process_that_ended_before_its_samples_were_named_has_names() {
     runtime.append("2000 10 last words\n");
     runtime.end();
     rig.end(&runtime);
-    let before = Mono::now();
+    let before = MonotonicTime::now();
     // As a container's goes with it.
     fs::remove_file(&runtime.path).expect("removes");
     assert_eq!(rig.name_then(&runtime, 0x1000, before), "jit early");
@@ -490,17 +495,17 @@ fn a_map_is_read_on_every_second_and_samples_keep_the_names_of_their_times() {
     runtime.write("1000 10 first\n");
     rig.meet(&runtime);
     rig.tick();
-    let first = Mono::now();
+    let first = MonotonicTime::now();
     // The clock of files is coarse: what is written next must be later by it.
     let later = first.plus(Duration::from_millis(60));
-    while Mono::now() < later {
+    while MonotonicTime::now() < later {
         std::thread::yield_now();
     }
     rig.tick();
-    let between = Mono::now();
+    let between = MonotonicTime::now();
     runtime.append("1000 10 second\n");
     rig.tick();
-    let second = Mono::now().plus(Duration::from_millis(60));
+    let second = MonotonicTime::now().plus(Duration::from_millis(60));
     assert_eq!(rig.name_then(&runtime, 0x1000, first), "jit first");
     assert_eq!(
         rig.name_then(&runtime, 0x1000, between),
@@ -538,17 +543,17 @@ fn more_processes_than_the_bound_are_refused_while_the_others_are_active() {
     let mut rig = rig();
     for number in 0..PROCESSES_MAX as u32 + 10 {
         // A pid that nobody has.
-        let whose = Whose {
+        let whose = ProcessInstance {
             id: ProcessId(number),
             pid: Pid(u32::MAX - number),
-            began: Mono::now(),
+            began: MonotonicTime::now(),
         };
         rig.watcher.take(std::iter::once(Notice::Met(whose)));
     }
     assert_eq!(rig.watcher.len(), PROCESSES_MAX);
     let refused = &rig.counters.code_processes_refused;
     assert_eq!(refused.load(Ordering::Relaxed), 10);
-    let later = Mono::now().plus(Duration::from_secs(3600));
+    let later = MonotonicTime::now().plus(Duration::from_secs(3600));
     rig.watcher.tick(later);
     assert!(rig.watcher.is_empty(), "nobody has samples any more");
 }
@@ -612,7 +617,7 @@ fn a_thousand_processes_share_the_memory_there_is() {
     runtime.write(&lines);
     let mut rig = Rig::new(LIMIT);
     for number in 0..1000 {
-        let whose = Whose {
+        let whose = ProcessInstance {
             id: ProcessId(number),
             ..Rig::whose(&runtime)
         };

@@ -1,7 +1,7 @@
 //! The thread `fp-jit`: knows which processes run generated code, and keeps what is known of it up to date.
 //!
 //! The sampler tells of a process at its first sample in generated code, of each jitdump that is mapped,
-//! and of the ends of processes it told of; the namer asks for what is known before it names a batch.
+//! and of the ends of processes it told of; the symbolizer asks for what is known before it names a batch.
 //! Files are opened at the first sample, read on once a second while there are samples, and read to their
 //! end when the process ends, so that names are those of the time of a sample and outlive the process.
 //!
@@ -9,17 +9,17 @@
 //! answers takes one helper, and the names of its own process.
 
 use super::allowance::Allowance;
-use super::ask::{Asked, Asker};
-use super::notice::{Lent, NOTICES_MAX, Notice, Wanted};
+use super::ask::{AttachTarget, RuntimeAttacher};
+use super::notice::{Lent, NOTICES_MAX, Notice, SymbolRequest};
 use super::options::Options;
 use super::read_batch::{ReadBatch, Work};
-use super::reader::{Known, Outcome, ReadRequest, Reader, Room};
+use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader, Room};
 use super::target;
 use hashbrown::HashMap;
-use host::helpers::{Helpers, REMOTE_LATE_MAX};
+use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
 use host::ids::ProcessId;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::Unnamed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ use std::time::Duration;
 use symbolize::counters::{SymbolCounters, bump};
 use symbolize::{mounts, open};
 use unwind::info::generated::{Generated, GeneratedRules};
-use unwind::process::{DUMPS_MAX, DumpSeen, Whose};
+use unwind::process::{DUMPS_MAX, DumpSeen, ProcessInstance};
 
 /// Most processes watched. Unit: processes, each with a descriptor for its root and one for each file.
 pub const PROCESSES_MAX: usize = 1024;
@@ -86,8 +86,8 @@ const ALL_BYTES_PER_S: u64 = 16 << 20;
 
 /// What is kept of one process.
 struct Watched {
-    whose: Whose,
-    known: Arc<Mutex<Known>>,
+    whose: ProcessInstance,
+    known: Arc<Mutex<GeneratedCode>>,
     /// `None` while a helper has it, and when nothing is left to read.
     reader: Option<Reader>,
     /// The process has ended and all it wrote was read, or reading it does not work.
@@ -97,12 +97,12 @@ struct Watched {
     /// All it was told of.
     told: Vec<DumpSeen>,
     /// When it last had samples, or was told of.
-    used: Mono,
-    ended: Option<Mono>,
+    used: MonotonicTime,
+    ended: Option<MonotonicTime>,
     /// When to look for files again, and how long to wait then.
-    look: (Mono, Duration),
+    look: (MonotonicTime, Duration),
     slow: bool,
-    refused_until: Mono,
+    refused_until: MonotonicTime,
     bytes: usize,
     behind: bool,
     follows: bool,
@@ -111,7 +111,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(whose: Whose, begin: &Begin, now: Mono) -> Watched {
+    fn new(whose: ProcessInstance, begin: &Begin, now: MonotonicTime) -> Watched {
         let Begin {
             options,
             room,
@@ -120,7 +120,7 @@ impl Watched {
         let (options, created) = (*options, *created);
         Watched {
             whose,
-            known: Arc::new(Mutex::new(Known::new(Arc::clone(room)))),
+            known: Arc::new(Mutex::new(GeneratedCode::new(Arc::clone(room)))),
             reader: Some(Reader::new(whose.pid, began_by(whose, created), options)),
             closed: false,
             dumps: Vec::new(),
@@ -129,7 +129,7 @@ impl Watched {
             ended: None,
             look: (now, LOOK_AGAIN),
             slow: false,
-            refused_until: Mono(0),
+            refused_until: MonotonicTime(0),
             bytes: 0,
             behind: false,
             follows: false,
@@ -151,19 +151,19 @@ impl Watched {
     }
 
     /// It has samples, which may not have names yet.
-    fn is_wanted(&self, now: Mono) -> bool {
+    fn is_wanted(&self, now: MonotonicTime) -> bool {
         now.since(self.used) < ACTIVE
     }
 
     /// It has samples, and something to read.
-    fn is_active(&self, now: Mono) -> bool {
+    fn is_active(&self, now: MonotonicTime) -> bool {
         self.is_wanted(now) && !self.closed
     }
 }
 
 /// The latest time a process can have begun: before the daemon where it is older.
-fn began_by(whose: Whose, created: Mono) -> Mono {
-    if whose.began == Mono(0) {
+fn began_by(whose: ProcessInstance, created: MonotonicTime) -> MonotonicTime {
+    if whose.began == MonotonicTime(0) {
         created
     } else {
         whose.began
@@ -175,7 +175,7 @@ struct Begin {
     options: Options,
     room: Arc<Room>,
     /// Processes that were there before the daemon began before this.
-    created: Mono,
+    created: MonotonicTime,
 }
 
 /// Watches processes with generated code. See the head of this file.
@@ -183,15 +183,15 @@ pub struct Watcher {
     begin: Begin,
     counters: Arc<SymbolCounters>,
     processes: HashMap<ProcessId, Watched>,
-    pub(super) helpers: Helpers,
+    pub(super) helpers: BlockingPool,
     /// What helpers bring back.
     done: Arc<Mutex<Vec<Work>>>,
-    asker: Asker,
+    asker: RuntimeAttacher,
     /// Rules to the sampler.
     rules: SyncSender<Generated>,
     /// For the files of all processes.
     allowance: Allowance,
-    named_until: Mono,
+    named_until: MonotonicTime,
     pub(super) wait: Duration,
 }
 
@@ -199,7 +199,7 @@ impl Watcher {
     /// Watches nobody yet.
     pub fn new(
         options: Options,
-        asker: Asker,
+        asker: RuntimeAttacher,
         counters: Arc<SymbolCounters>,
         rules: SyncSender<Generated>,
     ) -> Watcher {
@@ -209,25 +209,25 @@ impl Watcher {
             begin: Begin {
                 options,
                 room: Room::new(options.max_bytes.saturating_mul(ROOM_OF_MAPS)),
-                created: Mono::now(),
+                created: MonotonicTime::now(),
             },
             allowance: Allowance::new(ALL_BYTES_AT_ONCE, ALL_BYTES_PER_S),
             counters,
             processes: HashMap::new(),
-            helpers: Helpers::new("fp-maps"),
+            helpers: BlockingPool::new("fp-maps"),
             done: Arc::default(),
             asker,
             rules,
-            named_until: Mono(0),
+            named_until: MonotonicTime(0),
             wait: WAIT,
         }
     }
 
-    /// Serves sampler and namer until both have hung up.
+    /// Serves sampler and symbolizer until both have hung up.
     pub fn run(mut self, notices: &Receiver<Notice>) {
-        let mut next = Mono::now();
+        let mut next = MonotonicTime::now();
         loop {
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             let active = self.processes.values().any(|one| one.is_active(now));
             let notice = match (active, self.is_empty()) {
                 (true, _) => notices.recv_timeout(next.since(now)),
@@ -239,17 +239,17 @@ impl Watcher {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             if now >= next {
                 self.tick(now);
-                next = Mono::now().plus(TICK);
+                next = MonotonicTime::now().plus(TICK);
             }
         }
     }
 
     /// Takes in what was told, then answers what was asked.
     pub fn take(&mut self, notices: impl Iterator<Item = Notice>) {
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let mut due: Vec<ProcessId> = Vec::new();
         for notice in notices.take(NOTICES_MAX) {
             match notice {
@@ -303,7 +303,7 @@ impl Watcher {
         self.work(wishes.collect());
     }
 
-    fn meet(&mut self, whose: Whose, now: Mono) -> Option<&mut Watched> {
+    fn meet(&mut self, whose: ProcessInstance, now: MonotonicTime) -> Option<&mut Watched> {
         if !self.processes.contains_key(&whose.id) {
             if self.processes.len() >= PROCESSES_MAX {
                 self.forget_ended(now);
@@ -320,7 +320,7 @@ impl Watcher {
         Some(watched)
     }
 
-    fn take_dump(&mut self, seen: DumpSeen, now: Mono) {
+    fn take_dump(&mut self, seen: DumpSeen, now: MonotonicTime) {
         let Some(watched) = self.meet(seen.whose, now) else {
             return;
         };
@@ -333,8 +333,8 @@ impl Watcher {
     }
 
     /// Brings processes up to date, and says what is known of them.
-    pub fn refresh(&mut self, mut wanted: Vec<Wanted>) -> Vec<Lent> {
-        let now = Mono::now();
+    pub fn refresh(&mut self, mut wanted: Vec<SymbolRequest>) -> Vec<Lent> {
+        let now = MonotonicTime::now();
         let mut wishes = Vec::new();
         for wanted in &mut wanted {
             if let Some(watched) = self.meet(wanted.whose, now) {
@@ -364,7 +364,7 @@ impl Watcher {
     }
 
     /// What is due once a second.
-    pub fn tick(&mut self, now: Mono) {
+    pub fn tick(&mut self, now: MonotonicTime) {
         self.collect();
         self.forget_ended(now);
         let mut wishes = Vec::new();
@@ -410,13 +410,13 @@ impl Watcher {
             }
         }
         self.collect();
-        self.evict(Mono::now());
+        self.evict(MonotonicTime::now());
         self.send_rules();
     }
 
     fn prepare(&mut self, id: ProcessId, mut wish: ReadRequest) -> Option<Work> {
         let watched = self.processes.get_mut(&id)?;
-        if watched.refused_until > Mono::now() {
+        if watched.refused_until > MonotonicTime::now() {
             return None;
         }
         let pid = watched.whose.pid.0;
@@ -443,21 +443,21 @@ impl Watcher {
         let reader = watched.reader.take()?;
         wish.dumps = std::mem::take(&mut watched.dumps);
         wish.named_until = self.named_until;
-        wish.bytes = wish.bytes.min(self.allowance.left(Mono::now()));
+        wish.bytes = wish.bytes.min(self.allowance.left(MonotonicTime::now()));
         Some(Work {
             id,
             reader,
             wish,
-            begun: Mono::now(),
+            begun: MonotonicTime::now(),
             known: Arc::clone(&watched.known),
-            outcome: Outcome::default(),
+            outcome: ReadOutcome::default(),
             took: Duration::ZERO,
         })
     }
 
     /// Has helpers work until all is done, or time is up. What is late they bring later.
     fn see_through(&mut self, turn: &Arc<ReadBatch>) {
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         let waits = WAITS.max(self.wait);
         let mut under_way = None;
         while !lock(&turn.todo).is_empty() || under_way.is_some() {
@@ -474,7 +474,7 @@ impl Watcher {
                 Ok(()) => {}
                 Err(None) => self.drop_broken(turn),
                 Err(Some(pending)) => {
-                    let out_of_time = Mono::now().since(begin) >= waits;
+                    let out_of_time = MonotonicTime::now().since(begin) >= waits;
                     let is_stuck = turn.is_stuck(self.wait);
                     if is_stuck || out_of_time {
                         bump(&self.counters.perf_maps_late);
@@ -503,7 +503,7 @@ impl Watcher {
     /// Takes back what helpers have brought.
     fn collect(&mut self) {
         let done: Vec<Work> = std::mem::take(&mut *lock(&self.done));
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         for work in done {
             self.allowance.take(work.outcome.read);
             let Some(watched) = self.processes.get_mut(&work.id) else {
@@ -512,7 +512,7 @@ impl Watcher {
             if !Arc::ptr_eq(&watched.known, &work.known) {
                 continue;
             }
-            let Outcome {
+            let ReadOutcome {
                 unnamed,
                 behind,
                 follows,
@@ -531,7 +531,7 @@ impl Watcher {
             // Root and files of a process that ended are not held.
             watched.reader = (!watched.closed).then_some(work.reader);
             if !work.wish.addresses.is_empty() {
-                let asked = Asked {
+                let asked = AttachTarget {
                     id: work.id,
                     pid: watched.whose.pid,
                     began_by: began_by(watched.whose, self.begin.created),
@@ -561,7 +561,7 @@ impl Watcher {
 
     /// Forgets processes that ended when their last samples have names, and those without samples for
     /// long.
-    fn forget_ended(&mut self, now: Mono) {
+    fn forget_ended(&mut self, now: MonotonicTime) {
         let Watcher {
             processes,
             asker,
@@ -587,7 +587,7 @@ impl Watcher {
     }
 
     /// Forgets the process that has been without samples for the longest; false when all have some.
-    fn forget_idle(&mut self, now: Mono) -> bool {
+    fn forget_idle(&mut self, now: MonotonicTime) -> bool {
         let idle = self.processes.values().filter(|one| !one.is_wanted(now));
         // Nobody tells again of a jitdump that is mapped: those that have one go last.
         let first = idle.min_by_key(|one| (!one.told.is_empty(), one.used));
@@ -603,7 +603,7 @@ impl Watcher {
     /// Keeps memory under the limit, an eighth below it, so that there is room for who comes. Of those
     /// without samples the largest starts over first. Where all have samples the largest has none of its
     /// names for a while: whatever one process writes, the names of the others stay.
-    fn evict(&mut self, now: Mono) {
+    fn evict(&mut self, now: MonotonicTime) {
         let most = self.begin.options.max_bytes.saturating_mul(ROOM_OF_MAPS) / 8 * 7;
         while self.heap_bytes() as u64 > most {
             let held = self.processes.values_mut().filter(|one| one.bytes > 0);
@@ -637,7 +637,7 @@ impl Watcher {
     }
 }
 
-fn lock_if_free(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
+fn lock_if_free(known: &Mutex<GeneratedCode>, change: impl FnOnce(&mut GeneratedCode)) {
     if let Ok(mut known) = known.try_lock() {
         change(&mut known);
     }

@@ -4,7 +4,7 @@
 
 use super::{Kind, LabelSet, Readings, Registry};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -97,12 +97,12 @@ const READING_TTL: Duration = Duration::from_millis(100);
 
 /// The last reading, and when it was made.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Option<(Mono, OwnCost)>>>);
+struct Shared(Arc<Mutex<Option<(MonotonicTime, OwnCost)>>>);
 
 impl Shared {
     fn with<T>(&self, pick: impl Fn(&OwnCost) -> T) -> T {
         let mut last = lock(&self.0);
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         match &mut *last {
             Some((at, cost)) if now.since(*at) < READING_TTL => pick(cost),
             stale => pick(&stale.insert((now, OwnCost::read())).1),

@@ -24,7 +24,7 @@ mod tests;
 
 use format::{Leaving, Within};
 use host::ids::{CgroupId, Comm, CpuId, Pid, ProcessId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::StackEnd;
 use profile::text::grouped;
 use unwind::walk::recall::RecallCounts;
@@ -93,7 +93,7 @@ pub struct Wait<'a> {
     /// How that stack ended.
     pub end: StackEnd,
     /// When it began.
-    pub start: Mono,
+    pub start: MonotonicTime,
     /// How long. Unit: nanoseconds.
     pub length_ns: u64,
     /// How it ended.

@@ -25,7 +25,7 @@ use super::{Ending, FRAMES_MAX, THREADS_MAX, Wait, WaitCounts, Waker, Who};
 use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::{Comm, CpuId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{StackEnd, Unnamed};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const CPUS_MAX: usize = 1 << 14;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// When.
-    pub time: Mono,
+    pub time: MonotonicTime,
     /// Where.
     pub cpu: CpuId,
 }
@@ -48,9 +48,9 @@ pub struct At {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Its start.
-    pub from: Mono,
+    pub from: MonotonicTime,
     /// Its end.
-    pub until: Mono,
+    pub until: MonotonicTime,
 }
 
 impl Loss {
@@ -78,7 +78,7 @@ pub struct Waiting<'a> {
 
 /// Where a thread waits.
 struct Place {
-    since: Mono,
+    since: MonotonicTime,
     cpu: CpuId,
     /// Number of the switch on that CPU.
     switch: u64,
@@ -102,7 +102,7 @@ enum Told {
 
 /// Who woke it, and when.
 struct Woken {
-    time: Mono,
+    time: MonotonicTime,
     /// No switch was lost between the start of the wait and this, so it ended that wait and no
     /// other; before the start of a wait: none was lost at all.
     sound: bool,
@@ -120,7 +120,7 @@ enum State {
     /// On a CPU, as far as is known.
     Runs,
     /// Had to leave its CPU.
-    Preempted(Mono),
+    Preempted(MonotonicTime),
     Waits(Place),
 }
 
@@ -165,15 +165,15 @@ pub struct Machine {
     stacks: Stacks,
     min_wait: Duration,
     cpus: Vec<Cpu>,
-    newest: Mono,
+    newest: MonotonicTime,
     /// Switches older than this were lost: what a thread has done since before is not known.
-    doubt: Mono,
+    doubt: MonotonicTime,
     /// Wake-ups older than this were lost.
-    waker_doubt: Mono,
+    waker_doubt: MonotonicTime,
     /// Losses of switches and of wake-ups that begin later than the newest record.
     coming: [Option<Loss>; 2],
     /// The doubt for which the table was last searched for threads of which nothing is known.
-    swept: Mono,
+    swept: MonotonicTime,
     /// What was seen.
     pub counts: WaitCounts,
 }
@@ -192,11 +192,11 @@ impl Machine {
             stacks: Stacks::new(frames_max),
             min_wait,
             cpus: Vec::new(),
-            newest: Mono(0),
-            doubt: Mono(0),
-            waker_doubt: Mono(0),
+            newest: MonotonicTime(0),
+            doubt: MonotonicTime(0),
+            waker_doubt: MonotonicTime(0),
             coming: [None; 2],
-            swept: Mono(0),
+            swept: MonotonicTime(0),
             counts: WaitCounts::default(),
         }
     }
@@ -236,7 +236,7 @@ impl Machine {
         true
     }
 
-    fn reach(&mut self, time: Mono) {
+    fn reach(&mut self, time: MonotonicTime) {
         let doubts = [&mut self.doubt, &mut self.waker_doubt];
         for (doubt, coming) in doubts.into_iter().zip(&mut self.coming) {
             if let Some(loss) = coming.take_if(|loss| time >= loss.from) {
@@ -400,7 +400,7 @@ impl Machine {
         let stack = keep(&mut self.stacks, &mut self.counts, waker.frames);
         let sound = match &thread.state {
             State::Waits(place) => place.since >= self.doubt,
-            State::Runs | State::Preempted(_) => self.doubt == Mono(0),
+            State::Runs | State::Preempted(_) => self.doubt == MonotonicTime(0),
         };
         let mut before = thread.woken.replace(Woken {
             time: at.time,
@@ -423,7 +423,7 @@ impl Machine {
     }
 
     /// Gives out the waits that go on at `end`, up to it, and forgets all threads.
-    pub fn finish(&mut self, end: Mono, emit: &mut impl FnMut(Wait<'_>)) {
+    pub fn finish(&mut self, end: MonotonicTime, emit: &mut impl FnMut(Wait<'_>)) {
         self.reach(end);
         let mut threads = std::mem::take(&mut self.threads);
         for (_, thread) in threads.drain() {
@@ -460,7 +460,7 @@ impl Machine {
     /// the wake-up that is of the wait after it.
     fn end_unseen(
         &mut self,
-        now: Mono,
+        now: MonotonicTime,
         who: Who,
         state: State,
         woken: Option<Woken>,
@@ -498,7 +498,7 @@ impl Machine {
     /// was.
     fn early(&self, woken: Option<Woken>) -> Option<Woken> {
         woken.map(|woken| Woken {
-            sound: woken.sound && self.doubt == Mono(0),
+            sound: woken.sound && self.doubt == MonotonicTime(0),
             ..woken
         })
     }
@@ -523,7 +523,7 @@ impl Machine {
 
     fn finish_wait(
         &mut self,
-        end: Mono,
+        end: MonotonicTime,
         (who, place): (Who, &Place),
         woken: Option<&Woken>,
         how: End,
@@ -543,7 +543,7 @@ impl Machine {
         };
         // One from before a loss need not be the last.
         let doubt = match how {
-            End::Estimated => Mono(0),
+            End::Estimated => MonotonicTime(0),
             End::Seen | End::Ongoing => self.doubt.max(self.waker_doubt),
         };
         let woken = woken.filter(|woken| woken.time >= doubt);
@@ -647,7 +647,7 @@ impl Machine {
     }
 
     /// Forgets threads of which nothing is known, once after each loss: some of them have ended.
-    fn sweep(&mut self, now: Mono, emit: &mut impl FnMut(Wait<'_>)) {
+    fn sweep(&mut self, now: MonotonicTime, emit: &mut impl FnMut(Wait<'_>)) {
         if self.swept == self.doubt {
             return;
         }

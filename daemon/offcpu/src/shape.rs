@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use crate::Who;
     use host::ids::{CgroupId, Pid};
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use profile::StackEnd;
 
     const K: fn(u64) -> RawFrame = RawFrame::Kernel;
@@ -97,7 +97,7 @@ mod tests {
             leaving,
             frames,
             end: StackEnd::Complete,
-            start: Mono(1),
+            start: MonotonicTime(1),
             length_ns: 5,
             ending,
         }

@@ -7,7 +7,7 @@ use super::machine::{At, Loss, Machine, Waiting};
 use super::{Ending, Wait, WaitCounts, Waker, Who};
 use host::frame::RawFrame;
 use host::ids::{CgroupId, Comm, CpuId, Pid, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::StackEnd;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ impl World {
 
     fn at(&self, cpu: usize) -> At {
         At {
-            time: Mono(self.now),
+            time: MonotonicTime(self.now),
             cpu: CpuId(cpu as u32),
         }
     }
@@ -418,7 +418,7 @@ impl Run {
     fn finish(mut self, now: u64) -> (Vec<Known>, WaitCounts) {
         let found = &mut self.found;
         self.machine
-            .finish(Mono(now), &mut |wait| Run::note(found, &wait));
+            .finish(MonotonicTime(now), &mut |wait| Run::note(found, &wait));
         self.found.sort();
         (self.found, self.machine.counts)
     }
@@ -541,7 +541,7 @@ proptest! {
         let world = world(&ops);
         let (from, until) = (1_000 + from, 1_000 + from + length);
         let mut run = Run::new(0);
-        let loss = Loss { from: Mono(from), until: Mono(until) };
+        let loss = Loss { from: MonotonicTime(from), until: MonotonicTime(until) };
         run.machine.lost_switches(loss);
         run.machine.lost_wakings(loss);
         for event in &world.events {
@@ -575,7 +575,7 @@ proptest! {
         let world = world(&ops);
         let (from, until) = (1_000 + from, 1_000 + from + length);
         let mut run = Run::new(0);
-        run.machine.lost_wakings(Loss { from: Mono(from), until: Mono(until) });
+        run.machine.lost_wakings(Loss { from: MonotonicTime(from), until: MonotonicTime(until) });
         for event in &world.events {
             let missing = (from..until).contains(&event.at.time.0);
             if !missing || !matches!(event.told, Told::Waking { .. }) {

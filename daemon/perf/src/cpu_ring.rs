@@ -11,12 +11,12 @@
 
 use crate::error::RingsError;
 use crate::event::{self, EventKind, EventSpec, Feature, Features};
-use crate::loss::{Gap, LossMeter, Pace};
+use crate::loss::{LossGap, LossMeter, SampleSpacing};
 use crate::probe::{self, Placement, Probe};
 use crate::record::{self, FlowEvent};
 use crate::ring::{Position, Ring, Scratch};
 use host::ids::CpuId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf_event::Counter;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -45,7 +45,7 @@ pub struct CpuCounts {
     pub lost_stalled: u64,
     /// Time of the newest sign of life: a sample, or a ring still full; when sampling began, before
     /// there is one.
-    pub newest: Mono,
+    pub newest: MonotonicTime,
 }
 
 impl CpuCounts {
@@ -77,7 +77,7 @@ struct Known {
     /// Size of the largest record seen.
     largest: usize,
     /// Time of the youngest record seen.
-    youngest: Mono,
+    youngest: MonotonicTime,
 }
 
 impl Known {
@@ -138,20 +138,20 @@ pub struct CpuRing {
 /// Whether a ring that is nearly full stands still.
 #[derive(Clone, Copy, Debug, Default)]
 struct Still {
-    since: Option<Mono>,
+    since: Option<MonotonicTime>,
     /// Looks whose losses are of a ring that stands still: the one now, and the next one, because a
     /// `LOST` record is written when there is room again.
     looks: u8,
 }
 
 /// What a look at all rings finds.
-pub(super) struct Found {
+pub(super) struct ScanResult {
     /// Records, by time, number of the ring, and position in it.
-    pub(super) index: Vec<(Mono, u32, Position)>,
+    pub(super) index: Vec<(MonotonicTime, u32, Position)>,
     /// Samples that are missing, by number of the ring.
-    pub(super) gaps: Vec<(u32, Gap)>,
+    pub(super) gaps: Vec<(u32, LossGap)>,
     /// What is not younger than this belongs to the rings before these.
-    pub(super) begin: Mono,
+    pub(super) begin: MonotonicTime,
     /// Where a record that wraps is put together.
     pub(super) scratch: Scratch,
 }
@@ -193,7 +193,13 @@ impl CpuRings {
         } = event::open(cpu, spec, features)?;
         // First, so that no sample is of a process that nobody tells of.
         let side_band = side_band.map(|counter| {
-            CpuRing::mapped(cpu, counter, spec.side_band_bytes, Pace::Never, features)
+            CpuRing::mapped(
+                cpu,
+                counter,
+                spec.side_band_bytes,
+                SampleSpacing::Never,
+                features,
+            )
         });
         let side_band = match side_band.transpose() {
             // Others of this user have locked what it may: one ring takes both.
@@ -260,7 +266,7 @@ impl CpuRing {
         cpu: CpuId,
         mut counter: Counter,
         ring_bytes: usize,
-        pace: Pace,
+        pace: SampleSpacing,
         features: Features,
     ) -> Result<CpuRing, RingsError> {
         let ring =
@@ -279,8 +285,8 @@ impl CpuRing {
     }
 
     /// A ring that no kernel fills: for benches and tests.
-    pub fn over(cpu: CpuId, ring: Ring, pace: Pace) -> CpuRing {
-        let begin = Mono::now();
+    pub fn over(cpu: CpuId, ring: Ring, pace: SampleSpacing) -> CpuRing {
+        let begin = MonotonicTime::now();
         let known = Known {
             meter: LossMeter::new(pace, begin),
             // Tells when sampling began until there is a sample.
@@ -291,7 +297,7 @@ impl CpuRing {
             told: 0,
             counted: 0,
             largest: 0,
-            youngest: Mono(0),
+            youngest: MonotonicTime(0),
         };
         let head = ring.head();
         CpuRing {
@@ -357,7 +363,11 @@ impl CpuRing {
     }
 
     /// What this CPU's clock would have sampled from `since` to `until`, or to the begin of this ring.
-    pub(super) fn missed_between(&self, since: Mono, until: Option<Mono>) -> Option<Gap> {
+    pub(super) fn missed_between(
+        &self,
+        since: MonotonicTime,
+        until: Option<MonotonicTime>,
+    ) -> Option<LossGap> {
         self.known.meter.missed_between(since, until)
     }
 
@@ -381,10 +391,10 @@ impl CpuRing {
     pub(super) fn look(
         &mut self,
         number: u32,
-        horizon: Mono,
+        horizon: MonotonicTime,
         (share, excess): (usize, Excess),
-        found: &mut Found,
-    ) -> Option<Mono> {
+        found: &mut ScanResult,
+    ) -> Option<MonotonicTime> {
         self.head = self.ring.head();
         self.looked = self.ring.tail();
         self.seen = self.known;
@@ -410,7 +420,7 @@ impl CpuRing {
             match time.map(|time| time.max(self.seen.youngest)) {
                 Ok(time) if time > horizon => {
                     // Asked for after the head: what is in the ring was written before.
-                    let now = *now.get_or_insert_with(|| horizon.max(Mono::now()));
+                    let now = *now.get_or_insert_with(|| horizon.max(MonotonicTime::now()));
                     if time <= now.plus(CLOCKS_APART) {
                         break;
                     }
@@ -465,7 +475,13 @@ impl CpuRing {
         }
     }
 
-    fn follow(&mut self, number: u32, pulse: FlowEvent, time: Mono, found: &mut Found) {
+    fn follow(
+        &mut self,
+        number: u32,
+        pulse: FlowEvent,
+        time: MonotonicTime,
+        found: &mut ScanResult,
+    ) {
         match pulse {
             FlowEvent::Sample(period) => {
                 self.seen.counts.samples += u64::from(time > found.begin);
@@ -485,7 +501,7 @@ impl CpuRing {
         }
     }
 
-    fn tell(&mut self, number: u32, gap: Option<Gap>, found: &mut Found) {
+    fn tell(&mut self, number: u32, gap: Option<LossGap>, found: &mut ScanResult) {
         let Some(gap) = gap else { return };
         let (_, gap) = gap.split(found.begin);
         if gap.samples > 0 {
@@ -503,8 +519,8 @@ impl CpuRing {
     pub(super) fn look_at_losses(
         &mut self,
         number: u32,
-        (horizon, asked): (Mono, Mono),
-        found: &mut Found,
+        (horizon, asked): (MonotonicTime, MonotonicTime),
+        found: &mut ScanResult,
     ) {
         if self.more {
             return;
@@ -540,7 +556,7 @@ impl CpuRing {
     }
 
     /// Flushes the ring when it is nearly full and has stood still for too long.
-    fn watch(&mut self, now: Mono, scratch: &mut Scratch) {
+    fn watch(&mut self, now: MonotonicTime, scratch: &mut Scratch) {
         if self.looked != self.ring.tail() || !self.is_nearly_full() {
             self.still.since = None;
             return;
@@ -654,20 +670,20 @@ impl CpuRing {
 struct Shed {
     samples: u64,
     weight: u64,
-    from: Option<Mono>,
-    until: Mono,
+    from: Option<MonotonicTime>,
+    until: MonotonicTime,
 }
 
 impl Shed {
-    fn add(&mut self, time: Mono, period: u64) {
+    fn add(&mut self, time: MonotonicTime, period: u64) {
         self.samples += 1;
         self.weight = self.weight.saturating_add(period);
         self.from.get_or_insert(time);
         self.until = self.until.max(time);
     }
 
-    fn gap(&self) -> Option<Gap> {
-        Some(Gap {
+    fn gap(&self) -> Option<LossGap> {
+        Some(LossGap {
             from: self.from?,
             until: self.until,
             samples: self.samples,
@@ -699,11 +715,11 @@ const STILL_MAX: Duration = Duration::from_secs(3);
 /// Room that a `LOST` record takes before the first record after a loss.
 const LOST_RECORD_BYTES: usize = 64;
 
-fn pace(spec: &EventSpec) -> Pace {
+fn pace(spec: &EventSpec) -> SampleSpacing {
     let distance = 1_000_000_000 / u64::from(spec.rate_hz.max(1));
     match spec.kind {
-        EventKind::CpuClock => Pace::Fixed(distance),
-        EventKind::Cycles => Pace::Varying(distance),
+        EventKind::CpuClock => SampleSpacing::Fixed(distance),
+        EventKind::Cycles => SampleSpacing::Varying(distance),
     }
 }
 
@@ -713,12 +729,12 @@ const PROBE: Duration = Duration::from_millis(250);
 /// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second, until `any` ring
 /// holds one. Some VMs accept a hardware event and never deliver.
 pub(super) fn prove_samples(any: impl Fn(&mut Scratch) -> bool) -> bool {
-    let begin = Mono::now();
+    let begin = MonotonicTime::now();
     let Ok(mut scratch) = Scratch::new() else {
         return false;
     };
     let mut burnt = 0u64;
-    while Mono::now().since(begin) < PROBE {
+    while MonotonicTime::now().since(begin) < PROBE {
         for _ in 0..1_000_000 {
             burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
         }

@@ -13,27 +13,27 @@
 //!
 //! Pure arithmetic on times, one [`LossMeter`] for each ring.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 
 /// Samples missed between two times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct LossGap {
     /// Time of the last sample before.
-    pub from: Mono,
+    pub from: MonotonicTime,
     /// Time of the first sample after, or up to when it is known so far.
-    pub until: Mono,
+    pub until: MonotonicTime,
     /// Samples that did not arrive, those of the idle loop included.
     pub samples: u64,
     /// Weight of one of them.
     pub period: u64,
 }
 
-impl Gap {
+impl LossGap {
     /// Divides it at `at` in proportion to time: what lies before, and the rest. Nothing is lost
     /// and nothing is made by it. A gap whose ends are the wrong way round counts as one without
     /// length.
-    pub fn split(self, at: Mono) -> (Gap, Gap) {
+    pub fn split(self, at: MonotonicTime) -> (LossGap, LossGap) {
         let until = self.until.max(self.from);
         let at = at.max(self.from).min(until);
         let whole = u128::from(until.0 - self.from.0);
@@ -41,12 +41,12 @@ impl Gap {
         // A gap without length lies before its own begin as much as after: all of it goes after.
         let share = (u128::from(self.samples) * part).checked_div(whole);
         let samples = share.unwrap_or(0) as u64;
-        let before = Gap {
+        let before = LossGap {
             until: at,
             samples,
             ..self
         };
-        let after = Gap {
+        let after = LossGap {
             from: at,
             until,
             samples: self.samples - samples,
@@ -58,7 +58,7 @@ impl Gap {
 
 /// How far apart samples of an event are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum SampleSpacing {
     /// Always this many nanoseconds, busy or idle.
     Fixed(u64),
     /// About this many nanoseconds while the CPU is busy.
@@ -80,30 +80,30 @@ const MEAN_PARTS: u64 = 8;
 /// Follows the samples of one ring.
 #[derive(Clone, Copy, Debug)]
 pub struct LossMeter {
-    pace: Pace,
+    pace: SampleSpacing,
     /// Nanoseconds from sample to sample: the pace's, or the recent mean.
     distance: u64,
     /// Weight of a sample, the recent mean.
     period: u64,
     /// The last sample, or the begin.
-    last: Mono,
+    last: MonotonicTime,
     /// Records lost since then.
     lost: u64,
     /// Since then something happened that lets samples go without a count.
     uncounted: bool,
     /// Samples told as lost since then, and up to when.
     told: u64,
-    told_until: Mono,
+    told_until: MonotonicTime,
 }
 
 impl LossMeter {
     /// For a ring that takes samples from `begin` on.
-    pub fn new(pace: Pace, begin: Mono) -> LossMeter {
+    pub fn new(pace: SampleSpacing, begin: MonotonicTime) -> LossMeter {
         let (distance, period) = match pace {
-            Pace::Fixed(distance) => (distance, distance),
+            SampleSpacing::Fixed(distance) => (distance, distance),
             // Not in nanoseconds: the first sample tells.
-            Pace::Varying(distance) => (distance, 0),
-            Pace::Counted | Pace::Never => (1, 0),
+            SampleSpacing::Varying(distance) => (distance, 0),
+            SampleSpacing::Counted | SampleSpacing::Never => (1, 0),
         };
         LossMeter {
             pace,
@@ -119,11 +119,15 @@ impl LossMeter {
 
     /// What an event with a fixed pace would have taken from `since` to `until`, or to the begin of this
     /// meter, which has seen nothing yet.
-    pub fn missed_between(&self, since: Mono, until: Option<Mono>) -> Option<Gap> {
+    pub fn missed_between(
+        &self,
+        since: MonotonicTime,
+        until: Option<MonotonicTime>,
+    ) -> Option<LossGap> {
         let until = until.unwrap_or(self.last);
         let samples = until.0.saturating_sub(since.0) / self.distance;
-        let fixed = matches!(self.pace, Pace::Fixed(_));
-        (fixed && samples > 0).then_some(Gap {
+        let fixed = matches!(self.pace, SampleSpacing::Fixed(_));
+        (fixed && samples > 0).then_some(LossGap {
             from: since,
             until,
             samples,
@@ -132,8 +136,8 @@ impl LossMeter {
     }
 
     /// True when samples are overdue at `time`: a clock that ticks always has not for two periods.
-    pub fn overdue(&self, time: Mono) -> bool {
-        matches!(self.pace, Pace::Fixed(distance) if time.since(self.last) > Duration::from_nanos(distance.saturating_mul(2)))
+    pub fn overdue(&self, time: MonotonicTime) -> bool {
+        matches!(self.pace, SampleSpacing::Fixed(distance) if time.since(self.last) > Duration::from_nanos(distance.saturating_mul(2)))
     }
 
     /// True when records were lost since the last sample.
@@ -153,7 +157,7 @@ impl LossMeter {
     }
 
     /// A sample came: what is missing between it and the one before.
-    pub fn sample(&mut self, time: Mono, period: u64) -> Option<Gap> {
+    pub fn sample(&mut self, time: MonotonicTime, period: u64) -> Option<LossGap> {
         let time = time.max(self.last);
         let distance = time.0 - self.last.0;
         let gap = if self.is_losing() {
@@ -177,7 +181,7 @@ impl LossMeter {
 
     /// All records up to `time` have been seen: what is missing so far. Half a period is left for a
     /// sample that is on its way.
-    pub fn up_to(&mut self, time: Mono) -> Option<Gap> {
+    pub fn up_to(&mut self, time: MonotonicTime) -> Option<LossGap> {
         if !self.is_losing() {
             return None;
         }
@@ -188,10 +192,10 @@ impl LossMeter {
         )
     }
 
-    fn tell(&mut self, missing: u64, until: Mono) -> Option<Gap> {
+    fn tell(&mut self, missing: u64, until: MonotonicTime) -> Option<LossGap> {
         let missing = match self.pace {
-            Pace::Counted => self.lost,
-            Pace::Never => 0,
+            SampleSpacing::Counted => self.lost,
+            SampleSpacing::Never => 0,
             _ if self.uncounted => missing,
             _ => missing.min(self.lost),
         };
@@ -201,7 +205,7 @@ impl LossMeter {
         }
         // What was told may reach beyond a sample that was on its way for long.
         let until = until.max(self.told_until);
-        let gap = Gap {
+        let gap = LossGap {
             from: self.told_until,
             until,
             samples,
@@ -218,15 +222,15 @@ impl LossMeter {
             (sum / u128::from(MEAN_PARTS)) as u64
         };
         match self.pace {
-            Pace::Fixed(_) => self.period = period,
-            Pace::Never => {}
-            Pace::Counted => {
+            SampleSpacing::Fixed(_) => self.period = period,
+            SampleSpacing::Never => {}
+            SampleSpacing::Counted => {
                 self.period = match self.period {
                     0 => period,
                     known => mean(known, period),
                 };
             }
-            Pace::Varying(aim) => {
+            SampleSpacing::Varying(aim) => {
                 self.distance = mean(
                     self.distance,
                     distance.min(aim.saturating_mul(IDLE_DISTANCES)),
@@ -249,13 +253,13 @@ mod tests {
     const PERIOD: u64 = 10_000_000;
 
     fn meter() -> LossMeter {
-        let mut meter = LossMeter::new(Pace::Fixed(PERIOD), Mono(0));
+        let mut meter = LossMeter::new(SampleSpacing::Fixed(PERIOD), MonotonicTime(0));
         assert_eq!(meter.sample(tick(1), PERIOD), None);
         meter
     }
 
-    fn tick(number: u64) -> Mono {
-        Mono(number * PERIOD)
+    fn tick(number: u64) -> MonotonicTime {
+        MonotonicTime(number * PERIOD)
     }
 
     #[test]
@@ -305,17 +309,17 @@ mod tests {
         let mut meter = meter();
         meter.lost(500);
         let first = meter
-            .up_to(Mono(tick(4).0 + PERIOD * 3 / 4))
+            .up_to(MonotonicTime(tick(4).0 + PERIOD * 3 / 4))
             .expect("known");
         assert_eq!((first.from, first.samples), (tick(1), 3));
-        assert_eq!(meter.up_to(Mono(tick(4).0 + PERIOD * 4 / 5)), None);
+        assert_eq!(meter.up_to(MonotonicTime(tick(4).0 + PERIOD * 4 / 5)), None);
         let second = meter.sample(tick(7), PERIOD).expect("the rest");
         assert_eq!((second.from, second.samples), (first.until, 2));
     }
 
     #[test]
     fn a_sample_older_than_what_was_told_ends_no_gap_before_it_starts() {
-        let mut meter = LossMeter::new(Pace::Counted, Mono(0));
+        let mut meter = LossMeter::new(SampleSpacing::Counted, MonotonicTime(0));
         assert_eq!(meter.sample(tick(4), 1), None);
         meter.lost(3);
         // An interrupt's record, written before the one it came into.
@@ -329,7 +333,7 @@ mod tests {
     fn an_old_time_does_not_stretch_the_next_gap() {
         let mut meter = meter();
         assert_eq!(meter.sample(tick(20), PERIOD), None);
-        assert_eq!(meter.sample(Mono(0), PERIOD), None);
+        assert_eq!(meter.sample(MonotonicTime(0), PERIOD), None);
         meter.uncounted();
         let gap = meter.sample(tick(23), PERIOD).expect("two are missing");
         assert_eq!((gap.from, gap.until, gap.samples), (tick(20), tick(23), 2));
@@ -337,35 +341,41 @@ mod tests {
 
     #[test]
     fn an_event_with_a_varying_period_is_measured_by_its_own_distance() {
-        let mut meter = LossMeter::new(Pace::Varying(PERIOD), Mono(0));
+        let mut meter = LossMeter::new(SampleSpacing::Varying(PERIOD), MonotonicTime(0));
         for number in 1..100 {
-            assert_eq!(meter.sample(Mono(number * 2 * PERIOD), 3000), None);
+            assert_eq!(meter.sample(MonotonicTime(number * 2 * PERIOD), 3000), None);
         }
         meter.lost(100);
-        let gap = meter.sample(Mono(109 * 2 * PERIOD), 3000).expect("missing");
+        let gap = meter
+            .sample(MonotonicTime(109 * 2 * PERIOD), 3000)
+            .expect("missing");
         assert!((8..=9).contains(&gap.samples), "{gap:?}");
         assert!((2990..=3010).contains(&gap.period), "{gap:?}");
     }
 
     #[test]
     fn of_an_event_that_just_happens_every_lost_record_is_a_sample() {
-        let mut meter = LossMeter::new(Pace::Counted, Mono(0));
-        assert_eq!(meter.sample(Mono(100), 1), None);
+        let mut meter = LossMeter::new(SampleSpacing::Counted, MonotonicTime(0));
+        assert_eq!(meter.sample(MonotonicTime(100), 1), None);
         meter.lost(40);
-        let first = meter.up_to(Mono(101)).expect("known at once");
+        let first = meter.up_to(MonotonicTime(101)).expect("known at once");
         assert_eq!(
             (first.from, first.until, first.samples),
-            (Mono(100), Mono(101), 40)
+            (MonotonicTime(100), MonotonicTime(101), 40)
         );
         meter.lost(2);
-        let second = meter.sample(Mono(105), 1).expect("the rest");
+        let second = meter.sample(MonotonicTime(105), 1).expect("the rest");
         assert_eq!(
             (second.from, second.samples, second.period),
-            (Mono(101), 2, 1)
+            (MonotonicTime(101), 2, 1)
         );
-        assert!(!meter.overdue(Mono(u64::MAX)));
+        assert!(!meter.overdue(MonotonicTime(u64::MAX)));
         meter.uncounted();
-        assert_eq!(meter.sample(Mono(200), 1), None, "no time says how many");
+        assert_eq!(
+            meter.sample(MonotonicTime(200), 1),
+            None,
+            "no time says how many"
+        );
     }
 
     proptest! {
@@ -375,11 +385,11 @@ mod tests {
             ticks in proptest::collection::vec((any::<bool>(), 0..PERIOD / 5, any::<bool>()), 1..200)
         ) {
             let mut meter = meter();
-            let (mut told, mut lost, mut told_until) = (0, 0, Mono(0));
+            let (mut told, mut lost, mut told_until) = (0, 0, MonotonicTime(0));
             let mut gaps = Vec::new();
             let mut unwritten = 0;
             for (number, &(arrives, late, look)) in ticks.iter().enumerate() {
-                let time = Mono(tick(number as u64 + 2).0 + late);
+                let time = MonotonicTime(tick(number as u64 + 2).0 + late);
                 if arrives {
                     meter.lost(unwritten);
                     unwritten = 0;
@@ -391,7 +401,7 @@ mod tests {
                 if look {
                     meter.lost(unwritten);
                     unwritten = 0;
-                    gaps.extend(meter.up_to(Mono(tick(number as u64 + 2).0 + PERIOD / 2)));
+                    gaps.extend(meter.up_to(MonotonicTime(tick(number as u64 + 2).0 + PERIOD / 2)));
                 }
             }
             meter.lost(unwritten);
@@ -408,26 +418,26 @@ mod tests {
         #[test]
         fn times_that_go_backwards_make_no_gap_that_does(
             pace in prop_oneof![
-                Just(Pace::Fixed(PERIOD)), Just(Pace::Varying(PERIOD)), Just(Pace::Counted)
+                Just(SampleSpacing::Fixed(PERIOD)), Just(SampleSpacing::Varying(PERIOD)), Just(SampleSpacing::Counted)
             ],
             events in proptest::collection::vec(
                 (0..5u8, prop_oneof![0..100 * PERIOD, any::<u64>()], 0..50u64), 1..100),
             at in prop_oneof![0..100 * PERIOD, any::<u64>()],
         ) {
-            let mut meter = LossMeter::new(pace, Mono(10 * PERIOD));
-            let (mut told_until, mut lost, mut told, mut uncounted) = (Mono(0), 0, 0, false);
+            let mut meter = LossMeter::new(pace, MonotonicTime(10 * PERIOD));
+            let (mut told_until, mut lost, mut told, mut uncounted) = (MonotonicTime(0), 0, 0, false);
             for (what, time, number) in events {
                 let gap = match what {
                     0 => { meter.lost(number); lost += number; None }
                     1 => { meter.uncounted(); uncounted = true; None }
-                    2 => meter.up_to(Mono(time)),
-                    _ => meter.sample(Mono(time), number),
+                    2 => meter.up_to(MonotonicTime(time)),
+                    _ => meter.sample(MonotonicTime(time), number),
                 };
                 let Some(gap) = gap else { continue };
                 prop_assert!(told_until <= gap.from && gap.from <= gap.until, "{gap:?}");
                 told_until = gap.until;
                 told += u128::from(gap.samples);
-                let (before, after) = gap.split(Mono(at));
+                let (before, after) = gap.split(MonotonicTime(at));
                 prop_assert!(before.until == after.from && gap.from <= after.from);
                 prop_assert_eq!(before.samples + after.samples, gap.samples);
             }
@@ -438,8 +448,8 @@ mod tests {
         fn splitting_keeps_the_total(
             from in 0u64..1000, len in 0u64..1000, samples in 0u64..10_000, at in 0u64..3000
         ) {
-            let gap = Gap { from: Mono(from), until: Mono(from + len), samples, period: 1 };
-            let (before, after) = gap.split(Mono(at));
+            let gap = LossGap { from: MonotonicTime(from), until: MonotonicTime(from + len), samples, period: 1 };
+            let (before, after) = gap.split(MonotonicTime(at));
             prop_assert_eq!(before.samples + after.samples, samples);
             prop_assert!(before.until == after.from && gap.from <= after.from);
             prop_assert!(after.until == gap.until && before.until <= gap.until);

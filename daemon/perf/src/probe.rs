@@ -5,7 +5,7 @@
 //! [`super::event`].
 
 use crate::event::{self, Feature, Features, OpenError, USER_REGS};
-use crate::loss::Pace;
+use crate::loss::SampleSpacing;
 use crate::record::Layout;
 use host::ids::CpuId;
 use perf_event::events::{Event, Software};
@@ -192,14 +192,16 @@ impl Probe {
     }
 
     /// How far apart samples are. In one cgroup no event ticks all the time.
-    pub(super) fn pace(&self, in_cgroup: bool) -> Pace {
+    pub(super) fn pace(&self, in_cgroup: bool) -> SampleSpacing {
         let distance = |rate: u32| 1_000_000_000 / u64::from(rate.max(1));
         match self.every {
-            _ if in_cgroup => Pace::Counted,
-            Every::Rate(rate) if self.source.is_clock() => Pace::Fixed(distance(rate)),
-            Every::Period(period) if self.source.is_clock() => Pace::Fixed(period.max(1)),
-            Every::Rate(rate) if self.source.is_hardware() => Pace::Varying(distance(rate)),
-            Every::Rate(_) | Every::Period(_) => Pace::Counted,
+            _ if in_cgroup => SampleSpacing::Counted,
+            Every::Rate(rate) if self.source.is_clock() => SampleSpacing::Fixed(distance(rate)),
+            Every::Period(period) if self.source.is_clock() => SampleSpacing::Fixed(period.max(1)),
+            Every::Rate(rate) if self.source.is_hardware() => {
+                SampleSpacing::Varying(distance(rate))
+            }
+            Every::Rate(_) | Every::Period(_) => SampleSpacing::Counted,
         }
     }
 

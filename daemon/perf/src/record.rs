@@ -6,7 +6,7 @@
 //! what does not fit is [`Malformed`]. No allocation, no copies.
 
 use host::ids::{CgroupId, Comm, CpuId, Pid, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf_event_open_sys::bindings as sys;
 
 /// A record whose bytes do not fit its type.
@@ -125,7 +125,7 @@ pub struct Sample<'a> {
     /// Thread.
     pub tid: Tid,
     /// When.
-    pub time: Mono,
+    pub time: MonotonicTime,
     /// Where.
     pub cpu: CpuId,
     /// What the sample stands for, in the event's unit.
@@ -336,14 +336,16 @@ pub fn pulse(record: &[u8]) -> FlowEvent {
 }
 
 /// When a record was made: all records are put in this order before they are used.
-pub fn time(record: &[u8]) -> Result<Mono, Malformed> {
+pub fn time(record: &[u8]) -> Result<MonotonicTime, Malformed> {
     let (kind, _) = header(record)?;
     // Sample: header, identifier, ip, tid, time. Others: the trailer's second field.
     let at = match kind {
         sys::PERF_RECORD_SAMPLE => 32,
         _ => trailer_at(kind, record)? + 8,
     };
-    Ok(Mono(Cursor(record.get(at..).ok_or(Malformed)?).u64()?))
+    Ok(MonotonicTime(
+        Cursor(record.get(at..).ok_or(Malformed)?).u64()?,
+    ))
 }
 
 /// Where the trailer of a record that is not a sample starts: at the end of its body.
@@ -484,7 +486,7 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
     let _identifier = cursor.u64()?;
     let ip = cursor.u64()?;
     let (pid, tid) = cursor.u32_pair()?;
-    let time = Mono(cursor.u64()?);
+    let time = MonotonicTime(cursor.u64()?);
     let (cpu, _) = cursor.u32_pair()?;
     let period = match layout.fixed_period {
         0 => cursor.u64()?,

@@ -5,16 +5,16 @@
 //! and hands them out; younger ones stay for the next drain, because an older one may still be on
 //! its way on another CPU.
 
-use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, Found};
+use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, ScanResult};
 use crate::error::RingsError;
 use crate::event::{EventSpec, Features};
-use crate::loss::Gap;
+use crate::loss::LossGap;
 use crate::plan;
 use crate::record::{self, Layout, Record, Sample};
 use crate::ring::{Position, Scratch};
 use crate::rings::sets::{RingSet, SetKey, each_of_set, in_sets};
 use host::ids::{CpuId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -26,8 +26,8 @@ use std::time::Duration;
 pub const HORIZON: Duration = Duration::from_millis(2);
 
 /// How far a drain may go at `now`.
-pub fn horizon_at(now: Mono) -> Mono {
-    Mono(now.0.saturating_sub(HORIZON.as_nanos() as u64))
+pub fn horizon_at(now: MonotonicTime) -> MonotonicTime {
+    MonotonicTime(now.0.saturating_sub(HORIZON.as_nanos() as u64))
 }
 
 /// Records a drain handles at once; more are left for the next. Bounds the index's memory at
@@ -60,11 +60,11 @@ const SHED_SIDE_BAND_FULL: u64 = 176;
 /// How far a look came: before the first record that found no room in the index.
 struct Reached {
     /// Of the continuous profile's samples.
-    samples: Mono,
+    samples: MonotonicTime,
     /// Of these and the side band.
-    continuous: Mono,
+    continuous: MonotonicTime,
     /// Of captures as well.
-    all: Mono,
+    all: MonotonicTime,
 }
 
 /// A ring that fills this often wakes the reader about twice in three seconds, as the watermark lies at
@@ -87,12 +87,12 @@ pub struct Rings {
     counts: BTreeMap<CpuId, CpuCounts>,
     layout: Layout,
     features: Features,
-    found: Found,
-    newest: Mono,
+    found: ScanResult,
+    newest: MonotonicTime,
     /// In how much time samples alone fill a ring; zero when that is not known.
     fills_in: Duration,
     /// Time of the newest record when something was lost last.
-    lost_at: Option<Mono>,
+    lost_at: Option<MonotonicTime>,
     /// What the last drain learned of.
     pub news: DrainStats,
     /// Records that were older than ones already handed out.
@@ -167,11 +167,11 @@ impl DrainStats {
 /// What a drain hands out.
 pub enum Drained<'a> {
     /// Samples that are missing; before all records.
-    Gap(Gap),
+    LossGap(LossGap),
     /// A record.
     Record {
         /// When it was made.
-        time: Mono,
+        time: MonotonicTime,
         /// CPU of the ring.
         cpu: CpuId,
         /// The record.
@@ -184,7 +184,7 @@ pub enum Drained<'a> {
         /// Number of the event in the set.
         event: u8,
         /// What is missing.
-        gap: Gap,
+        gap: LossGap,
     },
     /// A sample of a ring of a capture.
     SetSample {
@@ -200,7 +200,7 @@ pub enum Drained<'a> {
         /// Whose.
         set: SetKey,
         /// When.
-        time: Mono,
+        time: MonotonicTime,
         /// Where.
         cpu: CpuId,
         /// Who.
@@ -254,10 +254,10 @@ impl Rings {
         if rings.is_empty() {
             return Err(RingsError::NoCpus);
         }
-        let found = Found {
+        let found = ScanResult {
             index: Vec::with_capacity(4096),
             gaps: Vec::new(),
-            begin: Mono(0),
+            begin: MonotonicTime(0),
             scratch: Scratch::new().map_err(RingsError::Memory)?,
         };
         Ok(Rings {
@@ -267,7 +267,7 @@ impl Rings {
             layout: features.layout(stack_bytes),
             features,
             found,
-            newest: Mono(0),
+            newest: MonotonicTime(0),
             fills_in: Duration::ZERO,
             lost_at: None,
             news: DrainStats::default(),
@@ -359,9 +359,9 @@ impl Rings {
     pub fn missed_around(
         &mut self,
         ring: &CpuRing,
-        left: Mono,
-        since: Mono,
-    ) -> impl Iterator<Item = Gap> + use<> {
+        left: MonotonicTime,
+        since: MonotonicTime,
+    ) -> impl Iterator<Item = LossGap> + use<> {
         let counts = self.counts.get_mut(&ring.cpu);
         // Where it left unnoticed the time since its last sample is one gap.
         let last = counts.as_ref().map(|counts| counts.newest);
@@ -399,7 +399,7 @@ impl Rings {
     }
 
     /// Goes on where other rings stop: what is not younger than `cut` was theirs, and counts carry on.
-    pub fn follow(&mut self, others: &Rings, cut: Mono) {
+    pub fn follow(&mut self, others: &Rings, cut: MonotonicTime) {
         self.found.begin = cut;
         self.newest = others.newest;
         self.late = others.late;
@@ -427,7 +427,7 @@ impl Rings {
 
     /// Memory of the index of records.
     pub fn index_bytes(&self) -> usize {
-        self.found.index.capacity() * size_of::<(Mono, u32, Position)>()
+        self.found.index.capacity() * size_of::<(MonotonicTime, u32, Position)>()
     }
 
     /// The rings of all CPUs.
@@ -450,7 +450,11 @@ impl Rings {
     /// Hands out every record up to `asked`, in order of time, and gives the space back to the
     /// kernel. Returns the horizon it reached: all records before it have been handed out, and are an
     /// earlier one than asked for when there are too many for one drain.
-    pub fn drain(&mut self, asked: Mono, mut each: impl FnMut(Drained<'_>)) -> Mono {
+    pub fn drain(
+        &mut self,
+        asked: MonotonicTime,
+        mut each: impl FnMut(Drained<'_>),
+    ) -> MonotonicTime {
         let horizon = self.look(asked);
         for (number, ring) in all(&mut self.rings, &mut self.sets).enumerate() {
             ring.look_at_losses(number as u32, (horizon, asked), &mut self.found);
@@ -458,7 +462,7 @@ impl Rings {
         let main = self.rings.len();
         for &(number, gap) in &self.found.gaps {
             match (number as usize).checked_sub(main) {
-                None => each(Drained::Gap(gap)),
+                None => each(Drained::LossGap(gap)),
                 Some(number) => {
                     if let Some((set, it, _)) = in_sets(&mut self.sets, number) {
                         let event = it.event;
@@ -467,7 +471,7 @@ impl Rings {
                 }
             }
         }
-        let Found { index, scratch, .. } = &mut self.found;
+        let ScanResult { index, scratch, .. } = &mut self.found;
         index.sort_unstable();
         for &(time, number, position) in &*index {
             if let Some(number) = (number as usize).checked_sub(main) {
@@ -527,7 +531,7 @@ impl Rings {
 
     /// Looks at the records up to `horizon`, or up to an earlier one where a ring holds more than its
     /// share: what is younger than the first record left behind must wait with it.
-    fn look(&mut self, horizon: Mono) -> Mono {
+    fn look(&mut self, horizon: MonotonicTime) -> MonotonicTime {
         let reached = self.look_up_to(horizon, Excess::Waits, Excess::Waits);
         if reached.all == horizon {
             return horizon;
@@ -535,8 +539,9 @@ impl Rings {
         // What captures and the side band cannot have at once is not worth a sample of the
         // continuous profile.
         let fullest = self.of_samples().map(CpuRing::fullness).max().unwrap_or(0);
-        let pressed =
-            |full: u64, reached: Mono| fullest > full || horizon.since(reached) > SHED_LATE;
+        let pressed = |full: u64, reached: MonotonicTime| {
+            fullest > full || horizon.since(reached) > SHED_LATE
+        };
         let (limit, side_band, sets) = if pressed(SHED_SIDE_BAND_FULL, reached.continuous) {
             (reached.samples, Excess::Shed, Excess::Shed)
         } else if pressed(SHED_FULL, reached.all) {
@@ -550,7 +555,7 @@ impl Rings {
 
     /// Tells how far it came; `side_band` and `sets` say what becomes of what is beyond their
     /// share.
-    fn look_up_to(&mut self, horizon: Mono, side_band: Excess, sets: Excess) -> Reached {
+    fn look_up_to(&mut self, horizon: MonotonicTime, side_band: Excess, sets: Excess) -> Reached {
         let mut samples = horizon;
         self.found.index.clear();
         self.found.gaps.clear();

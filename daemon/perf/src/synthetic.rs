@@ -2,7 +2,7 @@
 //! that are not at hand. Their layout is that of [`super::event`] with cgroups.
 
 use crate::record::{CpuMode, Sample};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf_event_open_sys::bindings as sys;
 
 /// A record: type, misc bits and a body of words, with the header in front.
@@ -18,12 +18,12 @@ fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-fn with_trailer(kind: u32, body: &[u64], time: Mono) -> Vec<u8> {
+fn with_trailer(kind: u32, body: &[u64], time: MonotonicTime) -> Vec<u8> {
     record(kind, 0, &[body, &[0, time.0, 0, 0]].concat())
 }
 
 /// A sample in kernel code of a task, in the root cgroup.
-pub fn sample(time: Mono, pid: u32, cpu: u32, period: u64, chain: &[u64]) -> Vec<u8> {
+pub fn sample(time: MonotonicTime, pid: u32, cpu: u32, period: u64, chain: &[u64]) -> Vec<u8> {
     let ip = chain.last().copied().unwrap_or(0);
     let mut body = vec![1, ip, pair(pid, pid), time.0, pair(cpu, 0), period];
     body.push(chain.len() as u64);
@@ -37,7 +37,7 @@ pub fn sample(time: Mono, pid: u32, cpu: u32, period: u64, chain: &[u64]) -> Vec
 }
 
 /// A sample that was recorded, at another time, as an event with copies of stacks writes it.
-pub fn again(sample: &Sample<'_>, time: Mono, copy_bytes: usize) -> Vec<u8> {
+pub fn again(sample: &Sample<'_>, time: MonotonicTime, copy_bytes: usize) -> Vec<u8> {
     let mut body = vec![1, sample.ip, pair(sample.pid.0, sample.tid.0), time.0];
     body.extend([pair(sample.cpu.0, 0), sample.period]);
     body.push(sample.callchain.iter().count() as u64);
@@ -71,30 +71,30 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// A new name of a task: eight bytes of it.
-pub fn comm(time: Mono, pid: u32, name: [u8; 8]) -> Vec<u8> {
+pub fn comm(time: MonotonicTime, pid: u32, name: [u8; 8]) -> Vec<u8> {
     let body = [pair(pid, pid), u64::from_ne_bytes(name), 0];
     with_trailer(sys::PERF_RECORD_COMM, &body, time)
 }
 
 /// A new process.
-pub fn fork(time: Mono, pid: u32, parent: u32) -> Vec<u8> {
+pub fn fork(time: MonotonicTime, pid: u32, parent: u32) -> Vec<u8> {
     let body = [pair(pid, parent), pair(pid, parent), time.0];
     with_trailer(sys::PERF_RECORD_FORK, &body, time)
 }
 
 /// The end of a task.
-pub fn exit(time: Mono, pid: u32) -> Vec<u8> {
+pub fn exit(time: MonotonicTime, pid: u32) -> Vec<u8> {
     let body = [pair(pid, 1), pair(pid, 1), time.0];
     with_trailer(sys::PERF_RECORD_EXIT, &body, time)
 }
 
 /// A cgroup that was made: with eight bytes of its path, the unused ones NUL.
-pub fn cgroup(time: Mono, id: u64, path: [u8; 8]) -> Vec<u8> {
+pub fn cgroup(time: MonotonicTime, id: u64, path: [u8; 8]) -> Vec<u8> {
     let body = [id, u64::from_ne_bytes(path), 0];
     with_trailer(sys::PERF_RECORD_CGROUP, &body, time)
 }
 
 /// Records that found no room.
-pub fn lost(time: Mono, records: u64) -> Vec<u8> {
+pub fn lost(time: MonotonicTime, records: u64) -> Vec<u8> {
     with_trailer(sys::PERF_RECORD_LOST, &[1, records], time)
 }

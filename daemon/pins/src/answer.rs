@@ -2,11 +2,12 @@
 
 use super::{Chunk, Entry, Pins, disk, moments};
 use aggregate::recorder::{
-    Answer, Asked, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query,
+    QueryError, Recorder, RecorderAnswer, RecorderOptions, RecorderQuery, Row, WindowPart,
+    WindowRange, query,
 };
 use export::record::{DecodeError, Tables};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Account, Profile, Query, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};
 use std::io;
@@ -74,9 +75,9 @@ impl Pins {
     pub fn within(
         &self,
         range: (i64, i64),
-        asked: Asked<'_>,
+        asked: RecorderQuery<'_>,
         cancel: &AtomicBool,
-    ) -> Result<Option<Answer>, PinError> {
+    ) -> Result<Option<RecorderAnswer>, PinError> {
         self.ask(range, asked, cancel, |(start, end)| {
             start - SLACK_NS <= range.0 && range.1 <= end + SLACK_NS
         })
@@ -89,9 +90,9 @@ impl Pins {
     pub fn overlapping(
         &self,
         range: (i64, i64),
-        asked: Asked<'_>,
+        asked: RecorderQuery<'_>,
         cancel: &AtomicBool,
-    ) -> Result<Option<Answer>, PinError> {
+    ) -> Result<Option<RecorderAnswer>, PinError> {
         self.ask(range, asked, cancel, |(start, end)| {
             start < range.1 && range.0 < end
         })
@@ -100,10 +101,10 @@ impl Pins {
     fn ask(
         &self,
         (from, to): (i64, i64),
-        asked: Asked<'_>,
+        asked: RecorderQuery<'_>,
         cancel: &AtomicBool,
         fits: impl Fn((i64, i64)) -> bool,
-    ) -> Result<Option<Answer>, PinError> {
+    ) -> Result<Option<RecorderAnswer>, PinError> {
         let found = {
             let list = lock(&self.list);
             let covers = |entry: &&Entry| {
@@ -126,7 +127,7 @@ impl Pins {
         };
         let entry = found.ok_or(PinError::Unknown(id))?;
         let range = entry.pin.range.unwrap_or_default();
-        let asked = Asked {
+        let asked = RecorderQuery {
             query: &Query::default(),
             times: true,
         };
@@ -138,13 +139,13 @@ impl Pins {
         &self,
         entry: &Entry,
         (from, to): (i64, i64),
-        asked: Asked<'_>,
+        asked: RecorderQuery<'_>,
         cancel: &AtomicBool,
-    ) -> Result<Answer, PinError> {
+    ) -> Result<RecorderAnswer, PinError> {
         let _one = lock(&self.unpacking);
         let recorder = RwLock::new(self.unpacked(entry)?);
-        let time = |unix: i64| Mono(u64::try_from(unix).unwrap_or(0));
-        let span = Span::Time(time(from), time(to));
+        let time = |unix: i64| MonotonicTime(u64::try_from(unix).unwrap_or(0));
+        let span = WindowRange::Time(time(from), time(to));
         let mut answer = query(&recorder, span, asked, cancel)?;
         answer.date(answer.covered.start, |at| at.0 as i64);
         Ok(answer)
@@ -193,7 +194,7 @@ impl Pins {
             tables.take(record).map_err(decode)?;
             let window = tables.window(record).map_err(decode)?;
             let facts = &window.facts;
-            let start = Mono(u64::try_from(facts.start_unix_ns).unwrap_or(0));
+            let start = MonotonicTime(u64::try_from(facts.start_unix_ns).unwrap_or(0));
             let times = moments::decode(times, (start, facts.period), window.rows.len());
             let (moments, moments_refused) = times.ok_or_else(broken)?;
             recorder.set_event(&facts.event, &facts.unit);

@@ -5,12 +5,12 @@
 //! the window's period. Nothing at all stands there where no times are known. Read as a stranger's.
 
 use aggregate::batch::RawMoment;
-use host::time::Mono;
+use host::time::MonotonicTime;
 
 /// Appends the moments, oldest first, of a window that began at `start`.
 pub(super) fn encode(
     out: &mut Vec<u8>,
-    (start, period): (Mono, u64),
+    (start, period): (MonotonicTime, u64),
     refused: u64,
     moments: &[RawMoment],
 ) {
@@ -31,7 +31,7 @@ pub(super) fn encode(
 /// The moments of a window of so many rows, and how many found no room; `None` when the bytes make no sense.
 pub(super) fn decode(
     mut rest: &[u8],
-    (start, period): (Mono, u64),
+    (start, period): (MonotonicTime, u64),
     rows: usize,
 ) -> Option<(Vec<RawMoment>, u64)> {
     if rest.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn decode(
         };
         moments.push(RawMoment {
             row,
-            time: Mono(time),
+            time: MonotonicTime(time),
             weight,
         });
     }
@@ -93,10 +93,10 @@ mod tests {
             refused in any::<u64>(),
         ) {
             times.sort_unstable();
-            let start = Mono(77);
+            let start = MonotonicTime(77);
             let moment = |&(after, row, weight): &(u64, u32, u64)| RawMoment {
                 row,
-                time: Mono(start.0 + after),
+                time: MonotonicTime(start.0 + after),
                 weight,
             };
             let moments: Vec<RawMoment> = times.iter().map(moment).collect();
@@ -107,7 +107,7 @@ mod tests {
 
         #[test]
         fn rubbish_is_refused_or_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some((moments, _)) = decode(&bytes, (Mono(5), 1), 3) {
+            if let Some((moments, _)) = decode(&bytes, (MonotonicTime(5), 1), 3) {
                 prop_assert!(moments.iter().all(|moment| moment.row < 3 && moment.time.0 >= 5));
             }
         }
@@ -115,6 +115,6 @@ mod tests {
 
     #[test]
     fn where_no_times_are_known_there_is_nothing() {
-        assert_eq!(decode(&[], (Mono(1), 1), 9), Some((Vec::new(), 0)));
+        assert_eq!(decode(&[], (MonotonicTime(1), 1), 9), Some((Vec::new(), 0)));
     }
 }

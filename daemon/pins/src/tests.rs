@@ -2,8 +2,8 @@
 
 use super::*;
 use aggregate::batch::RawMoment;
-use aggregate::recorder::{Asked, Recorder, RecorderOptions, Row, WindowPart};
-use host::time::Mono;
+use aggregate::recorder::{Recorder, RecorderOptions, RecorderQuery, Row, WindowPart};
+use host::time::MonotonicTime;
 use profile::{Account, FrameRef, Query, SampleKey, StackEnd, Value, key};
 use std::path::Path;
 use std::sync::RwLock;
@@ -21,7 +21,7 @@ struct Host {
     pins: Arc<Pins>,
     keeper: PinWriter,
     clock: Arc<WallAnchor>,
-    begin: Mono,
+    begin: MonotonicTime,
     windows: u64,
     /// Stacks of their own for each window.
     stacks: u64,
@@ -45,13 +45,13 @@ impl Host {
             pins,
             clock,
             // Long enough ago for all windows, and after the boot of every machine that runs tests.
-            begin: Mono::now(),
+            begin: MonotonicTime::now(),
             windows: 0,
             stacks: 1,
         }
     }
 
-    fn at(&self, windows: u64) -> Mono {
+    fn at(&self, windows: u64) -> MonotonicTime {
         self.begin.plus(Duration::from_secs(windows * 10))
     }
 
@@ -152,9 +152,9 @@ impl Host {
 }
 
 /// Every sample, with its time.
-fn all() -> Asked<'static> {
+fn all() -> RecorderQuery<'static> {
     static QUERY: OnceLock<Query> = OnceLock::new();
-    Asked {
+    RecorderQuery {
         query: QUERY.get_or_init(Query::default),
         times: true,
     }

@@ -6,7 +6,7 @@ use aggregate::batch::RawMoment;
 use aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
 use export::record::{self, Facts, Lens, Window};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Account, Dictionary, Remap, SampleKey};
 use proto::agent as wire;
 use std::io::{self, ErrorKind};
@@ -37,7 +37,7 @@ pub struct Wish {
     /// The cgroup; empty: the host.
     pub cgroup: String,
     /// When.
-    pub fired: Mono,
+    pub fired: MonotonicTime,
     /// How much before.
     pub before: Duration,
     /// How much after.
@@ -47,7 +47,7 @@ pub struct Wish {
 /// A pin that windows are added to.
 struct Open {
     id: u64,
-    span: (Mono, Mono),
+    span: (MonotonicTime, MonotonicTime),
     cursor: Cursor,
     dict: Dictionary,
     encoded: Lens,
@@ -88,7 +88,7 @@ pub enum KeepError {
 /// A window as it was copied; its names are in the pin's dictionary.
 struct Copied {
     window: Window,
-    start: Mono,
+    start: MonotonicTime,
     moments: Option<(Vec<RawMoment>, u64)>,
 }
 
@@ -104,7 +104,7 @@ enum Full {
 pub struct PinWriter {
     pins: Arc<Pins>,
     open: Vec<Open>,
-    tried: Option<Mono>,
+    tried: Option<MonotonicTime>,
 }
 
 impl PinWriter {
@@ -123,7 +123,7 @@ impl PinWriter {
         if self.open.len() >= OPEN_MAX {
             return None;
         }
-        let from = Mono(wish.fired.0.saturating_sub(wish.before.as_nanos() as u64));
+        let from = MonotonicTime(wish.fired.0.saturating_sub(wish.before.as_nanos() as u64));
         let to = wish.fired.plus(wish.after);
         let clock = &self.pins.clock;
         let id = {
@@ -169,7 +169,7 @@ impl PinWriter {
     }
 
     /// Adds the windows that have closed, closes pins whose time is over, writes, and keeps the budget.
-    pub fn tick(&mut self, now: Mono, recorder: &RwLock<Recorder>) {
+    pub fn tick(&mut self, now: MonotonicTime, recorder: &RwLock<Recorder>) {
         let mut open = std::mem::take(&mut self.open);
         open.retain_mut(|pin| match self.add_windows(pin, now, recorder) {
             Ok(done) => {
@@ -206,11 +206,11 @@ impl PinWriter {
     fn add_windows(
         &self,
         pin: &mut Open,
-        now: Mono,
+        now: MonotonicTime,
         recorder: &RwLock<Recorder>,
     ) -> Result<bool, Full> {
         loop {
-            // One window for each time the lock is held: the namer gets its turn in between.
+            // One window for each time the lock is held: the symbolizer gets its turn in between.
             let (copied, newest) = {
                 let recorder = read(recorder);
                 let (mut cursor, span) = (pin.cursor, pin.span);
@@ -280,7 +280,7 @@ impl PinWriter {
     }
 
     /// Writes what waits; after a failure only now and then.
-    fn write(&mut self, now: Mono) {
+    fn write(&mut self, now: MonotonicTime) {
         let failing = lock(&self.pins.error).is_some();
         let recent = self.tried.is_some_and(|tried| now.since(tried) < RETRY);
         if failing && recent {

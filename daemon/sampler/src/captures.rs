@@ -1,14 +1,14 @@
 //! CaptureFolders on the sampler's side: which run, what each folds, and handing it over.
 //!
-//! A capture has two batches of its own: it folds into one while the other is named. What the namer sends
+//! A capture has two batches of its own: it folds into one while the other is named. What the symbolizer sends
 //! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
 //! the continuous profile. Nothing here allocates but a capture that begins and a cgroup that is made.
 
-use super::command::{Begin, Follow, RingSetSwitch, SetOf};
+use super::command::{CaptureStart, CaptureSwitch, RingSetSwitch, SetOf};
 use super::context::{SampleContext, mark_ended};
-use super::recent::Recent;
+use super::recent::RecentCgroups;
 use super::waits::Waits;
-use super::{CLOSING_MAX, Queues, Shared, keep_newest};
+use super::{CLOSING_MAX, Queues, SamplerHandle, keep_newest};
 use crate::filter::Filter;
 use crate::workers::file_loader::Request;
 use aggregate::batch::RawBatch;
@@ -16,10 +16,10 @@ use aggregate::fold::Folder;
 use aggregate::losses::Losses;
 use host::ids::{CaptureId, CgroupId, Tid};
 use host::sys::Poller;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use offcpu::machine::At;
 use offcpu::reading::event;
-use perf::loss::Gap;
+use perf::loss::LossGap;
 use perf::record::Sample;
 use perf::rings::Rings;
 use perf::rings::sets::{RingSet, SetKey};
@@ -47,7 +47,7 @@ pub(super) struct CaptureFolders {
     /// Sets whose captures have ended and which `fp-files` had no room for.
     closing: VecDeque<RingSet>,
     /// For a capture that begins: its list of cgroups is older.
-    made: Recent,
+    made: RecentCgroups,
 }
 
 /// A set that a capture takes samples of.
@@ -56,13 +56,13 @@ struct RingSetSource {
     /// For how long its events had been counted before; see [`RingSet::times`].
     counted_before: (u64, u64),
     /// What is not younger than this is another one's.
-    since: Mono,
+    since: MonotonicTime,
     /// As is what is younger than this: the set has been followed by another.
-    until: Option<Mono>,
+    until: Option<MonotonicTime>,
 }
 
 impl RingSetSource {
-    fn covers(&self, time: Mono) -> bool {
+    fn covers(&self, time: MonotonicTime) -> bool {
         time > self.since && self.until.is_none_or(|until| time <= until)
     }
 }
@@ -80,11 +80,11 @@ struct Running {
     spare: Option<RawBatch>,
     /// The queue had no room for it.
     unsent: Option<RawBatch>,
-    begin: Mono,
+    begin: MonotonicTime,
     /// It was told to end: what is younger is not its own.
-    until: Option<Mono>,
+    until: Option<MonotonicTime>,
     window: Duration,
-    next: Mono,
+    next: MonotonicTime,
     /// Its last batch is made.
     closed: bool,
 }
@@ -95,7 +95,7 @@ impl Running {
         self.feeds.iter().find(|feed| feed.set == set)
     }
 
-    fn covers(&self, set: SetKey, time: Mono) -> bool {
+    fn covers(&self, set: SetKey, time: MonotonicTime) -> bool {
         let taken =
             !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until);
         taken && self.feed(set).is_some_and(|feed| feed.covers(time))
@@ -116,7 +116,7 @@ impl Running {
     }
 
     /// Adds what is known of waits to the batch; those that go on too, when the capture ends.
-    fn note_waits(&mut self, end: Option<Mono>, processes: &ProcessTable) {
+    fn note_waits(&mut self, end: Option<MonotonicTime>, processes: &ProcessTable) {
         if let Some(waits) = &mut self.waits {
             if let Some(end) = end {
                 waits.finish(end, &mut self.folder, processes);
@@ -126,13 +126,13 @@ impl Running {
     }
 
     /// True when it is time to hand over: by the clock, or before something finds no room.
-    fn is_due(&self, reached: Mono) -> bool {
+    fn is_due(&self, reached: MonotonicTime) -> bool {
         reached >= self.next || self.folder.is_half_full()
     }
 }
 
-/// The namer is gone.
-pub(super) struct NamerGone;
+/// The symbolizer is gone.
+pub(super) struct SymbolizerGone;
 
 impl CaptureFolders {
     pub(super) fn is_empty(&self) -> bool {
@@ -145,7 +145,13 @@ impl CaptureFolders {
     }
 
     /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
-    pub(super) fn begin(&mut self, begin: Begin, rings: &mut Rings, poller: &Poller, now: Mono) {
+    pub(super) fn begin(
+        &mut self,
+        begin: CaptureStart,
+        rings: &mut Rings,
+        poller: &Poller,
+        now: MonotonicTime,
+    ) {
         let [first, spare] = begin.batches;
         let (set, known) = (begin.set.key(), rings.sets());
         let known = known.iter().find(|known| known.key == set);
@@ -185,7 +191,7 @@ impl CaptureFolders {
             feeds: vec![RingSetSource {
                 set,
                 counted_before,
-                since: Mono(0),
+                since: MonotonicTime(0),
                 until: None,
             }],
             filter,
@@ -204,8 +210,14 @@ impl CaptureFolders {
     }
 
     /// Has a capture go on with another set. Without it the capture ends with what it has.
-    pub(super) fn follow(&mut self, follow: Follow, rings: &mut Rings, poller: &Poller, now: Mono) {
-        let Follow { id, set, .. } = follow;
+    pub(super) fn follow(
+        &mut self,
+        follow: CaptureSwitch,
+        rings: &mut Rings,
+        poller: &Poller,
+        now: MonotonicTime,
+    ) {
+        let CaptureSwitch { id, set, .. } = follow;
         let key = set.key();
         let mut counted_before = (0, 0);
         let listens = match set {
@@ -225,7 +237,7 @@ impl CaptureFolders {
         };
         let since = match follow.seam {
             RingSetSwitch::Cut => now,
-            RingSetSwitch::Apart => Mono(0),
+            RingSetSwitch::Apart => MonotonicTime(0),
         };
         for feed in &mut running.feeds {
             feed.until.get_or_insert(now);
@@ -256,14 +268,14 @@ impl CaptureFolders {
     }
 
     /// Ends one with what it has up to now. One that is not known has ended.
-    pub(super) fn end(&mut self, id: CaptureId, now: Mono) {
+    pub(super) fn end(&mut self, id: CaptureId, now: MonotonicTime) {
         if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
             running.until.get_or_insert(now.max(running.begin));
         }
     }
 
     /// A CPU came at `since`, on which captures have no ring: who runs there is not seen.
-    pub(super) fn cpu_came(&mut self, since: Mono) {
+    pub(super) fn cpu_came(&mut self, since: MonotonicTime) {
         self.cpu_changed();
         for waits in self.list.iter_mut().filter_map(|it| it.waits.as_mut()) {
             waits.lost_from(since);
@@ -278,7 +290,7 @@ impl CaptureFolders {
     }
 
     /// A cgroup was made.
-    pub(super) fn note_created(&mut self, time: Mono, id: CgroupId, path: &[u8]) {
+    pub(super) fn note_created(&mut self, time: MonotonicTime, id: CgroupId, path: &[u8]) {
         self.made.note(time, id, path);
         for running in &mut self.list {
             let known = running.filter.note_created(id, path);
@@ -287,7 +299,7 @@ impl CaptureFolders {
     }
 
     /// Samples are missing in a set.
-    pub(super) fn add_gap(&mut self, set: SetKey, event: u8, gap: Gap) {
+    pub(super) fn add_gap(&mut self, set: SetKey, event: u8, gap: LossGap) {
         for running in &mut self.list {
             let Some(feed) = running.feed(set) else {
                 continue;
@@ -386,13 +398,13 @@ impl CaptureFolders {
         }
     }
 
-    /// Takes in what the namer is done with.
-    pub(super) fn take_back(&mut self, queues: &Queues) -> Result<(), NamerGone> {
+    /// Takes in what the symbolizer is done with.
+    pub(super) fn take_back(&mut self, queues: &Queues) -> Result<(), SymbolizerGone> {
         loop {
             let batch = match queues.recycled.try_recv() {
                 Ok(batch) => batch,
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(NamerGone),
+                Err(TryRecvError::Disconnected) => return Err(SymbolizerGone),
             };
             match batch.capture {
                 None => self.spare.push(batch),
@@ -415,12 +427,12 @@ impl CaptureFolders {
     /// end before.
     pub(super) fn hand_over(
         &mut self,
-        reached: Mono,
+        reached: MonotonicTime,
         main: &mut Folder,
         (processes, sets): (&ProcessTable, &[RingSet]),
         queues: &Queues,
-        shared: &Shared,
-    ) -> Result<(), NamerGone> {
+        shared: &SamplerHandle,
+    ) -> Result<(), SymbolizerGone> {
         for running in &mut self.list {
             let drained = |feed: &RingSetSource| feed.until.is_some_and(|until| until <= reached);
             if !running.closed {
@@ -454,7 +466,7 @@ impl CaptureFolders {
                 match queues.batches.try_send(batch) {
                     Ok(()) => {}
                     Err(TrySendError::Full(batch)) => running.unsent = Some(batch),
-                    Err(TrySendError::Disconnected(_)) => return Err(NamerGone),
+                    Err(TrySendError::Disconnected(_)) => return Err(SymbolizerGone),
                 }
             }
         }
@@ -466,7 +478,7 @@ impl CaptureFolders {
         &mut self,
         rings: &mut Rings,
         poller: &Poller,
-        (queues, shared): (&Queues, &Shared),
+        (queues, shared): (&Queues, &SamplerHandle),
     ) -> io::Result<()> {
         self.list
             .retain(|running| !running.closed || running.unsent.is_some());
@@ -496,8 +508,8 @@ impl CaptureFolders {
         Ok(())
     }
 
-    /// When something can be handed over next. Where the namer has both batches, or no room, nothing can.
-    pub(super) fn due(&self) -> Option<Mono> {
+    /// When something can be handed over next. Where the symbolizer has both batches, or no room, nothing can.
+    pub(super) fn due(&self) -> Option<MonotonicTime> {
         let open = |it: &&Running| !it.closed && it.unsent.is_none();
         let due = |it: &Running| it.until.or(it.spare.is_some().then_some(it.next));
         self.list.iter().filter(open).filter_map(due).min()
@@ -506,11 +518,11 @@ impl CaptureFolders {
     /// Sampling is over: every capture ends with what it has.
     pub(super) fn finish(
         mut self,
-        end: Mono,
+        end: MonotonicTime,
         main: &mut Folder,
         (processes, sets): (&ProcessTable, &[RingSet]),
         queues: &Queues,
-    ) -> Result<(), NamerGone> {
+    ) -> Result<(), SymbolizerGone> {
         for running in &mut self.list {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
@@ -523,14 +535,14 @@ impl CaptureFolders {
                 running.folder.take(end, true, RawBatch::default())
             });
             for batch in unsent.into_iter().chain(last) {
-                queues.batches.send(batch).map_err(|_| NamerGone)?;
+                queues.batches.send(batch).map_err(|_| SymbolizerGone)?;
             }
         }
         Ok(())
     }
 }
 
-/// Adds to a batch what the namer must know before it names it, and which the next batch of the continuous
+/// Adds to a batch what the symbolizer must know before it names it, and which the next batch of the continuous
 /// profile would tell too late.
 fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable) {
     mark_ended(batch, processes);

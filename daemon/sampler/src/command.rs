@@ -4,7 +4,7 @@ use super::waits::Waits;
 use crate::filter::Filter;
 use aggregate::batch::RawBatch;
 use host::ids::{CaptureId, CpuId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRings;
 use perf::rings::Rings;
 use perf::rings::sets::{RingSet, SetKey};
@@ -35,9 +35,9 @@ pub enum Command {
         /// Opened and enabled.
         rings: Box<CpuRings>,
         /// Since when the CPU may have run unsampled.
-        since: Mono,
+        since: MonotonicTime,
         /// Since when it had been offline; as `since` where it was not.
-        left: Mono,
+        left: MonotonicTime,
     },
     /// A CPU went away.
     RemoveCpu(CpuId),
@@ -46,21 +46,21 @@ pub enum Command {
         /// The length.
         length: Duration,
         /// Where one ends and the next begins.
-        boundary: Mono,
+        boundary: MonotonicTime,
     },
     /// Say of every sample of the continuous profile when it was taken, or do not.
     KeepTimes(bool),
     /// Begin a capture.
-    BeginCapture(Box<Begin>),
+    BeginCapture(Box<CaptureStart>),
     /// Have a capture go on with another set.
-    FollowCapture(Box<Follow>),
+    FollowCapture(Box<CaptureSwitch>),
     /// End a capture with what there is.
     EndCapture(CaptureId),
 }
 
 /// What a capture begins with.
 #[derive(Debug)]
-pub struct Begin {
+pub struct CaptureStart {
     /// Its id.
     pub id: CaptureId,
     /// Where its samples come from.
@@ -100,7 +100,7 @@ impl SetOf {
 
 /// What a capture goes on with, in the place of the set it has.
 #[derive(Debug)]
-pub struct Follow {
+pub struct CaptureSwitch {
     /// Its id. One that has ended does not go on.
     pub id: CaptureId,
     /// Where its samples come from now.
@@ -121,16 +121,16 @@ pub enum RingSetSwitch {
     Apart,
 }
 
-impl Begin {
+impl CaptureStart {
     /// All that the sampler needs, allocated here: on the caller's thread.
-    pub fn new(id: CaptureId, set: SetOf, filter: Filter) -> Begin {
+    pub fn new(id: CaptureId, set: SetOf, filter: Filter) -> CaptureStart {
         let batch = || RawBatch {
             frames: Vec::with_capacity(8 * ROWS_AT_FIRST),
             stacks: Vec::with_capacity(ROWS_AT_FIRST),
             samples: Vec::with_capacity(ROWS_AT_FIRST),
             ..RawBatch::default()
         };
-        Begin {
+        CaptureStart {
             id,
             set,
             filter,

@@ -1,11 +1,11 @@
 //! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
 
-use super::held::Which;
-use super::pace::Deep;
+use super::held::HeldSelection;
+use super::pace::CopyWatch;
 use super::{Command, Sampler, SamplerError};
 use crate::workers::file_loader::Retired;
 use host::sys::Poller;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRing;
 use perf::rings::Rings;
 use std::os::fd::RawFd;
@@ -19,7 +19,7 @@ pub(super) struct Successor {
     depths: Depths,
     period: u64,
     reduced: bool,
-    pub(super) cut: Mono,
+    pub(super) cut: MonotonicTime,
 }
 
 impl Sampler {
@@ -30,7 +30,7 @@ impl Sampler {
         };
         let mut next = *next;
         // Weights differ from here on.
-        self.look_at_held(Which::All);
+        self.look_at_held(HeldSelection::All);
         self.hand_over(next.cut, false)?;
         next.rings.follow(&self.rings, next.cut);
         for watched in next.rings.fds() {
@@ -46,7 +46,7 @@ impl Sampler {
         self.unwinder.depths = next.depths;
         self.folder.batch().period = next.period;
         self.folder.reduced = next.reduced;
-        self.deep = Deep::since(self.unwinder.counts().copies.cut);
+        self.deep = CopyWatch::since(self.unwinder.counts().copies.cut);
         Ok(())
     }
 
@@ -60,11 +60,11 @@ impl Sampler {
     pub(super) fn obey(
         &mut self,
         command: Command,
-        horizon: Mono,
-        now: Mono,
+        horizon: MonotonicTime,
+        now: MonotonicTime,
     ) -> Result<(), SamplerError> {
         // Later than the pass began, where that took time.
-        let now = now.max(Mono::now());
+        let now = now.max(MonotonicTime::now());
         match command {
             Command::Windows { length, boundary } => {
                 self.window = length;
@@ -80,13 +80,13 @@ impl Sampler {
                 // They have filled since the first of them was opened, and nothing before the cut
                 // is theirs.
                 let mut rings = *rings;
-                rings.drain(Mono::now(), |_| {});
+                rings.drain(MonotonicTime::now(), |_| {});
                 self.successor = Some(Box::new(Successor {
                     rings,
                     depths,
                     period,
                     reduced,
-                    cut: Mono::now(),
+                    cut: MonotonicTime::now(),
                 }));
             }
             Command::AddCpu { rings, since, left } => {
@@ -146,7 +146,7 @@ fn unlisten(
 }
 
 /// The first end of a window after `time`, when windows of `length` meet at `boundary`.
-fn end_after(time: Mono, boundary: Mono, length: Duration) -> Mono {
+fn end_after(time: MonotonicTime, boundary: MonotonicTime, length: Duration) -> MonotonicTime {
     let length = (length.as_nanos() as i128).max(1);
     let into = (i128::from(time.0) - i128::from(boundary.0)).rem_euclid(length);
     time.plus(Duration::from_nanos((length - into) as u64))
@@ -157,8 +157,12 @@ mod tests {
     use super::*;
 
     fn check_end(time: u64, boundary: u64, length: u64, expected: u64) {
-        let end = end_after(Mono(time), Mono(boundary), Duration::from_nanos(length));
-        assert_eq!(end, Mono(expected));
+        let end = end_after(
+            MonotonicTime(time),
+            MonotonicTime(boundary),
+            Duration::from_nanos(length),
+        );
+        assert_eq!(end, MonotonicTime(expected));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! of its files.
 
 use super::Queues;
-use super::held::{Held, Outcome, Which};
+use super::held::{HeldOutcome, HeldSamples, HeldSelection};
 use crate::workers::file_loader::Request;
 use aggregate::batch::RawBatch;
-use aggregate::fold::{Folder, Taken};
+use aggregate::fold::{Folder, SampleInfo};
 use host::frame::RawFrame;
 use host::ids::{Comm, FileId, Pid};
 use jit::notice::Notice;
@@ -44,7 +44,7 @@ pub(super) struct SampleContext<'a> {
     stack: &'a mut StackBuffer,
     queues: &'a Queues,
     deferred: &'a Deferred,
-    pub(super) held: &'a mut Held,
+    pub(super) held: &'a mut HeldSamples,
 }
 
 impl<'a> SampleContext<'a> {
@@ -54,7 +54,7 @@ impl<'a> SampleContext<'a> {
         stack: &'a mut StackBuffer,
         queues: &'a Queues,
         deferred: &'a Deferred,
-        held: &'a mut Held,
+        held: &'a mut HeldSamples,
     ) -> SampleContext<'a> {
         SampleContext {
             unwinder,
@@ -86,10 +86,10 @@ impl<'a> SampleContext<'a> {
     }
 
     /// Walks samples that waited once more, and folds those that are done.
-    pub(super) fn look_at_held(&mut self, which: Which, folder: &mut Folder) {
+    pub(super) fn look_at_held(&mut self, which: HeldSelection, folder: &mut Folder) {
         let concerned = match which {
-            Which::Of(pid) => self.held.has(pid),
-            Which::Ready | Which::All => !self.held.is_empty(),
+            HeldSelection::Of(pid) => self.held.has(pid),
+            HeldSelection::Ready | HeldSelection::All => !self.held.is_empty(),
         };
         if !concerned {
             return;
@@ -98,7 +98,7 @@ impl<'a> SampleContext<'a> {
         let mut held = std::mem::take(self.held);
         held.look(which, |sample, waiting, is_last| {
             if !is_last && self.unwinder.is_awaited(waiting.file) {
-                return Outcome::Awaits(waiting.file);
+                return HeldOutcome::Awaits(waiting.file);
             }
             let known = self.processes.get(sample.pid);
             // A reading of /proc may have found another process in its place: then the kernel's
@@ -107,13 +107,13 @@ impl<'a> SampleContext<'a> {
             let end = self.unwinder.unwind(sample, known, self.stack);
             self.announce(sample, folder);
             match self.awaits(end) {
-                Some(file) if !is_last => Outcome::Awaits(file),
+                Some(file) if !is_last => HeldOutcome::Awaits(file),
                 awaited => {
                     self.unwinder.count_copy();
                     self.add(sample, waiting.thread, end, folder);
                     match awaited {
-                        Some(_) => Outcome::GivenUp,
-                        None => Outcome::Done,
+                        Some(_) => HeldOutcome::GivenUp,
+                        None => HeldOutcome::Done,
                     }
                 }
             }
@@ -161,7 +161,7 @@ impl<'a> SampleContext<'a> {
         let Some(process) = process.or_else(|| self.processes.get(IDLE)) else {
             return;
         };
-        let taken = Taken {
+        let taken = SampleInfo {
             time: sample.time,
             cgroup: sample.cgroup,
             thread,

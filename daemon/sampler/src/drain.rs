@@ -2,12 +2,12 @@
 
 use super::captures::CaptureFolders;
 use super::context::{IDLE, SampleContext, mark_ended};
-use super::held::{WINDOW_WAITS_MAX, Which};
-use super::{Queues, Sampler, SamplerError, Shared};
+use super::held::{HeldSelection, WINDOW_WAITS_MAX};
+use super::{Queues, Sampler, SamplerError, SamplerHandle};
 use aggregate::fold::Folder;
 use aggregate::losses::Losses;
 use host::ids::Pid;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use jit::notice::Notice;
 use offcpu::machine::At;
 use perf::record::{Record, Sample};
@@ -18,7 +18,10 @@ use unwind::process::{Process, ProcessTable};
 impl Sampler {
     /// Drains up to `horizon` and closes the windows that end before; a successor takes over on the
     /// way. Returns up to where it came.
-    pub(super) fn drain_up_to(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+    pub(super) fn drain_up_to(
+        &mut self,
+        horizon: MonotonicTime,
+    ) -> Result<MonotonicTime, SamplerError> {
         if let Some(cut) = self.successor.as_ref().map(|next| next.cut) {
             let reached = self.drain_windows(horizon.min(cut))?;
             if reached < cut {
@@ -32,9 +35,9 @@ impl Sampler {
     /// Drains up to `horizon`, a window after the other, and notes whether records were left that
     /// could be had. A window that is over stays open for samples that wait for a file, and what
     /// follows it stays in the rings meanwhile.
-    fn drain_windows(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+    fn drain_windows(&mut self, horizon: MonotonicTime) -> Result<MonotonicTime, SamplerError> {
         loop {
-            let last = Mono(self.window_end.0.saturating_sub(1));
+            let last = MonotonicTime(self.window_end.0.saturating_sub(1));
             let part = horizon.min(last);
             let reached = self.drain(part)?;
             self.behind = reached < part;
@@ -42,7 +45,7 @@ impl Sampler {
             if !is_over || self.window_waits() {
                 return Ok(reached);
             }
-            self.look_at_held(Which::All);
+            self.look_at_held(HeldSelection::All);
             self.hand_over(self.window_end, true)?;
             self.window_end = self.window_end.plus(self.window);
             self.window_over = None;
@@ -58,7 +61,7 @@ impl Sampler {
     }
 
     /// Walks samples that waited for a file once more, and folds those that are done.
-    pub(super) fn look_at_held(&mut self, which: Which) {
+    pub(super) fn look_at_held(&mut self, which: HeldSelection) {
         let Sampler {
             unwinder,
             processes,
@@ -74,7 +77,7 @@ impl Sampler {
         way.look_at_held(which, folder);
     }
 
-    fn drain(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+    fn drain(&mut self, horizon: MonotonicTime) -> Result<MonotonicTime, SamplerError> {
         let Sampler {
             rings,
             unwinder,
@@ -92,14 +95,14 @@ impl Sampler {
             held,
             ..
         } = self;
-        let mut newest = Mono(0);
+        let mut newest = MonotonicTime(0);
         let mut folded = 0;
         let mut way =
             SampleContext::new(unwinder, processes, stack, queues, &shared.deferred, held);
         let horizon = rings.drain(horizon, |drained| {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
-                Drained::Gap(gap) => return losses.add(gap),
+                Drained::LossGap(gap) => return losses.add(gap),
                 Drained::SetGap { set, event, gap } => return captures.add_gap(set, event, gap),
                 Drained::SetSample { set, event, sample } => {
                     let hidden = *kernel_symbols_hidden;
@@ -130,7 +133,7 @@ impl Sampler {
                     let overlaps = |known: &Process| known.space().overlaps(range);
                     if way.held.has(mmap.pid) && way.processes.get(mmap.pid).is_some_and(overlaps) {
                         // They are of what lay there before.
-                        way.look_at_held(Which::Of(mmap.pid), folder);
+                        way.look_at_held(HeldSelection::Of(mmap.pid), folder);
                     }
                     way.processes.mmap(&mmap, time);
                 }
@@ -141,7 +144,7 @@ impl Sampler {
                     exec,
                 } => {
                     if exec {
-                        way.look_at_held(Which::Of(pid), folder);
+                        way.look_at_held(HeldSelection::Of(pid), folder);
                         // From here on the process has another id.
                         if let Some(process) = way.processes.get(pid) {
                             way.unwinder.recall.forget((process.id, tid));
@@ -158,7 +161,7 @@ impl Sampler {
                 } => {
                     // The end of who had the pid before may have been lost.
                     if pid != parent {
-                        way.look_at_held(Which::Of(pid), folder);
+                        way.look_at_held(HeldSelection::Of(pid), folder);
                     }
                     way.processes.fork(pid, tid, parent, parent_tid, time);
                 }
@@ -231,7 +234,11 @@ impl Sampler {
         Ok(horizon)
     }
 
-    pub(super) fn hand_over(&mut self, end: Mono, closes: bool) -> Result<(), SamplerError> {
+    pub(super) fn hand_over(
+        &mut self,
+        end: MonotonicTime,
+        closes: bool,
+    ) -> Result<(), SamplerError> {
         let Sampler {
             folder,
             losses,
@@ -244,12 +251,15 @@ impl Sampler {
         let whose = (folder, losses, captures);
         match send(whose, processes, (queues, shared), (end, closes)) {
             true => Ok(()),
-            false => Err(SamplerError::NamerGone),
+            false => Err(SamplerError::SymbolizerGone),
         }
     }
 
     /// Hands over what is due of captures when everything up to `reached` has been folded.
-    pub(super) fn hand_over_captures(&mut self, reached: Mono) -> Result<(), SamplerError> {
+    pub(super) fn hand_over_captures(
+        &mut self,
+        reached: MonotonicTime,
+    ) -> Result<(), SamplerError> {
         let Sampler {
             folder,
             captures,
@@ -279,12 +289,12 @@ impl Sampler {
 }
 
 /// Sends the batch when there is an empty one to go on with and room in the queue; otherwise folding
-/// goes on in it, and the window is longer. Returns false when the namer is gone.
+/// goes on in it, and the window is longer. Returns false when the symbolizer is gone.
 fn send(
     (folder, losses, captures): (&mut Folder, &mut Losses, &mut CaptureFolders),
     processes: &ProcessTable,
-    (queues, shared): (&Queues, &Shared),
-    (end, closes): (Mono, bool),
+    (queues, shared): (&Queues, &SamplerHandle),
+    (end, closes): (MonotonicTime, bool),
 ) -> bool {
     let gone = captures.take_back(queues).is_err();
     let Some(empty) = captures.spare() else {
@@ -303,7 +313,7 @@ fn send(
 
 /// Tells of the end of a process that `fp-jit` knows: by `exec`, or of its last thread. Where the queue is
 /// full the batch tells of it.
-fn tell_end(processes: &ProcessTable, queues: &Queues, pid: Pid, time: Mono, exec: bool) {
+fn tell_end(processes: &ProcessTable, queues: &Queues, pid: Pid, time: MonotonicTime, exec: bool) {
     let Some(process) = processes.get(pid) else {
         return;
     };
@@ -340,7 +350,7 @@ mod tests {
             raw: false,
             fixed_period: 0,
         };
-        let bytes = synthetic::sample(Mono(1), 0, 0, 10, &[ip]);
+        let bytes = synthetic::sample(MonotonicTime(1), 0, 0, 10, &[ip]);
         let Ok(Record::Sample(sample)) = record::parse(&bytes, &layout) else {
             panic!("not a sample")
         };

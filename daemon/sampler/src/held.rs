@@ -10,7 +10,7 @@
 
 use hashbrown::HashMap;
 use host::ids::{CgroupId, Comm, CpuId, FileId, Pid, ProcessId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use memmap2::{Advice, MmapMut};
 use perf::record::{Callchain, CpuMode, Sample, UserState};
 use std::collections::VecDeque;
@@ -62,12 +62,12 @@ pub(super) struct Waiting {
 /// A sample that waits; its bytes are in the arena.
 struct Copied {
     waiting: Waiting,
-    since: Mono,
+    since: MonotonicTime,
     mode: CpuMode,
     ip: u64,
     pid: Pid,
     tid: Tid,
-    time: Mono,
+    time: MonotonicTime,
     cpu: CpuId,
     period: u64,
     cgroup: CgroupId,
@@ -114,7 +114,7 @@ impl Copied {
 
 /// Which of the samples that wait are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum HeldSelection {
     /// Those whose file may have been read.
     Ready,
     /// Those of a process that becomes another, for the last time.
@@ -124,7 +124,7 @@ pub(super) enum Which {
 }
 
 /// What became of a sample that was looked at.
-pub(super) enum Outcome {
+pub(super) enum HeldOutcome {
     /// It was walked as far as it goes, and folded.
     Done,
     /// It was folded as it is.
@@ -135,7 +135,7 @@ pub(super) enum Outcome {
 
 /// See the file.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldSamples {
     copied: VecDeque<Copied>,
     /// How many of each process wait.
     pids: HashMap<Pid, u32>,
@@ -145,12 +145,12 @@ pub(super) struct Held {
     /// What was done.
     pub(super) counts: HeldCounts,
     /// When the pass of the sampler began.
-    pub(super) now: Mono,
+    pub(super) now: MonotonicTime,
     /// Nothing waits any more: sampling ends.
     pub(super) closed: bool,
 }
 
-impl Held {
+impl HeldSamples {
     /// True when nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.copied.is_empty()
@@ -162,14 +162,16 @@ impl Held {
     }
 
     /// A time before which no sample that waits was taken: its process is to be known still.
-    pub(super) fn oldest(&self) -> Option<Mono> {
+    pub(super) fn oldest(&self) -> Option<MonotonicTime> {
         // Samples come in order, but for some that were late.
         let first = self.copied.front()?.time;
-        Some(Mono(first.0.saturating_sub(HELD_MAX.as_nanos() as u64)))
+        Some(MonotonicTime(
+            first.0.saturating_sub(HELD_MAX.as_nanos() as u64),
+        ))
     }
 
     /// When to look whether a file was read: the first one that is still awaited.
-    pub(super) fn due(&self) -> Option<Mono> {
+    pub(super) fn due(&self) -> Option<MonotonicTime> {
         let waits = self.now.since(self.copied.front()?.since);
         let (soonest, latest) = LOOK_AGAIN;
         Some(self.now.plus((waits / 2).clamp(soonest, latest)))
@@ -257,10 +259,10 @@ impl Held {
     /// is kept beyond [`HELD_MAX`].
     pub(super) fn look(
         &mut self,
-        which: Which,
-        mut look: impl FnMut(&Sample<'_>, Waiting, bool) -> Outcome,
+        which: HeldSelection,
+        mut look: impl FnMut(&Sample<'_>, Waiting, bool) -> HeldOutcome,
     ) {
-        let Held {
+        let HeldSamples {
             copied,
             pids,
             arena: Some(arena),
@@ -273,17 +275,17 @@ impl Held {
         };
         for it in copied.iter_mut().filter(|it| !it.done) {
             let is_last = match which {
-                Which::Ready => now.since(it.since) >= HELD_MAX,
-                Which::Of(pid) if it.pid != pid => continue,
-                Which::Of(_) | Which::All => true,
+                HeldSelection::Ready => now.since(it.since) >= HELD_MAX,
+                HeldSelection::Of(pid) if it.pid != pid => continue,
+                HeldSelection::Of(_) | HeldSelection::All => true,
             };
             match look(&it.sample(arena), it.waiting, is_last) {
-                Outcome::Awaits(file) => {
+                HeldOutcome::Awaits(file) => {
                     it.waiting.file = file;
                     continue;
                 }
-                Outcome::Done => counts.walked_on += 1,
-                Outcome::GivenUp => counts.given_up += 1,
+                HeldOutcome::Done => counts.walked_on += 1,
+                HeldOutcome::GivenUp => counts.given_up += 1,
             }
             arena[it.bytes()].fill(0);
             it.done = true;
@@ -309,7 +311,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NOW: Mono = Mono(1_000_000_000);
+    const NOW: MonotonicTime = MonotonicTime(1_000_000_000);
 
     /// A sample whose stack is `bytes` bytes of `fill`.
     fn with_sample<T>(pid: u32, fill: u8, bytes: usize, then: impl FnOnce(&Sample<'_>) -> T) -> T {
@@ -334,17 +336,17 @@ mod tests {
         })
     }
 
-    fn hold(held: &mut Held, pid: u32, fill: u8, bytes: usize) -> bool {
+    fn hold(held: &mut HeldSamples, pid: u32, fill: u8, bytes: usize) -> bool {
         let whose = (ProcessId(pid), Comm::from_bytes(b"new"));
         with_sample(pid, fill, bytes, |sample| {
             held.hold(sample, whose, FileId(7))
         })
     }
 
-    fn held() -> Held {
-        Held {
+    fn held() -> HeldSamples {
+        HeldSamples {
             now: NOW,
-            ..Held::default()
+            ..HeldSamples::default()
         }
     }
 
@@ -359,9 +361,9 @@ mod tests {
 
     /// Pids of those that are shown, and whether for the last time; each gets `outcome`.
     fn shown(
-        held: &mut Held,
-        which: Which,
-        mut outcome: impl FnMut(u32) -> Outcome,
+        held: &mut HeldSamples,
+        which: HeldSelection,
+        mut outcome: impl FnMut(u32) -> HeldOutcome,
     ) -> Vec<(u32, bool)> {
         let mut shown = Vec::new();
         held.look(which, |sample, _, is_last| {
@@ -377,15 +379,15 @@ mod tests {
         assert!(hold(&mut held, 1, 0xaa, 512));
         assert!(hold(&mut held, 2, 0xbb, 64));
         let waits = |pid| match pid {
-            1 => Outcome::Awaits(FileId(8)),
-            _ => Outcome::Done,
+            1 => HeldOutcome::Awaits(FileId(8)),
+            _ => HeldOutcome::Done,
         };
         let both = [(1, false), (2, false)];
-        assert_eq!(shown(&mut held, Which::Ready, waits), both);
-        held.look(Which::Ready, |sample, waiting, _| {
+        assert_eq!(shown(&mut held, HeldSelection::Ready, waits), both);
+        held.look(HeldSelection::Ready, |sample, waiting, _| {
             assert_eq!((sample.pid, waiting.file), (Pid(1), FileId(8)));
             assert!(is_of(sample, 0xaa));
-            Outcome::Done
+            HeldOutcome::Done
         });
         assert!(held.is_empty() && held.arena.is_none());
         assert_eq!((held.counts.held, held.counts.walked_on), (2, 2));
@@ -397,10 +399,10 @@ mod tests {
         hold(&mut held, 1, 0xaa, 4096);
         hold(&mut held, 2, 0xbb, 4096);
         let second_done = |pid| match pid {
-            1 => Outcome::Awaits(FileId(7)),
-            _ => Outcome::Done,
+            1 => HeldOutcome::Awaits(FileId(7)),
+            _ => HeldOutcome::Done,
         };
-        shown(&mut held, Which::Ready, second_done);
+        shown(&mut held, HeldSelection::Ready, second_done);
         let arena = held.arena.as_deref().expect("one waits");
         assert!(arena.contains(&0xaa) && !arena.contains(&0xbb));
     }
@@ -410,8 +412,11 @@ mod tests {
         let mut held = held();
         hold(&mut held, 1, 1, 64);
         held.now = NOW.plus(HELD_MAX);
-        let given_up = |_| Outcome::GivenUp;
-        assert_eq!(shown(&mut held, Which::Ready, given_up), [(1, true)]);
+        let given_up = |_| HeldOutcome::GivenUp;
+        assert_eq!(
+            shown(&mut held, HeldSelection::Ready, given_up),
+            [(1, true)]
+        );
         assert!(held.is_empty());
         assert_eq!(held.counts.given_up, 1);
     }
@@ -421,9 +426,12 @@ mod tests {
         let mut held = held();
         hold(&mut held, 1, 1, 64);
         hold(&mut held, 2, 2, 64);
-        let done = |_| Outcome::Done;
-        assert_eq!(shown(&mut held, Which::Of(Pid(2)), done), [(2, true)]);
-        assert_eq!(shown(&mut held, Which::All, done), [(1, true)]);
+        let done = |_| HeldOutcome::Done;
+        assert_eq!(
+            shown(&mut held, HeldSelection::Of(Pid(2)), done),
+            [(2, true)]
+        );
+        assert_eq!(shown(&mut held, HeldSelection::All, done), [(1, true)]);
     }
 
     #[test]
@@ -434,9 +442,9 @@ mod tests {
         assert_eq!(fit, ARENA_BYTES / each);
         assert_eq!(held.counts.refused, 1);
         assert!(!hold(
-            &mut Held {
+            &mut HeldSamples {
                 closed: true,
-                ..Held::default()
+                ..HeldSamples::default()
             },
             1,
             1,
@@ -450,7 +458,7 @@ mod tests {
         assert_eq!(held.due(), None);
         hold(&mut held, 1, 1, 64);
         // Also while others come.
-        let after = |held: &mut Held, ms: u64| {
+        let after = |held: &mut HeldSamples, ms: u64| {
             held.now = NOW.plus(Duration::from_millis(ms));
             hold(held, 2, 2, 64);
             held.due().map(|due| due.since(held.now).as_millis())
@@ -458,7 +466,7 @@ mod tests {
         let waits = [0, 40, 900].map(|ms| after(&mut held, ms));
         assert_eq!(waits, [Some(5), Some(20), Some(100)]);
         held.now = NOW;
-        shown(&mut held, Which::Of(Pid(1)), |_| Outcome::Done);
+        shown(&mut held, HeldSelection::Of(Pid(1)), |_| HeldOutcome::Done);
         assert!(!held.has(Pid(1)) && held.has(Pid(2)));
     }
 
@@ -480,14 +488,14 @@ mod tests {
                     }
                     _ => {
                         let mut seen = Vec::new();
-                        held.look(Which::Ready, |sample, _, _| {
+                        held.look(HeldSelection::Ready, |sample, _, _| {
                             let pid = sample.pid.0;
                             assert!(is_of(sample, pid as u8));
                             if (chosen >> (pid % 64)) & 1 == 0 {
                                 seen.push(pid);
-                                return Outcome::Awaits(FileId(7));
+                                return HeldOutcome::Awaits(FileId(7));
                             }
-                            Outcome::Done
+                            HeldOutcome::Done
                         });
                         live.retain(|pid| (chosen >> (pid % 64)) & 1 == 0);
                         prop_assert_eq!(&seen, &live);

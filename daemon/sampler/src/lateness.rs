@@ -2,7 +2,7 @@
 //! are too small lose records under a sampler in time, and rings of any size under one that does not
 //! run. Pure bookkeeping on times; the sampler asks, and neither blocks nor allocates for it.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 
 /// Passes further apart than this are late: the sampler wakes every second, and half a second more is
@@ -19,16 +19,16 @@ const PASSES: u8 = 2;
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
-    last: Option<Mono>,
+    last: Option<MonotonicTime>,
     /// Begin of the newest late pass.
-    late: Mono,
+    late: MonotonicTime,
     delay: Duration,
     passes: u8,
 }
 
 impl Lateness {
     /// A pass begins at `now`; the one before may have left records behind.
-    pub fn begin(&mut self, now: Mono, behind: bool) {
+    pub fn begin(&mut self, now: MonotonicTime, behind: bool) {
         let apart = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
         if apart >= LATE {
@@ -56,7 +56,7 @@ mod tests {
     fn check(passes: &[(u64, bool)], expected: &[bool]) {
         let mut lateness = Lateness::default();
         let late = passes.iter().map(|&(ms, behind)| {
-            lateness.begin(Mono(ms * 1_000_000), behind);
+            lateness.begin(MonotonicTime(ms * 1_000_000), behind);
             lateness.delay().is_some()
         });
         assert_eq!(late.collect::<Vec<_>>(), expected);
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn the_delay_is_the_time_without_a_pass() {
         let mut lateness = Lateness::default();
-        lateness.begin(Mono(1_000_000_000), false);
-        lateness.begin(Mono(4_000_000_000), false);
+        lateness.begin(MonotonicTime(1_000_000_000), false);
+        lateness.begin(MonotonicTime(4_000_000_000), false);
         assert_eq!(lateness.delay(), Some(Duration::from_secs(3)));
     }
 }

@@ -22,10 +22,10 @@ pub mod waits;
 pub mod workers;
 
 pub use captures::{CAPTURE_BATCHES, CAPTURES_MAX};
-pub use command::{Begin, Command, Follow, HAND_OVER, RingSetSwitch, SetOf};
+pub use command::{CaptureStart, CaptureSwitch, Command, HAND_OVER, RingSetSwitch, SetOf};
 pub use context::Deferred;
 pub use held::HeldCounts;
-pub use shared::{COMMANDS_MAX, Facts, Shared};
+pub use shared::{COMMANDS_MAX, Facts, SamplerHandle};
 
 use crate::lateness::Lateness;
 use crate::workers::file_loader::{Handover, Request, Retired, Scanned};
@@ -33,13 +33,13 @@ use crate::workers::stack_reader;
 use aggregate::batch::RawBatch;
 use aggregate::fold::Folder;
 use aggregate::losses::Losses;
-use captures::{CaptureFolders, NamerGone};
+use captures::{CaptureFolders, SymbolizerGone};
 use commands::{Successor, listen};
-use held::{Held, WINDOW_WAITS_MAX, Which};
+use held::{HeldSamples, HeldSelection, WINDOW_WAITS_MAX};
 use host::sys::Poller;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use jit::notice::Notice;
-use pace::{Deep, Pace};
+use pace::{CopyWatch, PassPacing};
 use perf::rings::{HORIZON, Rings, horizon_at};
 use std::collections::VecDeque;
 use std::io;
@@ -51,8 +51,8 @@ use std::time::Duration;
 use unwind::info::generated::Generated;
 use unwind::process::ProcessTable;
 use unwind::process::scan::ScannedProcess;
-use unwind::walk::Learnt;
-use unwind::walk::look::Answer;
+use unwind::walk::UnwindUpdate;
+use unwind::walk::look::StackReadAnswer;
 use unwind::walk::{StackBuffer, Unwinder};
 
 /// Time between two readings of /proc on a large host. On a smaller one it is as much shorter as
@@ -88,7 +88,7 @@ const WAKE: u64 = 1;
 
 /// Ends of the queues the sampler uses.
 pub struct Queues {
-    /// Batches to the namer.
+    /// Batches to the symbolizer.
     pub batches: SyncSender<RawBatch>,
     /// Empty ones back.
     pub recycled: Receiver<RawBatch>,
@@ -97,13 +97,13 @@ pub struct Queues {
     /// Readings of /proc.
     pub scanned: Receiver<Scanned>,
     /// Unwind information of files, and what is known of it on both sides.
-    pub modules: (Receiver<Learnt>, Arc<Handover>),
+    pub modules: (Receiver<UnwindUpdate>, Arc<Handover>),
     /// How to step over generated code.
     pub generated: Receiver<Generated>,
     /// Processes with generated code.
     pub code: SyncSender<Notice>,
     /// Requests for looks at the memory of threads, and their answers; `None` where none are had.
-    pub looks: Option<(SyncSender<stack_reader::Request>, Receiver<Answer>)>,
+    pub looks: Option<(SyncSender<stack_reader::Request>, Receiver<StackReadAnswer>)>,
 }
 
 /// Why the sampler ended early.
@@ -112,14 +112,14 @@ pub enum SamplerError {
     /// epoll.
     #[error("failed to wait for the ring buffers")]
     Wait(#[source] io::Error),
-    /// The namer is gone.
-    #[error("the namer thread has ended")]
-    NamerGone,
+    /// The symbolizer is gone.
+    #[error("the symbolizer thread has ended")]
+    SymbolizerGone,
 }
 
-impl From<NamerGone> for SamplerError {
-    fn from(_: NamerGone) -> SamplerError {
-        SamplerError::NamerGone
+impl From<SymbolizerGone> for SamplerError {
+    fn from(_: SymbolizerGone) -> SamplerError {
+        SamplerError::SymbolizerGone
     }
 }
 
@@ -140,7 +140,7 @@ pub struct Sampler {
     losses: Losses,
     captures: CaptureFolders,
     queues: Queues,
-    shared: Arc<Shared>,
+    shared: Arc<SamplerHandle>,
     poller: Poller,
     /// Waits for what is asked and for the side band, not for samples.
     deaf: Poller,
@@ -149,15 +149,15 @@ pub struct Sampler {
     kernel_symbols_hidden: bool,
     stack: StackBuffer,
     window: Duration,
-    window_end: Mono,
+    window_end: MonotonicTime,
     /// When it was first seen that the window is over, while samples of it wait.
-    window_over: Option<Mono>,
+    window_over: Option<MonotonicTime>,
     /// Since when somebody waits for fresh data, while samples wait.
-    flush_since: Option<Mono>,
+    flush_since: Option<MonotonicTime>,
     /// Samples that wait for a file.
-    held: Held,
-    pace: Pace,
-    deep: Deep,
+    held: HeldSamples,
+    pace: PassPacing,
+    deep: CopyWatch,
     repair: Repair,
     lateness: Lateness,
     /// The last drain left records behind.
@@ -168,7 +168,7 @@ pub struct Sampler {
 #[derive(Default)]
 struct Repair {
     wanted: bool,
-    not_before: Mono,
+    not_before: MonotonicTime,
     /// Of the table's counts, when they were last looked at.
     uncertain: u64,
     /// Readings in a row that left something to be read again.
@@ -180,7 +180,7 @@ struct Repair {
 }
 
 /// What the sampler begins with.
-pub struct Start {
+pub struct SamplerStart {
     /// Opened and enabled.
     pub rings: Rings,
     /// How to unwind.
@@ -194,7 +194,7 @@ pub struct Start {
     /// Length of windows.
     pub window: Duration,
     /// End of the first window.
-    pub first_window_end: Mono,
+    pub first_window_end: MonotonicTime,
 }
 
 /// Time until /proc may be read again where so many processes run.
@@ -210,7 +210,11 @@ impl Sampler {
     ///
     /// # Errors
     /// When epoll cannot be set up.
-    pub fn new(start: Start, queues: Queues, shared: Arc<Shared>) -> Result<Sampler, SamplerError> {
+    pub fn new(
+        start: SamplerStart,
+        queues: Queues,
+        shared: Arc<SamplerHandle>,
+    ) -> Result<Sampler, SamplerError> {
         let poller = Poller::new().map_err(SamplerError::Wait)?;
         let deaf = Poller::new().map_err(SamplerError::Wait)?;
         for poller in [&poller, &deaf] {
@@ -225,7 +229,7 @@ impl Sampler {
         for scanned in &start.processes {
             processes.adopt(scanned);
         }
-        let mut folder = Folder::new(Mono::now());
+        let mut folder = Folder::new(MonotonicTime::now());
         folder.batch().period = start.period;
         // What was asked for before there was a sampler holds from its first sample on.
         let obeyed = shared.take_obeyed();
@@ -257,9 +261,9 @@ impl Sampler {
             window_end: start.first_window_end,
             window_over: None,
             flush_since: None,
-            held: Held::default(),
-            pace: Pace::default(),
-            deep: Deep::default(),
+            held: HeldSamples::default(),
+            pace: PassPacing::default(),
+            deep: CopyWatch::default(),
             repair: Repair::default(),
             lateness: Lateness::default(),
             behind: false,
@@ -276,10 +280,10 @@ impl Sampler {
     /// # Errors
     /// [`SamplerError`] when it cannot go on.
     pub fn run(mut self) -> Result<(), SamplerError> {
-        let mut next_tick = Mono::now().plus(pace::TICK);
+        let mut next_tick = MonotonicTime::now().plus(pace::TICK);
         loop {
             // A drain that left records behind is followed by the next one at once.
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             let due = if self.behind {
                 Duration::ZERO
             } else {
@@ -294,7 +298,7 @@ impl Sampler {
                 .map_err(SamplerError::Wait)?;
             self.shared.wake.clear();
             self.shared.wakeups.fetch_add(1, Ordering::Relaxed);
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             self.pass(now)?;
             // Every pass empties all rings, so the next is due a tick from here.
             next_tick = now.plus(self.pace.tick(now));
@@ -309,7 +313,7 @@ impl Sampler {
     ///
     /// # Errors
     /// [`SamplerError`] when it cannot go on.
-    pub fn pass(&mut self, now: Mono) -> Result<(), SamplerError> {
+    pub fn pass(&mut self, now: MonotonicTime) -> Result<(), SamplerError> {
         self.lateness.begin(now, self.behind);
         self.held.now = now;
         let flush = self.shared.flush.swap(false, Ordering::AcqRel);
@@ -321,7 +325,7 @@ impl Sampler {
             self.processes.set_generated(generated);
         }
         self.take_looks(now);
-        self.look_at_held(Which::Ready);
+        self.look_at_held(HeldSelection::Ready);
         let horizon = self.drain_up_to(horizon_at(now))?;
         self.ask_for_looks(now);
         let unwinding = self.unwinder.counts();
@@ -356,13 +360,13 @@ impl Sampler {
 
     /// Hands over what there is for somebody who asked for fresh data; a moment later where samples
     /// wait for a file: what is handed over lacks nothing up to its end.
-    fn flush(&mut self, horizon: Mono, now: Mono) -> Result<(), SamplerError> {
+    fn flush(&mut self, horizon: MonotonicTime, now: MonotonicTime) -> Result<(), SamplerError> {
         let since = *self.flush_since.get_or_insert(now);
         if !self.held.is_empty() && now.since(since) < WINDOW_WAITS_MAX {
             return Ok(());
         }
         self.flush_since = None;
-        self.look_at_held(Which::All);
+        self.look_at_held(HeldSelection::All);
         self.hand_over(horizon, false)
     }
 
@@ -397,7 +401,7 @@ impl Sampler {
 
     /// Takes in what `fp-look` saw since the last pass, and drops what does not hold any more. All
     /// samples of the drain that follows are older than `now`.
-    fn take_looks(&mut self, now: Mono) {
+    fn take_looks(&mut self, now: MonotonicTime) {
         let Sampler {
             queues,
             unwinder,
@@ -417,7 +421,7 @@ impl Sampler {
     }
 
     /// Asks for looks at threads whose samples were cut.
-    fn ask_for_looks(&mut self, now: Mono) {
+    fn ask_for_looks(&mut self, now: MonotonicTime) {
         let Some((requests, _)) = &self.queues.looks else {
             return;
         };
@@ -430,7 +434,7 @@ impl Sampler {
         );
         looks.ask(now, |wanted| {
             requests
-                .try_send(stack_reader::Request::Look(wanted))
+                .try_send(stack_reader::Request::StackSnapshot(wanted))
                 .is_ok()
         });
         holes.ask(|hole| {
@@ -442,7 +446,7 @@ impl Sampler {
 
     /// When the next pass is due: at the tick, when the rings that come can take over, when a
     /// capture hands over, or when a file may have been read that samples wait for.
-    fn due(&self, next_tick: Mono) -> Mono {
+    fn due(&self, next_tick: MonotonicTime) -> MonotonicTime {
         let margin = HORIZON + Duration::from_millis(1);
         let cut = self.successor.as_ref().map(|next| next.cut.plus(margin));
         let captured = self.captures.due().map(|due| due.plus(margin));
@@ -454,7 +458,7 @@ impl Sampler {
     }
 
     /// [`COMMANDS_MAX`] wait at most, however long the successor takes: the channel fills then, and
-    /// [`Shared::command`] refuses and counts.
+    /// [`SamplerHandle::command`] refuses and counts.
     fn take_commands(&mut self) {
         let coming = self.obeyed.iter().flat_map(Receiver::try_iter);
         fill_up(&mut self.commands, coming, COMMANDS_MAX);
@@ -484,7 +488,7 @@ impl Sampler {
 
     /// Corrects the process table by the reading of /proc that came, when all records older than it
     /// have been applied.
-    fn repair(&mut self, horizon: Mono) {
+    fn repair(&mut self, horizon: MonotonicTime) {
         let is_due = |scanned: &Scanned| scanned.asked <= horizon;
         if !self.repair.scanned.as_ref().is_some_and(is_due) {
             return;
@@ -492,14 +496,14 @@ impl Sampler {
         if let Some(Scanned { asked, scan }) = self.repair.scanned.take() {
             self.repair.awaited = false;
             // It may put another process in the place of one whose samples wait.
-            self.look_at_held(Which::All);
+            self.look_at_held(HeldSelection::All);
             let is_enough = self.processes.repair(&scan, asked);
             self.repair.in_row = if is_enough { 0 } else { self.repair.in_row + 1 };
             self.repair.wanted |= !is_enough && self.repair.in_row < REPAIRS_IN_ROW_MAX;
         }
     }
 
-    fn ask_for_repair(&mut self, now: Mono) {
+    fn ask_for_repair(&mut self, now: MonotonicTime) {
         let counts = self.processes.counts();
         let uncertain = counts.unannounced + counts.ends_uncertain;
         self.repair.wanted |= uncertain > self.repair.uncertain;
@@ -517,11 +521,11 @@ impl Sampler {
 
     fn finish(mut self) -> Result<(), SamplerError> {
         // The last samples are younger than the horizon of an ordinary drain.
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         self.take_looks(now);
         self.held.closed = true;
         self.take_modules();
-        self.look_at_held(Which::All);
+        self.look_at_held(HeldSelection::All);
         let mut end = self.drain_up_to(now)?;
         while end < now {
             end = self.drain_up_to(now)?;
@@ -539,11 +543,11 @@ impl Sampler {
         let batch = self.folder.batch();
         self.losses.take(end, batch);
         let batch = self.folder.take(end, true, RawBatch::default());
-        // Blocking is right here: sampling is over, and the namer is emptying the queue.
+        // Blocking is right here: sampling is over, and the symbolizer is emptying the queue.
         self.queues
             .batches
             .send(batch)
-            .map_err(|_| SamplerError::NamerGone)
+            .map_err(|_| SamplerError::SymbolizerGone)
     }
 }
 

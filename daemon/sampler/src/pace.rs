@@ -2,7 +2,7 @@
 //!
 //! State machines without clock or system calls.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 
 /// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a
@@ -25,37 +25,37 @@ const HOLES_EVERY: Duration = Duration::from_secs(10);
 
 /// How soon the next pass comes.
 #[derive(Debug)]
-pub struct Pace {
+pub struct PassPacing {
     /// When passes were last wanted sooner.
-    wanted: Mono,
+    wanted: MonotonicTime,
     /// Files and holes that were met before.
     files: u64,
     holes: u64,
     /// What is left of [`HOLES_MAX`], and when that was.
-    left: (f64, Mono),
+    left: (f64, MonotonicTime),
 }
 
-impl Default for Pace {
+impl Default for PassPacing {
     fn default() -> Self {
-        Pace {
-            wanted: Mono(0),
+        PassPacing {
+            wanted: MonotonicTime(0),
             files: 0,
             holes: 0,
-            left: (HOLES_MAX, Mono(0)),
+            left: (HOLES_MAX, MonotonicTime(0)),
         }
     }
 }
 
-impl Pace {
+impl PassPacing {
     /// Takes how many files and holes have been met since the start.
-    pub fn met(&mut self, files: u64, holes: u64, now: Mono) {
+    pub fn met(&mut self, files: u64, holes: u64, now: MonotonicTime) {
         if files > self.files || holes > self.holes && self.grants(now) {
             self.wanted = now;
         }
         (self.files, self.holes) = (files, holes);
     }
 
-    fn grants(&mut self, now: Mono) -> bool {
+    fn grants(&mut self, now: MonotonicTime) -> bool {
         let (left, then) = self.left;
         let refilled = now.since(then).as_secs_f64() / HOLES_EVERY.as_secs_f64();
         let left = (left + refilled).min(HOLES_MAX);
@@ -65,8 +65,8 @@ impl Pace {
     }
 
     /// Longest sleep from `now` on.
-    pub fn tick(&self, now: Mono) -> Duration {
-        match self.wanted != Mono(0) && now.since(self.wanted) < FRESH {
+    pub fn tick(&self, now: MonotonicTime) -> Duration {
+        match self.wanted != MonotonicTime(0) && now.since(self.wanted) < FRESH {
             true => TICK_FRESH,
             false => TICK,
         }
@@ -82,31 +82,31 @@ const DEEP_WAIT_MAX: Duration = Duration::from_secs(64);
 
 /// When somebody should look at how many stacks are cut by their copies.
 #[derive(Debug)]
-pub struct Deep {
+pub struct CopyWatch {
     /// Stacks cut before the last look.
     cut: u64,
-    not_before: Mono,
+    not_before: MonotonicTime,
     wait: Duration,
 }
 
-impl Default for Deep {
+impl Default for CopyWatch {
     fn default() -> Self {
-        Deep::since(0)
+        CopyWatch::since(0)
     }
 }
 
-impl Deep {
+impl CopyWatch {
     /// With other copies than those with which so many were `cut`.
-    pub fn since(cut: u64) -> Deep {
-        Deep {
+    pub fn since(cut: u64) -> CopyWatch {
+        CopyWatch {
             cut,
-            not_before: Mono(0),
+            not_before: MonotonicTime(0),
             wait: DEEP_WAIT,
         }
     }
 
     /// True when a look is due after so many were `cut` since the start.
-    pub fn is_due(&mut self, cut: u64, now: Mono) -> bool {
+    pub fn is_due(&mut self, cut: u64, now: MonotonicTime) -> bool {
         if cut < self.cut.saturating_add(DEEP_MIN) || now < self.not_before {
             return false;
         }
@@ -121,13 +121,13 @@ impl Deep {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Mono {
-        Mono(seconds * 1_000_000_000)
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * 1_000_000_000)
     }
 
     #[test]
     fn new_files_bring_passes_for_a_second() {
-        let mut pace = Pace::default();
+        let mut pace = PassPacing::default();
         assert_eq!(pace.tick(at(0)), TICK);
         pace.met(1, 0, at(5));
         assert_eq!(pace.tick(at(5)), TICK_FRESH);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn holes_bring_them_now_and_then() {
-        let mut pace = Pace::default();
+        let mut pace = PassPacing::default();
         let mut sooner = |seconds: std::ops::Range<u64>| {
             seconds.fold(0, |sooner, second| {
                 pace.met(0, second, at(second));
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn many_cut_stacks_are_told_of_less_and_less_until_copies_change() {
-        let mut deep = Deep::default();
+        let mut deep = CopyWatch::default();
         assert!(!deep.is_due(DEEP_MIN - 1, at(1)));
         let told: Vec<u64> = (1..=20)
             .filter(|&second| deep.is_due(second * DEEP_MIN, at(second)))
             .collect();
         assert_eq!(told, [1, 2, 4, 8, 16]);
-        let mut deep = Deep::since(1000);
+        let mut deep = CopyWatch::since(1000);
         assert!(!deep.is_due(1000, at(21)));
         assert!(deep.is_due(1000 + DEEP_MIN, at(21)));
     }

@@ -4,7 +4,7 @@
 //! is made in between is in no list, and the record of it may be drained before the capture is there to see it.
 
 use host::ids::CgroupId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ pub(super) const KEPT_MAX: usize = 1024;
 const PATH_BYTES_MAX: usize = 1 << 20;
 
 struct Made {
-    at: Mono,
+    at: MonotonicTime,
     id: CgroupId,
     path: Box<[u8]>,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Recent {
+pub(super) struct RecentCgroups {
     /// The oldest first.
     list: VecDeque<Made>,
     /// Of their paths.
     bytes: usize,
     /// Of those that are young enough, how many went for want of room, and when the last of them was made.
-    forgotten: (u64, Mono),
+    forgotten: (u64, MonotonicTime),
 }
 
-impl Recent {
+impl RecentCgroups {
     /// Keeps one for a while.
-    pub(super) fn note(&mut self, at: Mono, id: CgroupId, path: &[u8]) {
+    pub(super) fn note(&mut self, at: MonotonicTime, id: CgroupId, path: &[u8]) {
         self.expire(at);
         self.bytes += path.len();
         let path = path.into();
@@ -50,7 +50,7 @@ impl Recent {
     }
 
     /// Those that were made shortly before `now`.
-    pub(super) fn of(&mut self, now: Mono) -> impl Iterator<Item = (CgroupId, &[u8])> {
+    pub(super) fn of(&mut self, now: MonotonicTime) -> impl Iterator<Item = (CgroupId, &[u8])> {
         self.expire(now);
         self.list.iter().map(|made| (made.id, &made.path[..]))
     }
@@ -60,8 +60,8 @@ impl Recent {
         self.forgotten.0
     }
 
-    fn expire(&mut self, now: Mono) {
-        let is_old = |at: Mono| at.plus(KEPT) < now;
+    fn expire(&mut self, now: MonotonicTime) {
+        let is_old = |at: MonotonicTime| at.plus(KEPT) < now;
         while self.list.front().is_some_and(|made| is_old(made.at)) {
             self.pop();
         }
@@ -81,27 +81,27 @@ impl Recent {
 mod tests {
     use super::*;
 
-    const SOON: Mono = Mono(1_000_000_000);
+    const SOON: MonotonicTime = MonotonicTime(1_000_000_000);
 
-    fn kept(recent: &mut Recent, now: Mono) -> Vec<u64> {
+    fn kept(recent: &mut RecentCgroups, now: MonotonicTime) -> Vec<u64> {
         recent.of(now).map(|(id, _)| id.0).collect()
     }
 
     #[test]
     fn they_are_kept_for_a_while() {
-        let mut recent = Recent::default();
+        let mut recent = RecentCgroups::default();
         recent.note(SOON, CgroupId(1), b"/a");
         let later = SOON.plus(KEPT);
         recent.note(later, CgroupId(2), b"/b");
         assert_eq!(kept(&mut recent, later), [1, 2]);
-        assert_eq!(kept(&mut recent, Mono(later.0 + 1)), [2]);
+        assert_eq!(kept(&mut recent, MonotonicTime(later.0 + 1)), [2]);
         assert!(kept(&mut recent, later.plus(2 * KEPT)).is_empty());
         assert_eq!((recent.bytes, recent.forgotten()), (0, 0));
     }
 
     #[test]
     fn beyond_the_bounds_the_oldest_goes_and_is_counted() {
-        let mut recent = Recent::default();
+        let mut recent = RecentCgroups::default();
         for id in 0..KEPT_MAX as u64 + 2 {
             recent.note(SOON, CgroupId(id), b"/a");
         }

@@ -6,7 +6,7 @@ use super::context::Deferred;
 use cgroup::containers::Announcer;
 use host::ids::CpuId;
 use host::sys::WakeFd;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuCounts;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use unwind::walk::engine::UnwindCounts;
 pub const COMMANDS_MAX: usize = 1024;
 
 /// What other threads see of the sampler and ask of it.
-pub struct Shared {
+pub struct SamplerHandle {
     pub(super) wake: WakeFd,
     commands: SyncSender<Command>,
     /// The other end, until the sampler takes it: it never waits for a lock.
@@ -40,7 +40,7 @@ pub struct Shared {
     pub wakeups: AtomicU64,
     /// Samples folded since the start.
     pub samples: AtomicU64,
-    /// Times a batch was ready and the namer was not, so folding went on in it.
+    /// Times a batch was ready and the symbolizer was not, so folding went on in it.
     pub deferred_batches: AtomicU64,
     /// What found a queue full, to be told again.
     pub deferred: Deferred,
@@ -75,7 +75,7 @@ pub struct Facts {
     /// By CPU, since the start.
     pub cpus: Vec<(CpuId, CpuCounts)>,
     /// Up to when all that is counted here has been seen.
-    pub horizon: Mono,
+    pub horizon: MonotonicTime,
     /// The process table's.
     pub processes: ProcessCounts,
     /// Processes known now.
@@ -86,11 +86,11 @@ pub struct Facts {
     pub held: HeldCounts,
 }
 
-impl Shared {
+impl SamplerHandle {
     /// Nothing asked for yet.
-    pub fn new() -> io::Result<Shared> {
+    pub fn new() -> io::Result<SamplerHandle> {
         let (commands, obeyed) = sync_channel(COMMANDS_MAX);
-        Ok(Shared {
+        Ok(SamplerHandle {
             wake: WakeFd::new()?,
             deep: WakeFd::new()?,
             commands,
@@ -98,7 +98,7 @@ impl Shared {
             flush: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             containers: OnceLock::new(),
-            heartbeat: AtomicU64::new(Mono::now().0),
+            heartbeat: AtomicU64::new(MonotonicTime::now().0),
             newest_sample: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
             samples: AtomicU64::new(0),

@@ -6,10 +6,10 @@
 
 use super::context::{IDLE, SampleContext};
 use crate::filter::Filter;
-use aggregate::fold::{Folder, Taken};
+use aggregate::fold::{Folder, SampleInfo};
 use host::frame::RawFrame;
 use host::ids::{Comm, CpuId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use offcpu::format::{Leaving, Switch, Waking};
 use offcpu::machine::{At, Loss, Machine, Waiting};
 use offcpu::reading::{Reading, event};
@@ -49,7 +49,7 @@ impl Waits {
     }
 
     /// Samples of an event are missing.
-    pub(super) fn lost(&mut self, number: u8, from: Mono, until: Mono) {
+    pub(super) fn lost(&mut self, number: u8, from: MonotonicTime, until: MonotonicTime) {
         let loss = Loss { from, until };
         match number {
             event::BLOCKED | event::READY => self.machine.lost_switches(loss),
@@ -60,8 +60,8 @@ impl Waits {
     }
 
     /// From here on it is not seen any more what all threads do.
-    pub(super) fn lost_from(&mut self, since: Mono) {
-        let until = Mono(u64::MAX);
+    pub(super) fn lost_from(&mut self, since: MonotonicTime) {
+        let until = MonotonicTime(u64::MAX);
         let loss = Loss { from: since, until };
         self.machine.lost_switches(loss);
         self.machine.lost_wakings(loss);
@@ -253,7 +253,12 @@ impl Waits {
 
     /// Gives out what goes on at the end of the capture. It has no time of its own: nothing happened then, and
     /// all that waits for long would stand in the map as one burst.
-    pub(super) fn finish(&mut self, end: Mono, folder: &mut Folder, processes: &ProcessTable) {
+    pub(super) fn finish(
+        &mut self,
+        end: MonotonicTime,
+        folder: &mut Folder,
+        processes: &ProcessTable,
+    ) {
         let Waits {
             machine, shaped, ..
         } = self;
@@ -289,7 +294,7 @@ fn unwind(
 /// Adds a wait to the batch, with its end for a time.
 fn add(
     wait: &Wait<'_>,
-    end: Mono,
+    end: MonotonicTime,
     shaped: &mut Vec<RawFrame>,
     folder: &mut Folder,
     processes: &ProcessTable,
@@ -301,7 +306,7 @@ fn add(
         return;
     };
     shape::stack_of(wait, shaped);
-    let taken = Taken {
+    let taken = SampleInfo {
         time: end,
         cgroup: who.cgroup,
         thread: if who.process.is_some() {

@@ -13,7 +13,7 @@ use super::{Agent, Uplink};
 use aggregate::recorder::read;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use proto::agent as wire;
 use proto::collector::HostHealth;
 use std::collections::BTreeMap;
@@ -63,9 +63,9 @@ const BLIND: &str = "blind";
 /// An alarm that is on, or was.
 #[derive(Clone, Debug, Default)]
 struct Alarm {
-    since: Option<Mono>,
+    since: Option<MonotonicTime>,
     /// When its start was last logged.
-    logged: Option<Mono>,
+    logged: Option<MonotonicTime>,
     /// The start of the alarm that is on was logged.
     is_logged: bool,
     unlogged: u64,
@@ -74,8 +74,8 @@ struct Alarm {
 impl Alarm {
     fn start(
         &mut self,
-        since: Mono,
-        now: Mono,
+        since: MonotonicTime,
+        now: MonotonicTime,
         id: &'static str,
         why: &Degradation,
     ) -> Option<Line> {
@@ -97,7 +97,7 @@ impl Alarm {
         })
     }
 
-    fn end(&mut self, now: Mono, id: &'static str) -> Option<Line> {
+    fn end(&mut self, now: MonotonicTime, id: &'static str) -> Option<Line> {
         let since = self.since.take()?;
         let lasted = now.since(since);
         self.is_logged.then_some(Line::End { id, lasted })
@@ -108,29 +108,29 @@ impl Alarm {
 #[derive(Clone, Debug)]
 pub(super) struct Blind {
     why: Degradation,
-    since: Mono,
+    since: MonotonicTime,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Alarms {
-    looked: Option<Mono>,
+    looked: Option<MonotonicTime>,
     skipped: bool,
     /// When the daemon went on after the last pause of all of it.
-    resumed: Mono,
+    resumed: MonotonicTime,
     /// By id of degradation: since when it holds.
-    holds: BTreeMap<&'static str, Mono>,
+    holds: BTreeMap<&'static str, MonotonicTime>,
     /// Errors, and blindness.
     alarms: BTreeMap<&'static str, Alarm>,
     /// The reason of now, or the last one while it is not known whether it is over.
     blind: Option<Blind>,
     /// When a reason for being blind was last found.
-    blind_seen: Mono,
+    blind_seen: MonotonicTime,
 }
 
 impl Alarms {
     /// True when a look at `now` comes too late to judge others by it.
-    fn is_paused(&mut self, now: Mono) -> bool {
+    fn is_paused(&mut self, now: MonotonicTime) -> bool {
         let before = self.looked.replace(now);
         let pause = before.map(|before| now.since(before));
         let pause = pause.filter(|&pause| pause > PAUSED && !self.skipped);
@@ -149,10 +149,10 @@ impl Alarms {
     /// of the newest window that closed.
     fn note(
         &mut self,
-        now: Mono,
+        now: MonotonicTime,
         list: &[Degradation],
         blind: Option<Blind>,
-        newest_window: Mono,
+        newest_window: MonotonicTime,
     ) -> Vec<Line> {
         self.holds
             .retain(|id, _| list.iter().any(|found| found.id == *id));
@@ -179,7 +179,12 @@ impl Alarms {
         lines
     }
 
-    fn note_blind(&mut self, now: Mono, blind: Option<Blind>, newest_window: Mono) -> Vec<Line> {
+    fn note_blind(
+        &mut self,
+        now: MonotonicTime,
+        blind: Option<Blind>,
+        newest_window: MonotonicTime,
+    ) -> Vec<Line> {
         let Some(found) = blind else {
             if newest_window > self.blind_seen {
                 self.blind = None;
@@ -233,18 +238,18 @@ fn log(line: Line) {
 
 impl Agent {
     /// How long the sampler has not run, when that is too long.
-    fn sampler_silent(&self, now: Mono) -> Option<Duration> {
+    fn sampler_silent(&self, now: MonotonicTime) -> Option<Duration> {
         let age = now.since(self.sampler_beat());
         (age > SAMPLER_SILENT).then_some(age)
     }
 
-    fn sampler_beat(&self) -> Mono {
-        Mono(self.sampling.sampler.heartbeat.load(Ordering::Relaxed))
+    fn sampler_beat(&self) -> MonotonicTime {
+        MonotonicTime(self.sampling.sampler.heartbeat.load(Ordering::Relaxed))
     }
 
     /// Looks what holds now, logs what starts and ends, and has the collector told. Called every
     /// few seconds by the main thread.
-    pub fn look_around(&self, now: Mono) {
+    pub fn look_around(&self, now: MonotonicTime) {
         if lock(&self.health.alarms).is_paused(now) {
             return;
         }
@@ -261,19 +266,19 @@ impl Agent {
     }
 
     /// Of the reasons found, the one that explains the others.
-    fn blind_now(&self, now: Mono, list: &[Degradation]) -> Option<Blind> {
+    fn blind_now(&self, now: MonotonicTime, list: &[Degradation]) -> Option<Blind> {
         let why = list.iter().find(|found| blinds(found.id))?.clone();
-        let newest = Mono(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
+        let newest = MonotonicTime(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
         let since = match why.id {
             "sampler_stuck" => self.sampler_beat(),
-            "no_samples" if newest != Mono(0) => newest,
+            "no_samples" if newest != MonotonicTime(0) => newest,
             _ => now,
         };
         Some(Blind { why, since })
     }
 
     /// What makes the daemon blind, the reason that explains the others first.
-    pub(super) fn blinding(&self, now: Mono) -> Vec<Degradation> {
+    pub(super) fn blinding(&self, now: MonotonicTime) -> Vec<Degradation> {
         let mut list = Vec::new();
         if let Some(age) = self.sampler_silent(now) {
             list.push(Degradation::new(
@@ -343,7 +348,7 @@ impl Agent {
     /// # Errors
     /// The reason, when a stage does not move, or no usable samples come.
     pub fn health(&self) -> Result<(), String> {
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         if let Some(age) = self.sampler_silent(now) {
             return Err(format!("the sampler has not moved for {} s", age.as_secs()));
         }
@@ -365,9 +370,9 @@ impl Agent {
                 age.as_secs()
             ));
         }
-        if let Some(age) = self.health.namer_slow() {
+        if let Some(age) = self.health.symbolizer_slow() {
             return Err(format!(
-                "the namer has worked on one window for {} s",
+                "the symbolizer has worked on one window for {} s",
                 age.as_secs()
             ));
         }
@@ -385,8 +390,8 @@ impl Agent {
 mod tests {
     use super::*;
 
-    fn s(seconds: u64) -> Mono {
-        Mono(seconds * 1_000_000_000)
+    fn s(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * 1_000_000_000)
     }
 
     fn error(id: &'static str) -> Degradation {

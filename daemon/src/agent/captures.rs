@@ -3,20 +3,20 @@
 use super::Agent;
 use super::sampling::sampling_plan;
 use agent_config::{self, Config};
-use aggregate::recorder::{self, Asked, Span, read};
+use aggregate::recorder::{self, RecorderQuery, WindowRange, read};
 use aggregate::recorders::Recorders;
 use capture::CaptureTable;
 use capture::backend::{self, CaptureBackend, Followed, OverloadPolicy, Slowed, Started};
 use capture::engine::{self, Engine, EngineError, Fault, OffCpuCapture};
 use capture::event::Event;
 use capture::offcpu;
-use capture::request::{OFF_CPU, Unwind, Wanted};
+use capture::request::{CaptureSpec, OFF_CPU, Unwind};
 use capture::target::{self, Scope};
 use cgroup::containers::Containers;
 use control::Control;
 use host::ids::CaptureId;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use metrics::thread_cpu_ns;
 use perf::plan::{Limits, Machine};
 use perf::probe::Every;
@@ -47,7 +47,7 @@ const DENSE_HZ_MAX: u32 = 4 * capture::event::RATE_HZ;
 const COPY_ALL_COST: u32 = 3;
 
 /// Threads that take and name samples.
-const THREADS: [&str; 2] = ["fp-sampler", "fp-namer"];
+const THREADS: [&str; 2] = ["fp-sampler", "fp-symbolize"];
 
 /// The agent for captures. Holds no reference that would keep it alive.
 struct AgentWorld {
@@ -118,7 +118,7 @@ impl AgentWorld {
         &self,
         agent: &Agent,
         id: CaptureId,
-        wanted: &Wanted,
+        wanted: &CaptureSpec,
         scope: &Scope,
     ) -> Result<Started, Status> {
         if !wanted.filter.is_empty() {
@@ -189,7 +189,7 @@ impl CaptureBackend for AgentWorld {
         })
     }
 
-    fn unix_ns(&self, at: Mono) -> i64 {
+    fn unix_ns(&self, at: MonotonicTime) -> i64 {
         let agent = self.agent.upgrade();
         agent.map_or(0, |agent| agent.clock.to_unix_ns(at))
     }
@@ -199,7 +199,7 @@ impl CaptureBackend for AgentWorld {
         target::resolve(selector, &self.agent()?.start.hierarchy, &containers)
     }
 
-    fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
+    fn begin(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
         let agent = self.agent()?;
         if wanted.event == OFF_CPU {
             return self.begin_waits(&agent, id, wanted, scope);
@@ -216,7 +216,7 @@ impl CaptureBackend for AgentWorld {
         };
         // Of one subtree the kernel knows best what is in it.
         let filter = filter(scope, subtree.is_none());
-        let started = self.engine.begin(engine::Wanted {
+        let started = self.engine.begin(engine::EventCapture {
             id,
             event,
             every: every(wanted, default),
@@ -280,18 +280,18 @@ impl CaptureBackend for AgentWorld {
         let until = wanted.until;
         agent.sampling.sampler.flush();
         // The part that answers ends a horizon before it was drained.
-        let fresh = Mono(until.0.saturating_sub(HORIZON.as_nanos() as u64));
-        let late = Mono::now().plus(FLUSH_MAX);
+        let fresh = MonotonicTime(until.0.saturating_sub(HORIZON.as_nanos() as u64));
+        let late = MonotonicTime::now().plus(FLUSH_MAX);
         let progress = read(&agent.recorder).subscribe();
         // Late or gone: the answer holds what there is.
-        while progress.borrow().end < fresh && Mono::now() < late {
+        while progress.borrow().end < fresh && MonotonicTime::now() < late {
             if cancel.load(Ordering::Relaxed) {
                 return None;
             }
             std::thread::sleep(FLUSH_POLL);
         }
-        let span = Span::Time(wanted.from, until);
-        let asked = Asked {
+        let span = WindowRange::Time(wanted.from, until);
+        let asked = RecorderQuery {
             query: &wanted.query,
             times: wanted.times,
         };
@@ -328,7 +328,7 @@ impl CaptureBackend for AgentWorld {
     }
 }
 
-fn every(wanted: &Wanted, default: Every) -> Every {
+fn every(wanted: &CaptureSpec, default: Every) -> Every {
     match (wanted.rate_hz, wanted.period) {
         (0, 0) => default,
         (0, period) => Every::Period(period),
@@ -338,7 +338,7 @@ fn every(wanted: &Wanted, default: Every) -> Every {
 
 /// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from
 /// captures.
-fn stack_bytes(agent: &Agent, wanted: &Wanted) -> u32 {
+fn stack_bytes(agent: &Agent, wanted: &CaptureSpec) -> u32 {
     let config = lock(&agent.settings.active).config.clone();
     let planned = sampling_plan(&config, &agent.start.environment, Limits::NONE).stack_bytes;
     let planned = planned.max(lock(&agent.sampling.facts).plan.stack_bytes);

@@ -75,7 +75,7 @@ fn one(
 }
 
 fn sampler(registry: &Registry, agent: &Arc<Agent>) {
-    type Pick = fn(&sampler::Shared) -> &AtomicU64;
+    type Pick = fn(&sampler::SamplerHandle) -> &AtomicU64;
     let counters: [(&str, &str, Pick); 14] = [
         (
             "fleetprof_cgroups_refused_total",
@@ -99,7 +99,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_batches_deferred_total",
-            "Times a window went on because the namer was not ready for it.",
+            "Times a window went on because the symbolizer was not ready for it.",
             |s| &s.deferred_batches,
         ),
         (

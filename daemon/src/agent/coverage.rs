@@ -94,7 +94,7 @@ impl Cause {
 }
 
 /// What is known of the last minute.
-pub(super) struct Recent<'a> {
+pub(super) struct LastMinute<'a> {
     /// Of the windows that closed in it.
     pub(super) ledger: &'a Ledger,
     /// Their time, and what was missed before it had a cgroup.
@@ -116,8 +116,8 @@ pub(super) struct Low {
 
 /// Says when coverage is low by more than chance, and why. `None` also when nothing can be said:
 /// the kernel's accounting is not known, or too little was expected.
-pub(super) fn low(recent: &Recent<'_>) -> Option<Low> {
-    let Recent {
+pub(super) fn low(recent: &LastMinute<'_>) -> Option<Low> {
+    let LastMinute {
         ledger, covered, ..
     } = recent;
     if covered.end.since(covered.start) < LENGTH_MIN {
@@ -136,7 +136,7 @@ pub(super) fn low(recent: &Recent<'_>) -> Option<Low> {
 }
 
 /// What was lost is divided by what the rings counted: a lost record is a sample at most.
-fn largest_cause(recent: &Recent<'_>, missing: u64) -> Cause {
+fn largest_cause(recent: &LastMinute<'_>, missing: u64) -> Cause {
     let quality = &recent.covered.quality;
     let lost = recent.ledger.host.lost;
     let in_rings = lost.min(quality.lost);
@@ -182,7 +182,7 @@ pub(super) fn degradation(low: Low) -> Degradation {
 mod tests {
     use super::super::losses::tests::CLEAN;
     use super::*;
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use profile::{Expected, Quality, Tally};
 
     const PERIOD: u64 = 10_101_010;
@@ -216,12 +216,12 @@ mod tests {
             ..Ledger::default()
         };
         let covered = Covered {
-            start: Mono(1_000_000_000),
-            end: Mono((1 + seconds) * 1_000_000_000),
+            start: MonotonicTime(1_000_000_000),
+            end: MonotonicTime((1 + seconds) * 1_000_000_000),
             quality,
             ..Covered::default()
         };
-        low(&Recent {
+        low(&LastMinute {
             ledger: &ledger,
             covered: &covered,
             all_sampled,

@@ -4,17 +4,17 @@ use super::Agent;
 use super::alarm::Alarms;
 use super::losses::{RecentLosses, Stalls};
 use aggregate::recorder::Covered;
-use host::heartbeat::{Heartbeat, Pace};
+use host::heartbeat::{Heartbeat, PriorityGovernor};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::Ledger;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A namer that works this long on one batch waits for a file system: naming takes milliseconds, and
+/// A symbolizer that works this long on one batch waits for a file system: naming takes milliseconds, and
 /// seconds for the first batch of a large host.
-const NAMER_SLOW: Duration = Duration::from_secs(20);
+const SYMBOLIZER_SLOW: Duration = Duration::from_secs(20);
 
 /// `fp-files` waits 2 s for a file that is opened, and reading all processes or one file's unwind
 /// information takes tenths of a second: past this the disk itself does not answer.
@@ -28,31 +28,33 @@ pub struct StageHealth {
     /// Which degradations hold, since when, and what of them was said.
     pub alarms: Mutex<Alarms>,
     /// The ledger of the last minute, and the end of the newest window in it.
-    pub recent: Mutex<Option<(Mono, (Ledger, Covered))>>,
-    /// The namer's work on one batch.
-    pub namer: Heartbeat,
-    /// How soon the namer gets a CPU.
-    pub namer_pace: Pace,
+    pub recent: Mutex<Option<(MonotonicTime, (Ledger, Covered))>>,
+    /// The symbolizer's work on one batch.
+    pub symbolizer: Heartbeat,
+    /// How soon the symbolizer gets a CPU.
+    pub symbolizer_pace: PriorityGovernor,
     /// The work of `fp-files` on one request.
     pub files: Arc<Heartbeat>,
 }
 
 impl StageHealth {
-    /// How long the namer has worked on one batch, when that is suspiciously long.
-    pub fn namer_slow(&self) -> Option<Duration> {
-        self.namer.busy_longer_than(NAMER_SLOW, Mono::now())
+    /// How long the symbolizer has worked on one batch, when that is suspiciously long.
+    pub fn symbolizer_slow(&self) -> Option<Duration> {
+        self.symbolizer
+            .busy_longer_than(SYMBOLIZER_SLOW, MonotonicTime::now())
     }
 
     /// How long `fp-files` has worked on one request, when that is suspiciously long.
     pub fn files_slow(&self) -> Option<Duration> {
-        self.files.busy_longer_than(FILES_SLOW, Mono::now())
+        self.files
+            .busy_longer_than(FILES_SLOW, MonotonicTime::now())
     }
 }
 
 impl Agent {
     /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called every
     /// ten seconds or more often, by one thread.
-    pub fn note_losses(&self, now: Mono) {
+    pub fn note_losses(&self, now: MonotonicTime) {
         let quality = aggregate::recorder::read(&self.recorder).totals_of_quality();
         let stalls = Stalls::of(&self.sampling.sampler);
         let mut losses = lock(&self.health.losses);

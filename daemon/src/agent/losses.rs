@@ -3,7 +3,7 @@
 
 use super::coverage::LENGTH_MIN;
 use host::health::{Degradation, Severity};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::Quality;
 use sampler::REPAIR_INTERVAL;
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ pub(super) struct Stalls {
 
 impl Stalls {
     /// Those of the sampler so far.
-    pub(super) fn of(sampler: &sampler::Shared) -> Stalls {
+    pub(super) fn of(sampler: &sampler::SamplerHandle) -> Stalls {
         Stalls {
             flushed: sampler.rings_flushed.load(Ordering::Relaxed),
             lost: sampler.lost_stalled.load(Ordering::Relaxed),
@@ -114,9 +114,9 @@ impl Missed {
 #[derive(Debug, Default)]
 pub struct RecentLosses {
     /// Time, totals and longest delay since the reading before; oldest first.
-    readings: VecDeque<(Mono, Missed, Duration)>,
+    readings: VecDeque<(MonotonicTime, Missed, Duration)>,
     /// When flushed rings were last said, and how often rings had been flushed until then.
-    flushes_said: Option<(Mono, u64)>,
+    flushes_said: Option<(MonotonicTime, u64)>,
 }
 
 impl RecentLosses {
@@ -124,7 +124,7 @@ impl RecentLosses {
     /// last asked; it is asked only when the reading is kept.
     pub(super) fn note(
         &mut self,
-        now: Mono,
+        now: MonotonicTime,
         (quality, stalls): (&Quality, Stalls),
         take_delay: impl FnOnce() -> Duration,
     ) {
@@ -134,7 +134,7 @@ impl RecentLosses {
         }
         // The newest reading before the span is what later ones are compared with.
         let span = LOSSES_SPAN + NAMED_WITHIN;
-        let past = |reading: Option<&(Mono, Missed, Duration)>| {
+        let past = |reading: Option<&(MonotonicTime, Missed, Duration)>| {
             reading.is_some_and(|&(at, ..)| now.since(at) >= span)
         };
         while past(self.readings.get(1)) || self.readings.len() == READINGS_MAX {
@@ -147,7 +147,7 @@ impl RecentLosses {
     /// How often rings have been flushed since that was last said, when there is something to say
     /// of it in the log: at once, and again only after [`LOSSES_SPAN`], for a ring that stalls
     /// again and again does so every few seconds.
-    pub(super) fn flushes(&mut self, now: Mono, stalls: Stalls) -> Option<u64> {
+    pub(super) fn flushes(&mut self, now: MonotonicTime, stalls: Stalls) -> Option<u64> {
         let before = match self.flushes_said {
             Some((said, _)) if now.since(said) < LOSSES_SPAN => return None,
             Some((_, flushed)) => flushed,
@@ -164,14 +164,14 @@ impl RecentLosses {
     /// Records lost in rings that stood still in the time before `now` that may belong to windows
     /// of the last minute: the sampler counts them at once, a window has its losses when it has
     /// been named.
-    pub(super) fn lost_stalled(&self, now: Mono, stalls: Stalls) -> u64 {
+    pub(super) fn lost_stalled(&self, now: MonotonicTime, stalls: Stalls) -> u64 {
         let before = self.stalls_before(now, LENGTH_MIN + NAMED_WITHIN);
         stalls.since(before).lost_in_flushed()
     }
 
     /// What was known of stalls at the last reading that is so old.
-    fn stalls_before(&self, now: Mono, span: Duration) -> Stalls {
-        let before = |&&(at, ..): &&(Mono, Missed, Duration)| now.since(at) >= span;
+    fn stalls_before(&self, now: MonotonicTime, span: Duration) -> Stalls {
+        let before = |&&(at, ..): &&(MonotonicTime, Missed, Duration)| now.since(at) >= span;
         let base = self.readings.iter().rev().find(before);
         base.map_or(Stalls::default(), |(_, missed, _)| missed.stalls)
     }
@@ -180,11 +180,11 @@ impl RecentLosses {
     /// since the start; `delay`: the longest delay since the last reading.
     fn recent(
         &self,
-        now: Mono,
+        now: MonotonicTime,
         (quality, stalls): (&Quality, Stalls),
         delay: Duration,
     ) -> (Missed, Duration) {
-        let before = |&&(at, ..): &&(Mono, Missed, Duration)| now.since(at) >= LOSSES_SPAN;
+        let before = |&&(at, ..): &&(MonotonicTime, Missed, Duration)| now.since(at) >= LOSSES_SPAN;
         // Without a reading that old the daemon has not run for longer: the start counts.
         let base = self.readings.iter().rev().find(before);
         let base = base.map_or(Missed::default(), |&(_, missed, _)| missed);
@@ -205,7 +205,7 @@ impl RecentLosses {
     /// daemon left rings alone that then had lost records.
     pub(super) fn degradations(
         &self,
-        now: Mono,
+        now: MonotonicTime,
         counted: (&Quality, Stalls),
         delay: Duration,
     ) -> Vec<Degradation> {
@@ -298,7 +298,7 @@ pub(super) mod tests {
 
     fn said(recent: &RecentLosses, at_s: u64, quality: &Quality) -> Vec<Degradation> {
         let counted = (quality, Stalls::default());
-        recent.degradations(Mono(at_s * 1_000_000_000), counted, Duration::ZERO)
+        recent.degradations(MonotonicTime(at_s * 1_000_000_000), counted, Duration::ZERO)
     }
 
     fn ids(found: &[Degradation]) -> Vec<&'static str> {
@@ -318,7 +318,8 @@ pub(super) mod tests {
         check_losses(&lost(5, 5, 0), &["sampler_late"]);
         check_losses(&lost(5, 2, 0), &["records_lost", "sampler_late"]);
         let recent = RecentLosses::default();
-        let found = &recent.degradations(Mono(1), (&lost(5, 5, 0), Stalls::default()), DELAY)[0];
+        let found =
+            &recent.degradations(MonotonicTime(1), (&lost(5, 5, 0), Stalls::default()), DELAY)[0];
         assert!(found.message.contains("for 10.0 s"), "{}", found.message);
         assert!(!found.remedy.contains("ring_kib"), "{}", found.remedy);
     }
@@ -327,7 +328,7 @@ pub(super) mod tests {
     fn read_until(until_s: u64, what: &Quality) -> RecentLosses {
         let mut recent = RecentLosses::default();
         for at_s in (10..=until_s).step_by(10) {
-            let now = Mono(at_s * 1_000_000_000);
+            let now = MonotonicTime(at_s * 1_000_000_000);
             let (quality, delay) = match at_s {
                 ..1000 => (CLEAN, Duration::ZERO),
                 // The delay is known a batch before its losses.
@@ -363,12 +364,14 @@ pub(super) mod tests {
     #[test]
     fn what_the_side_band_lost_is_told_apart_from_samples() {
         let mut recent = RecentLosses::default();
-        recent.note(Mono(0), (&CLEAN, Stalls::default()), || Duration::ZERO);
+        recent.note(MonotonicTime(0), (&CLEAN, Stalls::default()), || {
+            Duration::ZERO
+        });
         let stalls = Stalls {
             side_band: 40_000,
             ..Stalls::default()
         };
-        let found = recent.degradations(Mono(1), (&CLEAN, stalls), Duration::ZERO);
+        let found = recent.degradations(MonotonicTime(1), (&CLEAN, stalls), Duration::ZERO);
         assert_eq!(ids(&found), ["side_band_lost"]);
         let message = &found[0].message;
         assert!(message.contains("40000 records"), "{message}");
@@ -384,7 +387,7 @@ pub(super) mod tests {
         };
         let check = |quality: Quality, stalls, expected: &[&str]| {
             let recent = RecentLosses::default();
-            let found = recent.degradations(Mono(1), (&quality, stalls), Duration::ZERO);
+            let found = recent.degradations(MonotonicTime(1), (&quality, stalls), Duration::ZERO);
             assert_eq!(ids(&found), expected, "{found:?}");
             for said in found.iter().filter(|said| said.id == "ring_stalled") {
                 assert!(!said.remedy.contains("ring_kib"), "{}", said.remedy);
@@ -410,7 +413,7 @@ pub(super) mod tests {
     #[test]
     fn a_stall_is_the_cause_of_low_coverage_while_its_losses_are_in_the_minute() {
         let mut recent = RecentLosses::default();
-        let at = |s: u64| Mono(s * 1_000_000_000);
+        let at = |s: u64| MonotonicTime(s * 1_000_000_000);
         for s in (0..=400).step_by(10) {
             let stalls = match s {
                 ..200 => Stalls::default(),
@@ -437,7 +440,7 @@ pub(super) mod tests {
                 flushed,
                 ..Stalls::default()
             };
-            let now = Mono(s * 1_000_000_000);
+            let now = MonotonicTime(s * 1_000_000_000);
             if let Some(more) = recent.flushes(now, stalls) {
                 said.push((s, more));
             }
@@ -461,7 +464,7 @@ pub(super) mod tests {
         let mut recent = RecentLosses::default();
         for at_ms in 0..1_000_000 {
             let counted = (&CLEAN, Stalls::default());
-            recent.note(Mono(at_ms * 1_000_000), counted, || Duration::ZERO);
+            recent.note(MonotonicTime(at_ms * 1_000_000), counted, || Duration::ZERO);
         }
         assert!(recent.readings.len() <= READINGS_MAX);
     }

@@ -34,10 +34,10 @@ use aggregate::recorder::{Recorder, RecorderOptions};
 use capture::CaptureTable;
 use cgroup::hierarchy::Hierarchy;
 use host::bounds::{Bounds, CacheBounds};
-use host::cpus::Notice;
+use host::cpus::CpuNotice;
 use host::facts::Environment;
 use host::sync::lock;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use jit::runtimes::Runtimes;
 use metrics::Registry;
 use pins::Pins;
@@ -51,8 +51,8 @@ use triggers::Triggers;
 /// minute is survived, and told meanwhile; each restart costs the recorder's hour.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(60);
 
-/// A namer late by this is given its turn: half a default window.
-pub const NAMER_LATE: Duration = Duration::from_secs(5);
+/// A symbolizer late by this is given its turn: half a default window.
+pub const SYMBOLIZER_LATE: Duration = Duration::from_secs(5);
 
 /// The recorder's options from the configuration and the memory budget.
 pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
@@ -102,7 +102,7 @@ pub struct StartFacts {
     /// Wall time, nanoseconds since the Unix epoch.
     pub started_unix_ns: i64,
     /// The same moment; the wall clock may be set since.
-    pub started: Mono,
+    pub started: MonotonicTime,
     /// The cgroup hierarchy in use.
     pub hierarchy: Hierarchy,
     /// The kernel's settings and the daemon's rights.
@@ -124,7 +124,7 @@ pub struct StageCounters {
     /// The symbolizer's.
     pub symbols: Arc<SymbolCounters>,
     /// What asking runtimes for containers came to.
-    pub containers: Arc<cgroup::containers::Counts>,
+    pub containers: Arc<cgroup::containers::ProviderCounts>,
     /// The processes with generated code.
     pub runtimes: Arc<Runtimes>,
 }
@@ -136,7 +136,7 @@ impl Agent {
     }
 
     /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them.
-    pub fn watch_cpus(&self, notices: &[Notice]) {
+    pub fn watch_cpus(&self, notices: &[CpuNotice]) {
         // No reload in between: its rings would be of another kind.
         let _no_reload = lock(&self.settings.active);
         self.sampling.watch_cpus(notices);

@@ -4,7 +4,7 @@ use super::Agent;
 use agent_config::Jit;
 use host::sync::lock;
 use jit::runtime::{Facts, Runtime};
-use jit::runtimes::Entry;
+use jit::runtimes::RuntimeEntry;
 use profile::Unnamed;
 use proto::agent as wire;
 
@@ -32,7 +32,7 @@ impl Agent {
     }
 }
 
-fn status(entry: &Entry, jit: &Jit) -> wire::RuntimeStatus {
+fn status(entry: &RuntimeEntry, jit: &Jit) -> wire::RuntimeStatus {
     let counts = &entry.counts;
     let facts = entry.facts.as_ref();
     let version = facts.and_then(|facts| facts.version);
@@ -67,7 +67,7 @@ fn status(entry: &Entry, jit: &Jit) -> wire::RuntimeStatus {
 }
 
 /// What to do for a process, the most useful first.
-fn advice(entry: &Entry, jit: &Jit) -> Vec<wire::Advice> {
+fn advice(entry: &RuntimeEntry, jit: &Jit) -> Vec<wire::Advice> {
     let counts = &entry.counts;
     let mut list = Vec::new();
     let Some(facts) = &entry.facts else {
@@ -98,7 +98,7 @@ fn told(message: impl Into<String>, remedy: impl Into<String>) -> wire::Advice {
 }
 
 /// Why code has no names and which switch gives them.
-fn for_names(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
+fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     if !jit.perf_maps {
         return Some(told(
             "generated code has no names: reading them is switched off",
@@ -183,7 +183,7 @@ fn for_names(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     Some(advice)
 }
 
-fn for_hotspot(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
+fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     let advice = if !jit.hotspot_attach {
         told(
             "a JVM tells the names of the methods it compiled only when it is asked to",
@@ -222,7 +222,7 @@ fn for_hotspot(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> 
 }
 
 /// Why asking did not help; `otherwise` where it did.
-fn for_asked(entry: &Entry, otherwise: &str) -> String {
+fn for_asked(entry: &RuntimeEntry, otherwise: &str) -> String {
     let failure = entry
         .asked
         .as_ref()
@@ -250,22 +250,22 @@ mod tests {
     use super::*;
     use host::ids::{Comm, Pid};
     use jit::runtime::Settings;
-    use jit::runtimes::{AskReport, Counts};
+    use jit::runtimes::{AskReport, StackCounts};
 
-    fn entry(runtime: Runtime, settings: Settings) -> Entry {
+    fn entry(runtime: Runtime, settings: Settings) -> RuntimeEntry {
         let facts = Facts {
             runtime,
             version: None,
             dump: false,
             settings,
         };
-        let mut counts = Counts::default();
+        let mut counts = StackCounts::default();
         (counts.samples, counts.complete, counts.frames) = (100, 100, 1000);
         counts.reason = Unnamed::JitNoMap;
-        Entry::new(Pid(42), Comm::from_bytes(b"app"), Some(facts), counts)
+        RuntimeEntry::new(Pid(42), Comm::from_bytes(b"app"), Some(facts), counts)
     }
 
-    fn remedies(entry: &Entry, jit: &Jit) -> Vec<String> {
+    fn remedies(entry: &RuntimeEntry, jit: &Jit) -> Vec<String> {
         let list = advice(entry, jit);
         assert!(list.iter().all(|advice| !advice.message.is_empty()));
         list.into_iter().map(|advice| advice.remedy).collect()

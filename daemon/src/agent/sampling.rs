@@ -2,11 +2,11 @@
 //! and go.
 
 use agent_config::{Config, SamplingEvent};
-use host::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
+use host::cpus::{self, Arrivals, Change, CpuNotice, CpuWatch, SILENT};
 use host::facts::{Environment, cpus_online};
 use host::ids::CpuId;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRings;
 use perf::error::RingsError;
 use perf::event::{EventKind, EventSpec, Features, OpenError};
@@ -145,7 +145,7 @@ pub fn open_sampling(
 /// The sampler, and what it samples.
 pub struct Sampling {
     /// Its counters and commands.
-    pub sampler: Arc<sampler::Shared>,
+    pub sampler: Arc<sampler::SamplerHandle>,
     /// How sampling was set up.
     pub facts: Mutex<SamplingFacts>,
     /// Which CPUs run and are sampled.
@@ -157,14 +157,14 @@ pub struct Sampling {
 impl Sampling {
     /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them. To
     /// be called with the configuration's lock held: the rings of a reload are of another kind.
-    pub(super) fn watch_cpus(&self, notices: &[Notice]) {
+    pub(super) fn watch_cpus(&self, notices: &[CpuNotice]) {
         let Some(online) = cpus_online() else {
             return;
         };
         // Notes what was busy when the newest sample came.
         self.samples_due();
         let silent = self.silent_cpus();
-        let changes = lock(&self.cpus).look(Mono::now(), &online, notices, &silent);
+        let changes = lock(&self.cpus).look(MonotonicTime::now(), &online, notices, &silent);
         for change in changes {
             match change {
                 Change::Left(cpu) => {
@@ -176,7 +176,7 @@ impl Sampling {
                         let rings = Box::new(rings);
                         self.sampler
                             .command(sampler::Command::AddCpu { rings, since, left });
-                        lock(&self.cpus).sampled(cpu, Mono::now());
+                        lock(&self.cpus).sampled(cpu, MonotonicTime::now());
                         tracing::info!(cpu = cpu.0, "sampling the CPU");
                     }
                     Err(error) => {
@@ -204,7 +204,7 @@ impl Sampling {
 
     /// Busy CPUs whose event has died in silence, with the time of the last sample. Of other events
     /// than the clock silence says nothing.
-    fn silent_cpus(&self) -> Vec<(CpuId, Mono)> {
+    fn silent_cpus(&self) -> Vec<(CpuId, MonotonicTime)> {
         if lock(&self.facts).event != EventKind::CpuClock {
             return Vec::new();
         }
@@ -222,7 +222,7 @@ impl Sampling {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let busy = cpus::busy_ticks(&stat);
         let busy = (!busy.is_empty()).then(|| busy.values().sum());
-        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
+        let newest = MonotonicTime(self.sampler.newest_sample.load(Ordering::Relaxed));
         let rate_hz = lock(&self.facts).plan.rate_hz;
         !lock(&self.arrivals).still(newest, busy, rate_hz)
     }

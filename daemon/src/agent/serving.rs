@@ -6,14 +6,14 @@ use agent_config::Configuration;
 use aggregate::recorder::Recorder;
 use capture::Capturing;
 use host::sync::lock;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use pins::Pins;
 use profile::text::with_causes;
 use proto::agent as wire;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Longest wait for fresh data. Draining and naming take tens of milliseconds; a namer that waits
+/// Longest wait for fresh data. Draining and naming take tens of milliseconds; a symbolizer that waits
 /// for a disk takes longer, and the answer then holds what there is.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
@@ -46,14 +46,14 @@ impl Host for Agent {
     }
 
     fn flush(&self) -> HostFuture {
-        let asked = Mono::now();
+        let asked = MonotonicTime::now();
         let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
         let mut progress = recorder.subscribe();
         drop(recorder);
         self.sampling.sampler.flush();
         Box::pin(async move {
             // The part that answers ends a horizon before it was drained, which was after `asked`.
-            let fresh = Mono(
+            let fresh = MonotonicTime(
                 asked
                     .0
                     .saturating_sub(perf::rings::HORIZON.as_nanos() as u64),

@@ -6,7 +6,7 @@ use agent_config::{Config, ConfigError, Configuration, Loaded};
 use export::Settings as ExportSettings;
 use host::facts::{Environment, effective_uid};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::error::RingsError;
 use perf::plan::Limits;
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ impl Agent {
             {
                 let mut budget = lock(&self.budget.state);
                 let cpu = &mut budget.cpu;
-                cpu.set_full(full.stack_bytes, full.rate_hz, Mono::now());
+                cpu.set_full(full.stack_bytes, full.rate_hz, MonotonicTime::now());
                 budget.copies = budget::copy_governor(&new.config, &full);
             }
             let mut recorder = self

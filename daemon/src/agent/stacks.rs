@@ -263,7 +263,7 @@ pub(super) fn degradation(
 mod tests {
     use super::*;
     use aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use profile::{LabelSetId, Quality, SampleKey, StackId, Value};
 
     fn outcomes(counts: &[(StackEnd, u64)]) -> Outcomes {
@@ -286,8 +286,8 @@ mod tests {
             moments: &[],
             moments_refused: 0,
             timeless: 0,
-            start: Mono(0),
-            end: Mono(1),
+            start: MonotonicTime(0),
+            end: MonotonicTime(1),
             closes: true,
             period: 1,
             quality: Quality::default(),

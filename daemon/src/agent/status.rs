@@ -1,6 +1,6 @@
 //! What `GetStatus` says: sampling, memory, cost, and everything that is degraded.
 
-use super::coverage::{self, Low, Recent};
+use super::coverage::{self, LastMinute, Low};
 use super::environment;
 use super::losses::Stalls;
 use super::{Agent, Uplink, stacks};
@@ -8,7 +8,7 @@ use aggregate::recorder::{Covered, Outcomes, RecorderStats};
 use host::health::{Degradation, Severity};
 use host::ids::CpuId;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use metrics::OwnCost;
 use perf::cpu_ring::CpuCounts;
 use perf::event::Feature;
@@ -26,7 +26,7 @@ const SAMPLES_MISSING: Duration = Duration::from_secs(10);
 impl Agent {
     /// See [`crate::grpc::Host::status`].
     pub(super) fn status_now(&self) -> wire::GetStatusResponse {
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let cost = OwnCost::read();
         let (stats, quality, outcomes, recent) = {
             let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl Agent {
         }
     }
 
-    fn cpu_status(&self, now: Mono) -> Vec<wire::CpuStatus> {
+    fn cpu_status(&self, now: MonotonicTime) -> Vec<wire::CpuStatus> {
         let counts: BTreeMap<CpuId, CpuCounts> = lock(&self.sampling.sampler.facts)
             .cpus
             .iter()
@@ -103,10 +103,10 @@ impl Agent {
         status.collect()
     }
 
-    fn sampling_status(&self, now: Mono) -> wire::Sampling {
+    fn sampling_status(&self, now: MonotonicTime) -> wire::Sampling {
         let sampling = lock(&self.sampling.facts).clone();
-        let newest = Mono(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
-        let age = if newest == Mono(0) {
+        let newest = MonotonicTime(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
+        let age = if newest == MonotonicTime(0) {
             Duration::ZERO
         } else {
             now.since(newest)
@@ -129,7 +129,7 @@ impl Agent {
                 .map(|f| f.name().into())
                 .collect(),
             last_sample_age_ns: age.as_nanos() as u64,
-            samples_arrive: newest != Mono(0)
+            samples_arrive: newest != MonotonicTime(0)
                 && (age < SAMPLES_MISSING || !self.sampling.samples_due()),
             stack_bytes: sampling.plan.stack_bytes,
             reduced: sampling.plan.reduced.unwrap_or_default(),
@@ -139,7 +139,7 @@ impl Agent {
     }
 
     fn recorder_status(&self, stats: &RecorderStats) -> wire::Recorder {
-        let unix = |time: Option<Mono>| time.map_or(0, |time| self.clock.to_unix_ns(time));
+        let unix = |time: Option<MonotonicTime>| time.map_or(0, |time| self.clock.to_unix_ns(time));
         wire::Recorder {
             oldest_unix_ns: unix(stats.oldest),
             newest_unix_ns: unix(stats.newest),
@@ -182,17 +182,17 @@ impl Agent {
             let sampling = lock(&self.sampling.facts);
             sampling.cpus_sampled >= sampling.cpus_online
         };
-        coverage::low(&Recent {
+        coverage::low(&LastMinute {
             ledger,
             covered,
             all_sampled,
             lost_stalled: lock(&self.health.losses)
-                .lost_stalled(Mono::now(), Stalls::of(&self.sampling.sampler)),
+                .lost_stalled(MonotonicTime::now(), Stalls::of(&self.sampling.sampler)),
         })
     }
 
     /// What does not work as it should, by what is known now.
-    pub(super) fn degradations_now(&self, now: Mono) -> Vec<Degradation> {
+    pub(super) fn degradations_now(&self, now: MonotonicTime) -> Vec<Degradation> {
         let known = lock(&self.health.recent).take();
         let (quality, outcomes, (newest, recent)) = {
             let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
@@ -211,8 +211,8 @@ impl Agent {
     }
 
     /// Said when no sample has arrived for a while though CPUs were busy.
-    pub(super) fn no_samples(&self, now: Mono) -> Option<Degradation> {
-        let newest = Mono(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
+    pub(super) fn no_samples(&self, now: MonotonicTime) -> Option<Degradation> {
+        let newest = MonotonicTime(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));
         let up = now.since(self.start.started);
         let silent = now.since(newest) >= SAMPLES_MISSING;
         if !silent || up <= SAMPLES_MISSING || !self.sampling.samples_due() {
@@ -223,7 +223,7 @@ impl Agent {
             "no_samples",
             Severity::Error,
             match newest {
-                Mono(0) => format!(
+                MonotonicTime(0) => format!(
                     "no sample of the event `{event}` has ever arrived, though CPUs were busy"
                 ),
                 newest => format!(
@@ -239,7 +239,7 @@ impl Agent {
     /// What does not work as it should: of the machine, and of this run.
     fn degradations(
         &self,
-        now: Mono,
+        now: MonotonicTime,
         quality: &Quality,
         outcomes: &Outcomes,
         recent: &(Ledger, Covered),
@@ -252,7 +252,7 @@ impl Agent {
             &self.start.hierarchy,
         );
         list.extend(self.blinding(now));
-        if let Some(age) = self.health.namer_slow() {
+        if let Some(age) = self.health.symbolizer_slow() {
             list.push(Degradation::new(
                 "naming_stalled",
                 Severity::Error,

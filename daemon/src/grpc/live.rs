@@ -6,8 +6,8 @@
 
 use super::answer::{Gone, Outlet};
 use super::service::Service;
-use aggregate::recorder::{Progress, Span, read};
-use host::time::Mono;
+use aggregate::recorder::{Progress, WindowRange, read};
+use host::time::MonotonicTime;
 use profile::Query;
 use proto::agent::StreamProfilesResponse;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ async fn stream(
                 // Answers of others hold all memory. That passes, and the stream goes on.
                 Err(status) if status.code() == Code::ResourceExhausted => {
                     cursor.missed += match span {
-                        Span::Parts(after, upto) => upto - after,
-                        Span::Window(_) | Span::Time(..) => 1,
+                        WindowRange::Parts(after, upto) => upto - after,
+                        WindowRange::Window(_) | WindowRange::Time(..) => 1,
                     };
                     continue;
                 }
@@ -93,7 +93,7 @@ struct Cursor {
     interval: Option<Duration>,
     window: u64,
     part: u64,
-    end: Mono,
+    end: MonotonicTime,
     missed: u64,
 }
 
@@ -110,7 +110,7 @@ impl Cursor {
     }
 
     /// What to send next, when the recorder has come to `now`.
-    fn advance(&mut self, now: Progress) -> Option<Span> {
+    fn advance(&mut self, now: Progress) -> Option<WindowRange> {
         match self.interval {
             None => {
                 let behind = now.window.saturating_sub(self.window);
@@ -120,14 +120,14 @@ impl Cursor {
                 let skipped = behind.saturating_sub(LAG_MAX);
                 self.missed += skipped;
                 self.window += skipped + 1;
-                Some(Span::Window(self.window))
+                Some(WindowRange::Window(self.window))
             }
             Some(interval) => {
                 // Parts come at the shortest interval anybody asked for, and not to the millisecond.
                 if now.part <= self.part || now.end.since(self.end) < interval / 4 * 3 {
                     return None;
                 }
-                let span = Span::Parts(self.part, now.part);
+                let span = WindowRange::Parts(self.part, now.part);
                 (self.part, self.end) = (now.part, now.end);
                 Some(span)
             }
@@ -148,7 +148,7 @@ mod tests {
         Progress {
             window,
             part,
-            end: Mono(end_ms * 1_000_000),
+            end: MonotonicTime(end_ms * 1_000_000),
         }
     }
 
@@ -156,8 +156,8 @@ mod tests {
     fn every_window_is_sent_once() {
         let mut cursor = Cursor::new(at(3, 9, 0), None);
         assert_eq!(cursor.advance(at(3, 10, 0)), None);
-        assert_eq!(cursor.advance(at(5, 10, 0)), Some(Span::Window(4)));
-        assert_eq!(cursor.advance(at(5, 10, 0)), Some(Span::Window(5)));
+        assert_eq!(cursor.advance(at(5, 10, 0)), Some(WindowRange::Window(4)));
+        assert_eq!(cursor.advance(at(5, 10, 0)), Some(WindowRange::Window(5)));
         assert_eq!(cursor.advance(at(5, 10, 0)), None);
         assert_eq!(cursor.missed, 0);
     }
@@ -167,7 +167,7 @@ mod tests {
         let mut cursor = Cursor::new(at(0, 0, 0), None);
         assert_eq!(
             cursor.advance(at(20, 20, 0)),
-            Some(Span::Window(20 - LAG_MAX + 1))
+            Some(WindowRange::Window(20 - LAG_MAX + 1))
         );
         assert_eq!(cursor.missed, 20 - LAG_MAX);
     }
@@ -176,7 +176,10 @@ mod tests {
     fn an_interval_takes_the_parts_of_faster_ones_together() {
         let mut cursor = Cursor::new(at(0, 2, 1000), Some(Duration::from_secs(1)));
         assert_eq!(cursor.advance(at(0, 3, 1500)), None);
-        assert_eq!(cursor.advance(at(0, 4, 1990)), Some(Span::Parts(2, 4)));
+        assert_eq!(
+            cursor.advance(at(0, 4, 1990)),
+            Some(WindowRange::Parts(2, 4))
+        );
         assert_eq!(cursor.advance(at(0, 4, 1990)), None);
     }
 
@@ -189,7 +192,7 @@ mod tests {
         service.held = Held::new(1 << 10);
         let query = Arc::new(Query::default());
         host.add(true, &[("/a", "first", 1)]);
-        let first = service.profile(Span::Window(1), query.clone()).await;
+        let first = service.profile(WindowRange::Window(1), query.clone()).await;
         let Ok((.., hold)) = first else {
             panic!("refused")
         };

@@ -3,8 +3,8 @@
 use super::Host;
 use super::held::Hold;
 use super::service::{Service, answer, blocking, status};
-use aggregate::recorder::{Asked, Span, read};
-use host::time::Mono;
+use aggregate::recorder::{RecorderQuery, WindowRange, read};
+use host::time::MonotonicTime;
 use pins::PinError;
 use profile::text::with_causes;
 use profile::{Coverage, Profile, Query, QueryRunner};
@@ -58,7 +58,7 @@ impl Service {
     /// and at last a pin that has a part of it.
     pub(super) async fn profile_or_pin(
         &self,
-        span: (Mono, Mono),
+        span: (MonotonicTime, MonotonicTime),
         wall: (i64, i64),
         query: Arc<Query>,
         times: bool,
@@ -72,7 +72,7 @@ impl Service {
         let work = move |host: &dyn Host, cancel: &AtomicBool| {
             let (from, to) = span;
             let pins = host.pins().filter(|pins| !pins.is_empty());
-            let asked = Asked {
+            let asked = RecorderQuery {
                 query: &query,
                 times,
             };
@@ -82,7 +82,7 @@ impl Service {
             {
                 return ready(answer.profile);
             }
-            let answer = answer(host, Span::Time(from, to), asked, cancel)?;
+            let answer = answer(host, WindowRange::Time(from, to), asked, cancel)?;
             if let (0, Some(pins)) = (answer.covered.windows, pins)
                 && let Some(answer) = pins.overlapping(wall, asked, cancel).map_err(refused)?
             {

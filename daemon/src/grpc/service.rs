@@ -9,8 +9,10 @@ use super::{
 };
 use ::capture::Capturing;
 use ::capture::query as request;
-use aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
-use host::time::Mono;
+use aggregate::recorder::{
+    self, Covered, QueryError, RecorderAnswer, RecorderQuery, WindowRange, read,
+};
+use host::time::MonotonicTime;
 use profile::{Profile, Query, Selector};
 use proto::agent;
 use proto::agent::agent_service_server::AgentService;
@@ -63,7 +65,7 @@ impl Service {
     /// Runs `query` over `span` on a blocking thread; the hold is for its answer, until it is sent.
     pub(super) async fn profile(
         &self,
-        span: Span,
+        span: WindowRange,
         query: Arc<Query>,
     ) -> Result<(Chunks<Profile>, Covered, Hold), Status> {
         let held = self.held.clone();
@@ -282,10 +284,10 @@ impl AgentService for Service {
 /// The recorder's answer, in wall time.
 pub(super) fn answer(
     host: &dyn Host,
-    span: Span,
-    asked: Asked<'_>,
+    span: WindowRange,
+    asked: RecorderQuery<'_>,
     cancel: &AtomicBool,
-) -> Result<Answer, Status> {
+) -> Result<RecorderAnswer, Status> {
     let mut answer = recorder::query(host.recorder(), span, asked, cancel).map_err(status)?;
     let start = begin(&answer.covered);
     answer.date(start, |at| host.clock().to_unix_ns(at));
@@ -294,10 +296,10 @@ pub(super) fn answer(
 
 /// Where the covered time begins; an answer that covers nothing begins now, or where it was asked
 /// for when that is earlier.
-fn begin(covered: &Covered) -> Mono {
+fn begin(covered: &Covered) -> MonotonicTime {
     match covered.windows {
-        0 if covered.start == Mono(0) => Mono::now(),
-        0 => covered.start.min(Mono::now()),
+        0 if covered.start == MonotonicTime(0) => MonotonicTime::now(),
+        0 => covered.start.min(MonotonicTime::now()),
         _ => covered.start,
     }
 }

@@ -10,16 +10,16 @@ mod serve;
 mod start;
 mod stop;
 
-use crate::agent::{Agent, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel};
+use crate::agent::{Agent, ConfigSource, SAMPLER_STUCK, SYMBOLIZER_LATE, SetLogLevel};
 use crate::notify::Notifier;
 use agent_config::Loaded;
 use ends::Ends;
 pub use ends::{Exit, RunError};
-use host::cpus::Notice;
+use host::cpus::CpuNotice;
 use host::sync::lock;
 use host::sys::{KernelEvents, Poller, SignalFd, keep_memory_private};
 use host::sys::{keep_heap_small, raise_descriptor_limit};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::text::with_causes;
 use sd_notify::NotifyState;
 use std::os::fd::AsRawFd;
@@ -49,8 +49,8 @@ const CPUS_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest wait for the first sample. The CPU clock ticks on idle CPUs too, so at 1 Hz one is due.
 const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(3);
 
-/// A namer that has worked on one batch for this long is stuck on a file system.
-const NAMER_STUCK: Duration = Duration::from_secs(300);
+/// A symbolizer that has worked on one batch for this long is stuck on a file system.
+const SYMBOLIZER_STUCK: Duration = Duration::from_secs(300);
 
 /// Runs the daemon until SIGTERM or SIGINT, or until it cannot go on.
 ///
@@ -121,7 +121,7 @@ impl Stages {
         self.manager.tell(&NotifyState::Ready);
         tracing::info!("ready");
         let mut last_beats = (0, 0);
-        let mut next_check = Mono::now().plus(interval);
+        let mut next_check = MonotonicTime::now().plus(interval);
         let mut unaligned = 0;
         loop {
             let interval = match self.manager.has_unsent() {
@@ -129,19 +129,19 @@ impl Stages {
                 false => interval,
             };
             let mut woken = Vec::new();
-            let until = next_check.since(Mono::now()).min(interval);
+            let until = next_check.since(MonotonicTime::now()).min(interval);
             if let Err(error) = poller.wait(Some(until), |token| woken.push(token)) {
                 return Some(RunError::Setup(error));
             }
             if woken.contains(&DEEP) {
                 self.agent.sampling.sampler.deep.clear();
-                self.agent.keep_copies(Mono::now());
+                self.agent.keep_copies(MonotonicTime::now());
             }
             // A whole interval has to pass until heartbeats are looked at.
-            if woken == [DEEP] && Mono::now() < next_check {
+            if woken == [DEEP] && MonotonicTime::now() < next_check {
                 continue;
             }
-            next_check = Mono::now().plus(interval);
+            next_check = MonotonicTime::now().plus(interval);
             while let Some(signal) = signals.next() {
                 match signal {
                     libc::SIGHUP => self.reload(),
@@ -156,7 +156,7 @@ impl Stages {
             }
             let mut notices = Vec::new();
             if let Some(events) = &events {
-                events.each(|event| notices.extend(Notice::parse(event)));
+                events.each(|event| notices.extend(CpuNotice::parse(event)));
             }
             self.agent.watch_cpus(&notices);
             // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this thread
@@ -168,7 +168,7 @@ impl Stages {
                 return Some(error);
             }
             last_beats = beats;
-            self.hurry_namer();
+            self.hurry_symbolizer();
             self.manager.send();
             let moved = self.agent.clock.refresh();
             if moved.stepped.unsigned_abs() > CLOCK_MOVES_MIN.as_nanos() as u64 {
@@ -181,9 +181,9 @@ impl Stages {
                 self.agent.align_windows(length);
                 unaligned = 0;
             }
-            self.agent.keep_budget(Mono::now());
-            self.agent.note_losses(Mono::now());
-            self.agent.look_around(Mono::now());
+            self.agent.keep_budget(MonotonicTime::now());
+            self.agent.note_losses(MonotonicTime::now());
+            self.agent.look_around(MonotonicTime::now());
             if watchdog.is_some() {
                 self.manager.tell(&NotifyState::Watchdog);
             }
@@ -193,8 +193,8 @@ impl Stages {
     /// Proves that samples arrive before the daemon calls itself ready. Without any it goes on and
     /// says so: `status` and `doctor` name what is wrong.
     fn wait_for_samples(&self) {
-        let begin = Mono::now();
-        while Mono::now().since(begin) < FIRST_SAMPLE_MAX {
+        let begin = MonotonicTime::now();
+        while MonotonicTime::now().since(begin) < FIRST_SAMPLE_MAX {
             if self
                 .agent
                 .sampling
@@ -214,25 +214,31 @@ impl Stages {
     fn heartbeats(&self) -> (u64, u64) {
         let agent = &self.agent;
         let sampler = agent.sampling.sampler.heartbeat.load(Ordering::Relaxed);
-        (sampler, agent.health.namer.begun().unwrap_or_default().0)
+        (
+            sampler,
+            agent.health.symbolizer.begun().unwrap_or_default().0,
+        )
     }
 
-    /// Gives a late namer its turn, before what samples show is older than what is asked for.
-    fn hurry_namer(&self) {
-        let (agent, now) = (&self.agent, Mono::now());
-        let late = agent.health.namer.busy_longer_than(NAMER_LATE, now);
-        if let (Some(late), false) = (late, agent.health.namer_pace.is_raised()) {
+    /// Gives a late symbolizer its turn, before what samples show is older than what is asked for.
+    fn hurry_symbolizer(&self) {
+        let (agent, now) = (&self.agent, MonotonicTime::now());
+        let late = agent
+            .health
+            .symbolizer
+            .busy_longer_than(SYMBOLIZER_LATE, now);
+        if let (Some(late), false) = (late, agent.health.symbolizer_pace.is_raised()) {
             tracing::debug!(
                 seconds = late.as_secs(),
-                "the namer is late: its priority is raised"
+                "the symbolizer is late: its priority is raised"
             );
-            agent.health.namer_pace.hurry(now);
+            agent.health.symbolizer_pace.hurry(now);
         }
     }
 
     fn stuck(&self) -> Option<RunError> {
-        let now = Mono::now();
-        let sampler = Mono(
+        let now = MonotonicTime::now();
+        let sampler = MonotonicTime(
             self.agent
                 .sampling
                 .sampler
@@ -246,9 +252,13 @@ impl Stages {
                 seconds,
             });
         }
-        let busy = self.agent.health.namer.busy_longer_than(NAMER_STUCK, now)?;
+        let busy = self
+            .agent
+            .health
+            .symbolizer
+            .busy_longer_than(SYMBOLIZER_STUCK, now)?;
         Some(RunError::Stuck {
-            thread: "fp-namer",
+            thread: "fp-symbolize",
             seconds: busy.as_secs(),
         })
     }

@@ -14,17 +14,17 @@ use crate::agent::{
 use crate::grpc;
 use agent_config::{Config, Loaded};
 use aggregate::batch::RawBatch;
-use aggregate::namer::Namer;
+use aggregate::batch_symbolizer::BatchSymbolizer;
 use aggregate::recorder::{ClosedSink, Recorder};
 use aggregate::recorders::Recorders;
 use cgroup::CgroupTable;
-use cgroup::containers::{self, Asker, Containers, Source};
+use cgroup::containers::{self, ContainerMetadataProvider, Containers, Source};
 use export::{self, Exporter};
 use host::bounds::CacheBounds;
 use host::cpus::CpuWatch;
 use host::facts::Environment;
 use host::sys::{Priority, WakeFd};
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use jit::ask::AskOptions;
 use jit::notice::Notice;
 use jit::{self, JitSymbolLookup, Watcher};
@@ -34,7 +34,7 @@ use pins::Pins;
 use pins::uploader::PinUploader;
 use sampler::workers::file_loader::{FileLoader, Handover, Modules, Request, Scanned};
 use sampler::workers::stack_reader::{self, StackReader};
-use sampler::{self, Queues, Sampler, Start};
+use sampler::{self, Queues, Sampler, SamplerStart};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -48,9 +48,9 @@ use tokio::sync::{oneshot, watch};
 use unwind::info::generated;
 use unwind::info::generated::Generated;
 use unwind::process::scan::Scan;
-use unwind::walk::{Learnt, Unwinder, look};
+use unwind::walk::{UnwindUpdate, Unwinder, look};
 
-/// Batches between sampler and namer. With two the namer may take a whole window to name one while
+/// Batches between sampler and symbolizer. With two the symbolizer may take a whole window to name one while
 /// the sampler fills the next; beyond that windows get longer.
 const BATCHES: usize = 2;
 
@@ -117,14 +117,14 @@ struct Parts {
     facts: SamplingFacts,
     kernel: KernelSymbols,
     cgroups: CgroupTable,
-    container_counts: Arc<containers::Counts>,
-    asker: Option<Asker>,
+    container_counts: Arc<containers::ProviderCounts>,
+    asker: Option<ContainerMetadataProvider>,
     scout: FileLoader,
     /// Found after the rings were opened.
     processes: Scan,
     counters: Arc<SymbolCounters>,
     store: Arc<FileStore>,
-    shared: Arc<sampler::Shared>,
+    shared: Arc<sampler::SamplerHandle>,
 }
 
 impl Parts {
@@ -140,7 +140,7 @@ impl Parts {
             tracing::warn!(reason, "sampling `{}` instead", facts.event.name());
         }
         let mut cgroups = CgroupTable::discover();
-        let container_counts = Arc::new(containers::Counts::default());
+        let container_counts = Arc::new(containers::ProviderCounts::default());
         let asker = containers_asked(config, &container_counts).map(|(containers, asker)| {
             cgroups.set_containers(containers);
             asker
@@ -148,12 +148,12 @@ impl Parts {
         let scout = FileLoader::default();
         let processes = scout.scan();
         let counters = Arc::new(SymbolCounters::default());
-        let debug_files = debug_files::Wanted {
+        let debug_files = debug_files::DebugFileOptions {
             dirs: config.symbols.debug_dirs.clone(),
             lines: config.symbols.lines || config.symbols.inlined_frames,
         };
         let store = FileStore::new(None, Arc::clone(&counters)).with_debug_files(debug_files);
-        let shared = Arc::new(sampler::Shared::new().map_err(RunError::Setup)?);
+        let shared = Arc::new(sampler::SamplerHandle::new().map_err(RunError::Setup)?);
         if let Some(announcer) = cgroups.containers().announcer() {
             // Nobody else sets it.
             let _ = shared.containers.set(announcer);
@@ -206,8 +206,8 @@ impl Parts {
         });
         let agent = Agent {
             start: StartFacts {
-                started_unix_ns: clock.to_unix_ns(Mono::now()),
-                started: Mono::now(),
+                started_unix_ns: clock.to_unix_ns(MonotonicTime::now()),
+                started: MonotonicTime::now(),
                 hierarchy: self.cgroups.hierarchy().clone(),
                 environment,
                 kernel_symbols: !self.kernel.hidden(),
@@ -220,7 +220,7 @@ impl Parts {
             sampling: Sampling {
                 sampler: Arc::clone(&self.shared),
                 facts: Mutex::new(facts.clone()),
-                cpus: Mutex::new(CpuWatch::new(Mono::now(), self.rings.cpu_ids())),
+                cpus: Mutex::new(CpuWatch::new(MonotonicTime::now(), self.rings.cpu_ids())),
                 arrivals: Mutex::default(),
             },
             recorder: RwLock::new(recorder),
@@ -331,7 +331,7 @@ fn start_pipeline(
             .is_some()
             .then(|| config.symbols.debuginfod_dir.clone()),
     );
-    let naming = Naming {
+    let naming = SymbolizeStage {
         fetched,
         symbols: SymbolOptions {
             lines: config.symbols.lines,
@@ -346,7 +346,7 @@ fn start_pipeline(
         recorders,
         lines_bytes: config.captures.lines_bytes(),
     };
-    let (batches, recycled) = start_namer(threads, agent, naming)?;
+    let (batches, recycled) = start_symbolizer(threads, agent, naming)?;
     if let Some(asker) = asker {
         threads.drains("fp-containers", move || {
             asker.run();
@@ -362,7 +362,7 @@ fn start_pipeline(
     unwinder.holes.on = looks.is_some();
     unwinder.scan(config.unwind.scan);
     let window = config.windows.length();
-    let start = Start {
+    let start = SamplerStart {
         unwinder,
         period: facts.period(),
         rings,
@@ -398,7 +398,7 @@ fn start_pipeline(
 struct Files {
     wanted: SyncSender<Request>,
     scanned: Receiver<Scanned>,
-    modules: (Receiver<Learnt>, Arc<Handover>),
+    modules: (Receiver<UnwindUpdate>, Arc<Handover>),
 }
 
 /// `copies`: stacks are copied, so unwind tables are wanted.
@@ -478,7 +478,7 @@ fn start_jit(
     let counters = Arc::clone(&agent.counters.symbols);
     let ask = AskOptions::from(&config.jit);
     let asks = ask.hotspot_attach || ask.dotnet_enable;
-    let asker = jit::ask::Asker::new(ask)
+    let asker = jit::ask::RuntimeAttacher::new(ask)
         .counting(Arc::clone(&counters))
         .reporting_to(Arc::clone(&agent.counters.runtimes));
     let body = move || {
@@ -494,8 +494,8 @@ fn start_jit(
     Ok((code, generated))
 }
 
-/// What the namer works with.
-struct Naming {
+/// What the symbolizer works with.
+struct SymbolizeStage {
     fetched: Option<Arc<FetchedFiles>>,
     symbols: SymbolOptions,
     kernel: KernelSymbols,
@@ -507,11 +507,11 @@ struct Naming {
     lines_bytes: usize,
 }
 
-/// Starts the namer. Returns where batches go, and where they come back.
-fn start_namer(
+/// Starts the symbolizer. Returns where batches go, and where they come back.
+fn start_symbolizer(
     threads: &mut Threads,
     agent: &Arc<Agent>,
-    naming: Naming,
+    naming: SymbolizeStage,
 ) -> Result<(SyncSender<RawBatch>, Receiver<RawBatch>), RunError> {
     let (batches, from_sampler) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
     let (recycle, recycled) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
@@ -520,34 +520,41 @@ fn start_namer(
         let _ = recycle.try_send(RawBatch::default());
     }
     let agent = Arc::clone(agent);
-    threads.drains("fp-namer", move || {
+    threads.drains("fp-symbolize", move || {
         naming.run(&agent, &from_sampler, &recycle);
         Ok(())
     })?;
     Ok((batches, recycled))
 }
 
-impl Naming {
-    /// The body of `fp-namer`.
+impl SymbolizeStage {
+    /// The body of `fp-symbolize`.
     fn run(self, agent: &Agent, batches: &Receiver<RawBatch>, recycle: &SyncSender<RawBatch>) {
-        let _lowered = agent.health.namer_pace.take_thread();
+        let _lowered = agent.health.symbolizer_pace.take_thread();
         let counters = Arc::clone(&agent.counters.symbols);
         let symbolizer = Symbolizer::new(self.symbols, Arc::clone(&self.store), counters);
         let mut symbolizer = symbolizer.fetching(self.fetched);
         symbolizer.set_kernel_symbols(self.kernel);
         symbolizer.follow(Arc::clone(&agent.budget.bounds));
-        let namer = Namer::new(symbolizer, self.store, self.book, self.cgroups)
+        let symbolizer = BatchSymbolizer::new(symbolizer, self.store, self.book, self.cgroups)
             .counting_runtimes(Arc::clone(&agent.counters.runtimes))
             .capturing(self.recorders)
             .with_lines_in(self.lines_bytes);
-        namer.run(batches, recycle, &agent.recorder, |busy| {
+        symbolizer.run(batches, recycle, &agent.recorder, |busy| {
             if busy {
-                return agent.health.namer.begin();
+                return agent.health.symbolizer.begin();
             }
-            let now = Mono::now();
-            let took = agent.health.namer.begun().map(|begun| now.since(begun));
-            agent.health.namer_pace.done(took.unwrap_or_default(), now);
-            agent.health.namer.end();
+            let now = MonotonicTime::now();
+            let took = agent
+                .health
+                .symbolizer
+                .begun()
+                .map(|begun| now.since(begun));
+            agent
+                .health
+                .symbolizer_pace
+                .done(took.unwrap_or_default(), now);
+            agent.health.symbolizer.end();
         });
         let recorder = agent.recorder.write();
         let mut recorder = recorder.unwrap_or_else(PoisonError::into_inner);
@@ -558,7 +565,10 @@ impl Naming {
     }
 }
 
-type Looks = (SyncSender<stack_reader::Request>, Receiver<look::Answer>);
+type Looks = (
+    SyncSender<stack_reader::Request>,
+    Receiver<look::StackReadAnswer>,
+);
 
 /// Starts what looks into the memory of threads.
 fn start_looker(threads: &mut Threads) -> Result<Looks, RunError> {
@@ -596,8 +606,8 @@ fn start_pushing(
 /// Who asks runtimes for containers, where the configuration wants it.
 fn containers_asked(
     config: &Config,
-    counts: &Arc<containers::Counts>,
-) -> Option<(Containers, Asker)> {
+    counts: &Arc<containers::ProviderCounts>,
+) -> Option<(Containers, ContainerMetadataProvider)> {
     let wanted = &config.containers;
     let chosen = wanted.labels.iter().map(|name| name.as_str().into());
     let sources = Source::of_config(&wanted.sources);

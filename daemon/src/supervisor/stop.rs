@@ -2,7 +2,7 @@
 
 use super::{RunError, Stages};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use sd_notify::NotifyState;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,13 +20,13 @@ const PUSHING_GRACE_SHARE: f64 = 0.8;
 
 impl Stages {
     /// Has captures end with what they have, and waits until that is with those who asked, and evidence on disk.
-    fn end_captures(&self, deadline: Mono) {
+    fn end_captures(&self, deadline: MonotonicTime) {
         let Some(captures) = self.agent.captures.get() else {
             return;
         };
         captures.stop();
         let answered = captures.wait_until_answered(deadline);
-        while self.agent.triggers.capturing_now() > 0 && Mono::now() < deadline {
+        while self.agent.triggers.capturing_now() > 0 && MonotonicTime::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         let unkept = self.agent.triggers.capturing_now();
@@ -47,10 +47,10 @@ impl Stages {
         if let (None, Some(uplink)) = (&cause, &self.agent.uplink) {
             uplink.exporter.say_stopping();
         }
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         let deadline = begin.plus(grace);
         let by = |share| begin.plus(grace.mul_f64(share));
-        // While there is everything that an answer needs: sampler, namer, and the ways out.
+        // While there is everything that an answer needs: sampler, symbolizer, and the ways out.
         self.end_captures(by(CAPTURES_GRACE_SHARE));
         if let Some(uplink) = &self.agent.uplink {
             if let Some(control) = uplink.control.get() {
@@ -60,7 +60,10 @@ impl Stages {
         }
         self.agent.sampling.sampler.stop();
         // What is left to name has the grace and no more.
-        self.agent.health.namer_pace.hurry(Mono::now());
+        self.agent
+            .health
+            .symbolizer_pace
+            .hurry(MonotonicTime::now());
         if let Some(uplink) = &self.agent.uplink {
             uplink.exporter.stop(by(PUSHING_GRACE_SHARE));
         }
@@ -80,9 +83,9 @@ impl Stages {
     }
 }
 
-fn wait_for(threads: &[JoinHandle<()>], deadline: Mono) -> bool {
+fn wait_for(threads: &[JoinHandle<()>], deadline: MonotonicTime) -> bool {
     while !threads.iter().all(JoinHandle::is_finished) {
-        if Mono::now() >= deadline {
+        if MonotonicTime::now() >= deadline {
             return false;
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -13,7 +13,7 @@
 use super::counters::SymbolCounters;
 use hashbrown::HashMap;
 use host::sync::lock;
-use host::time::{Mono, thread_cpu};
+use host::time::{MonotonicTime, thread_cpu};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,8 +32,8 @@ const ALONE_BYTES: usize = 16 << 20;
 /// How often a reading that has to wait for its turn asks again.
 const TURN_WAIT: Duration = Duration::from_millis(1);
 
-/// Longest wait for the turn. The file is put off then and asked for again: a batch of the namer
-/// may have many files, and a namer that stands still for minutes ends the daemon. The largest real
+/// Longest wait for the turn. The file is put off then and asked for again: a batch of the symbolizer
+/// may have many files, and a symbolizer that stands still for minutes ends the daemon. The largest real
 /// files take 0.3 s; when this is too small, files are put off on a busy host.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -173,9 +173,9 @@ impl<'a> FileBudget<'a> {
         let Some(shares) = self.shares.as_ref().filter(|_| !self.alone.get()) else {
             return Ok(());
         };
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         while shares.taken.swap(true, Ordering::Acquire) {
-            if Mono::now().since(begin) > TURN_WAIT_MAX {
+            if MonotonicTime::now().since(begin) > TURN_WAIT_MAX {
                 self.over.set(Some(Over::Later));
                 return Err(Over::Later);
             }
@@ -225,7 +225,7 @@ impl<'a> FileBudget<'a> {
         {
             let spent = self.spent();
             let more = spent.saturating_sub(self.charged.replace(spent));
-            shares.spend(self.payer, more, Mono::now());
+            shares.spend(self.payer, more, MonotonicTime::now());
         }
     }
 
@@ -371,11 +371,11 @@ pub type Payer = (Owner, Purpose);
 #[derive(Clone, Copy, Debug)]
 struct Share {
     left_ns: i64,
-    at: Mono,
+    at: MonotonicTime,
 }
 
 impl Share {
-    fn now(self, now: Mono) -> Share {
+    fn now(self, now: MonotonicTime) -> Share {
         let more = now.since(self.at).as_nanos() as i64;
         let more = more.saturating_mul(SHARE_PER_SECOND.as_millis() as i64) / 1000;
         let left_ns = self.left_ns.saturating_add(more);
@@ -411,7 +411,11 @@ impl Shares {
     }
 
     /// The budget of one reading; `None` while the owner's files have taken more than their share.
-    pub fn budget<'a>(self: &Arc<Self>, payer: Payer, now: Mono) -> Option<FileBudget<'a>> {
+    pub fn budget<'a>(
+        self: &Arc<Self>,
+        payer: Payer,
+        now: MonotonicTime,
+    ) -> Option<FileBudget<'a>> {
         if payer.0 != Owner::Host && !self.has_time(payer, now) {
             return None;
         }
@@ -420,7 +424,7 @@ impl Shares {
         Some(budget)
     }
 
-    fn has_time(&self, payer: Payer, now: Mono) -> bool {
+    fn has_time(&self, payer: Payer, now: MonotonicTime) -> bool {
         let mut shares = lock(&self.of);
         if let Some(share) = shares.get(&payer) {
             return share.now(now).left_ns > 0;
@@ -440,10 +444,14 @@ impl Shares {
     /// Leaves an owner no time for twenty seconds.
     #[cfg(test)]
     pub fn take_all(&self, payer: Payer) {
-        self.spend(payer, SHARE_MAX + Duration::from_secs(1), Mono::now());
+        self.spend(
+            payer,
+            SHARE_MAX + Duration::from_secs(1),
+            MonotonicTime::now(),
+        );
     }
 
-    fn spend(&self, payer: Payer, spent: Duration, now: Mono) {
+    fn spend(&self, payer: Payer, spent: Duration, now: MonotonicTime) {
         // What captures take is told as theirs.
         if payer.1 == Purpose::Profile {
             let sum = &self.counters.owners_files_cpu_ns;
@@ -484,7 +492,7 @@ mod tests {
     fn one_reading_at_a_time_takes_much_memory() {
         let shares = Arc::new(Shares::default());
         fn budget<'a>(shares: &Arc<Shares>) -> FileBudget<'a> {
-            let budget = shares.budget((Owner::Host, Purpose::Profile), Mono::now());
+            let budget = shares.budget((Owner::Host, Purpose::Profile), MonotonicTime::now());
             budget.expect("a budget")
         }
         let (done, waits) = std::sync::mpsc::sync_channel(1);
@@ -512,18 +520,18 @@ mod tests {
     fn a_reading_that_waits_too_long_for_its_turn_is_put_off() {
         let shares = Arc::new(Shares::default());
         let first = shares
-            .budget((Owner::Host, Purpose::Profile), Mono::now())
+            .budget((Owner::Host, Purpose::Profile), MonotonicTime::now())
             .expect("a budget");
         let _held = first.charge(ALONE_BYTES + 1).expect("within");
         let second = shares
-            .budget((Owner::Host, Purpose::Profile), Mono::now())
+            .budget((Owner::Host, Purpose::Profile), MonotonicTime::now())
             .expect("a budget");
         assert_eq!(second.charge(ALONE_BYTES + 1).map(drop), Err(Over::Later));
         assert_eq!(second.over(), Some(Over::Later));
         drop(_held);
         drop(first);
         let third = shares
-            .budget((Owner::Host, Purpose::Profile), Mono::now())
+            .budget((Owner::Host, Purpose::Profile), MonotonicTime::now())
             .expect("a budget");
         assert!(third.charge(ALONE_BYTES + 1).is_ok());
     }
@@ -559,7 +567,7 @@ mod tests {
     fn an_owner_that_took_its_share_waits_and_others_do_not() {
         let shares = Arc::new(Shares::default());
         let (heavy, other) = (Owner::of(1000, 1, &[1]), Owner::of(1001, 1, &[1]));
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let may = |owner, at| shares.budget((owner, Purpose::Profile), at).is_some();
         shares.spend((heavy, Purpose::Profile), SHARE_MAX + SECOND, now);
         assert_eq!([may(heavy, now), may(other, now)], [false, true]);
@@ -570,7 +578,7 @@ mod tests {
     #[test]
     fn what_captures_read_takes_no_time_from_the_profile() {
         let shares = Arc::new(Shares::default());
-        let (owner, now) = (Owner::of(1000, 1, &[]), Mono::now());
+        let (owner, now) = (Owner::of(1000, 1, &[]), MonotonicTime::now());
         shares.spend((owner, Purpose::Captures), SHARE_MAX + SECOND, now);
         assert!(!shares.has_time((owner, Purpose::Captures), now));
         assert!(shares.has_time((owner, Purpose::Profile), now));
@@ -580,7 +588,7 @@ mod tests {
     fn for_long_an_owner_gets_a_twentieth_of_one_cpu() {
         let shares = Arc::new(Shares::default());
         let payer = (Owner::of(1000, 1, &[]), Purpose::Profile);
-        let (mut taken, begin) = (Duration::ZERO, Mono::now());
+        let (mut taken, begin) = (Duration::ZERO, MonotonicTime::now());
         for second in 0..600 {
             let now = begin.plus(second * SECOND);
             if shares.has_time(payer, now) {
@@ -605,7 +613,7 @@ mod tests {
     #[test]
     fn the_owners_remembered_are_bounded() {
         let shares = Arc::new(Shares::default());
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let payer = |user| (Owner::of(user, 1, &[]), Purpose::Profile);
         for user in 1..=OWNERS_MAX as u32 {
             shares.spend(payer(user), SECOND, now);

@@ -21,7 +21,7 @@ const CHECKED_BYTES_MAX: u64 = 1 << 30;
 
 /// What is looked for as executables are opened.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct DebugFileOptions {
     /// The daemon's own debug directories.
     pub dirs: Vec<PathBuf>,
     /// Debug files of executables that have symbols and no source lines, too.
@@ -30,7 +30,12 @@ pub struct Wanted {
 
 /// Finds the debug file of the executable `image` that runs from `path` in the root of `pid`, if it may be
 /// needed. May wait for ever.
-pub fn at_first_sight(wanted: &Wanted, image: &Image, pid: Pid, path: &[u8]) -> Option<Image> {
+pub fn at_first_sight(
+    wanted: &DebugFileOptions,
+    image: &Image,
+    pid: Pid,
+    path: &[u8],
+) -> Option<Image> {
     if matches!(image, Image::Memory(_)) {
         return None;
     }

@@ -10,7 +10,7 @@ use gimli::{
     LittleEndian, UnitHeader, UnitType,
 };
 
-/// Deepest entry. So many take less than half of the stack that the namer's thread has, also in
+/// Deepest entry. So many take less than half of the stack that the symbolizer's thread has, also in
 /// debug builds (`tests/images.rs`). Files of programs that are nested deeper have no lines.
 const DEPTH_MAX: usize = 256;
 

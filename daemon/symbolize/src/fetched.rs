@@ -1,14 +1,14 @@
 //! Debug files that debuginfod servers have: fetched by a thread of its own, kept in a directory of
 //! the daemon.
 //!
-//! The namer says which builds have no symbols and goes on; what comes is found by build id as in
+//! The symbolizer says which builds have no symbols and goes on; what comes is found by build id as in
 //! any other debug directory, from the next batch on. The directory is bounded: what was not used
 //! for longest goes. A file is taken only when it is of the build asked for and has symbols.
 
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
 use super::elf::read_headers;
-use debuginfod::{Fetched as Answer, Outcome, Servers, Wanted};
+use debuginfod::{FetchOutcome, FetchQueue, Fetched as Answer, Servers};
 use hashbrown::HashSet;
 use host::private_dir::{PrivateDir, Trouble};
 use host::sync::lock;
@@ -33,12 +33,12 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Builds that are there.
 #[derive(Default)]
 struct State {
-    wanted: Wanted,
+    wanted: FetchQueue,
     /// Build ids in hexadecimal.
     there: HashSet<String>,
 }
 
-/// See the module. Shared by the namer, which asks, and the thread that fetches.
+/// See the module. Shared by the symbolizer, which asks, and the thread that fetches.
 pub struct FetchedFiles {
     dir: PrivateDir,
     bytes_max: u64,
@@ -141,24 +141,24 @@ impl FetchedFiles {
         let refused = |why: &dyn Display| {
             bump(&counters.debuginfod_refused);
             tracing::warn!(build_id, "debug file of a debuginfod server refused: {why}");
-            Outcome::Refused
+            FetchOutcome::Refused
         };
         let outcome = match answer {
             Ok(Answer::Found { bytes }) => match self.keep(&incoming, build_id, bytes) {
                 Ok(()) => {
                     bump(&counters.debuginfod_fetched);
-                    Outcome::Kept
+                    FetchOutcome::Kept
                 }
                 Err(why) => refused(&why),
             },
             Ok(Answer::TooLarge) => refused(&"it is too large"),
             Ok(Answer::Absent) => {
                 bump(&counters.debuginfod_absent);
-                Outcome::Absent
+                FetchOutcome::Absent
             }
             Ok(Answer::Unavailable) => {
                 bump(&counters.debuginfod_failed);
-                Outcome::Unavailable
+                FetchOutcome::Unavailable
             }
             Err(_) => refused(&"the answer cannot be read"),
         };
@@ -166,7 +166,7 @@ impl FetchedFiles {
         let _ = fs::remove_file(&incoming);
         let mut state = self.state();
         state.wanted.done(build_id, outcome);
-        if outcome == Outcome::Kept {
+        if outcome == FetchOutcome::Kept {
             state.there.insert(build_id.to_owned());
         }
     }

@@ -7,7 +7,7 @@ use super::counters::{SymbolCounters, add, bump};
 use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
 use super::files::{Found, Image};
 use super::go::lines::Source;
-use super::lines::{LineSource, Place};
+use super::lines::{LineSource, SourceFrame};
 use super::places::Places;
 use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name};
 use hashbrown::HashMap;
@@ -458,7 +458,7 @@ impl FileNames {
     fn keep_exact(
         &mut self,
         offset: u64,
-        places: &[Place],
+        places: &[SourceFrame],
         symbol: Option<FrameId>,
         dict: &mut Dictionary,
     ) {
@@ -485,7 +485,7 @@ impl FileNames {
         &self,
         kind: FrameKind,
         symbol: Option<FrameId>,
-        place: &Place,
+        place: &SourceFrame,
         dict: &mut Dictionary,
     ) -> FrameId {
         let named = symbol.map(|frame| dict.frame(frame).function.to_owned());

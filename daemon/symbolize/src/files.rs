@@ -3,7 +3,7 @@
 //!
 //! The sampler sends a [`FileSeen`] at the first sight of a file; the `fp-files` thread opens it by
 //! the mapping, else by path inside the process's root, its relatives' roots and the daemon's own,
-//! and takes it only when it is the file that was recorded. The namer asks [`FileStore::get`].
+//! and takes it only when it is the file that was recorded. The symbolizer asks [`FileStore::get`].
 //!
 //! What "the one recorded" means: with a build id, the same build id. Without, the same device,
 //! inode number and, where both are known, inode generation. Overlays and btrfs show device numbers
@@ -20,10 +20,10 @@ pub use super::image::Image;
 use super::mounts;
 use super::open::{self, Links, OpenError, Root};
 use hashbrown::HashMap;
-use host::helpers::{Helpers, REMOTE_LATE_MAX};
+use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
 use host::ids::{Avma, FileId, Pid};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::Unnamed;
 use std::fs::File;
 use std::path::Path;
@@ -102,7 +102,7 @@ pub struct FileSeen {
     pub relatives: [Pid; RELATIVES],
 }
 
-/// What is known of a file when the namer asks.
+/// What is known of a file when the symbolizer asks.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Its path in the process's mount namespace; empty when the file is not known.
@@ -119,7 +119,7 @@ struct Known {
     found: Found,
     used: u64,
     /// When it was opened, or the end of the last batch with samples in it.
-    sampled: Mono,
+    sampled: MonotonicTime,
 }
 
 #[derive(Default)]
@@ -129,14 +129,14 @@ struct Table {
     open: usize,
 }
 
-/// The files. Shared by `fp-files`, which opens, and the namer, which reads; the lock is never held
+/// The files. Shared by `fp-files`, which opens, and the symbolizer, which reads; the lock is never held
 /// over a system call other than close.
 pub struct FileStore {
     table: Mutex<Table>,
     /// Announcements dealt with since the start.
     done: AtomicU64,
     open_max: usize,
-    debug: debug_files::Wanted,
+    debug: debug_files::DebugFileOptions,
     counters: Arc<SymbolCounters>,
     shares: Arc<Shares>,
     /// Devices of what the host had installed at the start.
@@ -152,7 +152,7 @@ impl FileStore {
             table: Mutex::default(),
             done: AtomicU64::new(0),
             open_max,
-            debug: debug_files::Wanted::default(),
+            debug: debug_files::DebugFileOptions::default(),
             shares: Arc::new(Shares::counted(Arc::clone(&counters))),
             counters,
             host_devices: mounts::host_devices().into(),
@@ -168,7 +168,7 @@ impl FileStore {
     /// The same, charged to what the owner may take for a purpose.
     pub fn budget_for<'a>(&self, image: &Image, purpose: Purpose) -> Option<FileBudget<'a>> {
         let payer = (image.owner(&self.host_devices), purpose);
-        let budget = self.shares.budget(payer, Mono::now());
+        let budget = self.shares.budget(payer, MonotonicTime::now());
         if budget.is_none() {
             self.count_put_off();
         }
@@ -190,7 +190,7 @@ impl FileStore {
     }
 
     /// Holds these debug files open too.
-    pub fn with_debug_files(self, debug: debug_files::Wanted) -> FileStore {
+    pub fn with_debug_files(self, debug: debug_files::DebugFileOptions) -> FileStore {
         FileStore { debug, ..self }
     }
 
@@ -207,7 +207,7 @@ impl FileStore {
     pub fn see_in_time(
         self: &Arc<Self>,
         seen: FileSeen,
-        helpers: &Helpers,
+        helpers: &BlockingPool,
         time: Duration,
     ) -> bool {
         let late = helpers.late();
@@ -240,7 +240,7 @@ impl FileStore {
         if let Some(known) = self.lock().known.get_mut(&seen.id)
             && known.found.image.is_ok()
         {
-            known.sampled = Mono::now();
+            known.sampled = MonotonicTime::now();
             return false;
         }
         let image = open_seen(seen);
@@ -283,8 +283,10 @@ impl FileStore {
 
     /// Waits until `announced` announcements have been dealt with, or the time is over.
     pub fn wait_for(&self, announced: u64, time: Duration) {
-        let begin = Mono::now();
-        while self.done.load(Ordering::Acquire) < announced && Mono::now().since(begin) < time {
+        let begin = MonotonicTime::now();
+        while self.done.load(Ordering::Acquire) < announced
+            && MonotonicTime::now().since(begin) < time
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -316,7 +318,7 @@ impl FileStore {
         let known = Known {
             found,
             used: table.clock,
-            sampled: Mono::now(),
+            sampled: MonotonicTime::now(),
         };
         if let Some(old) = table.known.insert(id, known) {
             table.open -= descriptors(&old.found);
@@ -352,7 +354,7 @@ impl FileStore {
 
     /// Notes which files had samples in what ended at `end`, and closes those that have had none
     /// for [`UNUSED_MAX`]. One that is sampled again is announced again, and opened.
-    pub fn close_unused(&self, sampled: impl Iterator<Item = FileId>, end: Mono) {
+    pub fn close_unused(&self, sampled: impl Iterator<Item = FileId>, end: MonotonicTime) {
         let table = &mut *self.lock();
         for id in sampled {
             if let Some(known) = table.known.get_mut(&id) {
@@ -428,7 +430,7 @@ fn forget_longest_unused(table: &mut Table) {
 
 /// As [`identity_of_mapping`], by a helper that is waited for only so long.
 pub fn identity_in_time(
-    helpers: &Helpers,
+    helpers: &BlockingPool,
     time: Duration,
     (pid, start, end): (Pid, u64, u64),
     path: &[u8],

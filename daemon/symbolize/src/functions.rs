@@ -24,7 +24,7 @@ const INDIRECT: u8 = 10;
 
 /// What was found of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FunctionLocation {
     /// Offset in the file of its first instruction.
     At(u64),
     /// It is one of several functions, chosen when the program is loaded: its name stands at what chooses.
@@ -39,10 +39,10 @@ pub enum Place {
 ///
 /// # Errors
 /// When the image cannot be read or is damaged.
-pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<Place, ElfError> {
+pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<FunctionLocation, ElfError> {
     let headers = read_headers(image)?;
     let budget = FileBudget::default();
-    let mut place = Place::Stripped;
+    let mut place = FunctionLocation::Stripped;
     for table in [&b".symtab"[..], b".dynsym"] {
         let Some(table) = headers.section(table) else {
             continue;
@@ -50,10 +50,10 @@ pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<Place, Elf
         match search(image, &headers, table, name, &budget)? {
             Some(Found::Function(address)) => {
                 let offset = headers.offset_of(address);
-                return offset.map(Place::At).ok_or(ElfError::Damaged);
+                return offset.map(FunctionLocation::At).ok_or(ElfError::Damaged);
             }
-            Some(Found::Indirect) => return Ok(Place::Indirect),
-            None => place = Place::NotThere,
+            Some(Found::Indirect) => return Ok(FunctionLocation::Indirect),
+            None => place = FunctionLocation::NotThere,
         }
     }
     Ok(place)
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn functions_of_this_program_are_found_where_their_code_lies() {
         let image = std::fs::File::open("/proc/self/exe").expect("readable");
-        let Place::At(offset) = place_of(&image, b"main").expect("sound") else {
+        let FunctionLocation::At(offset) = place_of(&image, b"main").expect("sound") else {
             panic!("a program has a main function");
         };
         let headers = read_headers(&image).expect("sound");
@@ -212,7 +212,7 @@ mod tests {
         };
         assert!(headers.segments.iter().any(within), "{offset:#x}");
         let none = place_of(&image, b"no function has this name").expect("sound");
-        assert_eq!(none, Place::NotThere);
+        assert_eq!(none, FunctionLocation::NotThere);
     }
 
     #[test]
@@ -226,9 +226,13 @@ mod tests {
             return fixtures::cannot("another C library");
         };
         let place = |name: &[u8]| place_of(&image, name).expect("sound");
-        assert!(matches!(place(b"getpid"), Place::At(_)));
-        assert_eq!(place(b"memcpy"), Place::Indirect, "of two versions one is");
-        assert_eq!(place(b"strlen"), Place::Indirect);
+        assert!(matches!(place(b"getpid"), FunctionLocation::At(_)));
+        assert_eq!(
+            place(b"memcpy"),
+            FunctionLocation::Indirect,
+            "of two versions one is"
+        );
+        assert_eq!(place(b"strlen"), FunctionLocation::Indirect);
     }
 
     #[test]

@@ -7,9 +7,9 @@
 use super::budget::Owner;
 use super::elf::ReadAt;
 use super::mounts;
-use host::helpers::Helpers;
+use host::blocking_pool::BlockingPool;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -131,7 +131,7 @@ impl ReadAt for Image {
 const READ_WAIT: Duration = Duration::from_secs(2);
 
 /// Longest sum of waits for the answers of one file. A file system may answer each reading just in
-/// time, and a large symbol table takes a thousand: the namer would wait for half an hour. Beyond
+/// time, and a large symbol table takes a thousand: the symbolizer would wait for half an hour. Beyond
 /// it the file is given up. When it is too small, so are large files on a network whose answers
 /// take more than ten milliseconds.
 const WAITS_MAX: Duration = Duration::from_secs(20);
@@ -145,12 +145,12 @@ const WAITS_FORGOTTEN: u32 = 60;
 struct Waits {
     sum: Duration,
     /// When the last one ended.
-    until: Mono,
+    until: MonotonicTime,
 }
 
 impl Waits {
     /// Adds one that ended at `now`; false when they are too long together.
-    fn add(&mut self, took: Duration, now: Mono) -> bool {
+    fn add(&mut self, took: Duration, now: MonotonicTime) -> bool {
         let forgotten = now.since(self.until) / WAITS_FORGOTTEN;
         self.sum = self.sum.saturating_sub(forgotten).saturating_add(took);
         self.until = now;
@@ -160,7 +160,7 @@ impl Waits {
 
 /// Reads files on such file systems, for all stages. Busy helpers may be at work for another
 /// thread: that only makes the bound on late ones stricter.
-static READERS: LazyLock<Helpers> = LazyLock::new(|| Helpers::new("fp-read"));
+static READERS: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new("fp-read"));
 
 /// An open file on a file system that may stop answering: read by helpers, and given up for good
 /// when one of them is late.
@@ -185,9 +185,9 @@ impl Remote {
         else {
             return Err(io::ErrorKind::TimedOut.into());
         };
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         let answer = READERS.run(READ_WAIT, move || question(&file));
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let mut waits = lock(&self.waits);
         if !waits.add(now.since(begin), now) {
             self.late.store(true, Ordering::Relaxed);
@@ -215,7 +215,7 @@ mod tests {
 
     /// Answers that take so long, one after the other: how many until the file is given up.
     fn answers(took: Duration, apart: Duration) -> Option<u32> {
-        let (mut waits, mut now) = (Waits::default(), Mono(1));
+        let (mut waits, mut now) = (Waits::default(), MonotonicTime(1));
         (1..100_000).find(|_| {
             now = now.plus(apart).plus(took);
             !waits.add(took, now)

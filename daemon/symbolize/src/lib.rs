@@ -2,7 +2,7 @@
 //!
 //! Input: per batch and file, the distinct offsets; output: one or more frames each, leaf first.
 //! Nothing here is an error: what has no name is a frame called `[module]` with the reason in it.
-//! Everything runs on the namer's thread, may block on file systems, and is bounded by
+//! Everything runs on the symbolizer's thread, may block on file systems, and is bounded by
 //! [`SymbolOptions::cache_bytes`]; opening files is the work of [`files`] on its own thread.
 //!
 //! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address
@@ -47,7 +47,7 @@ use files::{FileIdentity, FileStore, Found};
 use hashbrown::HashMap;
 use host::bounds::CacheBounds;
 use host::ids::{FileId, FileOffset};
-use host::time::{Mono, thread_cpu};
+use host::time::{MonotonicTime, thread_cpu};
 pub use kernel::KernelSymbols;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
 use std::path::PathBuf;
@@ -417,7 +417,7 @@ struct Kernel {
     /// A frame for each symbol, [`NO_FRAME`] until asked for.
     frames: Vec<FrameId>,
     no_name: Option<FrameId>,
-    read_at: Mono,
+    read_at: MonotonicTime,
     wait: Duration,
     /// True when the table should be read again.
     stale: bool,
@@ -429,7 +429,7 @@ impl Default for Kernel {
             symbols: None,
             frames: Vec::new(),
             no_name: None,
-            read_at: Mono::default(),
+            read_at: MonotonicTime::default(),
             wait: KERNEL_REREAD_MIN,
             stale: false,
         }
@@ -438,8 +438,8 @@ impl Default for Kernel {
 
 impl Kernel {
     fn refresh(&mut self, counters: &SymbolCounters) {
-        let due =
-            self.symbols.is_none() || self.stale && Mono::now().since(self.read_at) >= self.wait;
+        let due = self.symbols.is_none()
+            || self.stale && MonotonicTime::now().since(self.read_at) >= self.wait;
         if !due {
             return;
         }
@@ -458,7 +458,7 @@ impl Kernel {
         self.symbols = Some(symbols);
         self.frames.clear();
         self.no_name = None;
-        self.read_at = Mono::now();
+        self.read_at = MonotonicTime::now();
         self.stale = false;
     }
 

@@ -47,7 +47,7 @@ pub enum LinesError {
 
 /// One frame of an address, as the debug information tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceFrame {
     /// Function; empty when the debug information names none.
     pub function: String,
     /// Source file; empty when not known.
@@ -128,7 +128,7 @@ impl LineSource {
     pub fn places(
         &self,
         addresses: &[u64],
-        mut each: impl FnMut(usize, &[Place]),
+        mut each: impl FnMut(usize, &[SourceFrame]),
     ) -> Result<(), LinesError> {
         let until = thread_cpu() + FILE_CPU_MAX;
         let mut places = Vec::new();
@@ -171,17 +171,17 @@ fn bytes_for(sections: &[(&Section, u64)]) -> u64 {
     each.fold(0, u64::saturating_add)
 }
 
-fn place(name: &str, info: Option<&CodeInfo<'_>>) -> Place {
+fn place(name: &str, info: Option<&CodeInfo<'_>>) -> SourceFrame {
     let function = names::readable(name.as_bytes());
     match info {
-        Some(info) => Place {
+        Some(info) => SourceFrame {
             function,
             file: names::capped(&info.to_path().to_string_lossy()),
             line: info.line.unwrap_or(0),
         },
-        None => Place {
+        None => SourceFrame {
             function,
-            ..Place::default()
+            ..SourceFrame::default()
         },
     }
 }

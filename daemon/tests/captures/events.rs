@@ -1,7 +1,7 @@
 //! The events of captures on the running kernel: what each samples, and what is refused.
 
 use super::got::{Got, live, run, wanted, while_busy};
-use capture::engine::{EngineError, Fault, Followed, Wanted};
+use capture::engine::{EngineError, EventCapture, Fault, Followed};
 use cgroup::Hierarchy;
 use fixtures::process::wait_for;
 use host::ids::{CaptureId, Pid};
@@ -18,7 +18,7 @@ fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
     let own = std::process::id();
     let mut got = Got::default();
     while_busy(|| {
-        let started = engine.begin(Wanted {
+        let started = engine.begin(EventCapture {
             every: Every::Rate(997),
             stack_bytes: 16 << 10,
             filter: Filter::default().pids([Pid(own)]),
@@ -129,7 +129,7 @@ fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
     let (outer, inner) = (&cgroups.0[0], &cgroups.0[1]);
     cgroups.put(outer, within.pid());
     cgroups.put(inner, below.pid());
-    let started = engine.begin(Wanted {
+    let started = engine.begin(EventCapture {
         every: Every::Rate(499),
         cgroup: Some(outer.clone()),
         ..wanted(1, "cpu-clock")
@@ -185,7 +185,7 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     let first = Busy::start();
     cgroups.put(&inner, first.pid());
     let id = CaptureId(1);
-    let started = engine.begin(Wanted {
+    let started = engine.begin(EventCapture {
         every: Every::Rate(499),
         cgroup: Some(inner.clone()),
         ..wanted(1, "cpu-clock")
@@ -216,7 +216,7 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     // One that is gone when a capture begins is told as that.
     drop(second);
     remove(&inner);
-    let refused = engine.begin(Wanted {
+    let refused = engine.begin(EventCapture {
         cgroup: Some(inner.clone()),
         ..wanted(2, "cpu-clock")
     });
@@ -232,7 +232,7 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
     };
     let own = std::process::id();
     let begin = |id: u64, period| {
-        let started = engine.begin(Wanted {
+        let started = engine.begin(EventCapture {
             every: Every::Period(period),
             filter: Filter::default().pids([Pid(own)]),
             ..wanted(id, "page-faults")
@@ -292,7 +292,7 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
         return;
     };
     let event = "tracepoint:sched:sched_switch";
-    let refused = engine.begin(Wanted {
+    let refused = engine.begin(EventCapture {
         kernel_filter: "prev_state ! 0".into(),
         ..wanted(1, event)
     });
@@ -309,7 +309,7 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
         told.contains("refuses `prev_state ! 0`") && told.contains("`next_pid`"),
         "{told}"
     );
-    let unknown = engine.begin(Wanted {
+    let unknown = engine.begin(EventCapture {
         kernel_filter: "no_such_field == 1".into(),
         ..wanted(1, event)
     });
@@ -323,7 +323,7 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });
-    let started = engine.begin(Wanted {
+    let started = engine.begin(EventCapture {
         kernel_filter: "prev_comm == \"fp-sleeper\" && prev_state != 0".into(),
         ..wanted(1, event)
     });
@@ -359,7 +359,7 @@ fn a_uprobe_counts_the_calls_of_a_function_needs_root() {
         return;
     };
     let own = std::process::id();
-    let started = engine.begin(Wanted {
+    let started = engine.begin(EventCapture {
         filter: Filter::default().pids([Pid(own)]),
         ..wanted(1, &format!("uprobe:{}:getppid", libc_path()))
     });
@@ -385,7 +385,7 @@ fn page_faults_are_where_memory_is_touched_first_needs_root() {
         return;
     };
     let own = std::process::id();
-    let started = engine.begin(Wanted {
+    let started = engine.begin(EventCapture {
         every: Every::Period(1),
         filter: Filter::default().pids([Pid(own)]),
         ..wanted(1, "page-faults")
@@ -442,7 +442,7 @@ fn rates_and_periods_that_cannot_be_are_refused_needs_root() {
         ("page-faults", Every::Period(0)),
         ("page-faults", Every::Period(u64::MAX)),
     ] {
-        let refused = engine.begin(Wanted {
+        let refused = engine.begin(EventCapture {
             every,
             ..wanted(1, event)
         });
@@ -452,12 +452,12 @@ fn rates_and_periods_that_cannot_be_are_refused_needs_root() {
             "{every:?}"
         );
     }
-    let filtered = engine.begin(Wanted {
+    let filtered = engine.begin(EventCapture {
         kernel_filter: "x == 1".into(),
         ..wanted(1, "cpu-clock")
     });
     assert!(matches!(filtered, Err(EngineError::NoFilter { .. })));
-    let cgroup = engine.begin(Wanted {
+    let cgroup = engine.begin(EventCapture {
         cgroup: Some("/nowhere".into()),
         ..wanted(1, "cpu-clock")
     });
@@ -473,7 +473,7 @@ fn at_9999_hz_weights_and_losses_add_up_to_the_time_needs_root() {
     let own = std::process::id();
     let mut got = Got::default();
     let started = while_busy(|| {
-        let started = engine.begin(Wanted {
+        let started = engine.begin(EventCapture {
             every: Every::Rate(9_999),
             stack_bytes: 8 << 10,
             ..wanted(1, "cpu-clock")

@@ -2,16 +2,16 @@
 
 use super::support::{Driven, unwinder};
 use aggregate::batch::RawBatch;
-use capture::engine::{Engine, Wanted};
+use capture::engine::{Engine, EventCapture};
 use capture::event::Event;
 use host::facts::Environment;
 use host::ids::CaptureId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::event::{EventKind, EventSpec};
 use perf::plan::Machine;
 use perf::rings::Rings;
 use sampler::filter::Filter;
-use sampler::{Shared, Start};
+use sampler::{SamplerHandle, SamplerStart};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +89,7 @@ pub fn while_busy<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// The sampler over real rings at 99 Hz, and the engine. `None` where there are no perf events.
-pub fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
+pub fn live() -> Option<(Driven, Arc<SamplerHandle>, Engine)> {
     let environment = Environment::read();
     let spec = EventSpec {
         kind: EventKind::CpuClock,
@@ -109,24 +109,24 @@ pub fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
     };
     let processes =
         scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
-    let start = Start {
+    let start = SamplerStart {
         rings,
         unwinder: unwinder(32 << 20),
         period: 1_000_000_000 / 99,
         processes,
         idle: vec![(1, 2)],
         window: Duration::from_secs(3600),
-        first_window_end: Mono::now().plus(Duration::from_secs(3600)),
+        first_window_end: MonotonicTime::now().plus(Duration::from_secs(3600)),
     };
-    let shared = Arc::new(Shared::new().expect("descriptors"));
+    let shared = Arc::new(SamplerHandle::new().expect("descriptors"));
     let (driven, _) = Driven::new(start, Arc::clone(&shared));
     let engine = Engine::new(Arc::clone(&shared), Machine::of(&environment));
     Some((driven, shared, engine))
 }
 
-pub fn wanted(id: u64, event: &str) -> Wanted {
+pub fn wanted(id: u64, event: &str) -> EventCapture {
     let event = Event::parse(event).expect("known");
-    Wanted {
+    EventCapture {
         id: CaptureId(id),
         every: event.default_every(),
         event,
@@ -141,14 +141,17 @@ pub fn wanted(id: u64, event: &str) -> Wanted {
 
 /// Passes until `done`, for a minute at most.
 pub fn run(driven: &mut Driven, got: &mut Got, mut done: impl FnMut(&Got) -> bool) {
-    let begin = Mono::now();
+    let begin = MonotonicTime::now();
     while !done(got) {
         assert!(
-            Mono::now().since(begin) < Duration::from_secs(60),
+            MonotonicTime::now().since(begin) < Duration::from_secs(60),
             "it never comes"
         );
         std::thread::sleep(Duration::from_millis(20));
-        driven.sampler.pass(Mono::now()).expect("it goes on");
+        driven
+            .sampler
+            .pass(MonotonicTime::now())
+            .expect("it goes on");
         while let Ok(mut batch) = driven.batches.try_recv() {
             got.add(&batch);
             batch.clear();

@@ -9,17 +9,19 @@ mod support;
 
 use got::Got;
 use host::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRing;
 use perf::event::Features;
-use perf::loss::Pace;
+use perf::loss::SampleSpacing;
 use perf::record::{Callchain, CpuMode, Sample};
 use perf::ring::Ring;
 use perf::rings::sets::{RingSet, SetKey};
 use perf::rings::{HORIZON, Rings};
 use perf::synthetic;
 use sampler::filter::Filter;
-use sampler::{Begin, Command, Follow, RingSetSwitch, SetOf, Shared, Start};
+use sampler::{
+    CaptureStart, CaptureSwitch, Command, RingSetSwitch, SamplerHandle, SamplerStart, SetOf,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Driven, unwinder};
@@ -33,17 +35,17 @@ const KEY: SetKey = SetKey(1);
 /// The sampler over rings in memory, whose time is the test's.
 struct Rig {
     driven: Driven,
-    shared: Arc<Shared>,
+    shared: Arc<SamplerHandle>,
     got: Got,
-    now: Mono,
+    now: MonotonicTime,
 }
 
 impl Rig {
     fn new() -> Rig {
-        let rings = rings(2, Pace::Fixed(PERIOD)).collect();
+        let rings = rings(2, SampleSpacing::Fixed(PERIOD)).collect();
         // Ahead of the clock, which the sampler looks at too.
-        let now = Mono::now().plus(Duration::from_secs(1000));
-        let start = Start {
+        let now = MonotonicTime::now().plus(Duration::from_secs(1000));
+        let start = SamplerStart {
             rings: Rings::over(rings, Features::default(), COPY_BYTES as u32).expect("some"),
             unwinder: unwinder(1 << 20),
             period: PERIOD,
@@ -52,7 +54,7 @@ impl Rig {
             window: Duration::from_secs(10),
             first_window_end: now.plus(Duration::from_secs(10)),
         };
-        let shared = Arc::new(Shared::new().expect("descriptors"));
+        let shared = Arc::new(SamplerHandle::new().expect("descriptors"));
         let (driven, _) = Driven::new(start, Arc::clone(&shared));
         Rig {
             driven,
@@ -64,7 +66,7 @@ impl Rig {
 
     /// A new set, and a capture of it.
     fn begin(&mut self, id: u64, set: SetOf, filter: Filter) {
-        let mut begin = Begin::new(CaptureId(id), set, filter);
+        let mut begin = CaptureStart::new(CaptureId(id), set, filter);
         begin.keep_times = true;
         begin.period = PERIOD;
         self.command(Command::BeginCapture(Box::new(begin)));
@@ -112,7 +114,7 @@ impl Rig {
     }
 }
 
-fn rings(cpus: u32, pace: Pace) -> impl Iterator<Item = CpuRing> {
+fn rings(cpus: u32, pace: SampleSpacing) -> impl Iterator<Item = CpuRing> {
     let ring = move |cpu| {
         let ring = Ring::in_memory(RING_BYTES).expect("maps");
         CpuRing::over(CpuId(cpu), ring, pace)
@@ -120,11 +122,11 @@ fn rings(cpus: u32, pace: Pace) -> impl Iterator<Item = CpuRing> {
     (0..cpus).map(ring)
 }
 
-fn set(pace: Pace) -> SetOf {
+fn set(pace: SampleSpacing) -> SetOf {
     set_of(KEY, pace)
 }
 
-fn set_of(key: SetKey, pace: Pace) -> SetOf {
+fn set_of(key: SetKey, pace: SampleSpacing) -> SetOf {
     let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
     let rings = rings(2, pace).map(|ring| (0, ring));
     SetOf::New(Box::new(
@@ -132,13 +134,13 @@ fn set_of(key: SetKey, pace: Pace) -> SetOf {
     ))
 }
 
-fn write(ring: &mut CpuRing, from: Mono, pid: u32, count: u64) -> u64 {
+fn write(ring: &mut CpuRing, from: MonotonicTime, pid: u32, count: u64) -> u64 {
     let sample = |number: u64| Sample {
         mode: CpuMode::Kernel,
         ip: 7,
         pid: Pid(pid),
         tid: Tid(pid),
-        time: Mono(from.0 + 1 + number),
+        time: MonotonicTime(from.0 + 1 + number),
         cpu: CpuId(0),
         period: PERIOD,
         callchain: Callchain::from_bytes(&[]),
@@ -157,7 +159,7 @@ fn write(ring: &mut CpuRing, from: Mono, pid: u32, count: u64) -> u64 {
 #[test]
 fn a_capture_and_the_continuous_profile_get_each_their_own() {
     let mut rig = Rig::new();
-    rig.begin(5, set(Pace::Fixed(PERIOD)), Filter::default());
+    rig.begin(5, set(SampleSpacing::Fixed(PERIOD)), Filter::default());
     for cpu in 0..2 {
         assert_eq!(rig.main(cpu, 100 + cpu as u32, 10), 10);
         assert_eq!(rig.captured(cpu, 100 + cpu as u32, 70), 70);
@@ -182,7 +184,11 @@ fn a_capture_and_the_continuous_profile_get_each_their_own() {
 #[test]
 fn captures_of_one_set_take_what_each_filter_lets_through() {
     let mut rig = Rig::new();
-    rig.begin(1, set(Pace::Counted), Filter::default().pids([Pid(100)]));
+    rig.begin(
+        1,
+        set(SampleSpacing::Counted),
+        Filter::default().pids([Pid(100)]),
+    );
     let of_cgroup = Filter::default().cgroups([CgroupId(1010)], []);
     rig.begin(2, SetOf::Open(KEY), of_cgroup);
     rig.begin(3, SetOf::Open(KEY), Filter::default());
@@ -211,7 +217,7 @@ fn captures_of_one_set_take_what_each_filter_lets_through() {
 #[test]
 fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
     let mut rig = Rig::new();
-    let (time, rings) = (Mono(rig.now.0 + 1), rig.driven.sampler.rings_mut());
+    let (time, rings) = (MonotonicTime(rig.now.0 + 1), rig.driven.sampler.rings_mut());
     for (id, path) in [(1000, *b"/a/new\0\0"), (1010, *b"/b/new\0\0")] {
         let made = synthetic::cgroup(time, id, path);
         assert!(rings.rings_mut()[0].ring_mut().write(&made));
@@ -219,7 +225,7 @@ fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
     // Its record is drained before the capture begins, with a list that is older.
     rig.pass(500);
     let below = Filter::default().cgroups([CgroupId(1020)], [&b"/a"[..]]);
-    rig.begin(1, set(Pace::Counted), below);
+    rig.begin(1, set(SampleSpacing::Counted), below);
     for pid in 100..103 {
         rig.captured(0, pid, 5);
     }
@@ -234,7 +240,7 @@ fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
 #[test]
 fn a_capture_without_a_sample_closes_too_and_hands_over_while_it_runs() {
     let mut rig = Rig::new();
-    rig.begin(1, set(Pace::Counted), Filter::default());
+    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
     for _ in 0..4 {
         rig.pass(600);
     }
@@ -262,7 +268,7 @@ fn a_capture_of_a_set_that_is_gone_closes_at_once() {
 #[test]
 fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
     let mut rig = Rig::new();
-    rig.begin(1, set(Pace::Counted), Filter::default());
+    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
     let written = rig.captured(0, 100, 100_000);
     assert!(written < 100_000, "the ring is full");
     let lost = synthetic::lost(rig.now.plus(Duration::from_millis(200)), 100_000 - written);
@@ -290,15 +296,15 @@ fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
 fn followed(seam: RingSetSwitch) -> Rig {
     const NEXT: SetKey = SetKey(2);
     let mut rig = Rig::new();
-    rig.begin(1, set(Pace::Counted), Filter::default());
-    let SetOf::New(mut next) = set_of(NEXT, Pace::Counted) else {
+    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
+    let SetOf::New(mut next) = set_of(NEXT, SampleSpacing::Counted) else {
         panic!("a new one");
     };
     // Of both, before the change and after it.
     rig.captured(0, 100, 5);
     let (_, ring) = next.rings_mut().next().expect("there");
     assert_eq!(write(ring, rig.now, 101, 4), 4);
-    let follow = Follow {
+    let follow = CaptureSwitch {
         id: CaptureId(1),
         set: SetOf::New(next),
         period: 0,
@@ -352,7 +358,7 @@ fn sets_that_sample_different_things_are_each_taken_whole() {
 #[test]
 fn for_how_long_each_set_was_counted_adds_up() {
     let counted = |key, enabled, running| {
-        let SetOf::New(mut set) = set_of(key, Pace::Counted) else {
+        let SetOf::New(mut set) = set_of(key, SampleSpacing::Counted) else {
             panic!("a new one");
         };
         for (_, ring) in set.rings_mut() {
@@ -363,7 +369,7 @@ fn for_how_long_each_set_was_counted_adds_up() {
     for ended in [true, false] {
         let mut rig = Rig::new();
         rig.begin(1, counted(KEY, 100, 40), Filter::default());
-        let follow = Follow {
+        let follow = CaptureSwitch {
             id: CaptureId(1),
             set: counted(SetKey(2), 1000, 300),
             period: 0,
@@ -394,10 +400,10 @@ fn for_how_long_each_set_was_counted_adds_up() {
 #[test]
 fn a_capture_that_cannot_go_on_ends_with_what_it_has() {
     let mut rig = Rig::new();
-    rig.begin(1, set(Pace::Counted), Filter::default());
+    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
     rig.captured(0, 100, 5);
     rig.pass(5);
-    let follow = Follow {
+    let follow = CaptureSwitch {
         id: CaptureId(1),
         set: SetOf::Open(SetKey(77)),
         period: 0,
@@ -412,9 +418,9 @@ fn a_capture_that_cannot_go_on_ends_with_what_it_has() {
 #[test]
 fn a_set_for_a_capture_that_has_ended_is_closed() {
     let mut rig = Rig::new();
-    let follow = Follow {
+    let follow = CaptureSwitch {
         id: CaptureId(9),
-        set: set(Pace::Counted),
+        set: set(SampleSpacing::Counted),
         period: 0,
         seam: RingSetSwitch::Apart,
     };

@@ -4,13 +4,13 @@
 use crate::got::live;
 use ::offcpu::WaitCounts;
 use aggregate::batch::RawBatch;
-use aggregate::namer::Namer;
-use aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
+use aggregate::batch_symbolizer::BatchSymbolizer;
+use aggregate::recorder::{Recorder, RecorderOptions, RecorderQuery, WindowRange, query};
 use capture::engine::OffCpuCapture;
 use capture::offcpu::Options;
 use cgroup::CgroupTable;
 use host::ids::{CaptureId, Pid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use jit::JitSymbolLookup;
 use profile::{Profile, Query, StackEnd, key};
 use sampler::filter::Filter;
@@ -135,12 +135,12 @@ struct Captured {
     recalled: [u64; 2],
 }
 
-fn namer(store: &Arc<FileStore>) -> Namer {
+fn symbolizer(store: &Arc<FileStore>) -> BatchSymbolizer {
     let counters = Arc::new(SymbolCounters::default());
     let mut symbolizer = Symbolizer::new(SymbolOptions::default(), Arc::clone(store), counters);
     symbolizer.set_kernel_symbols(KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()));
     let (store, cgroups) = (Arc::clone(store), CgroupTable::discover());
-    Namer::new(symbolizer, store, JitSymbolLookup::closed(), cgroups)
+    BatchSymbolizer::new(symbolizer, store, JitSymbolLookup::closed(), cgroups)
 }
 
 /// Drives the sampler while `load` runs, with a capture of this process's waits for that time.
@@ -177,7 +177,7 @@ fn capture_of(
         }
     };
     eprintln!("{started:?}");
-    driven.sampler.pass(Mono::now()).expect("a pass");
+    driven.sampler.pass(MonotonicTime::now()).expect("a pass");
     let load = std::thread::spawn(load);
 
     let mut captured: Vec<RawBatch> = Vec::new();
@@ -193,7 +193,7 @@ fn capture_of(
     };
     let mut most_recalled = 0;
     loop {
-        driven.sampler.pass(Mono::now()).expect("a pass");
+        driven.sampler.pass(MonotonicTime::now()).expect("a pass");
         most_recalled = recalled().max(most_recalled);
         while let Ok(mut batch) = driven.batches.try_recv() {
             if batch.capture.is_some() {
@@ -213,20 +213,20 @@ fn capture_of(
     }
     load.join().expect("the load ends well");
     // The capture is given up at the end of a pass, and facts are told at the start.
-    (0..3).for_each(|_| driven.sampler.pass(Mono::now()).expect("a pass"));
+    (0..3).for_each(|_| driven.sampler.pass(MonotonicTime::now()).expect("a pass"));
     let recalled = [most_recalled, recalled()];
     let recorder = RwLock::new(Recorder::new(RecorderOptions::default()));
-    let mut namer = namer(&driven.store);
+    let mut symbolizer = symbolizer(&driven.store);
     let (mut waits, mut moments, mut lost) = (WaitCounts::default(), 0, 0);
     for batch in &mut captured {
         waits.add(&batch.waits);
         moments += batch.moments.len();
         lost += batch.quality.lost;
-        namer.record(batch, &recorder);
+        symbolizer.record(batch, &recorder);
     }
-    let span = Span::Time(Mono(0), Mono(u64::MAX));
+    let span = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
     let never = AtomicBool::new(false);
-    let asked = Asked {
+    let asked = RecorderQuery {
         query: &Query::default(),
         times: true,
     };

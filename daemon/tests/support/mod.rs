@@ -5,7 +5,7 @@ use host::bounds::{Bounds, CacheBounds};
 use host::heartbeat::Heartbeat;
 use jit::notice::Notice;
 use sampler::workers::file_loader::{FileLoader, Handover, Modules};
-use sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
+use sampler::{CAPTURE_BATCHES, Queues, Sampler, SamplerHandle, SamplerStart};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,7 +20,7 @@ pub struct Driven {
     pub sampler: Sampler,
     pub batches: Receiver<RawBatch>,
     pub recycle: SyncSender<RawBatch>,
-    /// The files that were seen, for a namer.
+    /// The files that were seen, for a symbolizer.
     pub store: Arc<FileStore>,
     /// What `fp-files` does, with no debug files of its own.
     files: JoinHandle<()>,
@@ -30,7 +30,7 @@ pub struct Driven {
 
 impl Driven {
     /// Begins, without looks at the memory of threads. Also where rules for generated code go.
-    pub fn new(start: Start, shared: Arc<Shared>) -> (Driven, SyncSender<Generated>) {
+    pub fn new(start: SamplerStart, shared: Arc<SamplerHandle>) -> (Driven, SyncSender<Generated>) {
         let (batches, handed_over) = sync_channel(2 + CAPTURE_BATCHES);
         let (recycle, recycled) = sync_channel(2 + CAPTURE_BATCHES);
         for _ in 0..2 {

@@ -2,7 +2,7 @@
 //! that with the pin.
 
 use super::Triggers;
-use agent_config::Wanted;
+use agent_config::TriggerCapture;
 use capture::Capturing;
 use capture::request::TEXT_BYTES_MAX;
 use pins::{Evidence, Pins};
@@ -55,7 +55,7 @@ impl TriggerCaptures {
     pub fn start(
         &self,
         capturing: Option<&Arc<dyn Capturing>>,
-        wanted: &Wanted,
+        wanted: &TriggerCapture,
         fired: (&str, &str, &str),
         pin: Option<u64>,
     ) {
@@ -71,7 +71,7 @@ impl TriggerCaptures {
     fn try_start(
         &self,
         capturing: Option<&Arc<dyn Capturing>>,
-        wanted: &Wanted,
+        wanted: &TriggerCapture,
         (trigger, cgroup, cause): (&str, &str, &str),
         pin: Option<u64>,
     ) -> Result<(), String> {
@@ -116,7 +116,12 @@ impl TriggerCaptures {
 }
 
 /// The past is in the pin, so the capture is asked for its own time alone.
-fn request(wanted: &Wanted, trigger: &str, cgroup: &str, cause: &str) -> wire::CaptureRequest {
+fn request(
+    wanted: &TriggerCapture,
+    trigger: &str,
+    cgroup: &str,
+    cause: &str,
+) -> wire::CaptureRequest {
     let subtree = (!cgroup.is_empty()).then(|| wire::LabelMatcher {
         label: profile::key::CGROUP.to_owned(),
         op: wire::MatchOp::Subtree as i32,
@@ -237,9 +242,9 @@ mod tests {
 
     #[test]
     fn a_trigger_asks_for_its_target_alone() {
-        let wanted = Wanted {
+        let wanted = TriggerCapture {
             event: "off-cpu".to_owned(),
-            ..Wanted::default()
+            ..TriggerCapture::default()
         };
         let asked = request(&wanted, "t", "/a", &"ä".repeat(300));
         assert_eq!(asked.matchers[0].value, "/a");

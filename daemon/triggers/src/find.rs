@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 32;
 
 /// A cgroup that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MatchedCgroup {
     /// Path in the hierarchy.
     pub path: String,
     /// Inode of its directory: a path made again is another cgroup.
@@ -27,16 +27,16 @@ pub struct Place {
 
 /// The cgroups of a target.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct MatchedCgroups {
     /// Those looked at, in order of their paths.
-    pub places: Vec<Place>,
+    pub places: Vec<MatchedCgroup>,
     /// True when a bound left some out.
     pub cut: bool,
 }
 
 /// Looks for the cgroups of `parts`. Blocks on reads of cgroupfs.
-pub fn find(hierarchy: &Hierarchy, parts: &[Part]) -> Found {
-    let mut found = Found::default();
+pub fn find(hierarchy: &Hierarchy, parts: &[Part]) -> MatchedCgroups {
+    let mut found = MatchedCgroups::default();
     let Some(mount) = &hierarchy.mount else {
         return found;
     };
@@ -59,7 +59,7 @@ pub fn find(hierarchy: &Hierarchy, parts: &[Part]) -> Found {
 struct Walk<'a> {
     parts: &'a [Part],
     entries: usize,
-    found: &'a mut Found,
+    found: &'a mut MatchedCgroups,
 }
 
 impl Walk<'_> {
@@ -135,7 +135,7 @@ impl Walk<'_> {
                 return;
             }
             let path = path.clone();
-            self.found.places.push(Place { path, inode });
+            self.found.places.push(MatchedCgroup { path, inode });
         }
         self.enter(directory, &path, &at, depth + 1);
     }

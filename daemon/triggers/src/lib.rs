@@ -22,10 +22,10 @@ use cgroup::Hierarchy;
 use evidence::TriggerCaptures;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use pins::{PinWriter, Pins, Wish};
 use read::Sources;
-use state::{Seen, Verdict, Why};
+use state::{TriggerValue, Verdict, Why};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub struct Tally {
 type Starter = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 #[derive(Default)]
-struct Wanted {
+struct Configured {
     rules: Vec<Rule>,
     /// Changes with the rules.
     version: u64,
@@ -71,7 +71,7 @@ struct Wanted {
 
 /// What other threads see of triggers; see the module.
 pub struct Triggers {
-    wanted: Mutex<Wanted>,
+    wanted: Mutex<Configured>,
     changed: Condvar,
     starter: OnceLock<Starter>,
     capturing: OnceLock<Arc<dyn Capturing>>,
@@ -162,10 +162,10 @@ impl Triggers {
     }
 
     /// Waits until it is time to look again; returns the rules when they have changed.
-    fn wait(&self, until: Mono, idle: bool, version: &mut u64) -> Option<Vec<Rule>> {
+    fn wait(&self, until: MonotonicTime, idle: bool, version: &mut u64) -> Option<Vec<Rule>> {
         let mut wanted = lock(&self.wanted);
         while wanted.version == *version {
-            let left = until.since(Mono::now());
+            let left = until.since(MonotonicTime::now());
             if left.is_zero() && !idle {
                 return None;
             }
@@ -240,11 +240,11 @@ impl Past for Stage {
         self.pins.fired_since(trigger, day.saturating_mul(DAY_NS))
     }
 
-    fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<Mono> {
+    fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<MonotonicTime> {
         let fired = self.pins.last_fired(trigger, cgroup)?;
         let then = self.clock.to_mono(fired);
         // Before this boot, or by a clock that was ahead: as long ago as there is time.
-        (then.0 > 0 && then <= Mono::now()).then_some(then)
+        (then.0 > 0 && then <= MonotonicTime::now()).then_some(then)
     }
 }
 
@@ -256,14 +256,14 @@ impl Stage {
         let mut keeper = PinWriter::new(Arc::clone(&self.pins));
         let captures = TriggerCaptures::new(Arc::clone(&self.triggers), Arc::clone(&self.pins));
         let (mut version, mut rules) = (0, 0);
-        let mut next = Mono::now();
+        let mut next = MonotonicTime::now();
         loop {
             let idle = rules == 0 && !keeper.is_busy();
             if let Some(new) = self.triggers.wait(next, idle, &mut version) {
                 rules = new.len();
                 watcher.set_rules(&new, self.day(), &self);
             }
-            let now = Mono::now();
+            let now = MonotonicTime::now();
             if now < next {
                 continue;
             }
@@ -277,19 +277,21 @@ impl Stage {
                     self.take(rule, &event, now, &mut keeper, &captures, recorder);
                 }
             }
-            keeper.tick(Mono::now(), recorder);
+            keeper.tick(MonotonicTime::now(), recorder);
         }
     }
 
     fn day(&self) -> i64 {
-        self.clock.to_unix_ns(Mono::now()).div_euclid(DAY_NS)
+        self.clock
+            .to_unix_ns(MonotonicTime::now())
+            .div_euclid(DAY_NS)
     }
 
     fn take(
         &self,
         rule: &Rule,
         event: &Event,
-        now: Mono,
+        now: MonotonicTime,
         keeper: &mut PinWriter,
         captures: &TriggerCaptures,
         recorder: &RwLock<Recorder>,
@@ -331,8 +333,8 @@ impl Stage {
         &self,
         rule: &Rule,
         cgroup: &str,
-        seen: Seen,
-        now: Mono,
+        seen: TriggerValue,
+        now: MonotonicTime,
         keeper: &mut PinWriter,
         captures: &TriggerCaptures,
         recorder: &RwLock<Recorder>,

@@ -4,7 +4,7 @@
 //! Sources: cgroup-v2.rst (`cpu.stat`, `*.pressure`), cgroup-v1 `cpu.stat` and `cpuacct.usage`,
 //! accounting/psi.rst, proc_stat(5), proc_loadavg(5).
 
-use super::find::{self, Place};
+use super::find::{self, MatchedCgroup};
 use agent_config::triggers::condition::{Pressure, Quantity};
 use cgroup::{Hierarchy, Mode, hierarchy};
 use std::fs::File;
@@ -111,7 +111,11 @@ impl Sources {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn read(&mut self, place: Option<&Place>, quantity: Quantity) -> Result<Number, Missing> {
+    pub fn read(
+        &mut self,
+        place: Option<&MatchedCgroup>,
+        quantity: Quantity,
+    ) -> Result<Number, Missing> {
         match (place, quantity) {
             (None, Quantity::CpuShare | Quantity::Cpus) => {
                 let file = self.proc_root.join("stat");
@@ -143,7 +147,7 @@ impl Sources {
         }
     }
 
-    fn of_cgroup(&mut self, place: &Place, quantity: Quantity) -> Result<Number, Missing> {
+    fn of_cgroup(&mut self, place: &MatchedCgroup, quantity: Quantity) -> Result<Number, Missing> {
         let path = place.path.as_str();
         if self.hierarchy.mode == Mode::None {
             return Err(Missing::Hierarchy);
@@ -292,7 +296,7 @@ mod tests {
             let quantity = Condition::parse(&format!("{quantity} > 1"))
                 .unwrap()
                 .quantity;
-            let place = path.map(|path| Place {
+            let place = path.map(|path| MatchedCgroup {
                 path: path.to_owned(),
                 inode: sources.inode(path).unwrap_or(0),
             });

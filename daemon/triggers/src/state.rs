@@ -2,7 +2,7 @@
 
 use super::read::Number;
 use agent_config::triggers::rule::Rule;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ const DAY_MIN: Duration = Duration::from_secs(3600);
 
 /// From numbers as they are read to values: counters become rates a second.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Meter {
-    last: Option<(Mono, f64)>,
+pub struct RateMeter {
+    last: Option<(MonotonicTime, f64)>,
 }
 
-impl Meter {
+impl RateMeter {
     /// The value at a reading; none of a first one, after a gap, or when a counter went backwards.
-    pub fn value(&mut self, at: Mono, number: Number) -> Option<f64> {
+    pub fn value(&mut self, at: MonotonicTime, number: Number) -> Option<f64> {
         let count = match number {
             Number::Gauge(value) => return Some(value),
             Number::Counter(count) => count,
@@ -50,7 +50,7 @@ impl Meter {
 
 /// What was seen when a trigger fired.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct TriggerValue {
     /// The value.
     pub value: f64,
     /// With `rises`: the mean of before.
@@ -72,7 +72,7 @@ pub enum Verdict {
     /// Nothing.
     Quiet,
     /// It fires.
-    Fire(Seen),
+    Fire(TriggerValue),
     /// It would fire, but may not: told once for each time that the condition came true.
     Suppressed(Why),
 }
@@ -81,23 +81,23 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     /// When the last value came.
-    last: Option<Mono>,
+    last: Option<MonotonicTime>,
     /// Since when the condition holds.
-    since: Option<Mono>,
+    since: Option<MonotonicTime>,
     /// It fired, and has not been under `clear` since.
     fired: bool,
     /// Suppression was told.
     told: bool,
     /// With `rises`: what values are compared with while the condition holds, and since when.
-    base: Option<(Mono, f64)>,
-    history: VecDeque<(Mono, f64)>,
+    base: Option<(MonotonicTime, f64)>,
+    history: VecDeque<(MonotonicTime, f64)>,
     /// When it last fired, for the cooldown.
-    pub last_fired: Option<Mono>,
+    pub last_fired: Option<MonotonicTime>,
 }
 
 impl Watch {
     /// A new one for a target for which the trigger last fired then.
-    pub fn new(last_fired: Option<Mono>) -> Watch {
+    pub fn new(last_fired: Option<MonotonicTime>) -> Watch {
         Watch {
             last_fired,
             ..Watch::default()
@@ -108,7 +108,7 @@ impl Watch {
     pub fn step(
         &mut self,
         rule: &Rule,
-        now: Mono,
+        now: MonotonicTime,
         value: Option<f64>,
         daily: &mut Daily,
         day: i64,
@@ -143,7 +143,7 @@ impl Watch {
         if self.fired || now.since(since) < rule.hold {
             return Verdict::Quiet;
         }
-        let cooling = |last: Mono| now.since(last) < rule.cooldown;
+        let cooling = |last: MonotonicTime| now.since(last) < rule.cooldown;
         let why = if self.last_fired.is_some_and(cooling) {
             Some(Why::Cooldown)
         } else if !daily.take(day, now, rule.max_per_day) {
@@ -160,7 +160,7 @@ impl Watch {
             None => {
                 self.fired = true;
                 self.last_fired = Some(now);
-                Verdict::Fire(Seen { value, mean })
+                Verdict::Fire(TriggerValue { value, mean })
             }
         }
     }
@@ -170,7 +170,7 @@ impl Watch {
     fn multiple(
         &mut self,
         rule: &Rule,
-        now: Mono,
+        now: MonotonicTime,
         value: f64,
         time: Duration,
     ) -> Option<(f64, f64)> {
@@ -213,7 +213,7 @@ impl Watch {
 pub struct Daily {
     day: Option<i64>,
     count: u32,
-    changed: Option<Mono>,
+    changed: Option<MonotonicTime>,
 }
 
 impl Daily {
@@ -227,7 +227,7 @@ impl Daily {
     }
 
     /// Counts a firing, when one more is left.
-    fn take(&mut self, day: i64, now: Mono, most: u32) -> bool {
+    fn take(&mut self, day: i64, now: MonotonicTime, most: u32) -> bool {
         if self.day.is_none() {
             self.day = Some(day);
         }
@@ -282,7 +282,7 @@ mod tests {
 
         fn step(&mut self, value: Option<f64>) -> char {
             self.now += 1;
-            let now = Mono(self.now * 1_000_000_000);
+            let now = MonotonicTime(self.now * 1_000_000_000);
             match self
                 .watch
                 .step(&self.rule, now, value, &mut self.daily, self.day)
@@ -409,9 +409,10 @@ mod tests {
 
     #[test]
     fn counters_become_rates_unless_they_jump() {
-        let mut meter = Meter::default();
-        let mut value =
-            |ms: u64, count: f64| meter.value(Mono(ms * 1_000_000), Number::Counter(count));
+        let mut meter = RateMeter::default();
+        let mut value = |ms: u64, count: f64| {
+            meter.value(MonotonicTime(ms * 1_000_000), Number::Counter(count))
+        };
         assert_eq!(value(1000, 50.0), None, "the first");
         assert_eq!(value(2000, 60.0), Some(10.0));
         assert_eq!(value(2100, 99.0), None, "too near");

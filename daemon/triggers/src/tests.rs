@@ -1,7 +1,7 @@
 //! The stage as its thread runs it: reloads, pins, captures.
 
 use super::*;
-use agent_config::{Seconds, Trigger, Wanted};
+use agent_config::{Seconds, Trigger, TriggerCapture};
 use aggregate::recorder::{RecorderOptions, WindowPart};
 use cgroup::Mode;
 use proto::agent as wire;
@@ -51,7 +51,7 @@ impl Capturing for Fake {
 /// With a window that ends after all that is pinned, so that pins do not wait for one.
 fn recorder() -> RwLock<Recorder> {
     let mut recorder = Recorder::new(RecorderOptions::default());
-    let now = Mono::now();
+    let now = MonotonicTime::now();
     recorder.add(WindowPart {
         start: now,
         end: now.plus(Duration::from_secs(3600)),
@@ -151,9 +151,9 @@ fn wish() -> Trigger {
 fn a_trigger_that_comes_true_pins_and_captures() {
     let bench = Bench::new();
     bench.pressure(0);
-    let capture = Wanted {
+    let capture = TriggerCapture {
         event: "off-cpu".to_owned(),
-        ..Wanted::default()
+        ..TriggerCapture::default()
     };
     bench.configure(&[Trigger {
         capture: Some(capture),

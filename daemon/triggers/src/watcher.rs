@@ -1,13 +1,13 @@
 //! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these come to.
 
-use super::find::{self, Place};
+use super::find::{self, MatchedCgroup};
 use super::read::{Missing, Sources};
-use super::state::{Daily, Meter, Seen, Verdict, Watch};
+use super::state::{Daily, RateMeter, TriggerValue, Verdict, Watch};
 use agent_config::triggers::condition::Quantity;
 use agent_config::triggers::rule::Rule;
 use agent_config::triggers::target::{Part, Target};
 use host::facts;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -48,22 +48,22 @@ pub trait Past {
     fn today(&self, trigger: &str, day: i64) -> u32;
 
     /// When a trigger last fired for a target.
-    fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<Mono>;
+    fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<MonotonicTime>;
 }
 
 struct Looked {
-    place: Option<Place>,
-    meter: Meter,
+    place: Option<MatchedCgroup>,
+    meter: RateMeter,
     watch: Watch,
 }
 
 struct Trigger {
     rule: Rule,
     looked: Vec<Looked>,
-    found: Option<Mono>,
+    found: Option<MonotonicTime>,
     cut: bool,
     daily: Daily,
-    cooling: VecDeque<(String, Mono)>,
+    cooling: VecDeque<(String, MonotonicTime)>,
 }
 
 /// See the module.
@@ -71,7 +71,7 @@ pub struct Watcher {
     sources: Sources,
     triggers: Vec<Trigger>,
     cpus: f64,
-    counted: Option<Mono>,
+    counted: Option<MonotonicTime>,
 }
 
 impl Watcher {
@@ -109,8 +109,14 @@ impl Watcher {
     }
 
     /// Looks at all targets.
-    pub fn tick(&mut self, now: Mono, day: i64, past: &dyn Past) -> (Vec<Event>, Troubles) {
-        let due = |last: Option<Mono>| last.is_none_or(|last| now.since(last) >= FIND_INTERVAL);
+    pub fn tick(
+        &mut self,
+        now: MonotonicTime,
+        day: i64,
+        past: &dyn Past,
+    ) -> (Vec<Event>, Troubles) {
+        let due =
+            |last: Option<MonotonicTime>| last.is_none_or(|last| now.since(last) >= FIND_INTERVAL);
         if due(self.counted) {
             self.counted = Some(now);
             let online = facts::cpus_online();
@@ -135,7 +141,7 @@ impl Watcher {
             for looked in &mut trigger.looked {
                 let quantity = trigger.rule.condition.quantity;
                 let value = match self.sources.read(looked.place.as_ref(), quantity) {
-                    Ok(number) => looked.meter.value(Mono::now().max(now), number),
+                    Ok(number) => looked.meter.value(MonotonicTime::now().max(now), number),
                     Err(missing) => {
                         let path = looked.path().to_owned();
                         if missing != Missing::Gone {
@@ -177,7 +183,7 @@ impl Looked {
 
 impl Trigger {
     /// Takes up cgroups that came, and lets go of those that are gone.
-    fn find(&mut self, now: Mono, sources: &Sources, past: &dyn Past) {
+    fn find(&mut self, now: MonotonicTime, sources: &Sources, past: &dyn Past) {
         let first = self.found.is_none();
         self.found = Some(now);
         let places = match &self.rule.target {
@@ -204,7 +210,7 @@ impl Trigger {
                 .or_else(|| first.then(|| past.last_fired(&self.rule.name, path))?);
             self.looked.push(Looked {
                 place,
-                meter: Meter::default(),
+                meter: RateMeter::default(),
                 watch: Watch::new(last),
             });
         }
@@ -220,7 +226,7 @@ impl Trigger {
 }
 
 /// What a trigger saw, for people: `nr_throttled > 5/s for 10s: it was 9.8`.
-pub fn cause(rule: &Rule, seen: Seen) -> String {
+pub fn cause(rule: &Rule, seen: TriggerValue) -> String {
     let hold = match rule.hold.as_secs() {
         0 => String::new(),
         seconds => format!(" for {}", config::show_seconds(seconds)),
@@ -258,7 +264,7 @@ mod tests {
             0
         }
 
-        fn last_fired(&self, _: &str, _: &str) -> Option<Mono> {
+        fn last_fired(&self, _: &str, _: &str) -> Option<MonotonicTime> {
             None
         }
     }
@@ -266,7 +272,7 @@ mod tests {
     struct Machine {
         dir: tempfile::TempDir,
         watcher: Watcher,
-        now: Mono,
+        now: MonotonicTime,
     }
 
     impl Machine {
@@ -294,7 +300,7 @@ mod tests {
             Machine {
                 dir,
                 watcher,
-                now: Mono::now(),
+                now: MonotonicTime::now(),
             }
         }
 
@@ -388,12 +394,15 @@ mod tests {
         };
         let (value, mean) = (1.25, None);
         assert_eq!(
-            cause(&rule("cpus > 1"), Seen { value, mean }),
+            cause(&rule("cpus > 1"), TriggerValue { value, mean }),
             "cpus > 1 for 10s: it was 1.2"
         );
         let mean = Some(0.25);
         assert_eq!(
-            cause(&rule("cpus rises > 3x in 60s"), Seen { value, mean }),
+            cause(
+                &rule("cpus rises > 3x in 60s"),
+                TriggerValue { value, mean }
+            ),
             "cpus rises > 3x in 1m for 10s: it was 1.2, before 0.250"
         );
     }

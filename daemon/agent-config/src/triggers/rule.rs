@@ -2,7 +2,7 @@
 
 use super::condition::{Condition, ConditionError, Quantity};
 use super::target::{Target, TargetError};
-use super::{Trigger, Wanted};
+use super::{Trigger, TriggerCapture};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct Rule {
     /// Future that is pinned.
     pub keep_after: Duration,
     /// What is captured beside.
-    pub capture: Option<Wanted>,
+    pub capture: Option<TriggerCapture>,
 }
 
 /// Why a trigger cannot be.

@@ -6,7 +6,7 @@ use super::growth::Marks;
 use super::times::Times;
 use super::{Part, Recorder, Window};
 use hashbrown::HashMap;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Account, Dictionary, LabelSetId, Remap, SampleKey, StackEnd, StackId, key};
 use std::time::Duration;
 
@@ -91,13 +91,13 @@ impl Recorder {
         let newest = self
             .windows
             .back()
-            .map_or(Mono(0), |window| window.whole.end);
+            .map_or(MonotonicTime(0), |window| window.whole.end);
         let step = step.as_nanos() as u64;
         let mut bytes = self.bytes();
         let mut at = 0;
         while bytes > target && at < self.windows.len() {
             let bucket = self.windows[at].whole.start.0 / step;
-            if newest.since(Mono((bucket + 1) * step)) < FINE_KEPT {
+            if newest.since(MonotonicTime((bucket + 1) * step)) < FINE_KEPT {
                 break;
             }
             // A window that was not measured stays apart, or its samples would count as taken where
@@ -128,7 +128,7 @@ impl Recorder {
     /// Entries keep their order, so rows stay sorted and are packed again in one pass. Measured: see
     /// `tests::collection_of_a_large_machine`.
     pub(super) fn collect(&mut self, limit: Option<usize>) {
-        let began = Mono::now();
+        let began = MonotonicTime::now();
         if limit.is_some() {
             self.recent.clear();
         }
@@ -170,7 +170,7 @@ impl Recorder {
         self.epoch += 1;
         self.generation += 1;
         self.totals.collections += 1;
-        let took = Mono::now().since(began).as_nanos() as u64;
+        let took = MonotonicTime::now().since(began).as_nanos() as u64;
         self.totals.longest_collection_ns = self.totals.longest_collection_ns.max(took);
     }
 

@@ -9,7 +9,7 @@ use profile::{
 use proptest::prelude::*;
 use std::sync::RwLock;
 
-const EVERYTHING: (Mono, Mono) = (Mono(0), Mono(u64::MAX));
+const EVERYTHING: (MonotonicTime, MonotonicTime) = (MonotonicTime(0), MonotonicTime(u64::MAX));
 
 /// A window: counts taken and lost, and samples accounted, by cgroup.
 #[derive(Clone, Debug)]
@@ -68,8 +68,8 @@ fn add(recorder: &mut Recorder, number: u64, window: &Window) {
         moments: &[],
         moments_refused: 0,
         timeless: 0,
-        start: Mono(number * 10 * SECOND),
-        end: Mono((number + 1) * 10 * SECOND),
+        start: MonotonicTime(number * 10 * SECOND),
+        end: MonotonicTime((number + 1) * 10 * SECOND),
         closes: true,
         period: PERIOD,
         quality: Quality {
@@ -100,7 +100,7 @@ fn query(selector: &str) -> Query {
 
 fn coverage(recorder: &Recorder, selector: &str) -> Coverage {
     let answer = recorder.query(
-        Span::Time(EVERYTHING.0, EVERYTHING.1),
+        WindowRange::Time(EVERYTHING.0, EVERYTHING.1),
         &query(selector),
         &NEVER,
     );
@@ -176,7 +176,7 @@ fn one(taken: u64, lost: u64, accounted: u64) -> Recorder {
 #[test]
 fn what_was_lost_is_in_a_profile_with_its_weight_and_not_in_what_was_taken() {
     let recorder = one(90, 10, 100);
-    let span = Span::Time(EVERYTHING.0, EVERYTHING.1);
+    let span = WindowRange::Time(EVERYTHING.0, EVERYTHING.1);
     let answer = recorder
         .query(span, &query(""), &NEVER)
         .expect("not cancelled");
@@ -225,8 +225,8 @@ fn accounts_are_part_of_the_memory_that_is_bounded() {
             moments: &[],
             moments_refused: 0,
             timeless: 0,
-            start: Mono(number * 10 * SECOND),
-            end: Mono((number + 1) * 10 * SECOND),
+            start: MonotonicTime(number * 10 * SECOND),
+            end: MonotonicTime((number + 1) * 10 * SECOND),
             closes: true,
             period: PERIOD,
             quality: Quality::default(),

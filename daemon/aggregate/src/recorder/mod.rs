@@ -1,21 +1,21 @@
 //! The flight recorder: the newest hour of named windows, packed, under a byte budget.
 //!
-//! One [`Dictionary`] is shared by all windows. The namer interns into it and adds the samples of a
-//! part of a window; parts accumulate in the open window until one closes it. Closed windows are
-//! kept until they are older than the retention, or until the budget forces the oldest to be
+//! One [`Dictionary`] is shared by all windows. The symbolizer interns into it and adds the samples
+//! of a part of a window; parts accumulate in the open window until one closes it. Closed windows
+//! are kept until they are older than the retention, or until the budget forces the oldest to be
 //! coarsened (10 s → 1 min → 10 min) and in the end dropped. What the dictionary holds for windows
 //! that are gone is collected from time to time, which gives every id a new value.
 //!
-//! **The contract of ids.** Ids that the namer got from [`Recorder::dict_mut`] are good until the
-//! next [`Recorder::add`] or [`Recorder::maintain`] returns: only these collect. When
+//! **The contract of ids.** Ids that the symbolizer got from [`Recorder::dict_mut`] are good until
+//! the next [`Recorder::add`] or [`Recorder::maintain`] returns: only these collect. When
 //! [`Recorder::epoch`] has changed after one of them, every cached id must be forgotten.
 //!
 //! **Bounds.** Packed windows and the dictionary together stay within the budget whenever `add` or
-//! `maintain` has returned; between them the dictionary grows by what the namer interns, which
+//! `maintain` has returned; between them the dictionary grows by what the symbolizer interns, which
 //! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless told otherwise. While a collection runs, the
 //! live part of the dictionary exists twice.
 //!
-//! Threads: one writer (the namer) and any number of readers behind an `RwLock`. Nothing here
+//! Threads: one writer (the symbolizer) and any number of readers behind an `RwLock`. Nothing here
 //! blocks; `add` takes milliseconds, a collection or coarsening tenths of a second, a query over an
 //! hour of a large machine up to seconds.
 
@@ -40,7 +40,7 @@ use accounts::Accounts;
 use block::Block;
 use cgroup::usage::UsageStats;
 use growth::Growth;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{
     Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Quality, SampleKey, StackId,
 };
@@ -52,7 +52,7 @@ use tokio::sync::watch;
 pub use block::Row;
 pub use outcomes::Outcomes;
 pub use pins::Cursor;
-pub use query::{Answer, Asked, Covered, QueryError, Span, query, read};
+pub use query::{Covered, QueryError, RecorderAnswer, RecorderQuery, WindowRange, query, read};
 pub use sink::{ClosedSink, ClosedWindow};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
@@ -99,9 +99,9 @@ impl Default for RecorderOptions {
 #[derive(Debug)]
 pub struct WindowPart<'a> {
     /// Begin of the part.
-    pub start: Mono,
+    pub start: MonotonicTime,
     /// End of the part.
-    pub end: Mono,
+    pub end: MonotonicTime,
     /// True when the window ends with this part.
     pub closes: bool,
     /// Weight of one sample at the configured rate; 0 when it varies.
@@ -131,16 +131,16 @@ pub struct Progress {
     /// Number of the newest part; 0 before the first.
     pub part: u64,
     /// End of the newest part.
-    pub end: Mono,
+    pub end: MonotonicTime,
 }
 
 /// Sizes and counters, for status and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RecorderStats {
     /// Begin of the oldest window, or of the open one.
-    pub oldest: Option<Mono>,
+    pub oldest: Option<MonotonicTime>,
     /// End of the newest part.
-    pub newest: Option<Mono>,
+    pub newest: Option<MonotonicTime>,
     /// Closed windows.
     pub windows: usize,
     /// Those of them that were merged from several.
@@ -160,7 +160,7 @@ pub struct RecorderStats {
     /// Most of it.
     pub times_budget_bytes: usize,
     /// Since when it is known when each sample was taken; `None`: of none.
-    pub times_since: Option<Mono>,
+    pub times_since: Option<MonotonicTime>,
     /// What was dropped or folded since the start, and the work of keeping the budget.
     pub totals: RecorderTotals,
 }
@@ -191,8 +191,8 @@ pub struct RecorderTotals {
 struct Part {
     /// Numbers of the parts it holds, more than one when they were added up.
     parts: (u64, u64),
-    start: Mono,
-    end: Mono,
+    start: MonotonicTime,
+    end: MonotonicTime,
     period: u64,
     quality: Quality,
     block: Block,
@@ -301,7 +301,7 @@ impl Recorder {
 
     /// True while the open window may bring new entries into the dictionary.
     ///
-    /// When false, the namer puts samples whose stack it would have to intern under
+    /// When false, the symbolizer puts samples whose stack it would have to intern under
     /// [`Recorder::other`] and counts them in [`Quality::folded`]. Without this question the part is
     /// cut all the same, but only after the dictionary has grown. Cheap enough to ask for each stack.
     pub fn has_room(&mut self) -> bool {
@@ -330,7 +330,7 @@ impl Recorder {
 
     /// True when a part that ends at `end` closes the open window whether it says so or not: one that
     /// grows for twice its length must not grow on.
-    pub fn is_overdue(&self, start: Mono, end: Mono) -> bool {
+    pub fn is_overdue(&self, start: MonotonicTime, end: MonotonicTime) -> bool {
         let opened = self.open.front().map_or(start, |part| part.start);
         end.since(opened) >= 2 * self.options.window
     }

@@ -4,7 +4,7 @@ use super::sink::ClosedWindow;
 use super::times::Moment;
 use super::{Recorder, Window};
 use crate::batch::RawMoment;
-use host::time::Mono;
+use host::time::MonotonicTime;
 
 /// Where a reader of closed windows is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -19,7 +19,7 @@ impl Recorder {
     pub fn next_closed<T>(
         &self,
         cursor: &mut Cursor,
-        (from, to): (Mono, Mono),
+        (from, to): (MonotonicTime, MonotonicTime),
         take: impl FnOnce(&ClosedWindow<'_>) -> T,
     ) -> Option<T> {
         let at = self
@@ -33,12 +33,12 @@ impl Recorder {
     }
 
     /// End of the newest closed window.
-    pub fn newest_closed(&self) -> Option<Mono> {
+    pub fn newest_closed(&self) -> Option<MonotonicTime> {
         self.windows.back().map(|window| window.whole.end)
     }
 
     /// True when the whole time is there by windows as they were taken.
-    pub fn holds_fine(&self, from: Mono, to: Mono) -> bool {
+    pub fn holds_fine(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
         let begins = self.windows.front().map(|window| window.whole.start);
         let near = |window: &&Window| window.whole.overlaps(from, to);
         begins.is_some_and(|begin| begin <= from)

@@ -2,14 +2,15 @@
 
 use super::ledger::Accounting;
 use super::{Part, Recorder};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{
     Coverage, Dictionary, Info, Moment, Profile, Quality, Query, QueryRunner, SampleKey, Value,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-/// Rows read before the lock is let go, so that the namer gets its turn. At 0.3 to 0.6 µs a row (see
+/// Rows read before the lock is let go, so that the symbolizer gets its turn. At 0.3 to 0.6 µs a
+/// row (see
 /// `tests::collection_of_a_large_machine`) it waits a tenth of a second at most.
 const ROWS_PER_LOCK: usize = 200_000;
 
@@ -29,20 +30,20 @@ pub enum QueryError {
 }
 
 /// A merged profile and what it covers.
-pub struct Answer {
+pub struct RecorderAnswer {
     /// The profile. `info.start_unix_ns` is left 0: the recorder knows no wall time.
     pub profile: Profile,
     /// Time and windows it was made of.
     pub covered: Covered,
     /// Since when it is known when each sample was taken, up to the end; `None`: of none, or not asked.
     /// `profile.moments.start_unix_ns` is this time, and left 0 likewise.
-    pub times_from: Option<Mono>,
+    pub times_from: Option<MonotonicTime>,
 }
 
-impl Answer {
+impl RecorderAnswer {
     /// Says in wall time when the profile begins, at `start`, and when its times do. `unix_ns`: of a moment,
     /// nanoseconds since the Unix epoch.
-    pub fn date(&mut self, start: Mono, unix_ns: impl Fn(Mono) -> i64) {
+    pub fn date(&mut self, start: MonotonicTime, unix_ns: impl Fn(MonotonicTime) -> i64) {
         self.profile.info.start_unix_ns = unix_ns(start);
         if let Some(from) = self.times_from {
             self.profile.moments.start_unix_ns = unix_ns(from);
@@ -52,7 +53,7 @@ impl Answer {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'q> {
+pub struct RecorderQuery<'q> {
     /// Which samples.
     pub query: &'q Query,
     /// Whether the times of samples are wanted too: for as much of the span as they are known, without a gap
@@ -60,9 +61,9 @@ pub struct Asked<'q> {
     pub times: bool,
 }
 
-impl<'q> From<&'q Query> for Asked<'q> {
+impl<'q> From<&'q Query> for RecorderQuery<'q> {
     fn from(query: &'q Query) -> Self {
-        Asked {
+        RecorderQuery {
             query,
             times: false,
         }
@@ -78,12 +79,12 @@ impl<'q> From<&'q Query> for Asked<'q> {
 /// [`QueryError::Cancelled`] soon after `cancel` is set.
 pub fn query<'q>(
     recorder: &RwLock<Recorder>,
-    span: Span,
-    asked: impl Into<Asked<'q>>,
+    span: WindowRange,
+    asked: impl Into<RecorderQuery<'q>>,
     cancel: &AtomicBool,
-) -> Result<Answer, QueryError> {
+) -> Result<RecorderAnswer, QueryError> {
     let asked = asked.into();
-    if let Span::Time(from, to) = span
+    if let WindowRange::Time(from, to) = span
         && let Some(answer) = by_slices(recorder, (from, to), asked, cancel, ROWS_PER_LOCK)?
     {
         return Ok(answer);
@@ -94,8 +95,8 @@ pub fn query<'q>(
 /// Collects the times of samples part by part, from the newest backwards, as far as they are known.
 struct Backwards {
     wanted: bool,
-    from: Option<Mono>,
-    end: Mono,
+    from: Option<MonotonicTime>,
+    end: MonotonicTime,
     dropped: u64,
 }
 
@@ -104,7 +105,7 @@ impl Backwards {
         Backwards {
             wanted,
             from: None,
-            end: Mono(0),
+            end: MonotonicTime(0),
             dropped: 0,
         }
     }
@@ -134,7 +135,7 @@ impl Backwards {
     }
 
     /// Puts them into the answer, whose moments are those that were added.
-    fn finish(self, profile: Profile, covered: Covered) -> Answer {
+    fn finish(self, profile: Profile, covered: Covered) -> RecorderAnswer {
         let mut profile = profile;
         if let Some(from) = self.from {
             let moments = &mut profile.moments;
@@ -143,7 +144,7 @@ impl Backwards {
             let list = moments.list.iter_mut();
             list.for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(from.0));
         }
-        Answer {
+        RecorderAnswer {
             profile,
             covered,
             times_from: self.from,
@@ -160,11 +161,11 @@ pub fn read(recorder: &RwLock<Recorder>) -> RwLockReadGuard<'_, Recorder> {
 /// when windows or ids changed on the way.
 pub(super) fn by_slices(
     recorder: &RwLock<Recorder>,
-    (from, to): (Mono, Mono),
-    asked: Asked<'_>,
+    (from, to): (MonotonicTime, MonotonicTime),
+    asked: RecorderQuery<'_>,
     cancel: &AtomicBool,
     rows_per_lock: usize,
-) -> Result<Option<Answer>, QueryError> {
+) -> Result<Option<RecorderAnswer>, QueryError> {
     let mut runner = QueryRunner::new(asked.query);
     let mut accounting = Accounting::of_query(asked.query);
     let mut times = Backwards::new(asked.times);
@@ -226,10 +227,10 @@ pub(super) fn by_slices(
 
 /// Which windows or parts a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum WindowRange {
     /// All windows, the open one included, that overlap this time by a millisecond or more: one whose
     /// edge is only touched, as by a range from one window's end to another's, is not meant.
-    Time(Mono, Mono),
+    Time(MonotonicTime, MonotonicTime),
     /// The closed window of this number.
     Window(u64),
     /// All parts after the first number, up to and including the second.
@@ -240,9 +241,9 @@ pub enum Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Covered {
     /// Start of the first window; the same as `end` when there is none.
-    pub start: Mono,
+    pub start: MonotonicTime,
     /// End of the last window.
-    pub end: Mono,
+    pub end: MonotonicTime,
     /// Windows (or parts) that were added up.
     pub windows: usize,
     /// Windows (or parts) asked for by number that are no longer kept by themselves.
@@ -260,7 +261,7 @@ impl Recorder {
     /// [`QueryError::Cancelled`] soon after `cancel` is set.
     pub fn scan(
         &self,
-        span: Span,
+        span: WindowRange,
         cancel: &AtomicBool,
         mut visit: impl FnMut(&Dictionary, SampleKey, Value),
     ) -> Result<Covered, QueryError> {
@@ -274,7 +275,7 @@ impl Recorder {
                 visit(&self.dict, key, value);
             }
         }
-        if let (0, Span::Time(start, _)) = (covered.windows, span) {
+        if let (0, WindowRange::Time(start, _)) = (covered.windows, span) {
             (covered.start, covered.end) = (start, start);
         }
         Ok(covered)
@@ -286,24 +287,24 @@ impl Recorder {
     /// [`QueryError::Cancelled`] soon after `cancel` is set.
     pub fn query(
         &self,
-        span: Span,
+        span: WindowRange,
         query: &Query,
         cancel: &AtomicBool,
-    ) -> Result<Answer, QueryError> {
+    ) -> Result<RecorderAnswer, QueryError> {
         self.answer(span, query.into(), cancel)
     }
 
     fn answer(
         &self,
-        span: Span,
-        asked: Asked<'_>,
+        span: WindowRange,
+        asked: RecorderQuery<'_>,
         cancel: &AtomicBool,
-    ) -> Result<Answer, QueryError> {
+    ) -> Result<RecorderAnswer, QueryError> {
         let mut runner = QueryRunner::new(asked.query);
         let mut accounting = match span {
             // Accounts are of complete windows: parts cannot be held against them.
-            Span::Parts(..) => Accounting::none(),
-            Span::Time(..) | Span::Window(_) => Accounting::of_query(asked.query),
+            WindowRange::Parts(..) => Accounting::none(),
+            WindowRange::Time(..) | WindowRange::Window(_) => Accounting::of_query(asked.query),
         };
         let mut times = Backwards::new(asked.times);
         let mut covered = Covered::default();
@@ -318,7 +319,7 @@ impl Recorder {
             times.take(&mut runner, &self.dict, part);
             accounting.take(self, part);
         }
-        if let (0, Span::Time(start, _)) = (covered.windows, span) {
+        if let (0, WindowRange::Time(start, _)) = (covered.windows, span) {
             (covered.start, covered.end) = (start, start);
         }
         let mut profile = runner.finish(self.info(&covered));
@@ -344,14 +345,14 @@ impl Recorder {
         (&self.event, &self.unit)
     }
 
-    pub(super) fn select(&self, span: Span, missed: &mut u64) -> Vec<&Part> {
+    pub(super) fn select(&self, span: WindowRange, missed: &mut u64) -> Vec<&Part> {
         let windows = || self.windows.iter().map(|window| &window.whole);
         match span {
-            Span::Time(from, to) => windows()
+            WindowRange::Time(from, to) => windows()
                 .chain(&self.open)
                 .filter(|part| part.overlaps(from, to))
                 .collect(),
-            Span::Window(number) => {
+            WindowRange::Window(number) => {
                 // From the back: clients ask for what has just closed.
                 let found = self
                     .windows
@@ -361,7 +362,7 @@ impl Recorder {
                 *missed = u64::from(found.is_none());
                 found.map(|window| &window.whole).into_iter().collect()
             }
-            Span::Parts(after, upto) => {
+            WindowRange::Parts(after, upto) => {
                 let wanted = |part: &&Part| part.parts.0 > after && part.parts.1 <= upto;
                 let recent = windows().rev().take_while(|part| part.parts.1 > after);
                 let mut parts: Vec<&Part> = recent.filter(wanted).collect();
@@ -384,8 +385,8 @@ impl Recorder {
 impl Part {
     /// True when the range asks for this part; see [`OVERLAP_MIN`]. What is itself shorter than that,
     /// the range or a part that has just begun, has to lie in the other.
-    pub(super) fn overlaps(&self, from: Mono, to: Mono) -> bool {
-        let length = |from: Mono, to: Mono| to.0.saturating_sub(from.0);
+    pub(super) fn overlaps(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
+        let length = |from: MonotonicTime, to: MonotonicTime| to.0.saturating_sub(from.0);
         let overlap = length(self.start.max(from), self.end.min(to));
         let shorter = length(self.start, self.end).min(length(from, to));
         overlap > 0 && overlap >= shorter.min(OVERLAP_MIN)

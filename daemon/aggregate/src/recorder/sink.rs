@@ -8,15 +8,15 @@ use super::accounts::Accounts;
 use super::block::{Block, Row};
 use super::times::Times;
 use super::{Part, Recorder};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{Account, Dictionary, Quality};
 
 /// A window that has just closed.
 pub struct ClosedWindow<'a> {
     /// Begin.
-    pub start: Mono,
+    pub start: MonotonicTime,
     /// End.
-    pub end: Mono,
+    pub end: MonotonicTime,
     /// Weight of one sample at the configured rate; 0 when it varies.
     pub period: u64,
     /// What was taken and missed.
@@ -46,7 +46,7 @@ impl ClosedWindow<'_> {
     }
 }
 
-/// Takes closed windows. Called by the namer's thread with the recorder locked: never blocks.
+/// Takes closed windows. Called by the symbolizer's thread with the recorder locked: never blocks.
 pub trait ClosedSink: Send + Sync {
     /// Takes the next window.
     fn take(&mut self, window: &ClosedWindow<'_>);

@@ -60,8 +60,8 @@ fn add(recorder: &mut Recorder, start_s: u64, length_s: u64, closes: bool, mut r
         moments: &[],
         moments_refused: 0,
         timeless: 0,
-        start: Mono(start_s * SECOND),
-        end: Mono((start_s + length_s) * SECOND),
+        start: MonotonicTime(start_s * SECOND),
+        end: MonotonicTime((start_s + length_s) * SECOND),
         closes,
         period: PERIOD,
         quality: Quality {
@@ -88,7 +88,7 @@ fn text(dict: &Dictionary, key: SampleKey) -> (String, String, StackEnd) {
     (labels.join(","), stack.join(";"), key.end)
 }
 
-fn scan(recorder: &Recorder, span: Span) -> (Model, Covered) {
+fn scan(recorder: &Recorder, span: WindowRange) -> (Model, Covered) {
     let mut model = Model::new();
     let covered = recorder
         .scan(span, &NEVER, |dict, key, value| {
@@ -106,7 +106,7 @@ fn check_range(from: u64, to: u64, expected: &[u64]) {
         let rows = vec![row(&mut recorder, "/a", &number.to_string(), &["main"], 1)];
         add(&mut recorder, number * 10, 10, true, rows);
     }
-    let span = Span::Time(Mono(from), Mono(to));
+    let span = WindowRange::Time(MonotonicTime(from), MonotonicTime(to));
     let (found, _) = scan(&recorder, span);
     let numbers = expected
         .iter()
@@ -114,7 +114,7 @@ fn check_range(from: u64, to: u64, expected: &[u64]) {
     let labels: Vec<String> = found.keys().map(|(labels, ..)| labels.clone()).collect();
     assert_eq!(labels, numbers.collect::<Vec<_>>());
     let query = Query::default();
-    let range = (Mono(from), Mono(to));
+    let range = (MonotonicTime(from), MonotonicTime(to));
     let sliced = by_slices(&RwLock::new(recorder), range, (&query).into(), &NEVER, 1);
     let sliced = sliced
         .expect("not cancelled")
@@ -137,7 +137,7 @@ fn a_moment_takes_the_window_it_lies_in() {
     check_range(10 * SECOND - 1, 10 * SECOND, &[0]);
 }
 
-const ALL: Span = Span::Time(Mono(0), Mono(u64::MAX));
+const ALL: WindowRange = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
 
 fn total(model: &Model) -> u64 {
     model.values().map(|value| value.count).sum()
@@ -202,7 +202,7 @@ proptest! {
         let models = fill(&mut recorder, &windows);
         let (from, to) = (from, from + length);
         let expected = sum(models.iter().filter(|(start, end, _)| *start < to && *end > from).map(|m| &m.2));
-        let (found, covered) = scan(&recorder, Span::Time(Mono(from * SECOND), Mono(to * SECOND)));
+        let (found, covered) = scan(&recorder, WindowRange::Time(MonotonicTime(from * SECOND), MonotonicTime(to * SECOND)));
         prop_assert_eq!(total(&expected), covered.quality.taken);
         prop_assert_eq!(found, expected);
     }
@@ -215,7 +215,7 @@ proptest! {
         let query = Query::new(selector, Vec::new(), GroupBy::All).expect("a query");
         let whole = recorder.query(ALL, &query, &NEVER).expect("not cancelled");
         let lock = RwLock::new(recorder);
-        let range = (Mono(0), Mono(u64::MAX));
+        let range = (MonotonicTime(0), MonotonicTime(u64::MAX));
         let sliced = by_slices(&lock, range, (&query).into(), &NEVER, rows_per_lock).expect("not cancelled");
         let sliced = sliced.expect("nothing changed meanwhile");
         let text_of = |profile: &Profile| -> Model {
@@ -257,7 +257,7 @@ proptest! {
             let path = labels.trim_start_matches("cgroup=").trim_end_matches(",comm=test");
             *expected.entry(path.to_owned()).or_default() += value.count;
         }
-        let everything = (Mono(0), Mono(u64::MAX));
+        let everything = (MonotonicTime(0), MonotonicTime(u64::MAX));
         let (found, _) = recorder.ledger(everything, &Selector::default(), &NEVER).expect("not cancelled");
         let found: BTreeMap<String, u64> = found
             .rows
@@ -275,7 +275,7 @@ proptest! {
         let upto = recorder.subscribe().borrow().part;
         let mut parts: Vec<_> = windows.iter().flat_map(|window| &window.parts).collect();
         parts.drain(..(after as usize).min(parts.len()));
-        let (found, covered) = scan(&recorder, Span::Parts(after, upto));
+        let (found, covered) = scan(&recorder, WindowRange::Parts(after, upto));
         // Only a window that began before `after` and is not the newest is not to be had.
         let mut seen = 0;
         let mut cut = 0;
@@ -310,7 +310,7 @@ fn a_window_is_closed_by_its_last_part_or_by_its_length() {
         Progress {
             window: 0,
             part: 1,
-            end: Mono(5 * SECOND)
+            end: MonotonicTime(5 * SECOND)
         }
     );
     add(&mut recorder, 5, 5, true, Vec::new());
@@ -331,7 +331,10 @@ fn the_open_window_is_part_of_a_range() {
     add(&mut recorder, 0, 1, false, rows);
     let (found, covered) = scan(&recorder, ALL);
     assert_eq!(total(&found), 3);
-    assert_eq!((covered.start, covered.end), (Mono(0), Mono(SECOND)));
+    assert_eq!(
+        (covered.start, covered.end),
+        (MonotonicTime(0), MonotonicTime(SECOND))
+    );
 }
 
 #[test]
@@ -358,7 +361,7 @@ fn windows_go_when_they_are_over_their_age() {
     let stats = recorder.stats();
     assert_eq!(stats.windows, 360);
     assert_eq!(stats.totals.dropped_by_age, 40);
-    assert_eq!(stats.oldest, Some(Mono(400 * SECOND)));
+    assert_eq!(stats.oldest, Some(MonotonicTime(400 * SECOND)));
 }
 
 #[test]
@@ -392,7 +395,10 @@ fn under_pressure_the_oldest_are_coarsened_and_nothing_is_dropped() {
     assert!(oldest.is_coarse());
     let (found, covered) = scan(&recorder, ALL);
     assert_eq!(total(&found), added);
-    assert_eq!((covered.start, covered.end), (Mono(0), Mono(3600 * SECOND)));
+    assert_eq!(
+        (covered.start, covered.end),
+        (MonotonicTime(0), MonotonicTime(3600 * SECOND))
+    );
 }
 
 /// Every stack, label and name is new, for ever: 40 windows of up to `rows` rows.
@@ -433,7 +439,7 @@ fn adversary(budget: usize, rows: usize, asks_for_room: bool) -> Recorder {
         let stats = recorder.stats();
         assert!(stats.bytes <= budget, "{stats:?}");
         let number = recorder.subscribe().borrow().window;
-        let (found, covered) = scan(&recorder, Span::Window(number));
+        let (found, covered) = scan(&recorder, WindowRange::Window(number));
         assert_eq!(total(&found), added, "the newest window keeps its total");
         let honest = found.iter().find(|((_, stack, _), _)| stack == "main;work");
         assert_eq!(honest.expect("the heaviest stack is kept").1.count, 1000);
@@ -501,9 +507,9 @@ fn a_coarse_window_is_missed_by_who_asks_for_its_number() {
         add(&mut recorder, at * 10, 10, true, Vec::new());
     }
     recorder.coarsen_all();
-    assert_eq!(scan(&recorder, Span::Window(1)).1.missed, 1);
-    assert_eq!(scan(&recorder, Span::Window(100)).1.missed, 0);
-    assert_eq!(scan(&recorder, Span::Window(101)).1.missed, 1);
+    assert_eq!(scan(&recorder, WindowRange::Window(1)).1.missed, 1);
+    assert_eq!(scan(&recorder, WindowRange::Window(100)).1.missed, 0);
+    assert_eq!(scan(&recorder, WindowRange::Window(101)).1.missed, 1);
 }
 
 #[test]
@@ -582,9 +588,9 @@ fn collection_of_a_large_machine() {
                 },
             ));
         }
-        let began = Mono::now();
+        let began = MonotonicTime::now();
         add(&mut recorder, at * 10, 10, true, rows);
-        let took = Mono::now().since(began);
+        let took = MonotonicTime::now().since(began);
         adds += took;
         slowest = slowest.max(took);
         if at % 90 == 89 {
@@ -601,17 +607,20 @@ fn collection_of_a_large_machine() {
         }
     }
     println!("add: {:?} on average, {slowest:?} at most", adds / 450);
-    let began = Mono::now();
+    let began = MonotonicTime::now();
     recorder.collect(None);
-    println!("collection of everything: {:?}", Mono::now().since(began));
-    let began = Mono::now();
+    println!(
+        "collection of everything: {:?}",
+        MonotonicTime::now().since(began)
+    );
+    let began = MonotonicTime::now();
     let answer = recorder
         .query(ALL, &Query::default(), &NEVER)
         .expect("not cancelled");
     let profile = answer.profile;
     println!(
         "one profile of it all: {:?}, {} keys",
-        Mono::now().since(began),
+        MonotonicTime::now().since(began),
         profile.samples.len()
     );
 }

@@ -8,7 +8,7 @@
 use super::block::Block;
 use super::{Part, Recorder, varint};
 use crate::batch::RawMoment;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::SampleKey;
 
 /// Times are kept in steps of this. Unit: nanoseconds. A heat map's finest column is a thousand times as
@@ -30,7 +30,7 @@ pub(super) struct Times {
 /// When a sample of which row was taken, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    pub time: Mono,
+    pub time: MonotonicTime,
     pub row: u32,
     pub weight: u64,
 }
@@ -42,7 +42,7 @@ impl Times {
         moments: &[RawMoment],
         given: &[SampleKey],
         refused: u64,
-        start: Mono,
+        start: MonotonicTime,
         block: &Block,
     ) -> Times {
         let places = places(given, block);
@@ -61,7 +61,7 @@ impl Times {
     /// that has none are among those refused.
     pub(super) fn merge<'a>(
         parts: impl Iterator<Item = &'a Part> + Clone,
-        start: Mono,
+        start: MonotonicTime,
         block: &Block,
     ) -> Times {
         if !parts.clone().any(|part| part.times.known) {
@@ -85,7 +85,7 @@ impl Times {
     fn pack(
         moments: impl Iterator<Item = Option<Moment>>,
         refused: u64,
-        start: Mono,
+        start: MonotonicTime,
         period: u64,
     ) -> Times {
         let mut refused = refused;
@@ -120,7 +120,7 @@ impl Times {
     }
 
     /// The moments in order of time, of a part that begins at `start`.
-    pub(super) fn iter(&self, start: Mono) -> impl Iterator<Item = Moment> + '_ {
+    pub(super) fn iter(&self, start: MonotonicTime) -> impl Iterator<Item = Moment> + '_ {
         let mut rest = &*self.bytes;
         let mut tick = 0u64;
         std::iter::from_fn(move || {
@@ -131,7 +131,7 @@ impl Times {
                 _ => varint::take(&mut rest)?,
             };
             Some(Moment {
-                time: Mono(start.0.saturating_add(tick.saturating_mul(TICK_NS))),
+                time: MonotonicTime(start.0.saturating_add(tick.saturating_mul(TICK_NS))),
                 row: (head >> 1) as u32,
                 weight,
             })
@@ -185,7 +185,7 @@ impl Recorder {
     }
 
     /// Begin of the time up to now of which they are known without a gap.
-    pub(super) fn times_since(&self) -> Option<Mono> {
+    pub(super) fn times_since(&self) -> Option<MonotonicTime> {
         let windows = self.windows.iter().map(|window| &window.whole);
         let newest_first = windows.chain(&self.open).rev();
         let known = newest_first.take_while(|part| part.times.are_known());
@@ -196,16 +196,18 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{NEVER, PERIOD, SECOND, options, row};
-    use super::super::{Answer, Asked, RecorderOptions, Span, WindowPart, query};
+    use super::super::{
+        RecorderAnswer, RecorderOptions, RecorderQuery, WindowPart, WindowRange, query,
+    };
     use super::*;
     use profile::{GroupBy, Profile, Quality, Query, Selector};
     use proptest::prelude::*;
     use std::sync::RwLock;
 
-    const WHOLE: Span = Span::Time(Mono(0), Mono(u64::MAX));
+    const WHOLE: WindowRange = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
 
-    fn ask(recorder: &RwLock<Recorder>, which: &Query) -> Answer {
-        let asked = Asked {
+    fn ask(recorder: &RwLock<Recorder>, which: &Query) -> RecorderAnswer {
+        let asked = RecorderQuery {
             query: which,
             times: true,
         };
@@ -219,14 +221,14 @@ mod tests {
         for &(at, function) in samples {
             moments.push(RawMoment {
                 row: rows.len() as u32,
-                time: Mono(start_s * SECOND + at),
+                time: MonotonicTime(start_s * SECOND + at),
                 weight: PERIOD,
             });
             rows.push(row(recorder, "/a", "c", &["main", function], 1));
         }
         recorder.add(WindowPart {
-            start: Mono(start_s * SECOND),
-            end: Mono((start_s + 10) * SECOND),
+            start: MonotonicTime(start_s * SECOND),
+            end: MonotonicTime((start_s + 10) * SECOND),
             closes,
             period: PERIOD,
             quality: Quality {
@@ -332,7 +334,7 @@ mod tests {
         let stats = recorder.stats();
         assert!(stats.times_bytes <= 15, "{stats:?}");
         assert_eq!(stats.totals.times_dropped, 2);
-        assert_eq!(stats.times_since, Some(Mono(20 * SECOND)));
+        assert_eq!(stats.times_since, Some(MonotonicTime(20 * SECOND)));
         let (since, times) = shown(recorder);
         assert_eq!((since, times.len()), (Some(20), 4));
     }
@@ -343,8 +345,8 @@ mod tests {
         add(&mut recorder, 10, true, &[(MS, "a")]);
         let mut rows = vec![row(&mut recorder, "/a", "c", &["main"], 1)];
         recorder.add(WindowPart {
-            start: Mono(20 * SECOND),
-            end: Mono(30 * SECOND),
+            start: MonotonicTime(20 * SECOND),
+            end: MonotonicTime(30 * SECOND),
             closes: true,
             period: PERIOD,
             quality: Quality {
@@ -370,7 +372,7 @@ mod tests {
         let recorder = RwLock::new(recorder);
         let answer = ask(&recorder, &query);
         assert!(answer.profile.moments.list.is_empty());
-        assert_eq!(answer.times_from, Some(Mono(10 * SECOND)));
+        assert_eq!(answer.times_from, Some(MonotonicTime(10 * SECOND)));
     }
 
     #[test]
@@ -395,15 +397,15 @@ mod tests {
             let given: Vec<Moment> = moments
                 .iter()
                 .map(|&(at, row, weight)| Moment {
-                    time: Mono(at / TICK_NS * TICK_NS),
+                    time: MonotonicTime(at / TICK_NS * TICK_NS),
                     row,
                     weight,
                 })
                 .collect();
-            let times = Times::pack(given.iter().copied().map(Some), 3, Mono(0), PERIOD);
+            let times = Times::pack(given.iter().copied().map(Some), 3, MonotonicTime(0), PERIOD);
             let mut expected = given;
             expected.sort_by_key(|moment| moment.time);
-            prop_assert_eq!(times.iter(Mono(0)).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(times.iter(MonotonicTime(0)).collect::<Vec<_>>(), expected);
             prop_assert_eq!((times.refused(), times.are_known()), (3, true));
         }
     }

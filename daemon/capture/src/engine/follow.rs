@@ -10,7 +10,7 @@ use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, 
 use cgroup::usage;
 use host::ids::CaptureId;
 use perf::probe::Every;
-use sampler::{Command, Follow, RingSetSwitch, SetOf};
+use sampler::{CaptureSwitch, Command, RingSetSwitch, SetOf};
 use std::time::Duration;
 
 /// What became of the one cgroup that a capture's events are bound to.
@@ -100,7 +100,7 @@ impl Engine {
 }
 
 fn follow(id: CaptureId, set: SetOf, period: u64, seam: RingSetSwitch) -> Command {
-    Command::FollowCapture(Box::new(Follow {
+    Command::FollowCapture(Box::new(CaptureSwitch {
         id,
         set,
         period,

@@ -3,7 +3,7 @@
 use super::{Engine, EngineError, Started};
 use crate::offcpu::{Options, Setup};
 use host::ids::CaptureId;
-use sampler::Begin;
+use sampler::CaptureStart;
 use sampler::filter::Filter;
 
 /// A capture of waits.
@@ -30,7 +30,7 @@ impl Engine {
         let setup = Setup::read(wanted.options)?;
         let probes = setup.probes().to_vec();
         self.begin_with(wanted.id, probes, None, |set| {
-            let mut begin = Begin::new(wanted.id, set, wanted.filter);
+            let mut begin = CaptureStart::new(wanted.id, set, wanted.filter);
             begin.keep_times = wanted.keep_times;
             begin.waits = Some(setup.waits());
             begin

@@ -35,7 +35,7 @@ fn opened_by(id: u64) -> Sets {
 #[test]
 fn a_capture_that_wants_what_another_has_gets_the_same_rings() {
     let mut sets = opened_by(1);
-    for (id, entry) in [(2, Entry::Begin), (3, Entry::Change)] {
+    for (id, entry) in [(2, Entry::CaptureStart), (3, Entry::Change)] {
         let joined = sets.join(CaptureId(id), entry, &spec()).expect("it may");
         let (set, started) = joined.expect("they are open");
         assert_eq!(set.map(|set| set.key()), Some(SetKey(3)));

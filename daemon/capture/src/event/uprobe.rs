@@ -4,12 +4,12 @@
 //! after the look. Helpers do the looking, and the file that was looked at stays open until the event is gone.
 
 use super::{EventError, FILE_WAIT};
-use host::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
+use host::blocking_pool::{BlockingPool, NoResult, REMOTE_LATE_MAX};
 use perf::probe::{Source, Uprobe};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use symbolize::functions::{self, Place};
+use symbolize::functions::{self, FunctionLocation};
 use symbolize::mounts;
 use symbolize::open::{self, Links, Root};
 
@@ -20,7 +20,11 @@ pub(super) const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 const INDIRECT: &str = ": its symbol is that of code which chooses one of several functions when the program is loaded (STT_GNU_IFUNC)\n  name the one that is chosen, as `__memmove_avx_unaligned_erms` for `memcpy`";
 
 /// A function of a program as a source of samples. Waits for one of `files`.
-pub(super) fn source(binary: &Path, function: &str, files: &Helpers) -> Result<Source, EventError> {
+pub(super) fn source(
+    binary: &Path,
+    function: &str,
+    files: &BlockingPool,
+) -> Result<Source, EventError> {
     let kind = std::fs::read_to_string(KIND).map_err(EventError::NoUprobes)?;
     let kind = kind.trim().parse().map_err(io::Error::other);
     let kind = kind.map_err(EventError::NoUprobes)?;
@@ -77,16 +81,16 @@ fn look(binary: &Path, function: &str) -> Result<Looked, EventError> {
     };
     let file = open_program(binary).map_err(failed)?;
     Ok(match functions::place_of(&file, function.as_bytes()) {
-        Ok(Place::At(offset)) => {
+        Ok(FunctionLocation::At(offset)) => {
             let is_remote = mounts::is_remote(&file);
             let uprobe = Uprobe::new(file, offset);
             let mut uprobe = uprobe.map_err(|error| failed(error.into()))?;
             uprobe.is_remote = is_remote;
             Looked::At(uprobe)
         }
-        Ok(Place::NotThere) => Looked::Nowhere(""),
-        Ok(Place::Stripped) => Looked::Nowhere(": its names of functions are stripped"),
-        Ok(Place::Indirect) => Looked::Nowhere(INDIRECT),
+        Ok(FunctionLocation::NotThere) => Looked::Nowhere(""),
+        Ok(FunctionLocation::Stripped) => Looked::Nowhere(": its names of functions are stripped"),
+        Ok(FunctionLocation::Indirect) => Looked::Nowhere(INDIRECT),
         Err(source) => {
             return Err(EventError::Image {
                 path: path(),
@@ -147,7 +151,7 @@ mod tests {
         };
         std::fs::rename(&other, &path).expect("swapped");
         let place = functions::place_of(uprobe.file(), b"main").expect("sound");
-        assert_eq!(place, Place::At(uprobe.offset()));
+        assert_eq!(place, FunctionLocation::At(uprobe.offset()));
     }
 
     #[test]
@@ -155,7 +159,7 @@ mod tests {
         if !Path::new(KIND).exists() {
             return fixtures::skip("the kernel has no uprobes");
         }
-        let files = Helpers::new("test");
+        let files = BlockingPool::new("test");
         let mut held = Vec::new();
         while !files.is_exhausted() {
             let (hold, wait) = std::sync::mpsc::sync_channel::<()>(1);
@@ -172,7 +176,11 @@ mod tests {
     fn a_uprobe_wants_a_program_that_has_the_function() {
         let told = |binary: &str, function: &str| {
             let event = Event::parse(&format!("uprobe:{binary}:{function}")).expect("sound");
-            let ask = |_| event.source(&Helpers::new("test")).expect_err("refused");
+            let ask = |_| {
+                event
+                    .source(&BlockingPool::new("test"))
+                    .expect_err("refused")
+            };
             // On a busy machine the search may time out.
             let in_time = |refused: &EventError| !matches!(refused, EventError::Late { .. });
             let refused = (0..20).map(ask).find(in_time);

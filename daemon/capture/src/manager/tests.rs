@@ -42,7 +42,7 @@ impl CaptureBackend for FakeWorld {
         lock(&self.0.limits).clone()
     }
 
-    fn unix_ns(&self, at: Mono) -> i64 {
+    fn unix_ns(&self, at: MonotonicTime) -> i64 {
         at.0 as i64
     }
 
@@ -57,7 +57,7 @@ impl CaptureBackend for FakeWorld {
         resolve(selector, &nowhere, &Containers::none())
     }
 
-    fn begin(&self, _: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
+    fn begin(&self, _: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
         assert!(scope.pids.is_empty() == (scope.presence == Presence::default()));
         if let Some(refusal) = &self.0.refusal {
             return Err(refusal.clone());
@@ -93,7 +93,7 @@ impl CaptureBackend for FakeWorld {
 
     fn end(&self, id: CaptureId) {
         lock(&self.0.ended).push(id.0);
-        // As the namer does with the last batch.
+        // As the symbolizer does with the last batch.
         if let Some(taken) = self.0.recorders.get(id) {
             taken.end();
         }
@@ -148,7 +148,7 @@ impl Rig {
         self.captures.begin(request, "test".into()).unwrap()
     }
 
-    /// Samples of a capture as the namer would add them: by thread name, one a millisecond.
+    /// Samples of a capture as the symbolizer would add them: by thread name, one a millisecond.
     fn sample(&self, id: u64, start_ms: u64, comms: &[&str]) {
         let taken = self.fake.recorders.get(CaptureId(id)).unwrap();
         let mut recorder = taken.recorder.write().unwrap();
@@ -171,14 +171,14 @@ impl Rig {
             };
             moments.push(RawMoment {
                 row: rows.len() as u32,
-                time: Mono((start_ms + number as u64) * 1_000_000),
+                time: MonotonicTime((start_ms + number as u64) * 1_000_000),
                 weight: PERIOD,
             });
             rows.push((key, value));
         }
         recorder.add(WindowPart {
-            start: Mono(start_ms * 1_000_000),
-            end: Mono((start_ms + 1000) * 1_000_000),
+            start: MonotonicTime(start_ms * 1_000_000),
+            end: MonotonicTime((start_ms + 1000) * 1_000_000),
             closes: false,
             period: PERIOD,
             quality: Quality {

@@ -24,7 +24,7 @@ const NAME_IN_POD: &str = "io.kubernetes.container.name";
 
 /// What an answer says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Found {
+pub struct ContainerAnswer {
     /// Whose it is.
     pub id: Option<Box<str>>,
     /// What becomes labels.
@@ -38,7 +38,7 @@ pub struct Found {
 ///
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
-pub fn inspected(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
+pub fn inspected(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<ContainerAnswer, Error> {
     read(bytes, cut, Part::Inspected, chosen, |found| {
         found.id.is_some() && found.metadata.container_name.is_some()
     })
@@ -48,7 +48,7 @@ pub fn inspected(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, 
 ///
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
-pub fn pod(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
+pub fn pod(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<ContainerAnswer, Error> {
     read(bytes, cut, Part::Pod, chosen, |found| {
         found.metadata.pod.is_some()
     })
@@ -58,7 +58,7 @@ pub fn pod(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error>
 ///
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
-pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<Found>, Error> {
+pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<ContainerAnswer>, Error> {
     let mut found = None;
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let read = List {
@@ -74,7 +74,7 @@ pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<Found>, Error>
 ///
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
-pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
+pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<ContainerAnswer, Error> {
     read(bytes, cut, Part::Bundle, chosen, |found| {
         !found.metadata.is_empty()
     })
@@ -84,7 +84,7 @@ pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Err
 ///
 /// # Errors
 /// [`Error::Malformed`].
-pub fn image_info(bytes: &[u8], chosen: &[Box<str>]) -> Result<Found, Error> {
+pub fn image_info(bytes: &[u8], chosen: &[Box<str>]) -> Result<ContainerAnswer, Error> {
     read(bytes, false, Part::ImageInfo, chosen, |_| true)
 }
 
@@ -94,9 +94,9 @@ fn read(
     cut: bool,
     part: Part,
     chosen: &[Box<str>],
-    useful: fn(&Found) -> bool,
-) -> Result<Found, Error> {
-    let mut found = Found::default();
+    useful: fn(&ContainerAnswer) -> bool,
+) -> Result<ContainerAnswer, Error> {
+    let mut found = ContainerAnswer::default();
     let read = Walk {
         part,
         chosen,
@@ -149,7 +149,7 @@ enum Part {
 struct Walk<'a> {
     part: Part,
     chosen: &'a [Box<str>],
-    found: &'a mut Found,
+    found: &'a mut ContainerAnswer,
 }
 
 impl Walk<'_> {
@@ -299,7 +299,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 /// Finds one container in a list of all.
 struct List<'a> {
     id: &'a str,
-    found: &'a mut Option<Found>,
+    found: &'a mut Option<ContainerAnswer>,
 }
 
 impl<'de> DeserializeSeed<'de> for List<'_> {
@@ -319,7 +319,7 @@ impl<'de> Visitor<'de> for List<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         loop {
-            let mut found = Found::default();
+            let mut found = ContainerAnswer::default();
             let entry = Walk {
                 part: Part::Stored,
                 chosen: &[],
@@ -409,7 +409,7 @@ mod tests {
     }
 
     /// Compares the labels as `key=value`, one each line.
-    fn check(found: &Found, expected: &[&str]) {
+    fn check(found: &ContainerAnswer, expected: &[&str]) {
         let pairs = found.metadata.pairs();
         let pairs: Vec<String> = pairs.map(|(key, value)| format!("{key}={value}")).collect();
         assert_eq!(pairs, expected);
@@ -574,6 +574,6 @@ mod tests {
             assert!(matches!(error, Err(Error::Malformed(_))), "{json:?}");
         }
         let found = inspected(b"{}", false, &[]).unwrap();
-        assert_eq!(found, Found::default());
+        assert_eq!(found, ContainerAnswer::default());
     }
 }

@@ -1,14 +1,14 @@
-//! The thread that asks runtimes, and what the namer sees of it.
+//! The thread that asks runtimes, and what the symbolizer sees of it.
 //!
 //! A runtime that fails is left alone for a while, longer each time, and nobody waits for one that
 //! failed the last time: whether its answer is late, its socket is gone or it hangs, the cost is a
 //! container without metadata until it is back.
 
 use super::cache::{CONTAINERS_MAX, Cache, Want};
-use super::{ASK_MAX, Chosen, Counts, Error, Metadata, Runtime, Source, is_id};
+use super::{ASK_MAX, Chosen, Error, Metadata, ProviderCounts, Runtime, Source, is_id};
 use crate::Labels;
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::text::with_causes;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Longest wait of the namer for the first answers about all containers that are new in a window. A
+/// Longest wait of the symbolizer for the first answers about all containers that are new in a window. A
 /// runtime that is well answers in a few milliseconds.
 pub const FIRST_WAIT: Duration = Duration::from_millis(250);
 
@@ -81,7 +81,7 @@ pub struct Containers {
 struct Shared {
     cache: Mutex<Cache>,
     settled: Condvar,
-    counts: Arc<Counts>,
+    counts: Arc<ProviderCounts>,
 }
 
 impl Shared {
@@ -92,7 +92,7 @@ impl Shared {
 }
 
 /// Asks. To be run on a thread of its own.
-pub struct Asker {
+pub struct ContainerMetadataProvider {
     shared: Arc<Shared>,
     asks: mpsc::Receiver<Word>,
     runtimes: Arc<[Asked]>,
@@ -118,7 +118,7 @@ impl Containers {
     pub fn none() -> Containers {
         Containers {
             shared: Arc::new(Shared {
-                cache: Mutex::new(Cache::new(0, Mono::now())),
+                cache: Mutex::new(Cache::new(0, MonotonicTime::now())),
                 settled: Condvar::new(),
                 counts: Arc::default(),
             }),
@@ -130,11 +130,11 @@ impl Containers {
     pub fn new(
         sources: impl IntoIterator<Item = Source>,
         chosen: &Chosen,
-        counts: Arc<Counts>,
-    ) -> (Containers, Asker) {
+        counts: Arc<ProviderCounts>,
+    ) -> (Containers, ContainerMetadataProvider) {
         let (asks, receiver) = mpsc::channel(QUEUED_MAX);
         let shared = Arc::new(Shared {
-            cache: Mutex::new(Cache::new(CONTAINERS_MAX, Mono::now())),
+            cache: Mutex::new(Cache::new(CONTAINERS_MAX, MonotonicTime::now())),
             settled: Condvar::new(),
             counts,
         });
@@ -143,7 +143,7 @@ impl Containers {
             source,
             gate: Mutex::default(),
         });
-        let asker = Asker {
+        let asker = ContainerMetadataProvider {
             shared: Arc::clone(&shared),
             asks: receiver,
             runtimes: runtimes.collect(),
@@ -162,7 +162,7 @@ impl Containers {
     /// new. Waits at most [`FIRST_WAIT`] for what is worth it.
     pub fn meet<'a>(&self, met: impl IntoIterator<Item = (&'a str, Option<&'static str>)>) {
         let Some(asks) = &self.asks else { return };
-        let (now, counts) = (Mono::now(), &self.shared.counts);
+        let (now, counts) = (MonotonicTime::now(), &self.shared.counts);
         let mut cache = self.shared.lock();
         for (id, runtime) in met {
             if !is_asked_for(id, runtime) {
@@ -170,16 +170,16 @@ impl Containers {
             }
             match cache.want(id, true, now) {
                 Want::Nothing => {}
-                Want::Deferred => Counts::add(&counts.deferred, 1),
+                Want::Deferred => ProviderCounts::add(&counts.deferred, 1),
                 Want::Ask => {
                     let id = id.into();
                     match asks.try_send(Word::Ask(Ask { id, runtime })) {
-                        Ok(()) => Counts::add(&counts.asked, 1),
+                        Ok(()) => ProviderCounts::add(&counts.asked, 1),
                         Err(refused) => {
                             if let Word::Ask(ask) = refused.into_inner() {
                                 cache.unasked(&ask.id);
                             }
-                            Counts::add(&counts.deferred, 1);
+                            ProviderCounts::add(&counts.deferred, 1);
                         }
                     }
                 }
@@ -191,7 +191,7 @@ impl Containers {
             .settled
             .wait_timeout_while(cache, FIRST_WAIT, waiting);
         let (mut cache, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        Counts::add(&counts.late, cache.stop_waiting());
+        ProviderCounts::add(&counts.late, cache.stop_waiting());
         counts.evicted.store(cache.evicted(), Ordering::Relaxed);
         counts.known.store(cache.known(), Ordering::Relaxed);
     }
@@ -202,7 +202,7 @@ impl Containers {
     }
 }
 
-impl Asker {
+impl ContainerMetadataProvider {
     /// Asks until every [`Containers`] is gone.
     pub fn run(mut self) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -261,11 +261,14 @@ impl Asker {
     /// Whether a container that was made lately is still to be asked for.
     fn is_wanted(&self, ask: &Ask) -> bool {
         let counts = &self.shared.counts;
-        let want = self.shared.lock().want(&ask.id, false, Mono::now());
+        let want = self
+            .shared
+            .lock()
+            .want(&ask.id, false, MonotonicTime::now());
         match want {
             Want::Nothing => {}
-            Want::Deferred => Counts::add(&counts.deferred, 1),
-            Want::Ask => Counts::add(&counts.asked, 1),
+            Want::Deferred => ProviderCounts::add(&counts.deferred, 1),
+            Want::Ask => ProviderCounts::add(&counts.asked, 1),
         }
         want == Want::Ask
     }
@@ -312,7 +315,7 @@ async fn answer(shared: &Shared, runtimes: &[Asked], ask: &Ask) {
             Ok(found) => {
                 note_success(asked);
                 if let Some(metadata) = &found {
-                    Counts::add(&shared.counts.labels_cut, metadata.labels_cut);
+                    ProviderCounts::add(&shared.counts.labels_cut, metadata.labels_cut);
                     settled.found = found;
                     break;
                 }
@@ -327,7 +330,7 @@ async fn answer(shared: &Shared, runtimes: &[Asked], ask: &Ask) {
         Some(_) => &shared.counts.found,
         None => &shared.counts.unknown,
     };
-    Counts::add(counter, 1);
+    ProviderCounts::add(counter, 1);
 }
 
 /// Settles an ask when it goes, so that a runtime's code that panics leaves nothing that is for ever
@@ -346,7 +349,7 @@ impl Drop for Settled<'_> {
 }
 
 fn settle(shared: &Shared, id: &str, found: Option<Metadata>, sure: bool) {
-    shared.lock().settle(id, found, sure, Mono::now());
+    shared.lock().settle(id, found, sure, MonotonicTime::now());
     shared.settled.notify_all();
 }
 
@@ -410,7 +413,7 @@ fn note_success(asked: &Asked) {
     }
 }
 
-fn note_failure(counts: &Counts, asked: &Asked, error: &Error) {
+fn note_failure(counts: &ProviderCounts, asked: &Asked, error: &Error) {
     let Some(cause) = error.cause() else { return };
     counts.fail(cause);
     // These are about one container; the next may be well.

@@ -5,7 +5,7 @@
 
 use super::Metadata;
 use hashbrown::HashMap;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ struct Entry {
     /// Nobody shall.
     hopeless: bool,
     /// When to ask again; None: never, for all is known.
-    again: Option<Mono>,
+    again: Option<MonotonicTime>,
     tries: u32,
     /// Value of [`Cache::clock`] when it was last met.
     used: u64,
@@ -60,14 +60,14 @@ pub struct Cache {
     capacity: usize,
     clock: u64,
     /// Asks that may be made now, in thousandths, and when that was reckoned.
-    allowance: (u64, Mono),
+    allowance: (u64, MonotonicTime),
     awaited: usize,
     evicted: u64,
 }
 
 impl Cache {
     /// Nothing known yet.
-    pub fn new(capacity: usize, now: Mono) -> Cache {
+    pub fn new(capacity: usize, now: MonotonicTime) -> Cache {
         Cache {
             entries: HashMap::new(),
             capacity,
@@ -79,7 +79,7 @@ impl Cache {
     }
 
     /// A container was met; after [`Want::Ask`] it counts as asked for. `wait`: for its first answer.
-    pub fn want(&mut self, id: &str, wait: bool, now: Mono) -> Want {
+    pub fn want(&mut self, id: &str, wait: bool, now: MonotonicTime) -> Want {
         self.clock += 1;
         let clock = self.clock;
         let is_new = match self.entries.get_mut(id) {
@@ -131,7 +131,7 @@ impl Cache {
     }
 
     /// The answer came. `sure`: everybody who might know more was heard.
-    pub fn settle(&mut self, id: &str, found: Option<Metadata>, sure: bool, now: Mono) {
+    pub fn settle(&mut self, id: &str, found: Option<Metadata>, sure: bool, now: MonotonicTime) {
         // It may have been evicted since.
         let Some(entry) = self.entries.get_mut(id) else {
             return;
@@ -182,7 +182,7 @@ impl Cache {
         self.evicted
     }
 
-    fn allowed(&mut self, now: Mono) -> bool {
+    fn allowed(&mut self, now: MonotonicTime) -> bool {
         let (left, reckoned) = self.allowance;
         let earned = now.since(reckoned).as_millis().min(1 << 32) as u64 * ASKS_PER_S;
         let left = left.saturating_add(earned).min(BURST * 1000);
@@ -214,8 +214,8 @@ impl Cache {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Mono {
-        Mono(seconds * 1_000_000_000)
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * 1_000_000_000)
     }
 
     fn named(name: &str) -> Option<Metadata> {

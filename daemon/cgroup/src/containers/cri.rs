@@ -3,7 +3,7 @@
 //! Of its messages only the fields that are read are here, by the numbers of the published protocol;
 //! the others are skipped. The container's list entry has the id of its pod, which its status has not.
 
-use super::answer::{self, Found};
+use super::answer::{self, ContainerAnswer};
 use super::source::Socket;
 use super::{ANSWER_BYTES_MAX, Chosen, Error, Inspection, Metadata, Runtime, clean};
 use hyper::http::uri::PathAndQuery;
@@ -130,7 +130,7 @@ struct ImageStatusResponse {
 ///
 /// # Errors
 /// [`Error::Malformed`].
-pub fn container_status(bytes: &[u8], chosen: &[Box<str>]) -> Result<Found, Error> {
+pub fn container_status(bytes: &[u8], chosen: &[Box<str>]) -> Result<ContainerAnswer, Error> {
     let response = ContainerStatusResponse::decode(bytes).map_err(malformed)?;
     Ok(of_container(&response.status.unwrap_or_default(), chosen))
 }
@@ -139,7 +139,7 @@ pub fn container_status(bytes: &[u8], chosen: &[Box<str>]) -> Result<Found, Erro
 ///
 /// # Errors
 /// [`Error::Malformed`].
-pub fn pod_status(bytes: &[u8], chosen: &[Box<str>]) -> Result<Found, Error> {
+pub fn pod_status(bytes: &[u8], chosen: &[Box<str>]) -> Result<ContainerAnswer, Error> {
     let response = PodSandboxStatusResponse::decode(bytes).map_err(malformed)?;
     Ok(of_pod(&response.status.unwrap_or_default(), chosen))
 }
@@ -148,39 +148,39 @@ fn malformed(_: prost::DecodeError) -> Error {
     Error::Malformed("it is not the message it should be".into())
 }
 
-fn of_container(status: &ContainerStatus, chosen: &[Box<str>]) -> Found {
+fn of_container(status: &ContainerStatus, chosen: &[Box<str>]) -> ContainerAnswer {
     let image = status.image.clone().unwrap_or_default();
     let images = [&image.user_specified_image, &image.image, &status.image_ref];
     let name = status.metadata.as_ref().and_then(|of| clean(&of.name));
-    let mut found = Found {
+    let mut found = ContainerAnswer {
         id: clean(&status.id),
         metadata: Metadata {
             container_name: name,
             image: images.into_iter().find_map(|image| clean(image)),
             ..Metadata::default()
         },
-        ..Found::default()
+        ..ContainerAnswer::default()
     };
     add_labels(&mut found, key::CONTAINER_LABEL, &status.labels, chosen);
     found
 }
 
-fn of_pod(status: &PodSandboxStatus, chosen: &[Box<str>]) -> Found {
+fn of_pod(status: &PodSandboxStatus, chosen: &[Box<str>]) -> ContainerAnswer {
     let metadata = status.metadata.clone().unwrap_or_default();
-    let mut found = Found {
+    let mut found = ContainerAnswer {
         metadata: Metadata {
             pod: clean(&metadata.name),
             namespace: clean(&metadata.namespace),
             ..Metadata::default()
         },
-        ..Found::default()
+        ..ContainerAnswer::default()
     };
     add_labels(&mut found, key::POD_LABEL, &status.labels, chosen);
     found
 }
 
 fn add_labels(
-    found: &mut Found,
+    found: &mut ContainerAnswer,
     prefix: &str,
     labels: &BTreeMap<String, String>,
     chosen: &[Box<str>],

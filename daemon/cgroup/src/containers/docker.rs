@@ -1,8 +1,8 @@
 //! Asks Docker's engine and Podman's service, which speak one HTTP interface; of Podman's own words
 //! only the pod is needed.
 
-use super::answer::{self, Found};
-use super::http::{self, Answer};
+use super::answer::{self, ContainerAnswer};
+use super::http::{self, HttpResponse};
 use super::source::Socket;
 use super::{Chosen, Error, Inspection, Metadata, Runtime, is_id};
 
@@ -18,8 +18,8 @@ impl Docker {
     }
 
     /// The container with this id; None where the engine does not know it.
-    async fn container(&self, path: &str, id: &str) -> Result<Option<Found>, Error> {
-        let Some(Answer { body, cut }) = http::get(&self.socket, path).await? else {
+    async fn container(&self, path: &str, id: &str) -> Result<Option<ContainerAnswer>, Error> {
+        let Some(HttpResponse { body, cut }) = http::get(&self.socket, path).await? else {
             return Ok(None);
         };
         let found = answer::inspected(&body, cut, &self.chosen)?;
@@ -70,7 +70,7 @@ impl Podman {
             return Ok(None);
         };
         let path = format!("{LIBPOD}/pods/{pod}/json");
-        let Some(Answer { body, cut }) = http::get(&self.api.socket, &path).await? else {
+        let Some(HttpResponse { body, cut }) = http::get(&self.api.socket, &path).await? else {
             return Ok(None);
         };
         Ok(Some(answer::pod(&body, cut, &self.api.chosen)?.metadata))

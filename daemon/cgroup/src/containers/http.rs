@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// What came back.
-pub struct Answer {
+pub struct HttpResponse {
     /// The body, as far as it was read.
     pub body: Vec<u8>,
     /// There was more.
@@ -23,7 +23,7 @@ pub struct Answer {
 
 /// Gets a path; None where the server says that nothing is there. `path` is put into the request as it
 /// is: of letters, digits and slashes.
-pub async fn get(socket: &Socket, path: &str) -> Result<Option<Answer>, Error> {
+pub async fn get(socket: &Socket, path: &str) -> Result<Option<HttpResponse>, Error> {
     let stream = socket.connect().await?;
     let broken = |error: hyper::Error| Error::Broken(error.to_string().into());
     let mut client = http1::Builder::new();
@@ -47,7 +47,7 @@ pub async fn get(socket: &Socket, path: &str) -> Result<Option<Answer>, Error> {
         status => return Err(Error::Refused(status.as_str().into())),
     }
     let mut parts = response.into_body();
-    let mut answer = Answer {
+    let mut answer = HttpResponse {
         body: Vec::new(),
         cut: false,
     };

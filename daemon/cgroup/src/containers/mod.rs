@@ -5,7 +5,7 @@
 //! containerd and CRI-O over their sockets, and the files that each of them keeps where a socket is
 //! not there or not ours to open. Which there are is found out by looking, each time anew.
 //!
-//! Asking is the work of one thread, `fp-containers` ([`Asker`]); the namer reads what has been
+//! Asking is the work of one thread, `fp-containers` ([`ContainerMetadataProvider`]); the symbolizer reads what has been
 //! answered, and waits for the first answers of a window no longer than [`FIRST_WAIT`]. Whatever a
 //! runtime does, samples are named and recorded without it.
 //!
@@ -26,8 +26,8 @@ mod files;
 mod http;
 mod source;
 
-pub use answer::{Found, bundle, image_info, inspected, pod, stored};
-pub use asker::{Announcer, Asker, Containers, FIRST_WAIT};
+pub use answer::{ContainerAnswer, bundle, image_info, inspected, pod, stored};
+pub use asker::{Announcer, ContainerMetadataProvider, Containers, FIRST_WAIT};
 pub use cri::{container_status, pod_status};
 pub use source::{Source, SourceError};
 
@@ -246,7 +246,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All, in the order of [`Counts::failed`].
+    /// All, in the order of [`ProviderCounts::failed`].
     pub const ALL: [Cause; 8] = [
         Cause::Untrusted,
         Cause::Denied,
@@ -275,7 +275,7 @@ impl Cause {
 
 /// What asking came to. Relaxed everywhere: nothing else is read by what these say.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct ProviderCounts {
     /// Containers asked for.
     pub asked: AtomicU64,
     /// Of them, those somebody knew.
@@ -296,7 +296,7 @@ pub struct Counts {
     pub known: AtomicU64,
 }
 
-impl Counts {
+impl ProviderCounts {
     /// Says that containers have no names because the daemon may not ask, where nobody else told.
     pub fn degradation(&self) -> Option<Degradation> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -321,7 +321,7 @@ impl Counts {
     }
 
     fn fail(&self, cause: Cause) {
-        Counts::add(&self.failed[cause as usize], 1);
+        ProviderCounts::add(&self.failed[cause as usize], 1);
     }
 }
 

@@ -8,8 +8,8 @@ const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
 /// A window in which nothing was lost.
-fn window(start: Mono, end: Mono) -> Span {
-    Span {
+fn window(start: MonotonicTime, end: MonotonicTime) -> ClosedWindow {
+    ClosedWindow {
         start,
         end,
         blind: Blind::default(),
@@ -17,15 +17,15 @@ fn window(start: Mono, end: Mono) -> Span {
 }
 
 /// The same between these seconds.
-fn span(from: u64, to: u64) -> Span {
-    window(Mono(from * S), Mono(to * S))
+fn span(from: u64, to: u64) -> ClosedWindow {
+    window(MonotonicTime(from * S), MonotonicTime(to * S))
 }
 
 struct Fake {
     dir: tempfile::TempDir,
     meters: Meters,
     /// The kernel's clock and the one windows are on: readings are made at the real time.
-    begin: Mono,
+    begin: MonotonicTime,
 }
 
 impl Fake {
@@ -42,7 +42,7 @@ impl Fake {
         let fake = Fake {
             dir,
             meters,
-            begin: Mono::now(),
+            begin: MonotonicTime::now(),
         };
         fake.used("/", 0);
         fake
@@ -59,13 +59,13 @@ impl Fake {
 
     /// Moves what was read back in time, as if the reading had been made `seconds` after the begin.
     fn read_at(&mut self, path: &str, seconds: u64) {
-        let at = Mono(self.begin.0 + seconds * S);
+        let at = MonotonicTime(self.begin.0 + seconds * S);
         self.meters.meters.get_mut(path).unwrap().last.0 = at;
     }
 
     /// Closes the window between these seconds; accounts in milliseconds, `None` where estimated.
     fn close(&mut self, from: u64, to: u64, taken: &[(&str, u64)]) -> Vec<(String, Option<u64>)> {
-        let at = |seconds: u64| Mono(self.begin.0 + seconds * S);
+        let at = |seconds: u64| MonotonicTime(self.begin.0 + seconds * S);
         let taken = taken
             .iter()
             .map(|&(path, count)| {
@@ -96,7 +96,11 @@ fn of(accounts: &[(String, Option<u64>)], path: &str) -> Option<u64> {
 
 #[test]
 fn a_reading_after_the_end_is_laid_straight() {
-    let points = [(Mono(0), 100), (Mono(10), 200), (Mono(30), 600)];
+    let points = [
+        (MonotonicTime(0), 100),
+        (MonotonicTime(10), 200),
+        (MonotonicTime(30), 600),
+    ];
     for (at, expected) in [
         (0, 100),
         (5, 150),
@@ -105,15 +109,15 @@ fn a_reading_after_the_end_is_laid_straight() {
         (30, 600),
         (99, 600),
     ] {
-        assert_eq!(value_at(&points, Mono(at)), expected, "at {at}");
+        assert_eq!(value_at(&points, MonotonicTime(at)), expected, "at {at}");
     }
 }
 
 #[test]
 fn a_late_reading_gives_each_window_its_own_time() {
     // Read at 0 and, after the daemon had been stopped, at 40: 4 s of CPU in between.
-    let mut meter = Meter::new(1, (Mono(0), 0));
-    let reading = (Mono(40 * S), 4 * S);
+    let mut meter = Meter::new(1, (MonotonicTime(0), 0));
+    let reading = (MonotonicTime(40 * S), 4 * S);
     let first = meter.within(span(0, 10), 0, Some(reading));
     let second = meter.within(span(10, 20), 0, None);
     assert_eq!((first, second), (Some(S), Some(S)));
@@ -122,8 +126,8 @@ fn a_late_reading_gives_each_window_its_own_time() {
 #[test]
 fn what_was_used_while_nothing_was_sampled_lies_where_samples_are_missing() {
     // Of two CPUs one is busy from 8 s on; the daemon stands still from 8.5 s to 18.5 s.
-    let mut meter = Meter::new(1, (Mono(0), 0));
-    let reading = (Mono(18 * S + S / 2), 10 * S + S / 2);
+    let mut meter = Meter::new(1, (MonotonicTime(0), 0));
+    let reading = (MonotonicTime(18 * S + S / 2), 10 * S + S / 2);
     let mut first = span(0, 10);
     first.blind = Blind {
         within: 3 * S,
@@ -133,27 +137,27 @@ fn what_was_used_while_nothing_was_sampled_lies_where_samples_are_missing() {
     assert_eq!(used, Some(S / 2 + S + S / 2));
     let mut second = span(10, 20);
     second.blind.within = 17 * S;
-    let reading = (Mono(20 * S), 12 * S);
+    let reading = (MonotonicTime(20 * S), 12 * S);
     assert_eq!(meter.within(second, S + S / 2, Some(reading)), Some(10 * S));
 }
 
 #[test]
 fn a_small_loss_after_a_window_does_not_explain_a_late_reading() {
-    let mut meter = Meter::new(1, (Mono(0), 0));
+    let mut meter = Meter::new(1, (MonotonicTime(0), 0));
     let mut first = span(0, 10);
     first.blind.after = S;
-    let reading = (Mono(20 * S), 4 * S);
+    let reading = (MonotonicTime(20 * S), 4 * S);
     assert_eq!(meter.within(first, 0, Some(reading)), Some(2 * S));
 }
 
 #[test]
 fn windows_add_up_to_what_was_used() {
-    let mut meter = Meter::new(1, (Mono(0), 0));
+    let mut meter = Meter::new(1, (MonotonicTime(0), 0));
     let readings = [(12, 5), (21, 9), (37, 23), (44, 24)];
     let mut sum = 0;
     for (window, (at, used)) in readings.into_iter().enumerate() {
         let from = window as u64 * 10;
-        let reading = (Mono(at * S), used * S);
+        let reading = (MonotonicTime(at * S), used * S);
         sum += meter
             .within(span(from, from + 10), 0, Some(reading))
             .unwrap();
@@ -164,11 +168,11 @@ fn windows_add_up_to_what_was_used() {
 
 #[test]
 fn a_first_reading_a_moment_late_stands_for_the_whole_window() {
-    let mut meter = Meter::new(1, (Mono(S), 0));
-    let reading = (Mono(10 * S), 9 * S);
+    let mut meter = Meter::new(1, (MonotonicTime(S), 0));
+    let reading = (MonotonicTime(10 * S), 9 * S);
     let used = meter.within(span(0, 10), 0, Some(reading));
     assert_eq!(used, Some(10 * S));
-    let mut late = Meter::new(1, (Mono(3 * S), 0));
+    let mut late = Meter::new(1, (MonotonicTime(3 * S), 0));
     assert_eq!(late.within(span(0, 10), 0, Some(reading)), None);
 }
 
@@ -183,7 +187,7 @@ fn parents_are_accounted_with_their_children() {
         fake.used(path, ms);
     }
     // The window lies so that all readings are after its end.
-    fake.begin = Mono(Mono::now().0 - 20 * S);
+    fake.begin = MonotonicTime(MonotonicTime::now().0 - 20 * S);
     for path in ["/", "/a", "/a/b"] {
         fake.meters.meters.get_mut(path).unwrap().anchor.0 = fake.begin;
         fake.read_at(path, 0);
@@ -203,12 +207,12 @@ fn a_cgroup_met_first_is_estimated_and_then_measured() {
     let mut fake = Fake::new();
     fake.meters.begin(std::iter::empty());
     fake.used("/new", 5000);
-    fake.begin = Mono(Mono::now().0 - 10 * S);
+    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     assert_eq!(of(&fake.close(0, 10, &[("/new", 9)]), "/new"), None);
     fake.used("/new", 6000);
-    fake.begin = Mono::now();
+    fake.begin = MonotonicTime::now();
     let read = fake.meters.meters["/new"].last.0;
-    fake.begin = Mono(read.0.min(fake.begin.0));
+    fake.begin = MonotonicTime(read.0.min(fake.begin.0));
     let taken = BTreeMap::from([(
         "/new".into(),
         Value {
@@ -216,7 +220,9 @@ fn a_cgroup_met_first_is_estimated_and_then_measured() {
             weight: 10,
         },
     )]);
-    let accounts = fake.meters.close(window(fake.begin, Mono::now()), &taken);
+    let accounts = fake
+        .meters
+        .close(window(fake.begin, MonotonicTime::now()), &taken);
     let account = accounts
         .iter()
         .find(|account| &*account.path == "/new")
@@ -230,7 +236,7 @@ fn a_cgroup_created_since_began_at_zero() {
     fake.meters.begin(std::iter::empty());
     fake.meters.note_created(b"/born");
     fake.used("/born", 700);
-    let (start, now) = (fake.begin, Mono::now());
+    let (start, now) = (fake.begin, MonotonicTime::now());
     let taken = BTreeMap::from([(
         "/born".into(),
         Value {
@@ -253,7 +259,7 @@ fn a_removed_cgroup_is_estimated_and_no_error() {
     fake.used("/gone", 100);
     fake.meters.begin(["/gone"].into_iter());
     fs::remove_dir_all(fake.dir.path().join("gone")).unwrap();
-    fake.begin = Mono(Mono::now().0 - 10 * S);
+    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     let accounts = fake.close(0, 10, &[("/gone", 9)]);
     assert_eq!(of(&accounts, "/gone"), None);
     assert!(!fake.meters.meters.contains_key("/gone"));
@@ -269,7 +275,7 @@ fn a_cgroup_removed_and_made_again_in_a_window_is_estimated() {
     fs::rename(&job, fake.dir.path().join("removed")).unwrap();
     // The first used 1.3 s until it was removed, the second 0.5 s since.
     fake.used("/job", 500);
-    fake.begin = Mono(Mono::now().0 - 10 * S);
+    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     assert_eq!(of(&fake.close(0, 10, &[("/job", 180)]), "/job"), None);
     // Whatever it uses from here on has a reading before and after.
     assert_eq!(fake.meters.meters["/job"].anchor.1, 500 * MS);
@@ -283,7 +289,7 @@ fn a_cgroup_made_twice_in_a_window_is_estimated() {
         fake.meters.note_created(b"/job");
     }
     fake.used("/job", 500);
-    fake.begin = Mono(Mono::now().0 - 10 * S);
+    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     assert_eq!(of(&fake.close(0, 10, &[("/job", 180)]), "/job"), None);
 }
 
@@ -294,7 +300,7 @@ fn a_cgroup_read_after_one_window_and_gone_in_the_next_is_measured_in_the_first(
     fake.meters.begin(["/job"].into_iter());
     fake.used("/job", 900);
     // A window of 10 s from the first reading on, which lies in the past.
-    fake.begin = Mono(Mono::now().0 - 10 * S);
+    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     let job = fake.meters.meters.get_mut("/job").unwrap();
     (job.anchor.0, job.last.0) = (fake.begin, fake.begin);
     let first = of(&fake.close(0, 10, &[("/job", 90)]), "/job").unwrap();
@@ -315,7 +321,7 @@ fn readings_are_bounded_and_take_turns() {
     let mut read = HashSet::new();
     for _ in 0..3 {
         let before = fake.meters.stats().reads;
-        fake.begin = Mono(Mono::now().0 - 10 * S);
+        fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
         fake.close(0, 10, &taken);
         let reads = fake.meters.stats().reads - before;
         assert!(reads <= 3, "{reads} readings");

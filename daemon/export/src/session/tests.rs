@@ -67,7 +67,7 @@ fn an_outcome_that_is_not_known_ends_the_stream_and_drops_nothing() {
         assert!(!session.worked(), "the next attempt comes later");
         assert_eq!(session.oldest_in_flight().unwrap().about.sequence, 2);
         assert!(exporter.counts().dropped.iter().all(|drop| *drop == (0, 0)));
-        let degraded = exporter.degradations(Mono::now());
+        let degraded = exporter.degradations(MonotonicTime::now());
         let told = |known: &host::health::Degradation| known.id == "collector_not_understood";
         assert!(degraded.iter().any(told));
     }

@@ -1,7 +1,7 @@
 //! How runs end: with a disk that takes nothing, killed, and what the next run makes of it.
 
 use super::*;
-use crate::gaps::Gap;
+use crate::gaps::SpoolGap;
 use std::process::Command;
 
 /// A spool in which no file can be made, until it is dropped.
@@ -35,7 +35,7 @@ impl Run {
         self.shared.thread_ended(&identity());
     }
 
-    fn gap(&self) -> Option<Gap> {
+    fn gap(&self) -> Option<SpoolGap> {
         lock(&self.shared.index).gaps.bind(1, i64::MAX, true)
     }
 }

@@ -9,10 +9,10 @@ use super::spool::Picked;
 use super::stream::Stream;
 use super::window_exporter::{SpoolEntry, WindowExporter};
 use super::writer::Writer;
-use super::{Settings, Shared};
+use super::{ExportState, Settings};
 use aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
 use host::sync::lock;
-use host::time::{Mono, WallAnchor};
+use host::time::{MonotonicTime, WallAnchor};
 use profile::{Account, FrameKind, FrameRef, Quality, SampleKey, StackEnd, StackId, Value};
 use proptest::prelude::*;
 use prost::Message;
@@ -54,7 +54,7 @@ fn identity() -> Arc<Identity> {
 
 /// One run of a daemon with a spool.
 struct Run {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     recorder: Recorder,
     parcels: Receiver<SpoolEntry>,
     writer: Writer,
@@ -67,7 +67,7 @@ impl Run {
     }
 
     fn as_host(dir: &Path, settings: Settings, identity: &Arc<Identity>) -> Run {
-        let shared = Arc::new(Shared::new(settings));
+        let shared = Arc::new(ExportState::new(settings));
         let clock = Arc::new(WallAnchor::new());
         let (queue, parcels) = sync_channel(2);
         let tap = WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
@@ -85,7 +85,7 @@ impl Run {
             recorder,
             parcels,
             writer,
-            at: Mono::now().0,
+            at: MonotonicTime::now().0,
         }
     }
 
@@ -125,14 +125,14 @@ impl Run {
             ns: 5000,
             estimated_ns: 1000,
         }];
-        let start = Mono(self.at);
+        let start = MonotonicTime(self.at);
         self.at += S;
         self.recorder.add(WindowPart {
             moments: &[],
             moments_refused: 0,
             timeless: 0,
             start,
-            end: Mono(self.at),
+            end: MonotonicTime(self.at),
             closes: true,
             period: PERIOD,
             quality: Quality {
@@ -460,7 +460,7 @@ fn windows_older_than_they_may_be_are_given_up() {
     run.at += S;
     run.record(&sample(2));
     assert_eq!(old, 1);
-    let age = Mono::now().0 / 6000 * 5000;
+    let age = MonotonicTime::now().0 / 6000 * 5000;
     let expected = u64::from(age > 600 * S);
     assert_eq!(run.dropped(Cause::SpoolAge).0, expected);
 }

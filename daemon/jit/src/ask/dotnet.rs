@@ -10,10 +10,10 @@
 //! takes no signal, and a socket that is connected to is the process's own: one of another process has another
 //! inode. What the process was told to write by its own user is left alone.
 
-use super::place::{self, Identity, Mark, Place};
+use super::place::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Runtime};
 use crate::target::{self, Target};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub enum DotNetError {
     },
     /// Its temporary directory cannot be worked in.
     #[error("failed to use the process's directory for temporary files")]
-    Place(#[source] io::Error),
+    ProcessTmpDir(#[source] io::Error),
     /// Something else lies where it will write.
     #[error("`/tmp/{name}` in the process's root is not the process's own file")]
     Planted {
@@ -131,11 +131,11 @@ impl DotNetError {
 #[derive(Debug)]
 pub struct Writing {
     /// Where its port is.
-    port: Place,
+    port: ProcessTmpDir,
     socket: String,
     socket_mark: Mark,
     /// `/tmp`, where its map is.
-    place: Place,
+    place: ProcessTmpDir,
     map: String,
     map_mark: Mark,
     owner: Identity,
@@ -158,7 +158,7 @@ pub struct NotEnded {
 ///
 /// # Errors
 /// See [`DotNetError`].
-pub fn enable(pid: u32, began_by: Mono) -> Result<Writing, DotNetError> {
+pub fn enable(pid: u32, began_by: MonotonicTime) -> Result<Writing, DotNetError> {
     let target = Target::look(pid, began_by).ok_or(DotNetError::Gone)?;
     let facts = runtime::look_at(pid, &target);
     if facts.runtime != Runtime::DotNet {
@@ -190,10 +190,10 @@ fn enable_as(
     owner: Identity,
     temporary: &[u8],
 ) -> Result<Writing, DotNetError> {
-    let port = Place::open(&target.root, temporary).map_err(DotNetError::Place)?;
-    let place = Place::open(&target.root, b"tmp").map_err(DotNetError::Place)?;
+    let port = ProcessTmpDir::open(&target.root, temporary).map_err(DotNetError::ProcessTmpDir)?;
+    let place = ProcessTmpDir::open(&target.root, b"tmp").map_err(DotNetError::ProcessTmpDir)?;
     let map = format!("perf-{}.map", target.inner_pid);
-    let before = place.look(&map).map_err(DotNetError::Place)?;
+    let before = place.look(&map).map_err(DotNetError::ProcessTmpDir)?;
     if before.is_some_and(|seen| !seen.plain || seen.uid != owner.uid) {
         return Err(DotNetError::Planted { name: map });
     }
@@ -201,7 +201,7 @@ fn enable_as(
     let prefix = format!("dotnet-diagnostic-{}-", target.inner_pid);
     let wanted = |name: &str| name.starts_with(&prefix) && name.ends_with("-socket");
     let sockets = port.list(NAMES_MAX, SOCKETS_MAX, wanted);
-    for socket in sockets.map_err(DotNetError::Place)? {
+    for socket in sockets.map_err(DotNetError::ProcessTmpDir)? {
         let Ok(Some(seen)) = port.look(&socket) else {
             continue;
         };
@@ -210,7 +210,7 @@ fn enable_as(
             continue;
         };
         command(&stream, ENABLE_PERF_MAP, &PERF_MAP.to_le_bytes(), deadline)?;
-        let after = place.look(&map).map_err(DotNetError::Place)?;
+        let after = place.look(&map).map_err(DotNetError::ProcessTmpDir)?;
         let after = after.filter(|seen| seen.plain && seen.uid == owner.uid);
         return Ok(Writing {
             map_mark: after.ok_or(DotNetError::NoMap)?.mark,
@@ -252,16 +252,24 @@ impl Writing {
         let stopped = self.stop();
         // The map of a process that ended is nobody's. One that goes on keeps its file.
         if stopped.is_ok() {
-            let seen = self.place.look(&self.map).map_err(DotNetError::Place)?;
+            let seen = self
+                .place
+                .look(&self.map)
+                .map_err(DotNetError::ProcessTmpDir)?;
             if seen.is_some_and(|seen| seen.plain && seen.mark.is_same_file(self.map_mark)) {
-                self.place.remove(&self.map).map_err(DotNetError::Place)?;
+                self.place
+                    .remove(&self.map)
+                    .map_err(DotNetError::ProcessTmpDir)?;
             }
         }
         stopped
     }
 
     fn stop(&self) -> Result<(), DotNetError> {
-        let seen = self.port.look(&self.socket).map_err(DotNetError::Place)?;
+        let seen = self
+            .port
+            .look(&self.socket)
+            .map_err(DotNetError::ProcessTmpDir)?;
         if seen.is_none_or(|seen| !seen.mark.is_same_file(self.socket_mark)) {
             return Ok(());
         }

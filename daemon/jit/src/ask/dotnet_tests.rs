@@ -2,7 +2,7 @@
 //! here; what it answers is from its protocol's description.
 
 use super::*;
-use crate::code::{CodeMap, Found, When};
+use crate::code::{CodeLookup, CodeMap, When};
 use crate::map::MapReader;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -193,8 +193,8 @@ fn answers_that_make_no_sense_are_none() {
 #[test]
 fn lines_of_its_maps_are_read() {
     let (mut lines, mut code) = (MapReader::default(), CodeMap::new(1 << 20));
-    lines.feed(MAP.as_bytes(), When::at(Mono(1)), &mut code);
-    let Found::Code(found, _) = code.find(0x7f3c_0a5c_2b10, Mono(2)) else {
+    lines.feed(MAP.as_bytes(), When::at(MonotonicTime(1)), &mut code);
+    let CodeLookup::Code(found, _) = code.find(0x7f3c_0a5c_2b10, MonotonicTime(2)) else {
         panic!("not listed");
     };
     assert_eq!(
@@ -207,7 +207,7 @@ fn lines_of_its_maps_are_read() {
 #[test]
 fn this_process_is_no_dotnet() {
     let pid = std::process::id();
-    let enabled = std::thread::spawn(move || enable(pid, Mono::now()));
+    let enabled = std::thread::spawn(move || enable(pid, MonotonicTime::now()));
     let enabled = enabled.join().expect("no panic");
     assert!(matches!(enabled, Err(DotNetError::NotDotNet)));
     assert_eq!(temporary_dir(u32::MAX), b"tmp");

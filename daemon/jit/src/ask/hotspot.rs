@@ -18,10 +18,10 @@
 //! as an attempt takes the trigger, which does nothing without a signal. A JVM that answers only after the
 //! deadline leaves a map that is taken for its own.
 
-use super::place::{self, Identity, Mark, Place};
+use super::place::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Facts, Runtime};
 use crate::target::Target;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::io;
@@ -79,7 +79,7 @@ pub enum AttachError {
     },
     /// The JVM's `/tmp` cannot be worked in.
     #[error("failed to use the JVM's /tmp")]
-    Place(#[source] io::Error),
+    ProcessTmpDir(#[source] io::Error),
     /// Something else lies where the JVM will write or look.
     #[error("`/tmp/{name}` in the JVM's root is not the JVM's own file")]
     Planted {
@@ -130,7 +130,7 @@ impl AttachError {
 /// A map that was written because the daemon asked, and where it lies.
 #[derive(Debug)]
 pub struct LeftOver {
-    place: Place,
+    place: ProcessTmpDir,
     name: String,
     mark: Mark,
     owner: Identity,
@@ -138,11 +138,11 @@ pub struct LeftOver {
 
 /// What is asked of which process.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct AttachRequest {
     /// Its pid.
     pub pid: u32,
     /// The latest time it can have begun.
-    pub began_by: Mono,
+    pub began_by: MonotonicTime,
     /// What came of the last time; `None` when there was none.
     pub mark: Option<Mark>,
     /// True when it got the signal before.
@@ -161,13 +161,13 @@ pub struct Attempt {
 
 /// Asks one process, on a thread of its own that ends afterwards. Waits as long as the deadlines of the
 /// protocol, and for ever where a file system does.
-pub fn attach(wanted: Wanted) -> Attempt {
+pub fn attach(wanted: AttachRequest) -> Attempt {
     let mut signalled = wanted.signalled;
     let outcome = ask(wanted, &mut signalled);
     Attempt { signalled, outcome }
 }
 
-fn ask(wanted: Wanted, signalled: &mut bool) -> Result<Option<LeftOver>, AttachError> {
+fn ask(wanted: AttachRequest, signalled: &mut bool) -> Result<Option<LeftOver>, AttachError> {
     // First of all: what is looked at from here on is the process it stands for, or gone.
     let pidfd = i32::try_from(wanted.pid).ok().and_then(Pid::from_raw);
     let pidfd = pidfd
@@ -193,7 +193,7 @@ fn ask(wanted: Wanted, signalled: &mut bool) -> Result<Option<LeftOver>, AttachE
         uid: owner.uid,
         source,
     })?;
-    let place = Place::open(&target.root, b"tmp").map_err(AttachError::Place)?;
+    let place = ProcessTmpDir::open(&target.root, b"tmp").map_err(AttachError::ProcessTmpDir)?;
     let jvm = Jvm {
         pid: wanted.pid,
         inner_pid: target.inner_pid,
@@ -202,7 +202,7 @@ fn ask(wanted: Wanted, signalled: &mut bool) -> Result<Option<LeftOver>, AttachE
         place,
         facts,
     };
-    let before = jvm.place.look(&map).map_err(AttachError::Place)?;
+    let before = jvm.place.look(&map).map_err(AttachError::ProcessTmpDir)?;
     // The JVM opens it for writing wherever it leads.
     if before.is_some_and(|seen| !seen.plain || seen.uid != owner.uid) {
         return Err(AttachError::Planted { name: map });
@@ -213,7 +213,7 @@ fn ask(wanted: Wanted, signalled: &mut bool) -> Result<Option<LeftOver>, AttachE
     }
     let stream = jvm.connect(signalled)?;
     command(&stream)?;
-    let after = jvm.place.look(&map).map_err(AttachError::Place)?;
+    let after = jvm.place.look(&map).map_err(AttachError::ProcessTmpDir)?;
     let after = after.filter(|seen| seen.plain && seen.uid == owner.uid);
     let mark = after.ok_or(AttachError::NoMap)?.mark;
     Ok(ours.then_some(LeftOver {
@@ -230,7 +230,7 @@ struct Jvm {
     inner_pid: u32,
     pidfd: OwnedFd,
     owner: Identity,
-    place: Place,
+    place: ProcessTmpDir,
     facts: Facts,
 }
 
@@ -239,7 +239,7 @@ impl Jvm {
     fn connect(&self, signalled: &mut bool) -> Result<UnixStream, AttachError> {
         let name = format!(".java_pid{}", self.inner_pid);
         let deadline = Instant::now() + LISTEN_MAX;
-        match self.place.look(&name).map_err(AttachError::Place)? {
+        match self.place.look(&name).map_err(AttachError::ProcessTmpDir)? {
             Some(seen) if !seen.socket || seen.uid != self.owner.uid => {
                 return Err(AttachError::Planted { name });
             }
@@ -310,10 +310,13 @@ struct Trigger<'a> {
 impl Trigger<'_> {
     fn place(jvm: &Jvm) -> Result<Trigger<'_>, AttachError> {
         let name = format!(".attach_pid{}", jvm.inner_pid);
-        let made = jvm.place.create(&name).map_err(AttachError::Place)?;
+        let made = jvm
+            .place
+            .create(&name)
+            .map_err(AttachError::ProcessTmpDir)?;
         if !made {
             // Somebody else's that attaches now, or left behind: as good, if the JVM will believe it.
-            let seen = jvm.place.look(&name).map_err(AttachError::Place)?;
+            let seen = jvm.place.look(&name).map_err(AttachError::ProcessTmpDir)?;
             if seen.is_some_and(|seen| !seen.plain || seen.uid != jvm.owner.uid) {
                 return Err(AttachError::Planted { name });
             }
@@ -471,9 +474,9 @@ mod tests {
 
     #[test]
     fn this_process_is_not_signalled() {
-        let wanted = Wanted {
+        let wanted = AttachRequest {
             pid: std::process::id(),
-            began_by: Mono::now(),
+            began_by: MonotonicTime::now(),
             mark: None,
             signalled: false,
         };

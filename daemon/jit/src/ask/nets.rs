@@ -5,12 +5,12 @@
 //! own; there are few, and one that hangs holds one of the places.
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
-use super::{Asked, THREAD, pause};
+use super::{AttachTarget, THREAD, pause};
 use crate::runtimes::AskReport;
 use hashbrown::HashMap;
-use host::helpers::{self, Pending};
+use host::blocking_pool::{self, Pending};
 use host::ids::ProcessId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::text::with_causes;
 use std::time::Duration;
 
@@ -41,11 +41,11 @@ type Ending = Pending<Result<(), NotEnded>>;
 
 #[derive(Debug)]
 struct Net {
-    process: Asked,
+    process: AttachTarget,
     /// The last time it had samples.
-    wanted: Mono,
+    wanted: MonotonicTime,
     unnamed: bool,
-    due: Mono,
+    due: MonotonicTime,
     failures: u32,
     closed: bool,
     enabling: Option<Pending<Result<Writing, DotNetError>>>,
@@ -55,7 +55,12 @@ struct Net {
 impl Nets {
     /// A process has samples in generated code, some without a name or none. False when there is no room for
     /// one that should be asked.
-    pub(super) fn note(&mut self, process: Asked, unnamed: bool, now: Mono) -> bool {
+    pub(super) fn note(
+        &mut self,
+        process: AttachTarget,
+        unnamed: bool,
+        now: MonotonicTime,
+    ) -> bool {
         if !self.known.contains_key(&process.id) && (!unnamed || self.known.len() >= PROCESSES_MAX)
         {
             return !unnamed;
@@ -76,7 +81,10 @@ impl Nets {
     }
 
     /// Goes on; the processes that have begun to write, and what is to be said of processes.
-    pub(super) fn tick(&mut self, now: Mono) -> (Vec<ProcessId>, Vec<(ProcessId, AskReport)>) {
+    pub(super) fn tick(
+        &mut self,
+        now: MonotonicTime,
+    ) -> (Vec<ProcessId>, Vec<(ProcessId, AskReport)>) {
         let (mut written, mut reports) = (Vec::new(), Vec::new());
         for (&id, net) in &mut self.known {
             match net.take(now) {
@@ -103,7 +111,7 @@ impl Nets {
         enabling.count() + self.enabling.len() + self.ending.len()
     }
 
-    fn begin_due(&mut self, now: Mono) {
+    fn begin_due(&mut self, now: MonotonicTime) {
         let mut room = WORKING_MAX.saturating_sub(self.working());
         for net in self.known.values_mut() {
             let idle = net.enabling.is_none() && net.writing.is_none() && !net.closed;
@@ -112,7 +120,7 @@ impl Nets {
                 continue;
             }
             let (pid, began_by) = (net.process.pid.0, net.process.began_by);
-            net.enabling = helpers::alone(THREAD, move || dotnet::enable(pid, began_by));
+            net.enabling = blocking_pool::alone(THREAD, move || dotnet::enable(pid, began_by));
             net.unnamed = false;
             room -= 1;
         }
@@ -135,10 +143,10 @@ impl Nets {
     /// Has told to stop what need not write any more, once each time it is called. Returns how many have
     /// stopped since.
     pub(super) fn tidy(&mut self) -> usize {
-        let enabled = helpers::take_done(&mut self.enabling);
+        let enabled = blocking_pool::take_done(&mut self.enabling);
         self.to_end.extend(enabled.into_iter().flatten());
         let (mut stopped, mut again) = (0, Vec::new());
-        for ended in helpers::take_done(&mut self.ending) {
+        for ended in blocking_pool::take_done(&mut self.ending) {
             match ended {
                 Ok(()) => stopped += 1,
                 Err(NotEnded {
@@ -154,7 +162,7 @@ impl Nets {
         while self.ending.len() < WORKING_MAX
             && let Some(writing) = self.to_end.pop()
         {
-            match helpers::alone(THREAD, move || writing.end()) {
+            match blocking_pool::alone(THREAD, move || writing.end()) {
                 Some(ending) => self.ending.push(ending),
                 None => tracing::warn!(
                     "no thread can be had: a .NET process goes on writing its perf map"
@@ -173,7 +181,7 @@ impl Nets {
 
 impl Net {
     /// What enabling has brought, if it has come.
-    fn take(&mut self, now: Mono) -> Option<Result<(), DotNetError>> {
+    fn take(&mut self, now: MonotonicTime) -> Option<Result<(), DotNetError>> {
         let enabled = match self.enabling.take()?.wait(Duration::ZERO) {
             Ok(enabled) => enabled,
             Err(Some(waits)) => {
@@ -209,17 +217,17 @@ mod tests {
     use host::ids::Pid;
     use std::time::Instant;
 
-    fn gone(id: u32) -> Asked {
-        Asked {
+    fn gone(id: u32) -> AttachTarget {
+        AttachTarget {
             id: ProcessId(id),
             pid: Pid(u32::MAX),
-            began_by: Mono::now(),
+            began_by: MonotonicTime::now(),
         }
     }
 
     #[test]
     fn a_process_with_names_is_not_asked() {
-        let (mut nets, now) = (Nets::default(), Mono::now());
+        let (mut nets, now) = (Nets::default(), MonotonicTime::now());
         nets.note(gone(1), false, now);
         assert!(nets.known.is_empty());
         nets.note(gone(1), true, now);
@@ -229,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_asked_once_and_told_of() {
-        let (mut nets, now) = (Nets::default(), Mono::now());
+        let (mut nets, now) = (Nets::default(), MonotonicTime::now());
         nets.note(gone(1), true, now);
         let mut reports = Vec::new();
         let end = Instant::now() + Duration::from_secs(60);
@@ -264,7 +272,7 @@ mod tests {
 
     #[test]
     fn processes_and_threads_are_bounded() {
-        let (mut nets, now) = (Nets::default(), Mono::now());
+        let (mut nets, now) = (Nets::default(), MonotonicTime::now());
         for id in 0..PROCESSES_MAX as u32 + 10 {
             let room = nets.note(gone(id), true, now);
             assert_eq!(room, id < PROCESSES_MAX as u32);

@@ -6,7 +6,7 @@
 //! sees files and a peer of its own user, in user namespaces too, and nothing a stranger plants can turn the
 //! daemon's rights against anybody. The real and saved user stay the daemon's: the process's user could
 //! otherwise send the thread, and so the daemon, a signal. Such a thread never goes back: it does one piece
-//! of work and ends (`helpers::alone`).
+//! of work and ends (`blocking_pool::alone`).
 //!
 //! The directory is found within the process's root without following links; in it only plain names are
 //! used, and nothing is followed.
@@ -83,7 +83,7 @@ impl Mark {
 
 /// What lies at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct FileStatus {
     /// Which file in which state.
     pub mark: Mark,
     /// Its owner.
@@ -96,32 +96,32 @@ pub struct Seen {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct Place(OwnedFd);
+pub struct ProcessTmpDir(OwnedFd);
 
-impl Place {
+impl ProcessTmpDir {
     /// The directory `path` below a root, which must be one, with no link on the way.
     ///
     /// # Errors
     /// When it is not there or may not be looked into.
-    pub fn open(root: &Root, path: &[u8]) -> io::Result<Place> {
+    pub fn open(root: &Root, path: &[u8]) -> io::Result<ProcessTmpDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let confined =
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
         let dir = fs::openat2(root.as_fd(), path, flags, Mode::empty(), confined)?;
-        Ok(Place(dir))
+        Ok(ProcessTmpDir(dir))
     }
 
     /// What lies at a name; nothing when there is nothing.
     ///
     /// # Errors
     /// When the directory cannot be asked.
-    pub fn look(&self, name: &str) -> io::Result<Option<Seen>> {
+    pub fn look(&self, name: &str) -> io::Result<Option<FileStatus>> {
         let facts = match fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
         let kind = FileType::from_raw_mode(facts.st_mode);
-        Ok(Some(Seen {
+        Ok(Some(FileStatus {
             mark: Mark {
                 device: facts.st_dev,
                 inode: facts.st_ino,
@@ -329,9 +329,9 @@ mod tests {
         Instant::now() + Duration::from_secs(20)
     }
 
-    fn place_in(dir: &TempDir) -> Place {
+    fn place_in(dir: &TempDir) -> ProcessTmpDir {
         let root = Root::of_dir(dir.path()).expect("opens");
-        Place::open(&root, b"tmp").expect("opens")
+        ProcessTmpDir::open(&root, b"tmp").expect("opens")
     }
 
     fn with_tmp() -> TempDir {
@@ -345,8 +345,8 @@ mod tests {
         let dir = TempDir::new().expect("temporary directory");
         symlink("/tmp", dir.path().join("tmp")).expect("links");
         let root = Root::of_dir(dir.path()).expect("opens");
-        assert!(Place::open(&root, b"tmp").is_err());
-        assert!(Place::open(&root, b"none").is_err());
+        assert!(ProcessTmpDir::open(&root, b"tmp").is_err());
+        assert!(ProcessTmpDir::open(&root, b"none").is_err());
     }
 
     #[test]

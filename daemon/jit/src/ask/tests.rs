@@ -127,11 +127,11 @@ impl Burner {
         Burner::start(&mut command, Some(tmp))
     }
 
-    fn asked(&self) -> Asked {
-        Asked {
+    fn asked(&self) -> AttachTarget {
+        AttachTarget {
             id: ProcessId(self.pid),
             pid: Pid(self.pid),
-            began_by: Mono::now(),
+            began_by: MonotonicTime::now(),
         }
     }
 
@@ -167,9 +167,9 @@ impl Drop for Burner {
 }
 
 struct Rig {
-    asker: Asker,
+    asker: RuntimeAttacher,
     counters: Arc<SymbolCounters>,
-    now: Mono,
+    now: MonotonicTime,
 }
 
 impl Rig {
@@ -180,9 +180,9 @@ impl Rig {
             ..AskOptions::default()
         };
         Rig {
-            asker: Asker::new(options).counting(Arc::clone(&counters)),
+            asker: RuntimeAttacher::new(options).counting(Arc::clone(&counters)),
             counters,
-            now: Mono::now(),
+            now: MonotonicTime::now(),
         }
     }
 
@@ -264,7 +264,7 @@ fn nobody_is_asked_when_it_is_switched_off() {
     }
     let jvm = Burner::jvm(&[]);
     let mut rig = Rig::new();
-    rig.asker = Asker::new(AskOptions::default());
+    rig.asker = RuntimeAttacher::new(AskOptions::default());
     assert!(!rig.ask(&jvm));
     assert!(rig.asker.jvms.is_empty() && !jvm.map_path().exists());
 }
@@ -452,10 +452,10 @@ fn what_only_looks_like_a_jvm_lives() {
         .stdin(Stdio::piped())
         .spawn()
         .expect("starts");
-    let process = Asked {
+    let process = AttachTarget {
         id: ProcessId(1),
         pid: Pid(cat.id()),
-        began_by: Mono::now(),
+        began_by: MonotonicTime::now(),
     };
     let mut rig = Rig::new();
     rig.asker.note(process, 1, rig.now);
@@ -541,10 +541,10 @@ fn what_was_planted_at_the_map_or_the_socket_is_not_touched() {
 #[test]
 fn processes_over_the_limit_are_counted_and_asking_is_bounded() {
     let mut rig = Rig::new();
-    let none = |id| Asked {
+    let none = |id| AttachTarget {
         id: ProcessId(id),
         pid: Pid(u32::MAX),
-        began_by: Mono::now(),
+        began_by: MonotonicTime::now(),
     };
     for id in 0..PROCESSES_MAX as u32 + 3 {
         rig.asker.note(none(id), 1, rig.now);

@@ -4,11 +4,11 @@ use super::*;
 use proptest::prelude::*;
 
 fn at(time: u64) -> When {
-    When::at(Mono(time))
+    When::at(MonotonicTime(time))
 }
 
 fn between(after: u64, by: u64) -> When {
-    When::between(Mono(after), Mono(by))
+    When::between(MonotonicTime(after), MonotonicTime(by))
 }
 
 fn map() -> CodeMap {
@@ -19,18 +19,18 @@ fn load(map: &mut CodeMap, range: Range<u64>, name: &str, when: When) {
     assert!(map.load(range, name, Lines::default(), when));
 }
 
-fn name<'a>(found: &Found<'a>) -> &'a str {
+fn name<'a>(found: &CodeLookup<'a>) -> &'a str {
     match found {
-        Found::Code(code, _) => &code.name,
-        Found::Unsure => "?",
-        Found::Nothing => "-",
+        CodeLookup::Code(code, _) => &code.name,
+        CodeLookup::Unsure => "?",
+        CodeLookup::Nothing => "-",
     }
 }
 
 fn at_times(map: &CodeMap, address: u64, times: &[u64]) -> String {
     let names = times
         .iter()
-        .map(|&time| name(&map.find(address, Mono(time))));
+        .map(|&time| name(&map.find(address, MonotonicTime(time))));
     names.collect::<Vec<_>>().join(" ")
 }
 
@@ -97,7 +97,7 @@ fn what_did_not_change_in_a_window_is_steady() {
     load(&mut map, 0x2000..0x2100, "young", at(50));
     load(&mut map, 0x1080..0x1100, "over", at(60));
     let steady = |address, from, until| {
-        let found = map.steady(address, Mono(from), Mono(until));
+        let found = map.steady(address, MonotonicTime(from), MonotonicTime(until));
         found.map_or("changes", |found| name(&found))
     };
     assert_eq!(steady(0x1000, 20, 90), "old");
@@ -114,7 +114,9 @@ fn code_listed_late_is_found_for_the_time_before_and_only_so_long() {
     load(&mut map, 0x1000..0x1100, "first", between(20, 30));
     load(&mut map, 0x1000..0x1100, "second", between(30, 40));
     load(&mut map, 0x2000..0x2100, "exact", at(30));
-    let soon = |address, time, by| name(&map.soon(address, Mono(time), Mono(by))).to_owned();
+    let soon = |address, time, by| {
+        name(&map.soon(address, MonotonicTime(time), MonotonicTime(by))).to_owned()
+    };
     assert_eq!(at_times(&map, 0x1000, &[10]), "-");
     assert_eq!(soon(0x1000, 10, 40), "first");
     assert_eq!(soon(0x1000, 10, 29), "-");
@@ -130,7 +132,7 @@ fn lines_are_found_by_offset() {
     };
     map.load(0x1000..0x1100, "f", lines, at(1));
     map.relocate(0x1000, 0x4000, 0x100, at(2));
-    let Found::Code(code, offset) = map.find(0x4012, Mono(3)) else {
+    let CodeLookup::Code(code, offset) = map.find(0x4012, MonotonicTime(3)) else {
         panic!("it is there");
     };
     assert_eq!(code.place(offset), Some(("b.js", 9)));
@@ -166,7 +168,7 @@ fn code_that_changes_for_ever_takes_no_more_memory() {
             at(time),
         );
         if time % 1000 == 0 {
-            map.forget_before(Mono(time.saturating_sub(500)));
+            map.forget_before(MonotonicTime(time.saturating_sub(500)));
         }
         most = most.max(map.heap_bytes());
     }
@@ -180,9 +182,9 @@ fn code_that_changes_for_ever_takes_no_more_memory() {
         );
     }
     assert!(map.gone_count <= GONE_MAX && map.dropped().1 > 0);
-    map.forget_before(Mono(u64::MAX));
+    map.forget_before(MonotonicTime(u64::MAX));
     map.unload(0..u64::MAX, at(400_000));
-    map.forget_before(Mono(u64::MAX));
+    map.forget_before(MonotonicTime(u64::MAX));
     assert_eq!(map.heap_bytes(), 0);
 }
 
@@ -208,9 +210,9 @@ proptest! {
         }
         for (time, row) in painted.iter().enumerate() {
             for (address, expected) in row.iter().enumerate() {
-                let found = map.find(address as u64, Mono(time as u64));
+                let found = map.find(address as u64, MonotonicTime(time as u64));
                 prop_assert_eq!(name(&found), expected.as_deref().unwrap_or("-"));
-                if let Some(steady) = map.steady(address as u64, Mono(time as u64), Mono(99)) {
+                if let Some(steady) = map.steady(address as u64, MonotonicTime(time as u64), MonotonicTime(99)) {
                     let later = painted[time..].iter().all(|row| &row[address] == expected);
                     prop_assert!(later);
                     prop_assert!(steady.is_same(&found));

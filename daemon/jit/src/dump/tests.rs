@@ -1,7 +1,7 @@
 //! Files of real runtimes, written-out files, and files of strangers.
 
 use super::*;
-use crate::code::Found;
+use crate::code::CodeLookup;
 use host::ids::Avma;
 use proptest::prelude::*;
 use unwind::info::rule::Rule;
@@ -16,7 +16,7 @@ const OF_CPYTHON: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/cpytho
 const OF_WASMTIME: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/wasmtime-50");
 
 /// When the files are read in these tests: later than all that is in them.
-const READ: Mono = Mono(u64::MAX / 2);
+const READ: MonotonicTime = MonotonicTime(u64::MAX / 2);
 
 const PID: u32 = 77;
 
@@ -51,10 +51,10 @@ impl Rig {
     }
 
     fn name(&self, address: u64, at: u64) -> Option<&str> {
-        match self.code.find(address, Mono(at)) {
-            Found::Code(code, _) => Some(&code.name),
-            Found::Nothing => None,
-            Found::Unsure => Some("unsure"),
+        match self.code.find(address, MonotonicTime(at)) {
+            CodeLookup::Code(code, _) => Some(&code.name),
+            CodeLookup::Nothing => None,
+            CodeLookup::Unsure => Some("unsure"),
         }
     }
 
@@ -218,7 +218,7 @@ fn code_has_the_name_of_its_time() {
 
 #[test]
 fn times_that_cannot_be_are_those_of_the_reading() {
-    let read = When::between(Mono(1000), Mono(2000));
+    let read = When::between(MonotonicTime(1000), MonotonicTime(2000));
     let mut rig = Rig::new();
     let records = [
         load(900, 0x1000, 16, "known"),
@@ -234,7 +234,7 @@ fn times_that_cannot_be_are_those_of_the_reading() {
     }
     assert_eq!(rig.counts().untimed, 3);
     // What the next reading finds is told in order again.
-    let later = When::between(Mono(2000), Mono(3000));
+    let later = When::between(MonotonicTime(2000), MonotonicTime(3000));
     rig.feed_at(&load(2500, 0x1000, 16, "later"), later)
         .expect("sound");
     assert_eq!(rig.name(0x1000, 2499), Some("known"));
@@ -245,7 +245,7 @@ fn times_that_cannot_be_are_those_of_the_reading() {
 fn times_of_another_clock_are_those_of_the_reading() {
     let mut rig = Rig::new();
     let file = file(FLAG_ARCH_TIMESTAMP, &[load(10, 0x1000, 16, "a")]);
-    let read = When::between(Mono(1000), Mono(2000));
+    let read = When::between(MonotonicTime(1000), MonotonicTime(2000));
     rig.feed_at(&file, read).expect("a sound file");
     assert_eq!(rig.name(0x1000, 500), None);
     assert_eq!(rig.name(0x1000, 2000), Some("a"));
@@ -345,7 +345,7 @@ fn lines_belong_to_the_code_that_follows_at_their_address() {
             load(2, 0x1000, 16, "without"),
         ],
     ));
-    let Found::Code(first, offset) = rig.code.find(0x100a, Mono(1)) else {
+    let CodeLookup::Code(first, offset) = rig.code.find(0x100a, MonotonicTime(1)) else {
         panic!("is listed")
     };
     assert_eq!(
@@ -353,7 +353,7 @@ fn lines_belong_to_the_code_that_follows_at_their_address() {
         ("first", Some(("a.c", 9)))
     );
     assert_eq!(first.place(5), Some(("b.h", 8)));
-    let Found::Code(without, _) = rig.code.find(0x100a, Mono(2)) else {
+    let CodeLookup::Code(without, _) = rig.code.find(0x100a, MonotonicTime(2)) else {
         panic!("is listed")
     };
     assert_eq!(without.place(0), None);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::code::When;
 use host::ids::Avma;
-use host::time::Mono;
+use host::time::MonotonicTime;
 
 /// What CPython 3.13 writes for each trampoline of 11 bytes: `.eh_frame`, then its header.
 const OF_CPYTHON: &str = "1400000000000000017a5200017810011b0c070890010000140000001c000000d0ffffff\
@@ -154,7 +154,7 @@ fn what_was_looked_at_is_not_looked_at_again() {
         }],
         python: false,
     });
-    let when = When::at(Mono(1));
+    let when = When::at(MonotonicTime(1));
     code.load(0x1800..0x180b, "py::seen", Default::default(), when);
     assert!(builder.unseen(Pid(1), &code, true).is_none());
     code.load(0x3000..0x300b, "py::unseen", Default::default(), when);
@@ -255,7 +255,7 @@ mod walks {
             private: true,
             path: b"//anon",
         };
-        table.mmap(&mapped, Mono(1));
+        table.mmap(&mapped, MonotonicTime(1));
         let process = table.get(pid).expect("has a mapping").id;
         if let Some(rules) = builder.take() {
             table.set_generated(Generated {
@@ -275,7 +275,7 @@ mod walks {
             ip,
             pid,
             tid: Tid(7),
-            time: Mono(2),
+            time: MonotonicTime(2),
             cpu: CpuId(0),
             period: 1,
             callchain: Callchain::from_bytes(&[]),

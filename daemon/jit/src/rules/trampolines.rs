@@ -98,7 +98,7 @@ pub fn may_be(name: &str) -> bool {
 
 /// What is to be looked at in a process.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ScanRequest {
     pid: Pid,
     /// Addresses of what was named; sorted.
     addresses: Vec<u64>,
@@ -109,17 +109,17 @@ pub struct Asked {
     seen: Vec<Range<u64>>,
 }
 
-impl Asked {
+impl ScanRequest {
     /// `None` when there is nothing to look at.
     pub(super) fn new(
         pid: Pid,
         addresses: impl Iterator<Item = u64>,
         unnamed: bool,
         seen: &[Range<u64>],
-    ) -> Option<Asked> {
+    ) -> Option<ScanRequest> {
         let mut addresses: Vec<u64> = addresses.collect();
         addresses.sort_unstable();
-        (unnamed || !addresses.is_empty()).then(|| Asked {
+        (unnamed || !addresses.is_empty()).then(|| ScanRequest {
             pid,
             addresses,
             unnamed,
@@ -167,7 +167,7 @@ pub struct Looked {
 /// Looks at the memory of a process. May block for ever.
 ///
 /// Nothing is found where the process is gone, or its memory may not be read.
-pub fn look(asked: &Asked) -> Looked {
+pub fn look(asked: &ScanRequest) -> Looked {
     let pid = asked.pid.0;
     let open = |name| File::open(format!("/proc/{pid}/{name}"));
     let (Ok(memory), Ok(list)) = (open("mem"), open("maps")) else {

@@ -4,7 +4,7 @@ use super::*;
 
 fn at(time: u64, cpu: u32) -> At {
     At {
-        time: Mono(time),
+        time: MonotonicTime(time),
         cpu: CpuId(cpu),
     }
 }
@@ -91,8 +91,8 @@ fn a_full_table_has_room_again_when_a_loss_made_its_threads_unknown() {
     sleep(&mut run, 12, 0, 3, 0);
     assert_eq!(run.machine.counts.threads_refused, 1);
     run.machine.lost_switches(Loss {
-        from: Mono(20),
-        until: Mono(20),
+        from: MonotonicTime(20),
+        until: MonotonicTime(20),
     });
     sleep(&mut run, 21, 0, 3, 0);
     let (found, counts) = run.finish(30);
@@ -220,8 +220,8 @@ fn a_wait_that_was_woken_before_records_were_lost_ends_there() {
     sleep(&mut run, 12, 0, 6, 0);
     wake(&mut run, 20, 1, 5, 2);
     run.machine.lost_switches(Loss {
-        from: Mono(30),
-        until: Mono(40),
+        from: MonotonicTime(30),
+        until: MonotonicTime(40),
     });
     wake(&mut run, 50, 1, 6, 2);
     resume(&mut run, 60, 0, 5);

@@ -38,10 +38,13 @@ fn a_sample_has_its_fields_in_the_order_of_the_manual() {
         (sample.pid, sample.tid, sample.cpu),
         (Pid(10), Tid(11), CpuId(3))
     );
-    assert_eq!((sample.time, sample.period), (Mono(500), 10_101_010));
+    assert_eq!(
+        (sample.time, sample.period),
+        (MonotonicTime(500), 10_101_010)
+    );
     assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
     assert_eq!(sample.cgroup, CgroupId(44));
-    assert_eq!(time(&bytes), Ok(Mono(500)));
+    assert_eq!(time(&bytes), Ok(MonotonicTime(500)));
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn a_sample_that_does_not_say_its_period_has_the_events() {
     let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
         panic!("not a sample")
     };
-    assert_eq!((sample.time, sample.period), (Mono(500), 100));
+    assert_eq!((sample.time, sample.period), (MonotonicTime(500), 100));
     assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
     assert_eq!(sample.cgroup, CgroupId(44));
     assert!(matches!(pulse(&bytes), FlowEvent::Sample(_)));
@@ -175,7 +178,7 @@ fn a_mapping_with_build_id_has_no_inode() {
         (0x1000, 0x2000, 0x400)
     );
     assert_eq!(mmap.path, b"/bin/x");
-    assert_eq!(time(&bytes), Ok(Mono(777)));
+    assert_eq!(time(&bytes), Ok(MonotonicTime(777)));
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn a_thread_that_comes_to_a_cpu_tells_of_it_and_one_that_leaves_does_not() {
             _ => None,
         }
     };
-    assert_eq!(told(0), Some((Tid(12), CpuId(3), Ok(Mono(777)))));
+    assert_eq!(told(0), Some((Tid(12), CpuId(3), Ok(MonotonicTime(777)))));
     assert_eq!(told(sys::PERF_RECORD_MISC_SWITCH_OUT), None);
 }
 

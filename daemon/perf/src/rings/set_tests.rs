@@ -1,7 +1,7 @@
 //! Rings of several owners, drained together: order of time, shares, and what is lost to whom.
 
 use super::*;
-use crate::loss::Pace;
+use crate::loss::SampleSpacing;
 use crate::ring::Ring;
 use crate::synthetic;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ const PERIOD: u64 = 10_000_000;
 fn rings_in_memory(cpus: u32) -> Rings {
     let ring = |cpu| {
         let ring = Ring::in_memory(64 << 10).expect("maps");
-        CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD))
+        CpuRing::over(CpuId(cpu), ring, SampleSpacing::Fixed(PERIOD))
     };
     Rings::over((0..cpus).map(ring).collect(), Features::default(), 0).expect("some")
 }
@@ -25,7 +25,7 @@ fn rings_with_sets(ring_bytes: usize) -> Rings {
     for key in 0..SETS {
         let ring = |cpu| {
             let ring = Ring::in_memory(ring_bytes).expect("maps");
-            (0, CpuRing::over(CpuId(cpu), ring, Pace::Counted))
+            (0, CpuRing::over(CpuId(cpu), ring, SampleSpacing::Counted))
         };
         let layouts = vec![Features::default().layout(0)];
         let set = RingSet::over(SetKey(key), (0..SET_CPUS as u32).map(ring), layouts, true);
@@ -42,7 +42,7 @@ struct Handed {
     drains: u32,
 }
 
-fn handed(rings: &mut Rings, horizon: Mono) -> Handed {
+fn handed(rings: &mut Rings, horizon: MonotonicTime) -> Handed {
     let mut handed = Handed {
         samples: Vec::new(),
         missing: [0; SETS as usize + 1],
@@ -55,7 +55,7 @@ fn handed(rings: &mut Rings, horizon: Mono) -> Handed {
         let reached = rings.drain(horizon, |drained| match drained {
             Drained::Record { time, .. } => samples.push((SETS, time.0)),
             Drained::SetSample { set, sample, .. } => samples.push((set.0, sample.time.0)),
-            Drained::Gap(gap) => missing[SETS as usize] += gap.samples,
+            Drained::LossGap(gap) => missing[SETS as usize] += gap.samples,
             Drained::SetArrival { .. } => {}
             Drained::SetGap { set, gap, .. } => missing[set.0 as usize] += gap.samples,
         });
@@ -84,7 +84,7 @@ proptest! {
         let (mut time, mut expected) = (0, Vec::new());
         for (owner, cpu, later) in records {
             time += later;
-            let bytes = synthetic::sample(Mono(time), 1, cpu as u32, PERIOD, &[7]);
+            let bytes = synthetic::sample(MonotonicTime(time), 1, cpu as u32, PERIOD, &[7]);
             prop_assert!(ring_of(&mut rings, owner, cpu).ring_mut().write(&bytes));
             expected.push((owner, time));
         }
@@ -93,7 +93,7 @@ proptest! {
         stops.push(time);
         let mut found = Vec::new();
         for stop in stops {
-            let handed = handed(&mut rings, Mono(stop));
+            let handed = handed(&mut rings, MonotonicTime(stop));
             prop_assert!(handed.samples.iter().all(|it| it.1 <= stop));
             found.extend(handed.samples);
         }
@@ -102,19 +102,19 @@ proptest! {
 }
 
 /// As many samples of a set on one CPU as there are, one each microsecond. Returns the last time.
-fn flood(rings: &mut Rings, count: u64) -> Mono {
+fn flood(rings: &mut Rings, count: u64) -> MonotonicTime {
     for number in 1..=count {
-        let bytes = synthetic::sample(Mono(number * 1000), 1, 0, 1, &[7]);
+        let bytes = synthetic::sample(MonotonicTime(number * 1000), 1, 0, 1, &[7]);
         assert!(ring_of(rings, 0, 0).ring_mut().write(&bytes));
     }
-    Mono(count * 1000)
+    MonotonicTime(count * 1000)
 }
 
 #[test]
 fn what_exceeds_the_share_of_captures_waits_for_the_next_drain() {
     let mut rings = rings_with_sets(4 << 20);
     let last = flood(&mut rings, 10_000);
-    let bytes = synthetic::comm(Mono(last.0 / 2), 1, *b"worker\0\0");
+    let bytes = synthetic::comm(MonotonicTime(last.0 / 2), 1, *b"worker\0\0");
     assert!(ring_of(&mut rings, SETS, 1).ring_mut().write(&bytes));
     let handed = handed(&mut rings, last);
     assert_eq!((handed.samples.len(), handed.drains), (10_001, 4));
@@ -131,7 +131,7 @@ fn the_continuous_profile_does_not_wait_for_captures_until_its_rings_are_full() 
     while rings.rings_mut()[2].ring_mut().head().0 < 28 << 10 {
         own += 1;
         let time = last.0 - 1_000_000 + own;
-        let bytes = synthetic::sample(Mono(time), 1, 2, PERIOD, &[7]);
+        let bytes = synthetic::sample(MonotonicTime(time), 1, 2, PERIOD, &[7]);
         assert!(ring_of(&mut rings, SETS, 2).ring_mut().write(&bytes));
     }
     let handed = handed(&mut rings, last);
@@ -155,12 +155,12 @@ fn captures_of_a_cpu_that_went_away_are_told() {
 #[test]
 fn sets_stay_when_the_rings_of_the_continuous_profile_are_replaced() {
     let (mut old, mut new) = (rings_with_sets(64 << 10), rings_in_memory(1));
-    let bytes = synthetic::sample(Mono(5), 1, 0, PERIOD, &[7]);
+    let bytes = synthetic::sample(MonotonicTime(5), 1, 0, PERIOD, &[7]);
     assert!(ring_of(&mut old, 1, 0).ring_mut().write(&bytes));
-    handed(&mut old, Mono(3));
-    new.follow(&old, Mono(3));
+    handed(&mut old, MonotonicTime(3));
+    new.follow(&old, MonotonicTime(3));
     new.adopt_sets(&mut old);
-    assert_eq!(handed(&mut new, Mono(10)).samples, [(1, 5)]);
+    assert_eq!(handed(&mut new, MonotonicTime(10)).samples, [(1, 5)]);
     assert!(new.take_set(SetKey(1)).is_some() && new.take_set(SetKey(1)).is_none());
-    assert_eq!(handed(&mut new, Mono(20)).samples, []);
+    assert_eq!(handed(&mut new, MonotonicTime(20)).samples, []);
 }

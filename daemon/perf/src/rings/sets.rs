@@ -12,7 +12,7 @@ use crate::record::{self, Layout, Record, Sample};
 use crate::ring::{Position, Scratch};
 use crate::rings::{DrainStats, Drained, is_offline};
 use host::ids::CpuId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct RingSet {
     /// True when samples of the idle loop say that nothing happened: of clocks and of the processor.
     pub idles: bool,
     /// What its samples are taken after: before it not all of its events ran.
-    pub begin: Mono,
+    pub begin: MonotonicTime,
     /// What the last drain learned of.
     pub news: DrainStats,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they happen.
@@ -126,7 +126,7 @@ impl RingSet {
             rings,
             layouts,
             idles,
-            begin: Mono::now(),
+            begin: MonotonicTime::now(),
             news: DrainStats::default(),
             seen: Arc::default(),
             charge: None,
@@ -222,7 +222,7 @@ pub(super) fn each_of_set(
     set: SetKey,
     it: &mut SetRing,
     layout: &Layout,
-    (time, position): (Mono, Position),
+    (time, position): (MonotonicTime, Position),
     scratch: &mut Scratch,
     each: &mut impl FnMut(Drained<'_>),
 ) {
@@ -250,13 +250,13 @@ pub(super) fn each_of_set(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loss::Pace;
+    use crate::loss::SampleSpacing;
     use crate::ring::Ring;
 
     #[test]
     fn memory_stands_in_its_account_until_the_set_is_closed() {
         let ring = Ring::in_memory(1 << 16).expect("maps");
-        let rings = [(0, CpuRing::over(CpuId(0), ring, Pace::Counted))];
+        let rings = [(0, CpuRing::over(CpuId(0), ring, SampleSpacing::Counted))];
         let set = RingSet::over(SetKey(1), rings.into_iter(), Vec::new(), true);
         let mut set = set.expect("it has a ring");
         let account = Arc::new(AtomicU64::new(7));

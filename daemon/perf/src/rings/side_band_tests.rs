@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::event::EventKind;
-use crate::loss::Pace;
+use crate::loss::SampleSpacing;
 use crate::ring::Ring;
 use crate::synthetic;
 
@@ -16,8 +16,8 @@ fn rings_in_memory(samples_bytes: usize, side_band_bytes: usize) -> Rings {
         let ring = Ring::in_memory(bytes).expect("maps");
         CpuRing::over(CpuId(0), ring, pace)
     };
-    let samples = ring(samples_bytes, Pace::Fixed(PERIOD));
-    let side_band = ring(side_band_bytes, Pace::Never).of_side_band();
+    let samples = ring(samples_bytes, SampleSpacing::Fixed(PERIOD));
+    let side_band = ring(side_band_bytes, SampleSpacing::Never).of_side_band();
     Rings::over(vec![samples, side_band], Features::default(), 0).expect("some")
 }
 
@@ -26,22 +26,22 @@ fn write(rings: &mut Rings, ring: usize, record: &[u8]) -> bool {
 }
 
 fn sample(time: u64) -> Vec<u8> {
-    synthetic::sample(Mono(time), 1, 0, PERIOD, &[7])
+    synthetic::sample(MonotonicTime(time), 1, 0, PERIOD, &[7])
 }
 
 fn comm(time: u64) -> Vec<u8> {
-    synthetic::comm(Mono(time), 1, *b"worker\0\0")
+    synthetic::comm(MonotonicTime(time), 1, *b"worker\0\0")
 }
 
 /// One drain: times of samples, times of all others, samples missing.
 fn drain(rings: &mut Rings, horizon: u64) -> (Vec<u64>, Vec<u64>, u64) {
     let (mut samples, mut others, mut missing) = (Vec::new(), Vec::new(), 0);
-    rings.drain(Mono(horizon), |drained| match drained {
+    rings.drain(MonotonicTime(horizon), |drained| match drained {
         Drained::Record { time, record, .. } => match record {
             Record::Sample(_) => samples.push(time.0),
             _ => others.push(time.0),
         },
-        Drained::Gap(gap) => missing += gap.samples,
+        Drained::LossGap(gap) => missing += gap.samples,
         _ => {}
     });
     (samples, others, missing)
@@ -63,7 +63,7 @@ fn a_name_comes_before_the_samples_after_it() {
     assert!(write(&mut rings, SAMPLES, &sample(10)) && write(&mut rings, SAMPLES, &sample(30)));
     assert!(write(&mut rings, SIDE_BAND, &comm(20)) && write(&mut rings, SIDE_BAND, &comm(40)));
     let mut times = Vec::new();
-    rings.drain(Mono(30), |drained| {
+    rings.drain(MonotonicTime(30), |drained| {
         if let Drained::Record { time, .. } = drained {
             times.push(time.0);
         }
@@ -74,7 +74,7 @@ fn a_name_comes_before_the_samples_after_it() {
 #[test]
 fn records_lost_in_the_side_band_are_counted_and_no_sample_is_missing() {
     let mut rings = rings_in_memory(64 << 10, 64 << 10);
-    let lost = synthetic::lost(Mono(50 * PERIOD), 1_000_000);
+    let lost = synthetic::lost(MonotonicTime(50 * PERIOD), 1_000_000);
     assert!(write(&mut rings, SIDE_BAND, &lost));
     // Samples far apart say something only where samples were lost.
     assert!(write(&mut rings, SAMPLES, &sample(PERIOD)));
@@ -95,7 +95,7 @@ fn records_lost_in_the_side_band_are_counted_and_no_sample_is_missing() {
 #[test]
 fn a_side_band_that_is_full_is_no_sign_of_life() {
     let mut rings = rings_in_memory(64 << 10, 4 << 10);
-    let begin = Mono::now().0;
+    let begin = MonotonicTime::now().0;
     while write(&mut rings, SIDE_BAND, &comm(begin)) {}
     drain(&mut rings, begin + 10 * PERIOD);
     let newest = rings.counts().next().map(|(_, counts)| counts.newest);
@@ -162,8 +162,8 @@ fn a_storm_of_one_cpu_of_many_is_taken_whole_while_samples_have_their_usual_room
         let ring = Ring::in_memory(bytes).expect("maps");
         CpuRing::over(CpuId(cpu), ring, pace)
     };
-    let samples = (0..cpus).map(|cpu| ring(cpu, 16 << 10, Pace::Fixed(PERIOD)));
-    let side_band = (0..cpus).map(|cpu| ring(cpu, 512 << 10, Pace::Never).of_side_band());
+    let samples = (0..cpus).map(|cpu| ring(cpu, 16 << 10, SampleSpacing::Fixed(PERIOD)));
+    let side_band = (0..cpus).map(|cpu| ring(cpu, 512 << 10, SampleSpacing::Never).of_side_band());
     let all = samples.chain(side_band).collect();
     let mut rings = Rings::over(all, Features::default(), 0).expect("some");
     // Rings of samples are this full at the tick, by design.
@@ -203,9 +203,9 @@ fn the_kernel_writes_samples_and_the_side_band_apart_needs_root() {
     assert!(status.is_ok_and(|status| status.success()));
     std::thread::sleep(Duration::from_millis(100));
     let (mut execs, mut maps, mut samples) = (0, 0, 0);
-    let (mut horizon, end) = (Mono(0), Mono::now());
+    let (mut horizon, end) = (MonotonicTime(0), MonotonicTime::now());
     while horizon < end {
-        horizon = rings.drain(horizon_at(Mono::now()), |drained| {
+        horizon = rings.drain(horizon_at(MonotonicTime::now()), |drained| {
             if let Drained::Record { record, .. } = drained {
                 match record {
                     Record::Comm {

@@ -2,7 +2,7 @@
 //! stalls, and what is sound behind the damage comes out.
 
 use super::*;
-use crate::loss::Pace;
+use crate::loss::SampleSpacing;
 use crate::ring::Ring;
 use crate::synthetic;
 use perf_event_open_sys::bindings as sys;
@@ -20,9 +20,9 @@ fn rings(ring_bytes: usize) -> Rings {
         let ring = Ring::in_memory(ring_bytes).expect("maps");
         CpuRing::over(CpuId(cpu), ring, pace)
     };
-    let own = (0..CPUS).map(|cpu| ring(cpu, Pace::Fixed(PERIOD)));
+    let own = (0..CPUS).map(|cpu| ring(cpu, SampleSpacing::Fixed(PERIOD)));
     let mut rings = Rings::over(own.collect(), Features::default(), 0).expect("some");
-    let theirs = (0..CPUS).map(|cpu| (0, ring(cpu, Pace::Counted)));
+    let theirs = (0..CPUS).map(|cpu| (0, ring(cpu, SampleSpacing::Counted)));
     let layouts = vec![Features::default().layout(0)];
     rings.add_set(RingSet::over(SET, theirs, layouts, true).expect("some"));
     rings
@@ -50,7 +50,7 @@ struct Handed {
 }
 
 fn drain(rings: &mut Rings, horizon: u64, handed: &mut Handed) {
-    rings.drain(Mono(horizon), |drained| match drained {
+    rings.drain(MonotonicTime(horizon), |drained| match drained {
         Drained::Record { record, time, .. } => {
             assert!(time.0 <= horizon, "{time:?}");
             match record {
@@ -61,7 +61,7 @@ fn drain(rings: &mut Rings, horizon: u64, handed: &mut Handed) {
         }
         Drained::SetSample { sample, .. } => handed.pids.push(sample.pid.0),
         Drained::SetArrival { .. } => {}
-        Drained::Gap(gap) => {
+        Drained::LossGap(gap) => {
             assert!(gap.from <= gap.until, "{gap:?}");
             handed.missing += gap.samples;
         }
@@ -73,13 +73,13 @@ fn drain(rings: &mut Rings, horizon: u64, handed: &mut Handed) {
 }
 
 fn sample(time: u64, pid: u32) -> Vec<u8> {
-    synthetic::sample(Mono(time), pid, 0, PERIOD, &[7, 8])
+    synthetic::sample(MonotonicTime(time), pid, 0, PERIOD, &[7, 8])
 }
 
 /// A time that no real clock has reached: what is later than now is told by the horizon of drains
 /// alone, however slowly a test runs.
 fn tomorrow() -> u64 {
-    Mono::now().0 + 24 * 3600 * SECOND
+    MonotonicTime::now().0 + 24 * 3600 * SECOND
 }
 
 /// What Linux 6.18 wrote for one BPF program that came and went, into the ring of the first of
@@ -126,7 +126,7 @@ fn records_longer_than_their_content_do_not_stall_a_ring() {
         let mut handed = Handed::default();
         let mut newest = 0;
         for (pid, (time, bytes)) in recorded(junk).into_iter().enumerate() {
-            assert_eq!(record::time(&bytes), Ok(Mono(time)));
+            assert_eq!(record::time(&bytes), Ok(MonotonicTime(time)));
             newest = time + 1;
             for bytes in [bytes, sample(newest, pid as u32)] {
                 assert!(ring(&mut rings, 0).write(&bytes));
@@ -150,7 +150,11 @@ fn a_record_of_changed_code_has_its_trailer_behind_both_pieces() {
         body.extend([0, 777, 0, 1]);
         body.extend(vec![u64::MAX; 4 * (trailers - 1)]);
         let bytes = synthetic::record(sys::PERF_RECORD_TEXT_POKE, 0, &body);
-        assert_eq!(record::time(&bytes), Ok(Mono(777)), "{trailers} trailers");
+        assert_eq!(
+            record::time(&bytes),
+            Ok(MonotonicTime(777)),
+            "{trailers} trailers"
+        );
     }
 }
 
@@ -188,7 +192,7 @@ fn a_record_later_than_now_is_skipped_and_one_on_its_way_is_not() {
     drain(&mut rings, now, &mut handed);
     assert_eq!((&handed.pids[..], rings.malformed), (&[1, 4][..], 2));
     let newest = rings.counts().next().map(|(_, counts)| counts.newest);
-    assert_eq!(newest, Some(Mono(now - 10)));
+    assert_eq!(newest, Some(MonotonicTime(now - 10)));
     drain(&mut rings, now + 10_000_000, &mut handed);
     assert_eq!((&handed.pids[..], rings.malformed), (&[1, 4, 5][..], 2));
 }
@@ -201,12 +205,12 @@ fn what_a_record_of_no_time_says_of_losses_holds() {
     let mut handed = Handed::default();
     for bytes in [
         sample(tick(1), 1),
-        synthetic::lost(Mono(u64::MAX), 3),
+        synthetic::lost(MonotonicTime(u64::MAX), 3),
         sample(tick(5), 1),
         // The sample itself is the one that is missing.
         sample(u64::MAX, 1),
         sample(tick(7), 1),
-        synthetic::lost(Mono(tick(7)), u64::MAX),
+        synthetic::lost(MonotonicTime(tick(7)), u64::MAX),
         sample(tick(8), 1),
     ] {
         assert!(ring(&mut rings, 0).write(&bytes));
@@ -245,7 +249,7 @@ fn an_old_time_of_a_record_that_waits_holds_nobody_up() {
 /// drained once a second for `seconds`. What was handed out, and whether the ring was emptied.
 fn stand_still(number: usize, fill: u64, seconds: u64) -> (Rings, Handed, bool) {
     let mut rings = rings(16 << 10);
-    let now = Mono::now().0;
+    let now = MonotonicTime::now().0;
     let mut pid = 0;
     let target = ring(&mut rings, number);
     while target.head().0 * 100 < 16384 * fill {
@@ -293,11 +297,11 @@ fn what_a_flush_threw_away_is_lost_and_not_for_want_of_room() {
     let thrown_away = rings.lost_stalled;
     assert!(thrown_away > 100, "{thrown_away}");
     // The kernel tells of what found no room when there is some; later losses are of the size.
-    let now = Mono::now().0;
+    let now = MonotonicTime::now().0;
     let mut handed = Handed::default();
     for (round, expected) in [(1, 40), (2, 40), (3, 40)] {
         let time = now + round * SECOND;
-        for bytes in [synthetic::lost(Mono(time), 40), sample(time, 1)] {
+        for bytes in [synthetic::lost(MonotonicTime(time), 40), sample(time, 1)] {
             assert!(ring(&mut rings, 0).write(&bytes));
         }
         drain(&mut rings, time, &mut handed);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::event::EventKind;
-use crate::loss::Pace;
+use crate::loss::SampleSpacing;
 use crate::ring::Ring;
 use crate::synthetic;
 use proptest::prelude::*;
@@ -34,10 +34,10 @@ fn a_busy_thread_is_sampled_in_order_of_time_needs_root() {
             burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(7));
         }
     }
-    let end = Mono::now();
-    let (mut mine, mut newest, mut horizon) = (0, Mono(0), Mono(0));
+    let end = MonotonicTime::now();
+    let (mut mine, mut newest, mut horizon) = (0, MonotonicTime(0), MonotonicTime(0));
     while horizon < end {
-        horizon = rings.drain(horizon_at(Mono::now()), |drained| {
+        horizon = rings.drain(horizon_at(MonotonicTime::now()), |drained| {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
                 // On a loaded machine the ring is full before this thread had its time.
@@ -122,10 +122,10 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
         (&mut second, Heard::default()),
     ];
     while_busy(|| {
-        let begin = Mono::now();
+        let begin = MonotonicTime::now();
         let mut programs = 0;
-        while Mono::now().since(begin) < Duration::from_secs(2) {
-            if Mono::now().since(begin) > Duration::from_secs(1) {
+        while MonotonicTime::now().since(begin) < Duration::from_secs(2) {
+            if MonotonicTime::now().since(begin) > Duration::from_secs(1) {
                 if !load_bpf_program() {
                     return fixtures::skip("BPF programs are not to be had here");
                 }
@@ -134,9 +134,9 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
             listeners
                 .iter_mut()
                 .for_each(|(rings, heard)| heard.all_of(rings));
-            wait_until(Mono::now().plus(Duration::from_millis(20)));
+            wait_until(MonotonicTime::now().plus(Duration::from_millis(20)));
         }
-        let last = Mono::now();
+        let last = MonotonicTime::now();
         // Samples that are handed out: a ring that is full for ever says that it lives, too.
         while listeners
             .iter()
@@ -144,10 +144,10 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
         {
             let heard = [&listeners[0].1, &listeners[1].1];
             assert!(
-                last.plus(Duration::from_secs(30)) > Mono::now(),
+                last.plus(Duration::from_secs(30)) > MonotonicTime::now(),
                 "{heard:?}"
             );
-            wait_until(Mono::now().plus(Duration::from_millis(20)));
+            wait_until(MonotonicTime::now().plus(Duration::from_millis(20)));
             listeners
                 .iter_mut()
                 .for_each(|(rings, heard)| heard.all_of(rings));
@@ -166,12 +166,12 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
 struct Heard {
     kernel_code: u32,
     /// The newest sample of each of two CPUs.
-    newest: [Mono; 2],
+    newest: [MonotonicTime; 2],
 }
 
 impl Heard {
     fn all_of(&mut self, rings: &mut Rings) {
-        rings.drain(horizon_at(Mono::now()), |drained| match drained {
+        rings.drain(horizon_at(MonotonicTime::now()), |drained| match drained {
             Drained::Record {
                 cpu,
                 record: Record::Sample(sample),
@@ -188,8 +188,8 @@ impl Heard {
     }
 }
 
-fn wait_until(time: Mono) {
-    std::thread::sleep(time.since(Mono::now()));
+fn wait_until(time: MonotonicTime) {
+    std::thread::sleep(time.since(MonotonicTime::now()));
 }
 
 #[test]
@@ -263,35 +263,35 @@ fn hold_taken_and_missing_against_time() {
     let Some(mut rings) = fast_rings(8 << 10, 0) else {
         return;
     };
-    let begin = Mono::now();
+    let begin = MonotonicTime::now();
     // Nobody drains for a second: rings of 8 KiB hold a part of it.
-    wait_until(Mono::now().plus(Duration::from_secs(1)));
-    let full = Mono::now();
+    wait_until(MonotonicTime::now().plus(Duration::from_secs(1)));
+    let full = MonotonicTime::now();
     let (mut missing, mut known_at_once) = (0, false);
     // Until each CPU has sampled again: before, what is missing has no end.
     while rings.counts().count() < 2 || rings.counts().any(|(_, of_cpu)| of_cpu.newest < full) {
         assert!(
-            Mono::now().since(full) < Duration::from_secs(30),
+            MonotonicTime::now().since(full) < Duration::from_secs(30),
             "no samples"
         );
-        let horizon = horizon_at(Mono::now());
+        let horizon = horizon_at(MonotonicTime::now());
         rings.drain(horizon, |drained| {
-            if let Drained::Gap(gap) = drained {
+            if let Drained::LossGap(gap) = drained {
                 assert!(gap.from < gap.until && gap.until <= horizon, "{gap:?}");
                 known_at_once |= missing == 0;
                 missing += gap.samples;
             }
         });
-        wait_until(Mono::now().plus(Duration::from_millis(20)));
+        wait_until(MonotonicTime::now().plus(Duration::from_millis(20)));
     }
-    let newest: BTreeMap<CpuId, Mono> = rings
+    let newest: BTreeMap<CpuId, MonotonicTime> = rings
         .counts()
         .map(|(cpu, counts)| (cpu, counts.newest))
         .collect();
     let (mut ticks, mut throttled) = (0, false);
-    reference.drain(horizon_at(Mono::now()), |drained| match drained {
+    reference.drain(horizon_at(MonotonicTime::now()), |drained| match drained {
         // There is room for everything: only the kernel can have taken samples away.
-        Drained::Gap(_) => throttled = true,
+        Drained::LossGap(_) => throttled = true,
         Drained::Record { time, cpu, record } => {
             let is_sample = matches!(record, Record::Sample(_));
             ticks += u64::from(is_sample && begin < time && time <= newest[&cpu]);
@@ -348,10 +348,10 @@ fn no_tick_is_twice_or_missing_where_rings_are_replaced_needs_root() {
 
 /// False when a CPU has no samples right before or right after the cut.
 fn replaced_without_a_seam(mut old: Rings, mut new: Rings, cpus: usize) -> bool {
-    wait_until(Mono::now().plus(Duration::from_millis(100)));
-    let cut = Mono::now();
+    wait_until(MonotonicTime::now().plus(Duration::from_millis(100)));
+    let cut = MonotonicTime::now();
     wait_until(cut.plus(Duration::from_millis(100)));
-    let mut times = BTreeMap::<CpuId, Vec<Mono>>::new();
+    let mut times = BTreeMap::<CpuId, Vec<MonotonicTime>>::new();
     let mut collect = |drained: Drained<'_>| {
         if let Drained::Record { time, cpu, record } = drained
             && matches!(record, Record::Sample(_))
@@ -361,8 +361,8 @@ fn replaced_without_a_seam(mut old: Rings, mut new: Rings, cpus: usize) -> bool 
     };
     assert_eq!(old.drain(cut, &mut collect), cut);
     new.follow(&old, cut);
-    new.drain(horizon_at(Mono::now()), &mut collect);
-    let has_both = |times: &Vec<Mono>| {
+    new.drain(horizon_at(MonotonicTime::now()), &mut collect);
+    let has_both = |times: &Vec<MonotonicTime>| {
         let after = times.partition_point(|&time| time <= cut);
         after > 0 && after < times.len()
     };
@@ -390,13 +390,13 @@ const PERIOD: u64 = 10_000_000;
 fn rings_in_memory(cpus: u32) -> Rings {
     let ring = |cpu| {
         let ring = Ring::in_memory(64 << 10).expect("maps");
-        CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD))
+        CpuRing::over(CpuId(cpu), ring, SampleSpacing::Fixed(PERIOD))
     };
     Rings::over((0..cpus).map(ring).collect(), Features::default(), 0).expect("some")
 }
 
 /// Times of everything up to `horizon`, however many drains it takes.
-fn times(rings: &mut Rings, horizon: Mono) -> Vec<u64> {
+fn times(rings: &mut Rings, horizon: MonotonicTime) -> Vec<u64> {
     let mut times = Vec::new();
     while rings.drain(horizon, |drained| {
         if let Drained::Record { time, .. } = drained {
@@ -417,14 +417,14 @@ proptest! {
         let mut expected = Vec::new();
         for (cpu, later) in records {
             time += later;
-            let bytes = synthetic::comm(Mono(time), 1, *b"worker\0\0");
+            let bytes = synthetic::comm(MonotonicTime(time), 1, *b"worker\0\0");
             prop_assert!(old.rings_mut()[cpu as usize].ring_mut().write(&bytes));
             prop_assert!(new.rings_mut()[cpu as usize].ring_mut().write(&bytes));
             expected.push(time);
         }
-        let mut found = times(&mut old, Mono(cut));
-        new.follow(&old, Mono(cut));
-        found.extend(times(&mut new, Mono(time)));
+        let mut found = times(&mut old, MonotonicTime(cut));
+        new.follow(&old, MonotonicTime(cut));
+        found.extend(times(&mut new, MonotonicTime(time)));
         prop_assert_eq!(found, expected);
     }
 }
@@ -432,11 +432,11 @@ proptest! {
 #[test]
 fn a_ring_that_is_told_to_leave_is_emptied_first() {
     let mut rings = rings_in_memory(2);
-    let bytes = synthetic::comm(Mono(5), 1, *b"worker\0\0");
+    let bytes = synthetic::comm(MonotonicTime(5), 1, *b"worker\0\0");
     assert!(rings.rings_mut()[1].ring_mut().write(&bytes));
     rings.leave(CpuId(1));
     assert!(rings.take_left().is_none());
-    assert_eq!(times(&mut rings, Mono(10)), [5]);
+    assert_eq!(times(&mut rings, MonotonicTime(10)), [5]);
     assert_eq!(rings.take_left().map(|ring| ring.cpu), Some(CpuId(1)));
     assert_eq!(rings.cpus(), 1);
 }
@@ -446,14 +446,17 @@ fn a_ring_that_is_told_to_leave_is_emptied_first() {
 fn around(left: u64, since: u64) -> (Vec<(u64, u64, u64)>, u64) {
     let mut rings = rings_in_memory(2);
     let ring = Ring::in_memory(64 << 10).expect("maps");
-    let ring = CpuRing::over(CpuId(1), ring, Pace::Fixed(PERIOD));
-    let begin = ring.missed_between(Mono(0), None).expect("long ago").until;
-    let ago = |periods: u64| Mono(begin.0 - periods * PERIOD);
+    let ring = CpuRing::over(CpuId(1), ring, SampleSpacing::Fixed(PERIOD));
+    let begin = ring
+        .missed_between(MonotonicTime(0), None)
+        .expect("long ago")
+        .until;
+    let ago = |periods: u64| MonotonicTime(begin.0 - periods * PERIOD);
     let sample = synthetic::sample(ago(30), 1, 1, PERIOD, &[7]);
     assert!(rings.rings_mut()[1].ring_mut().write(&sample));
     times(&mut rings, ago(29));
     let gaps = rings.missed_around(&ring, ago(left), ago(since));
-    let back = |time: Mono| (begin.0 - time.0) / PERIOD;
+    let back = |time: MonotonicTime| (begin.0 - time.0) / PERIOD;
     let gaps = gaps.map(|gap| (back(gap.from), back(gap.until), gap.samples));
     let gaps = gaps.collect();
     let counted = rings.counts().find(|(cpu, _)| *cpu == CpuId(1));
@@ -474,17 +477,17 @@ fn a_cpu_that_left_unnoticed_misses_all_since_its_last_sample() {
 fn counts_of_a_cpu_go_on_when_it_comes_back() {
     let mut rings = rings_in_memory(2);
     for round in 1..=2 {
-        let bytes = synthetic::sample(Mono(round * 10), 1, 1, PERIOD, &[7]);
+        let bytes = synthetic::sample(MonotonicTime(round * 10), 1, 1, PERIOD, &[7]);
         let ring = rings
             .rings_mut()
             .iter_mut()
             .find(|ring| ring.cpu == CpuId(1));
         assert!(ring.expect("there").ring_mut().write(&bytes));
         rings.leave(CpuId(1));
-        times(&mut rings, Mono(round * 10));
+        times(&mut rings, MonotonicTime(round * 10));
         assert!(rings.take_left().is_some());
         let ring = Ring::in_memory(64 << 10).expect("maps");
-        rings.add(CpuRing::over(CpuId(1), ring, Pace::Fixed(PERIOD)).into());
+        rings.add(CpuRing::over(CpuId(1), ring, SampleSpacing::Fixed(PERIOD)).into());
     }
     let counted = rings.counts().find(|(cpu, _)| *cpu == CpuId(1));
     assert_eq!(counted.map(|(_, counts)| counts.samples), Some(2));

@@ -8,10 +8,10 @@
 //! never answers holds up no other.
 
 use super::unread::Unread;
+use host::blocking_pool::BlockingPool;
 use host::heartbeat::Heartbeat;
-use host::helpers::Helpers;
 use host::ids::FileId;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::rings::sets::RingSet;
 use profile::Unnamed;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use symbolize::files::{FileSeen, FileStore, identity_in_time};
 use unwind::info::module::Module;
 use unwind::process::scan::{self, Scan};
 use unwind::walk::modules::Loaded;
-use unwind::walk::{Learnt, Missed, call_sites};
+use unwind::walk::{Missed, UnwindUpdate, call_sites};
 
 /// Unwind information read and not yet taken by the sampler, which takes it at every pass: a second
 /// of reading at most. Unit: bytes. The largest module held waits alone.
@@ -67,7 +67,7 @@ impl Request {
 #[derive(Debug)]
 pub struct Scanned {
     /// When the reading began: what began later is better known from records.
-    pub asked: Mono,
+    pub asked: MonotonicTime,
     /// The processes.
     pub scan: Scan,
 }
@@ -79,7 +79,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Requests served in one pause of a reading.
 const SERVED_AT_ONCE: usize = 8;
 
-/// Longest wait for one file while the namer may wait for the reading to end. Most open in
+/// Longest wait for one file while the symbolizer may wait for the reading to end. Most open in
 /// microseconds; a later one is taken when its file system answers.
 const WAIT_ALONE: Duration = Duration::from_millis(20);
 
@@ -89,7 +89,7 @@ const SERVED_ALONE_MAX: Duration = Duration::from_millis(500);
 /// How unwind information gets to the sampler.
 pub struct Modules {
     /// Where it goes.
-    pub loaded: SyncSender<Learnt>,
+    pub loaded: SyncSender<UnwindUpdate>,
     /// What is known of it on both sides.
     pub handover: Arc<Handover>,
     /// Where separate debug files are looked for.
@@ -114,13 +114,13 @@ pub struct Handover {
 
 /// Opens files, each in its time.
 pub struct FileLoader {
-    helpers: Helpers,
+    helpers: BlockingPool,
 }
 
 impl Default for FileLoader {
     fn default() -> Self {
         FileLoader {
-            helpers: Helpers::new("fp-open"),
+            helpers: BlockingPool::new("fp-open"),
         }
     }
 }
@@ -171,11 +171,11 @@ impl FileLoader {
                                     return;
                                 }
                                 heartbeat.begin();
-                                let begin = Mono::now();
+                                let begin = MonotonicTime::now();
                                 let wait = if alone { WAIT_ALONE } else { WAIT };
                                 self.serve(request, wait, store, scanned, modules, &mut unread);
                                 if alone {
-                                    served_alone += Mono::now().since(begin);
+                                    served_alone += MonotonicTime::now().since(begin);
                                 }
                                 // The reading goes on.
                                 heartbeat.begin();
@@ -209,7 +209,7 @@ impl FileLoader {
             Request::Missed(Missed::Module(id)) => modules.count(unread.missed(id)),
             Request::Missed(Missed::CallSite(place)) => modules.look_at(place, store),
             Request::Processes => {
-                let (asked, scan) = (Mono::now(), self.scan());
+                let (asked, scan) = (MonotonicTime::now(), self.scan());
                 // There is room: the sampler asks for one at a time.
                 let _ = scanned.try_send(Scanned { asked, scan });
             }
@@ -229,7 +229,7 @@ impl Modules {
 
     /// Looks at the call before a place. What cannot be looked at now has no answer, and is asked
     /// for again.
-    fn look_at(&self, place: call_sites::Place, store: &FileStore) {
+    fn look_at(&self, place: call_sites::ReturnSite, store: &FileStore) {
         let (file, offset) = place;
         let Ok(image) = store.get(file).image else {
             return;
@@ -242,7 +242,7 @@ impl Modules {
         drop(budget);
         if let Some(site) = site {
             let looked = call_sites::Looked { place, site };
-            let _ = self.loaded.try_send(Learnt::CallSite(looked));
+            let _ = self.loaded.try_send(UnwindUpdate::CallSite(looked));
         }
     }
 
@@ -284,7 +284,7 @@ impl Modules {
             Err(Unnamed::Limit) => return,
             Err(_) => Ok(None),
         };
-        let loaded = Learnt::Module(Loaded { file, module });
+        let loaded = UnwindUpdate::Module(Loaded { file, module });
         let bytes = loaded.heap_bytes() as u64;
         untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =

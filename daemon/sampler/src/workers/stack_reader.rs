@@ -8,9 +8,9 @@
 //! of stacks are read for no more than that they are there (`unwind/src/walk/holes.rs`).
 
 use hashbrown::HashSet;
-use host::helpers::Helpers;
+use host::blocking_pool::BlockingPool;
 use host::ids::{Pid, ProcessId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use memmap2::{Advice, MmapMut};
 use perf::watch::Watchpoint;
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,9 @@ use std::time::Duration;
 use unwind::process::maps;
 use unwind::walk::deep_stacks::LOOKS_MAX;
 use unwind::walk::holes::{HOLE_BYTES, Hole};
-use unwind::walk::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
+use unwind::walk::look::{
+    Failure, Sieve, StackReadAnswer, StackReadRequest, StackSnapshot, Thread,
+};
 
 /// Requests that wait, and answers that wait. No more looks are under way at once; readings of
 /// untouched pages wait in the same queue, behind them.
@@ -65,7 +67,7 @@ const HUNG_MAX: usize = 1024;
 #[derive(Debug)]
 pub enum Request {
     /// Look at a stack.
-    Look(Wanted),
+    StackSnapshot(StackReadRequest),
     /// Read the pages from where a copy ended, so that they are there.
     Touch(Hole),
     /// Close a watch that is not needed any more, which takes locks.
@@ -74,15 +76,15 @@ pub enum Request {
 
 /// Looks, each in its time.
 pub struct StackReader {
-    helpers: Helpers,
+    helpers: BlockingPool,
     hung: HashSet<ProcessId>,
-    look: fn(Wanted) -> Result<Look, Failure>,
+    look: fn(StackReadRequest) -> Result<StackSnapshot, Failure>,
 }
 
 impl Default for StackReader {
     fn default() -> Self {
         StackReader {
-            helpers: Helpers::new("fp-peek"),
+            helpers: BlockingPool::new("fp-peek"),
             hung: HashSet::new(),
             look,
         }
@@ -91,13 +93,13 @@ impl Default for StackReader {
 
 impl StackReader {
     /// Serves the sampler until it hangs up.
-    pub fn run(mut self, requests: &Receiver<Request>, answers: &SyncSender<Answer>) {
+    pub fn run(mut self, requests: &Receiver<Request>, answers: &SyncSender<StackReadAnswer>) {
         while let Ok(request) = requests.recv() {
             match request {
-                Request::Look(wanted) => {
+                Request::StackSnapshot(wanted) => {
                     let look = self.look(wanted);
                     // There is room for all that are waited for.
-                    let _ = answers.try_send(Answer { wanted, look });
+                    let _ = answers.try_send(StackReadAnswer { wanted, look });
                 }
                 // What comes of it is seen in the next samples.
                 Request::Touch(hole) => drop(self.in_time(hole.thread.0, move || touch(hole))),
@@ -106,7 +108,7 @@ impl StackReader {
         }
     }
 
-    fn look(&mut self, wanted: Wanted) -> Result<Look, Failure> {
+    fn look(&mut self, wanted: StackReadRequest) -> Result<StackSnapshot, Failure> {
         let look = self.look;
         self.in_time(wanted.thread.0, move || look(wanted))
     }
@@ -141,15 +143,15 @@ impl StackReader {
 /// thread when its number is used again; the file of its memory is that of one program, and empty after
 /// an exec. So the look is of the thread that was alive and watched when it ended, and a thread or
 /// program that came too early or too late for that has no samples to be completed with it.
-fn look(wanted: Wanted) -> Result<Look, Failure> {
-    let Wanted { thread, pid, slot } = wanted;
+fn look(wanted: StackReadRequest) -> Result<StackSnapshot, Failure> {
+    let StackReadRequest { thread, pid, slot } = wanted;
     let dir = thread_dir(thread, pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
     let memory = within("mem").map_err(failure)?;
     let maps = within("maps").map_err(failure)?;
     let (code, stack) = ranges(maps, slot)?;
     let watch = Watchpoint::arm(thread.1, slot).map_err(failure)?;
-    let armed = Mono::now();
+    let armed = MonotonicTime::now();
     let base = slot.saturating_sub(BEFORE_BYTES).max(stack.start);
     let end = stack.end.min(slot.saturating_add(LOOK_BYTES));
     let mut sieve = Sieve::new(base, stack.end, &code);
@@ -165,7 +167,7 @@ fn look(wanted: Wanted) -> Result<Look, Failure> {
     if words.get(slot).is_none() {
         return Err(Failure::Unreadable);
     }
-    Ok(Look {
+    Ok(StackSnapshot {
         words,
         watch,
         armed,
@@ -193,13 +195,13 @@ fn touch(hole: Hole) -> Result<(), Failure> {
     let into = hole.start - own.start;
     let memory = within("mem").map_err(failure)?;
     let pages = within("pagemap").map_err(failure)?;
-    let begin = Mono::now();
+    let begin = MonotonicTime::now();
     let mut byte = [0];
     for stack in &stacks {
         let start = stack.start + into;
         let end = stack.end.min(start.saturating_add(HOLE_BYTES));
         for page in untouched(&pages, start..end).map_err(failure)? {
-            if stack != own && Mono::now().since(begin) > OTHERS_TIME {
+            if stack != own && MonotonicTime::now().since(begin) > OTHERS_TIME {
                 return Ok(());
             }
             let read = memory.read_at(&mut byte, page);
@@ -328,9 +330,9 @@ mod tests {
         (Pid(std::process::id()), Tid(tid.expect("a number")))
     }
 
-    fn wanted(slot: u64) -> Wanted {
+    fn wanted(slot: u64) -> StackReadRequest {
         let (pid, tid) = this_thread();
-        Wanted {
+        StackReadRequest {
             thread: (ProcessId(1), tid),
             pid,
             slot,
@@ -338,7 +340,7 @@ mod tests {
     }
 
     /// A look by another thread, as `fp-peek` does it.
-    fn look_at(slot: u64) -> Result<Look, Failure> {
+    fn look_at(slot: u64) -> Result<StackSnapshot, Failure> {
         let wanted = wanted(slot);
         std::thread::spawn(move || look(wanted))
             .join()
@@ -409,7 +411,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_gone_is_not_looked_at() {
         let (pid, tid) = std::thread::spawn(this_thread).join().expect("no panic");
-        let wanted = Wanted {
+        let wanted = StackReadRequest {
             thread: (ProcessId(1), tid),
             pid,
             slot: 8,
@@ -430,7 +432,7 @@ mod tests {
         };
         let mut look = |process, tid| {
             let thread = (ProcessId(process), Tid(tid));
-            looker.look(Wanted {
+            looker.look(StackReadRequest {
                 thread,
                 ..wanted(8)
             })
@@ -445,7 +447,7 @@ mod tests {
     fn every_question_is_answered() {
         let (ask, requests) = sync_channel(1);
         let (answers, answered) = sync_channel(1);
-        ask.send(Request::Look(wanted(8))).expect("room");
+        ask.send(Request::StackSnapshot(wanted(8))).expect("room");
         drop(ask);
         StackReader::default().run(&requests, &answers);
         let answer = answered.recv().expect("an answer");

@@ -5,7 +5,7 @@
 //! less again once nearly all stacks would be whole with less. The kernel writes only as much as
 //! there is of a stack, so what a larger copy costs is mostly room in the rings.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 use unwind::walk::engine::{COPIES, CopyCounts};
 
@@ -40,9 +40,9 @@ pub struct CopyGovernor {
     max: u32,
     in_force: u32,
     /// What was counted when gathering began: for a demand, and for what would be enough.
-    demand: Option<(Mono, CopyCounts)>,
-    enough: Option<(Mono, CopyCounts)>,
-    not_before: Mono,
+    demand: Option<(MonotonicTime, CopyCounts)>,
+    enough: Option<(MonotonicTime, CopyCounts)>,
+    not_before: MonotonicTime,
     retry: Duration,
 }
 
@@ -68,7 +68,7 @@ impl CopyGovernor {
             in_force: base,
             demand: None,
             enough: None,
-            not_before: Mono(0),
+            not_before: MonotonicTime(0),
             retry: RETRY,
         }
     }
@@ -101,7 +101,7 @@ impl CopyGovernor {
     }
 
     /// More could not be copied at `now`, or cost too much.
-    pub fn refused(&mut self, now: Mono) {
+    pub fn refused(&mut self, now: MonotonicTime) {
         self.not_before = now.plus(self.retry);
         self.retry = (self.retry * 2).min(RETRY_MAX);
         (self.demand, self.enough) = (None, None);
@@ -110,12 +110,12 @@ impl CopyGovernor {
     /// Takes a reading of what was counted since the start. Returns how much should be copied, when
     /// that is another size than the one in force. The caller puts it in force and says so by
     /// [`CopyGovernor::enter`], or [`CopyGovernor::refused`].
-    pub fn observe(&mut self, now: Mono, counted: CopyCounts) -> Option<u32> {
+    pub fn observe(&mut self, now: MonotonicTime, counted: CopyCounts) -> Option<u32> {
         self.more(now, &counted)
             .or_else(|| self.less(now, &counted))
     }
 
-    fn more(&mut self, now: Mono, counted: &CopyCounts) -> Option<u32> {
+    fn more(&mut self, now: MonotonicTime, counted: &CopyCounts) -> Option<u32> {
         if self.in_force >= self.max || now < self.not_before {
             return None;
         }
@@ -130,7 +130,7 @@ impl CopyGovernor {
         None
     }
 
-    fn less(&mut self, now: Mono, counted: &CopyCounts) -> Option<u32> {
+    fn less(&mut self, now: MonotonicTime, counted: &CopyCounts) -> Option<u32> {
         if !self.is_raised() {
             return None;
         }
@@ -197,7 +197,7 @@ mod tests {
                         self.counted.cut += more * 5;
                     }
                 }
-                let now = Mono(self.second * 1_000_000_000);
+                let now = MonotonicTime(self.second * 1_000_000_000);
                 if let Some(bytes) = self.governor.observe(now, self.counted) {
                     self.governor.enter(bytes);
                     self.steps.push((self.second, bytes / KIB));
@@ -256,9 +256,9 @@ mod tests {
             cut: count,
             beyond: [count; COPIES.len()],
         };
-        assert_eq!(governor.observe(Mono(1), nine(0)), None);
-        assert_eq!(governor.observe(Mono(2), nine(9)), None);
-        assert_eq!(governor.observe(Mono(3), nine(10)), Some(56 * KIB));
+        assert_eq!(governor.observe(MonotonicTime(1), nine(0)), None);
+        assert_eq!(governor.observe(MonotonicTime(2), nine(9)), None);
+        assert_eq!(governor.observe(MonotonicTime(3), nine(10)), Some(56 * KIB));
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         for second in 1..3000 {
             counted.samples += 100;
             counted.cut += 100;
-            let now = Mono(second * 1_000_000_000);
+            let now = MonotonicTime(second * 1_000_000_000);
             if governor.observe(now, counted).is_some() {
                 tries.push(second);
                 governor.refused(now);
@@ -287,7 +287,7 @@ mod tests {
             readings in prop::collection::vec((0u64..10_000, 0u64..10_000, any::<[u16; 5]>(), 1u64..400), 1..60)
         ) {
             let mut governor = CopyGovernor::new(base * KIB, max * KIB);
-            let (mut counted, mut now) = (CopyCounts::default(), Mono(0));
+            let (mut counted, mut now) = (CopyCounts::default(), MonotonicTime(0));
             for (samples, cut, beyond, seconds) in readings {
                 counted.samples += samples;
                 counted.cut += cut.min(samples);

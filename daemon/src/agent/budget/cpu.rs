@@ -6,7 +6,7 @@
 //! when it was left, would have fit with room to spare; each time that proves wrong the next try
 //! waits twice as long. So levels never swing, whatever the load does.
 
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::plan::Limits;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -93,10 +93,10 @@ pub struct CpuGovernor {
     /// Samples a second without limits.
     rate_hz: u32,
     level: usize,
-    since: Mono,
+    since: MonotonicTime,
     /// Intervals that end before this are not judged.
-    quiet_until: Mono,
-    last: Option<(Mono, u64)>,
+    quiet_until: MonotonicTime,
+    last: Option<(MonotonicTime, u64)>,
     /// Cost of the last minute's intervals, whatever was in force.
     recent: VecDeque<u64>,
     /// Cost of the intervals since the level came into force, at most [`LONG`].
@@ -106,12 +106,12 @@ pub struct CpuGovernor {
     /// Cost of a minute of the level just left downwards, until the lower one is known too.
     left_at: Option<u64>,
     raise_after: Duration,
-    raised: Option<Mono>,
+    raised: Option<MonotonicTime>,
 }
 
 impl CpuGovernor {
     /// Nothing is limited and nothing known at `now`, the start of the daemon.
-    pub fn new(budget_ppm: u64, stack_bytes: u32, rate_hz: u32, now: Mono) -> CpuGovernor {
+    pub fn new(budget_ppm: u64, stack_bytes: u32, rate_hz: u32, now: MonotonicTime) -> CpuGovernor {
         let ladder = ladder(stack_bytes, rate_hz);
         CpuGovernor {
             budget_ppm,
@@ -146,7 +146,7 @@ impl CpuGovernor {
     }
 
     /// Since when it is in force.
-    pub fn since(&self) -> Mono {
+    pub fn since(&self) -> MonotonicTime {
         self.since
     }
 
@@ -183,7 +183,7 @@ impl CpuGovernor {
     }
 
     /// Takes a new configuration of what is sampled; see [`CpuGovernor::level_for`].
-    pub fn set_full(&mut self, stack_bytes: u32, rate_hz: u32, now: Mono) {
+    pub fn set_full(&mut self, stack_bytes: u32, rate_hz: u32, now: MonotonicTime) {
         self.level = self.level_for(stack_bytes, rate_hz).0;
         self.ladder = ladder(stack_bytes, rate_hz);
         self.rate_hz = rate_hz;
@@ -195,7 +195,7 @@ impl CpuGovernor {
     /// Takes a reading: CPU time used so far. Returns the level that should be in force, when it is
     /// another than the one that is. The caller puts it in force and says so by
     /// [`CpuGovernor::enter`]; until then the answer is given again every minute.
-    pub fn observe(&mut self, now: Mono, cpu_ns: u64) -> Option<usize> {
+    pub fn observe(&mut self, now: MonotonicTime, cpu_ns: u64) -> Option<usize> {
         let Some((at, before)) = self.last else {
             self.last = Some((now, cpu_ns));
             return None;
@@ -231,7 +231,7 @@ impl CpuGovernor {
     }
 
     /// Says that a level is in force from now on.
-    pub fn enter(&mut self, level: usize, now: Mono) {
+    pub fn enter(&mut self, level: usize, now: MonotonicTime) {
         let level = level.min(self.lowest());
         if level > self.level {
             self.left_at = self.minute();
@@ -249,11 +249,11 @@ impl CpuGovernor {
     }
 
     /// Says that a level could not be put in force. It is asked for again in a minute.
-    pub fn refused(&mut self, now: Mono) {
+    pub fn refused(&mut self, now: MonotonicTime) {
         self.settle(now);
     }
 
-    fn settle(&mut self, now: Mono) {
+    fn settle(&mut self, now: MonotonicTime) {
         self.judged.clear();
         self.quiet_until = self.quiet_until.max(now.plus(SETTLE));
     }
@@ -349,7 +349,7 @@ mod tests {
     /// A governed daemon: cost at full sampling in, levels out.
     struct Daemon {
         governor: CpuGovernor,
-        now: Mono,
+        now: MonotonicTime,
         cpu_ns: u64,
         /// Seconds since the start at which the level changed, and to which.
         changes: Vec<(u64, usize)>,
@@ -357,7 +357,7 @@ mod tests {
 
     impl Daemon {
         fn new() -> Daemon {
-            let now = Mono(1000 * SECOND);
+            let now = MonotonicTime(1000 * SECOND);
             Daemon {
                 governor: CpuGovernor::new(BUDGET, 16 << 10, 99, now),
                 now,
@@ -504,12 +504,12 @@ mod tests {
 
     #[test]
     fn a_new_configuration_keeps_what_was_limited() {
-        let mut governor = CpuGovernor::new(BUDGET, 16 << 10, 99, Mono(0));
-        governor.set_full(32 << 10, 199, Mono(1));
+        let mut governor = CpuGovernor::new(BUDGET, 16 << 10, 99, MonotonicTime(0));
+        governor.set_full(32 << 10, 199, MonotonicTime(1));
         assert_eq!(governor.level(), 0);
-        governor.enter(2, Mono(2));
+        governor.enter(2, MonotonicTime(2));
         let before = governor.limits(governor.level());
-        governor.set_full(16 << 10, 99, Mono(3));
+        governor.set_full(16 << 10, 99, MonotonicTime(3));
         let after = governor.limits(governor.level());
         assert!(after.stack_bytes <= before.stack_bytes && after.rate_hz <= before.rate_hz);
         assert_eq!(after.stack_bytes, 4096);

@@ -8,7 +8,7 @@
 
 use super::cpu::INTERVAL;
 use host::bounds::Bounds;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -75,8 +75,8 @@ pub struct MemoryGovernor {
     budget: usize,
     configured: Bounds,
     level: usize,
-    since: Mono,
-    last: Option<Mono>,
+    since: MonotonicTime,
+    last: Option<MonotonicTime>,
     /// Readings since the last change, at most [`UNDER`]. Unit: bytes.
     judged: VecDeque<usize>,
     trimmed: bool,
@@ -86,7 +86,7 @@ pub struct MemoryGovernor {
 
 impl MemoryGovernor {
     /// Everything as configured.
-    pub fn new(budget: usize, configured: Bounds, now: Mono) -> MemoryGovernor {
+    pub fn new(budget: usize, configured: Bounds, now: MonotonicTime) -> MemoryGovernor {
         MemoryGovernor {
             budget,
             configured,
@@ -116,7 +116,7 @@ impl MemoryGovernor {
     }
 
     /// Since when it is in force.
-    pub fn since(&self) -> Mono {
+    pub fn since(&self) -> MonotonicTime {
         self.since
     }
 
@@ -135,7 +135,7 @@ impl MemoryGovernor {
     }
 
     /// Takes a reading: bytes in use. Changes the level by itself; what it returns must be done.
-    pub fn observe(&mut self, now: Mono, used: usize) -> Option<Action> {
+    pub fn observe(&mut self, now: MonotonicTime, used: usize) -> Option<Action> {
         if self.last.is_some_and(|last| now.since(last) < INTERVAL) {
             return None;
         }
@@ -170,7 +170,7 @@ impl MemoryGovernor {
         None
     }
 
-    fn enter(&mut self, level: usize, now: Mono) {
+    fn enter(&mut self, level: usize, now: MonotonicTime) {
         self.level = level;
         self.since = now;
         // The caches shrink on their own threads; what they free is given back first.
@@ -205,7 +205,7 @@ mod tests {
         readings: impl Iterator<Item = usize>,
     ) -> Vec<(usize, Action)> {
         let mut done = Vec::new();
-        let mut now = governor.last.unwrap_or(Mono(1));
+        let mut now = governor.last.unwrap_or(MonotonicTime(1));
         for (at, used) in readings.enumerate() {
             now = now.plus(Duration::from_secs(10));
             done.extend(governor.observe(now, used).map(|action| (at, action)));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn governor() -> MemoryGovernor {
-        MemoryGovernor::new(100 * MIB, CONFIGURED, Mono(0))
+        MemoryGovernor::new(100 * MIB, CONFIGURED, MonotonicTime(0))
     }
 
     #[test]

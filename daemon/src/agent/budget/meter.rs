@@ -17,7 +17,7 @@ const UPLOADING: [&str; 2] = ["fp-push", "fp-pins"];
 
 /// CPU time since the start of the meter. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Used {
+pub struct CpuUse {
     /// By threads that sample, name and record, and by those that watch over them.
     pub own_ns: u64,
     /// By threads that answer clients. What a thread used between the last reading and its end is
@@ -47,16 +47,16 @@ impl Apart {
 pub struct Meter {
     /// By thread id, as it was last read.
     threads: HashMap<u32, u64>,
-    used: Used,
+    used: CpuUse,
 }
 
 impl Meter {
     /// Reads all threads and returns the sums.
-    pub fn read(&mut self) -> Used {
+    pub fn read(&mut self) -> CpuUse {
         self.read_from(Path::new("/proc/self/task"))
     }
 
-    fn read_from(&mut self, tasks: &Path) -> Used {
+    fn read_from(&mut self, tasks: &Path) -> CpuUse {
         let mut threads = HashMap::with_capacity(self.threads.len());
         let Ok(entries) = std::fs::read_dir(tasks) else {
             return self.used;

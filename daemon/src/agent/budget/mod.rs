@@ -17,9 +17,9 @@ use host::bounds::Bounds;
 use host::facts::Environment;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use memory::{Action, MemoryGovernor};
-use meter::{Apart, Meter, Used};
+use meter::{Apart, CpuUse, Meter};
 use metrics::OwnCost;
 use perf::plan::{Limits, Plan};
 use profile::text::with_causes;
@@ -45,11 +45,11 @@ const SERVING_KEPT: usize = 7;
 /// Tells when the next reading is due: the main thread looks around more often than the budget
 /// needs, and a reading is two small files of each thread.
 #[derive(Debug, Default)]
-struct Due(Option<Mono>);
+struct Due(Option<MonotonicTime>);
 
 impl Due {
     /// True when a reading at `now` is wanted, which then counts as taken.
-    fn at(&mut self, now: Mono) -> bool {
+    fn at(&mut self, now: MonotonicTime) -> bool {
         let is_due = self.0.is_none_or(|last| now.since(last) >= INTERVAL);
         if is_due {
             self.0 = Some(now);
@@ -79,9 +79,9 @@ pub struct Budget {
     /// CPU time of reading files of users and containers.
     owners_files_ns: u64,
     /// What was used by the last reading.
-    used: Used,
+    used: CpuUse,
     /// Time and CPU time of answering clients, of the last minute.
-    serving: VecDeque<(Mono, u64)>,
+    serving: VecDeque<(MonotonicTime, u64)>,
     /// Steps taken since the start.
     pub counts: Counts,
 }
@@ -138,7 +138,7 @@ impl Budget {
     /// Nothing is limited at the start of the daemon. `plan`: what is in force then, so that each
     /// step lowers something, on a kernel too that takes less than was planned.
     pub fn new(config: &Config, environment: &Environment, plan: &Plan) -> Budget {
-        let now = Mono::now();
+        let now = MonotonicTime::now();
         let cpu_ppm = config.budget.cpu_ppm(environment.cpus_online.len());
         let memory = memory_budget(config, environment.memory_bytes);
         Budget {
@@ -152,7 +152,7 @@ impl Budget {
             meter: Meter::default(),
             apart: Apart::default(),
             owners_files_ns: 0,
-            used: Used::default(),
+            used: CpuUse::default(),
             serving: VecDeque::with_capacity(SERVING_KEPT),
             counts: Counts::default(),
         }
@@ -188,7 +188,12 @@ impl Budget {
     /// `captures_ns`: CPU time in it that captures took, which were asked for. `owners_files_ns`:
     /// that of reading files of users and containers, which has bounds of its own: if it made the
     /// daemon sample less, any user could have it do so, and that would make the files no cheaper.
-    fn observe_cpu(&mut self, now: Mono, captures_ns: u64, owners_files_ns: u64) -> Option<usize> {
+    fn observe_cpu(
+        &mut self,
+        now: MonotonicTime,
+        captures_ns: u64,
+        owners_files_ns: u64,
+    ) -> Option<usize> {
         let mut used = self.meter.read();
         let apart = captures_ns.saturating_add(owners_files_ns);
         used.own_ns = self.apart.less(used.own_ns, apart);
@@ -206,7 +211,7 @@ impl Budget {
 impl Agent {
     /// Reads what is used and does what follows from it. Called every ten seconds at least, by one
     /// thread; takes a millisecond, and tenths of a second when something changes.
-    pub fn keep_budget(&self, now: Mono) {
+    pub fn keep_budget(&self, now: MonotonicTime) {
         self.keep_copies(now);
         if !lock(&self.budget.state).due.at(now) {
             return;
@@ -249,7 +254,7 @@ impl Agent {
     }
 
     /// Copies as much of each stack as many need, while nothing is limited.
-    pub fn keep_copies(&self, now: Mono) {
+    pub fn keep_copies(&self, now: MonotonicTime) {
         let counted = lock(&self.sampling.sampler.facts).unwinding.copies;
         let wanted = {
             let mut budget = lock(&self.budget.state);
@@ -264,7 +269,7 @@ impl Agent {
     }
 
     /// Copies so much of each stack from now on, if that can be had.
-    fn copy_stacks(&self, bytes: u32, now: Mono) {
+    fn copy_stacks(&self, bytes: u32, now: MonotonicTime) {
         // Held all the while, as for a level.
         let active = lock(&self.settings.active);
         let (before, base) = {
@@ -316,7 +321,7 @@ impl Agent {
     }
 
     /// Samples by the limits of a level from now on.
-    fn enter_cpu_level(&self, level: usize, now: Mono) {
+    fn enter_cpu_level(&self, level: usize, now: MonotonicTime) {
         // Held all the while: a reload would open rings of its own.
         let active = lock(&self.settings.active);
         let (limits, used, before, budget_ppm) = {
@@ -491,7 +496,7 @@ impl Agent {
                 "journalctl -u fleetprofd",
             ));
         }
-        let age = Mono::now().since(memory.since());
+        let age = MonotonicTime::now().since(memory.since());
         list.extend(memory_degradation(memory, &budget.memory_reason, age));
     }
 }
@@ -613,7 +618,9 @@ mod tests {
     fn readings_of_a_minute_are_as_many_as_are_kept_however_often_somebody_looks() {
         for apart_s in [1, 2, 5, 10] {
             let mut due = Due::default();
-            let looks = (0..=60).step_by(apart_s).map(|at| Mono(at * 1_000_000_000));
+            let looks = (0..=60)
+                .step_by(apart_s)
+                .map(|at| MonotonicTime(at * 1_000_000_000));
             let read = looks.filter(|&now| due.at(now)).count();
             assert_eq!(read, SERVING_KEPT, "every {apart_s} s");
         }
@@ -622,12 +629,12 @@ mod tests {
     /// What is said after so many readings of so many MiB with 100 MiB allowed.
     fn memory_said(readings: &[(usize, usize)]) -> Option<Degradation> {
         let configured = configured_bounds(&Config::default());
-        let mut governor = MemoryGovernor::new(100 << 20, configured, Mono(0));
+        let mut governor = MemoryGovernor::new(100 << 20, configured, MonotonicTime(0));
         let readings = readings
             .iter()
             .flat_map(|&(times, mib)| std::iter::repeat_n(mib, times));
         for (at, mib) in readings.enumerate() {
-            let now = Mono((at as u64 + 1) * 10_000_000_000);
+            let now = MonotonicTime((at as u64 + 1) * 10_000_000_000);
             governor.observe(now, mib << 20);
         }
         let reason = "180 MiB used then, 100 MiB allowed";

@@ -1,14 +1,14 @@
 //! What asking container runtimes came to, as metrics.
 
 use super::{Agent, one};
-use cgroup::containers::{Cause, Counts};
+use cgroup::containers::{Cause, ProviderCounts};
 use metrics::{Kind, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
-    type Pick = fn(&Counts) -> &AtomicU64;
+    type Pick = fn(&ProviderCounts) -> &AtomicU64;
     let metrics: [(&str, &str, Kind, Pick); 8] = [
         (
             "fleetprof_containers_asked_total",

@@ -9,7 +9,7 @@ mod sockets;
 
 use super::*;
 use aggregate::recorder::{RecorderOptions, Row, WindowPart};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::{FrameRef, Profile, Quality, SampleKey, StackEnd, Value, key};
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::convert::ProfileAssembler;
@@ -30,7 +30,7 @@ const PERIOD: u64 = 10_101_010;
 pub(super) struct FakeHost {
     recorder: RwLock<Recorder>,
     clock: WallAnchor,
-    started: Mono,
+    started: MonotonicTime,
     flushes: AtomicUsize,
     watchers: Arc<AtomicUsize>,
     reload: Mutex<Result<ReloadOutcome, String>>,
@@ -143,7 +143,7 @@ impl FakeHost {
         Arc::new(FakeHost {
             recorder: RwLock::new(Recorder::new(RecorderOptions::default())),
             clock: WallAnchor::new(),
-            started: Mono::now(),
+            started: MonotonicTime::now(),
             flushes: AtomicUsize::new(0),
             watchers: Arc::default(),
             reload: Mutex::new(Ok(ReloadOutcome::default())),
@@ -188,7 +188,7 @@ impl FakeHost {
             moments_refused: 0,
             timeless: 0,
             start,
-            end: Mono(start.0 + SECOND),
+            end: MonotonicTime(start.0 + SECOND),
             closes,
             period: PERIOD,
             quality: Quality {

@@ -5,7 +5,7 @@ use crate::budget::{FileBudget, Over};
 use crate::counters::{SymbolCounters, bump};
 use crate::files::Image;
 use crate::go::{self, lines::Source};
-use crate::lines::Place;
+use crate::lines::SourceFrame;
 use profile::Dictionary;
 
 impl FileNames {
@@ -63,12 +63,12 @@ impl FileNames {
                 bump(&counters.lines_refused);
                 return;
             };
-            let place = |call: go::lines::Call| Place {
+            let place = |call: go::lines::Call| SourceFrame {
                 function: call.function,
                 file: call.file,
                 line: call.line,
             };
-            let places: Vec<Place> = calls.into_iter().map(place).collect();
+            let places: Vec<SourceFrame> = calls.into_iter().map(place).collect();
             let symbol = self.symbol(offset, &mut reader, dict, counters).ok();
             self.keep_exact(offset, &places, symbol, dict);
         }

@@ -90,7 +90,7 @@ fn inlined_functions_nested_without_end_do_not_reach_the_library() {
     let outcome = |depth: usize| {
         let path = build(dir.path(), "nested", &nested(depth), &[])?;
         let offset = offset_of(&path, "hot");
-        // Half of what the namer's thread has.
+        // Half of what the symbolizer's thread has.
         let thread = std::thread::Builder::new().stack_size(1 << 20);
         let work = move || {
             let bytes = fs::read(&path).expect("reads");

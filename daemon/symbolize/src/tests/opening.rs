@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::files::UNUSED_MAX;
-use host::helpers::{Helpers, REMOTE_LATE_MAX};
-use host::time::Mono;
+use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
+use host::time::MonotonicTime;
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -250,7 +250,7 @@ fn a_file_without_samples_for_a_while_is_closed_and_its_file_system_free() {
             ..file
         });
     }
-    let begin = Mono::now();
+    let begin = MonotonicTime::now();
     let at = |share: u32| begin.plus(UNUSED_MAX * share / 4);
     // One of them is in samples; asking for a file is no sample.
     store.close_unused([FileId(0)].into_iter(), at(3));
@@ -304,7 +304,7 @@ fn a_file_system_that_never_answers_holds_up_no_other_file_as_root() {
     );
     let (offset, identity) = (offset_of(&path, "busy_leaf"), build_id(&path));
     let mut rig = Rig::plain();
-    let helpers = Helpers::new("test");
+    let helpers = BlockingPool::new("test");
     for id in 10..16 {
         let mut file = seen(Path::new("/tmp/program"), identity, server.0.id());
         file.id = FileId(id);

@@ -7,7 +7,7 @@
 use super::derive;
 use super::derive::lender::{self, Lender};
 use super::go;
-use super::pack::Place;
+use super::pack::SectionRange;
 use super::rule::Rule;
 use super::state::{Registers, StackCopy};
 use super::table::{Bases, Dialect, Table};
@@ -138,7 +138,7 @@ impl Module {
             Err(Over::Later) => return Err(Over::Later),
             Err(Over::Memory | Over::Time) => {}
         }
-        let begin = derive::Begin::of(image, headers);
+        let begin = derive::EntryPoint::of(image, headers);
         match derive::table(image, &pieces, base, begin, budget) {
             Ok(table) => self.derived = table,
             Err(Over::Later) => return Err(Over::Later),
@@ -345,7 +345,10 @@ fn eh_frame<R: ReadAt + ?Sized>(
 /// Where `.eh_frame` of an image without section headers is, and its address, found the way the C
 /// library finds it: a program header leads to `.eh_frame_hdr`, which leads to `.eh_frame`. Its
 /// length stands nowhere.
-fn eh_frame_by_segment<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<(Place, u64)> {
+fn eh_frame_by_segment<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+) -> Option<(SectionRange, u64)> {
     let found = headers.eh_frame_hdr?;
     let mut header = vec![0; found.file_size.min(HEADER_BYTES) as usize];
     image.read_exact_at(&mut header, found.offset).ok()?;
@@ -360,7 +363,7 @@ fn eh_frame_by_segment<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Opti
     let segment =
         segments.find(|segment| address.wrapping_sub(segment.address) < segment.file_size)?;
     let into = address - segment.address;
-    let place = Place {
+    let place = SectionRange {
         offset: segment.offset.checked_add(into)?,
         len: segment.file_size - into,
         ends_at_zero: true,
@@ -381,7 +384,7 @@ fn table<R: ReadAt + ?Sized>(
         return Ok(None);
     };
     if !section.compressed {
-        let place = Place {
+        let place = SectionRange {
             offset: section.offset,
             len: section.size,
             ends_at_zero: false,

@@ -17,7 +17,7 @@ mod entries;
 use super::rule::{RowFacts, kind_of_row};
 use super::table::{Bases, Dialect, ROWS_MAX};
 use build::{Builder, Packed, put};
-use entries::{Function, Head, head_of, names_an_address, write_function};
+use entries::{CommonInfo, Function, head_of, names_an_address, write_function};
 use gimli::{
     BaseAddresses, EhFrame, EhFrameOffset, LittleEndian, UnwindContext, UnwindContextStorage,
     UnwindSection, UnwindTableRow,
@@ -58,7 +58,7 @@ pub(super) type Row = UnwindTableRow<usize, RowStorage>;
 
 /// Where a section is in its image.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct SectionRange {
     /// Where it begins. Unit: bytes.
     pub offset: u64,
     /// Its length, or the most that it can have. Unit: bytes.
@@ -69,7 +69,7 @@ pub struct Place {
 
 /// Where a function begins, or where nothing is described until the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct PackedEntry {
     /// Address less the base of the table.
     pub start: u32,
     /// Place of the rows, and below it in [`GAP_BITS`] how many bytes before the next entry the
@@ -77,21 +77,21 @@ pub struct Entry {
     place: u32,
 }
 
-/// Bits of [`Entry::gap`].
+/// Bits of [`PackedEntry::gap`].
 const GAP_BITS: u32 = 4;
 
-impl Entry {
+impl PackedEntry {
     const NOTHING: u32 = u32::MAX;
 
     /// Place of the rows; `None` where nothing is described.
     pub fn at(self) -> Option<usize> {
-        (self.place != Entry::NOTHING).then_some((self.place >> GAP_BITS) as usize)
+        (self.place != PackedEntry::NOTHING).then_some((self.place >> GAP_BITS) as usize)
     }
 
     /// Bytes between the end of the function and the next entry.
     pub fn gap(self) -> u32 {
         match self.place {
-            Entry::NOTHING => 0,
+            PackedEntry::NOTHING => 0,
             place => place & ((1 << GAP_BITS) - 1),
         }
     }
@@ -100,7 +100,7 @@ impl Entry {
 /// The section as it lies in the image, a window at a time.
 struct Window<'a, R: ?Sized> {
     image: &'a R,
-    place: Place,
+    place: SectionRange,
     bytes: Vec<u8>,
     /// Where the window starts in the section.
     at: u64,
@@ -147,7 +147,7 @@ struct Packer<'a, 'p, R: ?Sized> {
     dialect: Dialect,
     budget: &'a FileBudget<'p>,
     charge: Charge<'a>,
-    heads: Vec<Head>,
+    heads: Vec<CommonInfo>,
     heads_bytes: usize,
     /// Numbers of heads by their place; `None`: not to be had.
     heads_read: HashMap<u64, Option<u32>>,
@@ -169,7 +169,7 @@ struct Packer<'a, 'p, R: ?Sized> {
 pub fn pack<R: ReadAt + ?Sized>(
     dialect: Dialect,
     image: &R,
-    place: Place,
+    place: SectionRange,
     bases: Bases,
     budget: &FileBudget<'_>,
 ) -> Result<Packed, Over> {
@@ -238,7 +238,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
     fn account(&mut self) -> Result<(), Over> {
         // As tables of hashes grow they are twice in memory for a moment.
         let tables = self.described.allocation_size() + self.heads_read.allocation_size();
-        let heads = self.heads.len() * size_of::<Head>() + self.heads_bytes;
+        let heads = self.heads.len() * size_of::<CommonInfo>() + self.heads_bytes;
         let held = WINDOW_BYTES + tables + tables / 2 + heads + self.builder.heap_bytes();
         self.charge.set(held)?;
         self.budget.check()
@@ -321,8 +321,8 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
     }
 
     /// Reads a head. Not through the window: its functions are there.
-    fn new_head(&self, at: u64) -> Result<Option<Head>, Over> {
-        let Place { offset, len, .. } = self.window.place;
+    fn new_head(&self, at: u64) -> Result<Option<CommonInfo>, Over> {
+        let SectionRange { offset, len, .. } = self.window.place;
         let most = len.saturating_sub(at).min((4 + HEAD_BYTES_MAX) as u64) as usize;
         self.budget.reads(most)?;
         let mut bytes = vec![0; most];
@@ -334,7 +334,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
             let length = u32::from_le_bytes(*length.first_chunk()?) as usize;
             rest.get(..length)
         });
-        Ok(content.and_then(|content| Head::parse(self.dialect, content)))
+        Ok(content.and_then(|content| CommonInfo::parse(self.dialect, content)))
     }
 
     /// Computes the rows of the description in `scratch`; where they are. `None` when there are

@@ -257,7 +257,7 @@ pub struct Expressions {
     /// One behind the other.
     pub bytes: Vec<u8>,
     /// Places, found again by content.
-    known: HashTable<Place>,
+    known: HashTable<SectionRange>,
     hasher: DefaultHashBuilder,
 }
 
@@ -267,7 +267,7 @@ impl Expressions {
         self.known.allocation_size()
     }
 
-    fn place(&mut self, expression: Expression<Slice<'_>>) -> Option<Place> {
+    fn place(&mut self, expression: Expression<Slice<'_>>) -> Option<SectionRange> {
         let Expressions {
             bytes,
             known,
@@ -275,16 +275,17 @@ impl Expressions {
         } = self;
         let expression = expression.0.slice();
         let hash = hasher.hash_one(expression);
-        let same = |place: &Place| place.bytes_in(bytes) == Some(expression);
+        let same = |place: &SectionRange| place.bytes_in(bytes) == Some(expression);
         if let Some(&place) = known.find(hash, same) {
             return Some(place);
         }
-        let place = Place {
+        let place = SectionRange {
             at: u32::try_from(bytes.len()).ok()?,
             len: u32::try_from(expression.len()).ok()?,
         };
         bytes.extend_from_slice(expression);
-        let hash_of = |place: &Place| hasher.hash_one(place.bytes_in(bytes).unwrap_or_default());
+        let hash_of =
+            |place: &SectionRange| hasher.hash_one(place.bytes_in(bytes).unwrap_or_default());
         known.insert_unique(hash, place, hash_of);
         Some(place)
     }
@@ -292,12 +293,12 @@ impl Expressions {
 
 /// Where an expression is among those of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct SectionRange {
     at: u32,
     len: u32,
 }
 
-impl Place {
+impl SectionRange {
     fn bytes_in(self, expressions: &[u8]) -> Option<&[u8]> {
         let at = self.at as usize;
         expressions.get(at..at + self.len as usize)
@@ -322,9 +323,9 @@ enum Source {
     /// The CFA and a distance.
     Cfa(i64),
     /// Memory at what an expression gives.
-    AtExpression(Place),
+    AtExpression(SectionRange),
     /// What an expression gives.
-    Expression(Place),
+    Expression(SectionRange),
     /// A number.
     Constant(u64),
     /// Nobody knows.
@@ -566,7 +567,7 @@ pub fn step_computed(
         let value = registers.get(number).ok_or(no_sense)?;
         Ok(value.wrapping_add(more as u64))
     };
-    let result = |place: Place, first| {
+    let result = |place: SectionRange, first| {
         let expression = place.of(expressions)?;
         evaluate(expression, first, registers, stack, operations)
     };

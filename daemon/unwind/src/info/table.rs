@@ -8,7 +8,7 @@
 //! frame are DWARF expressions, bounded by the walk.
 
 use super::pack::build::Packed;
-use super::pack::{Entry, Place, pack};
+use super::pack::{PackedEntry, SectionRange, pack};
 use super::rule::{Kind, Rule, step_computed};
 use super::state::{Registers, StackCopy};
 use gimli::LittleEndian;
@@ -45,7 +45,7 @@ pub struct Bases {
 #[derive(Debug)]
 pub struct Table {
     base: u64,
-    index: Box<[Entry]>,
+    index: Box<[PackedEntry]>,
     blocks: Blocks,
     rows: Box<[u16]>,
     kinds: Box<[Kind]>,
@@ -60,7 +60,7 @@ impl Table {
     pub fn read<R: ReadAt + ?Sized>(
         dialect: Dialect,
         image: &R,
-        place: Place,
+        place: SectionRange,
         bases: Bases,
         budget: &FileBudget<'_>,
     ) -> Result<Option<Table>, Over> {
@@ -98,7 +98,7 @@ impl Table {
         bases: Bases,
         budget: &FileBudget<'_>,
     ) -> Result<Option<Table>, Over> {
-        let place = Place {
+        let place = SectionRange {
             offset: 0,
             len: bytes.len() as u64,
             ends_at_zero: false,
@@ -233,7 +233,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of(index: &[Entry]) -> Blocks {
+    fn of(index: &[PackedEntry]) -> Blocks {
         let last = index.last().map_or(0, |entry| entry.start);
         let blocks_max = (index.len() / ENTRIES_PER_BLOCK).max(1) as u32;
         // As many blocks as that at most, but for the one that the last entry begins.
@@ -242,7 +242,7 @@ impl Blocks {
         let mut at = 0;
         let before = (0..blocks).map(|block| {
             let start = u64::from(block) << shift;
-            let starts_before = |entry: &&Entry| u64::from(entry.start) < start;
+            let starts_before = |entry: &&PackedEntry| u64::from(entry.start) < start;
             at += index[at..].iter().take_while(starts_before).count();
             at as u32
         });

@@ -3,7 +3,7 @@
 use crate::process::space::Mapping;
 use hashbrown::HashMap;
 use host::ids::{Avma, FileId, Pid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 use symbolize::files::{FileIdentity, FileSeen, RELATIVES, UNUSED_MAX};
 
@@ -27,9 +27,9 @@ struct Entry {
     identity: FileIdentity,
     path: Box<[u8]>,
     announced: u8,
-    announce_after: Mono,
+    announce_after: MonotonicTime,
     /// The last time that it was in a sample, or was announced without one.
-    sampled: Mono,
+    sampled: MonotonicTime,
 }
 
 /// Ids of files by identity.
@@ -70,8 +70,8 @@ impl FileTable {
             identity,
             path,
             announced: 0,
-            announce_after: Mono(0),
-            sampled: Mono(0),
+            announce_after: MonotonicTime(0),
+            sampled: MonotonicTime(0),
         };
         self.ids.insert(identity, id);
         self.entries.insert(id, entry);
@@ -121,7 +121,7 @@ impl FileTable {
         mapping: &Mapping,
         pid: Pid,
         relatives: impl FnOnce() -> [Pid; RELATIVES],
-        (now, has_sample): (Mono, bool),
+        (now, has_sample): (MonotonicTime, bool),
         send: impl FnOnce(FileSeen) -> bool,
     ) {
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -146,7 +146,7 @@ impl FileTable {
             self.met += u64::from(entry.announced == 0);
             entry.sampled = now;
             let wait = ANNOUNCE_AGAIN.get(entry.announced as usize);
-            entry.announce_after = wait.map_or(Mono(u64::MAX), |&wait| now.plus(wait));
+            entry.announce_after = wait.map_or(MonotonicTime(u64::MAX), |&wait| now.plus(wait));
             entry.announced = entry.announced.saturating_add(1);
         }
     }
@@ -157,8 +157,8 @@ mod tests {
     use super::*;
     use crate::process::space::Backing;
 
-    fn at(seconds: u64) -> Mono {
-        Mono(seconds * 1_000_000_000)
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * 1_000_000_000)
     }
 
     /// At these seconds, with or without a sample: is the file announced?

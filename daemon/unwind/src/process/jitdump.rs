@@ -1,7 +1,7 @@
 //! What `fp-jit` learns from the process table: which process it is, and the jitdumps that it maps.
 
 use host::ids::{Avma, Pid, ProcessId};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use symbolize::files::FileIdentity;
 
 /// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another
@@ -10,20 +10,20 @@ pub const DUMPS_MAX: usize = 4;
 
 /// A process of one lifetime and one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whose {
+pub struct ProcessInstance {
     /// Its id in the process table.
     pub id: ProcessId,
     /// Its pid.
     pub pid: Pid,
     /// When it began; zero when it is older than the daemon.
-    pub began: Mono,
+    pub began: MonotonicTime,
 }
 
 /// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpSeen {
     /// Who mapped it.
-    pub whose: Whose,
+    pub whose: ProcessInstance,
     /// Begin and end of the mapping.
     pub range: (Avma, Avma),
     /// Its path, as the process sees it.

@@ -14,7 +14,7 @@ pub mod space;
 use crate::info::generated::{Generated, GeneratedRules};
 use hashbrown::{HashMap, HashSet};
 use host::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::record::{MapFile, Mmap};
 use profile::Unnamed;
 use scan::{Scan, ScannedMapping, ScannedProcess};
@@ -27,7 +27,7 @@ use symbolize::open;
 
 pub use file_table::FILES_MAX;
 use file_table::FileTable;
-pub use jitdump::{DUMPS_MAX, DumpSeen, Whose};
+pub use jitdump::{DUMPS_MAX, DumpSeen, ProcessInstance};
 
 /// Processes known at once. Linux allows 4 million pids; hosts have thousands. Beyond the bound new
 /// ones are counted as unknown.
@@ -94,17 +94,17 @@ pub struct Process {
     /// True for threads of the kernel.
     pub kernel: bool,
     /// Begin of this lifetime or exec generation; zero when older than the daemon.
-    pub began: Mono,
+    pub began: MonotonicTime,
     /// When its main thread ended.
-    pub ended: Option<Mono>,
+    pub ended: Option<MonotonicTime>,
     /// Threads beside the main one: a process whose main thread ended lives on while there are any.
     threads: HashMap<Tid, Thread>,
     /// It may have threads that are not in `threads`; the next reading of /proc tells.
     uncounted: bool,
     /// When it got its name.
-    named: Mono,
+    named: MonotonicTime,
     /// When it last mapped something.
-    mapped: Mono,
+    mapped: MonotonicTime,
     /// Executable mappings, shared with a forked child until one of both changes.
     space: Rc<AddressSpace>,
     /// `files_added` of the space when all its files were announced.
@@ -112,7 +112,7 @@ pub struct Process {
     /// Files announced before they had samples; see `AHEAD_MAX`.
     ahead: u32,
     /// When a large space may be looked over for new files again.
-    look_after: Mono,
+    look_after: MonotonicTime,
     /// How to step over its generated code, where something is known of it.
     generated: Option<Arc<GeneratedRules>>,
     /// `fp-jit` was told of it.
@@ -130,7 +130,7 @@ type Shortened = (Rc<AddressSpace>, Option<Rc<AddressSpace>>);
 struct Thread {
     comm: Comm,
     /// When it began or got its name, whichever was last.
-    since: Mono,
+    since: MonotonicTime,
 }
 
 impl Process {
@@ -150,8 +150,8 @@ impl Process {
     }
 
     /// Whose generated code it is, for `fp-jit`.
-    pub fn whose(&self) -> Whose {
-        Whose {
+    pub fn whose(&self) -> ProcessInstance {
+        ProcessInstance {
             id: self.id,
             pid: self.pid,
             began: self.began,
@@ -216,7 +216,7 @@ fn has_many(space: &AddressSpace) -> bool {
 }
 
 /// Notes that the main thread of a process ended, unless that is known.
-fn end_at(process: &mut Process, time: Mono, ended: &mut Vec<Pid>) -> bool {
+fn end_at(process: &mut Process, time: MonotonicTime, ended: &mut Vec<Pid>) -> bool {
     let is_news = process.ended.is_none();
     if is_news {
         process.ended = Some(time);
@@ -246,9 +246,9 @@ pub struct ProcessTable {
     /// What all address spaces take.
     space_bytes: SpaceBytes,
     /// When unused files may be looked for again.
-    files_retry: Mono,
+    files_retry: MonotonicTime,
     /// Time of the newest mapping.
-    clock: Mono,
+    clock: MonotonicTime,
     counts: ProcessCounts,
 }
 
@@ -270,8 +270,8 @@ impl ProcessTable {
             dumps: Vec::new(),
             next_id: 0,
             space_bytes: SpaceBytes::default(),
-            files_retry: Mono(0),
-            clock: Mono(0),
+            files_retry: MonotonicTime(0),
+            clock: MonotonicTime(0),
             counts: ProcessCounts::default(),
         };
         table.create(
@@ -279,7 +279,7 @@ impl ProcessTable {
             Pid(0),
             Comm::from_bytes(b"swapper"),
             true,
-            Mono(0),
+            MonotonicTime(0),
             Rc::default(),
         );
         table.create(
@@ -287,7 +287,7 @@ impl ProcessTable {
             Pid(0),
             Comm::from_bytes(b"[exited]"),
             false,
-            Mono(0),
+            MonotonicTime(0),
             Rc::default(),
         );
         table
@@ -299,7 +299,7 @@ impl ProcessTable {
         parent: Pid,
         comm: Comm,
         kernel: bool,
-        began: Mono,
+        began: MonotonicTime,
         space: Rc<AddressSpace>,
     ) {
         self.remove(pid);
@@ -323,7 +323,7 @@ impl ProcessTable {
             space,
             announced: 0,
             ahead: 0,
-            look_after: Mono(0),
+            look_after: MonotonicTime(0),
             generated: None,
             watched: false,
             dumps: 0,
@@ -332,7 +332,7 @@ impl ProcessTable {
     }
 
     /// Makes up a process that no record told of: what threads it has is not known.
-    fn make_up(&mut self, pid: Pid, time: Mono) {
+    fn make_up(&mut self, pid: Pid, time: MonotonicTime) {
         self.counts.unannounced += 1;
         let space = Rc::new(AddressSpace::within(&self.space_bytes));
         self.create(pid, Pid(0), Comm::default(), false, time, space);
@@ -352,7 +352,7 @@ impl ProcessTable {
         ProcessId(self.next_id)
     }
 
-    fn name_thread(&mut self, pid: Pid, tid: Tid, comm: Comm, since: Mono) {
+    fn name_thread(&mut self, pid: Pid, tid: Tid, comm: Comm, since: MonotonicTime) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
@@ -368,7 +368,7 @@ impl ProcessTable {
     }
 
     /// A new thread or process.
-    pub fn fork(&mut self, pid: Pid, tid: Tid, parent: Pid, parent_tid: Tid, time: Mono) {
+    pub fn fork(&mut self, pid: Pid, tid: Tid, parent: Pid, parent_tid: Tid, time: MonotonicTime) {
         if let Some(exits) = &mut self.exits {
             exits.remove(&(pid, tid));
         }
@@ -404,7 +404,7 @@ impl ProcessTable {
     }
 
     /// A task has a new name; at exec everything else is new too.
-    pub fn comm(&mut self, pid: Pid, tid: Tid, comm: Comm, exec: bool, time: Mono) {
+    pub fn comm(&mut self, pid: Pid, tid: Tid, comm: Comm, exec: bool, time: MonotonicTime) {
         if exec {
             let parent = self
                 .processes
@@ -426,7 +426,7 @@ impl ProcessTable {
     }
 
     /// A thread has ended. A process is kept until its last samples have been read.
-    pub fn exit(&mut self, pid: Pid, tid: Tid, time: Mono) {
+    pub fn exit(&mut self, pid: Pid, tid: Tid, time: MonotonicTime) {
         if let Some(exits) = &mut self.exits
             && exits.len() < EXITS_MAX
         {
@@ -445,7 +445,7 @@ impl ProcessTable {
     }
 
     /// A process has a new executable mapping.
-    pub fn mmap(&mut self, mmap: &Mmap<'_>, time: Mono) {
+    pub fn mmap(&mut self, mmap: &Mmap<'_>, time: MonotonicTime) {
         let identity = match mmap.file {
             MapFile::BuildId(id) if !id.is_empty() && id.len() <= BUILD_ID_BYTES => {
                 let mut bytes = [0; BUILD_ID_BYTES];
@@ -664,7 +664,7 @@ impl ProcessTable {
     }
 
     /// Makes up a process that has a sample but that no record told of, so that its time is counted.
-    pub fn meet(&mut self, pid: Pid, time: Mono) {
+    pub fn meet(&mut self, pid: Pid, time: MonotonicTime) {
         if !self.processes.contains_key(&pid) {
             self.make_up(pid, time);
         }
@@ -698,7 +698,7 @@ impl ProcessTable {
         pid: Pid,
         file: FileId,
         mapping: &Mapping,
-        now: Mono,
+        now: MonotonicTime,
         send: impl FnOnce(FileSeen) -> bool,
     ) {
         self.tell(pid, file, mapping, (now, true), send);
@@ -709,7 +709,7 @@ impl ProcessTable {
         pid: Pid,
         file: FileId,
         mapping: &Mapping,
-        when: (Mono, bool),
+        when: (MonotonicTime, bool),
         send: impl FnOnce(FileSeen) -> bool,
     ) {
         let processes = &self.processes;
@@ -732,7 +732,12 @@ impl ProcessTable {
     /// Tells the store of the files that a process has mapped, when there are new ones: the callers
     /// of a sample are in other files than its leaf, and their unwind information takes a while. Of
     /// each process `AHEAD_MAX` at most; the others are announced when they have samples.
-    pub fn announce_all(&mut self, pid: Pid, now: Mono, mut send: impl FnMut(FileSeen) -> bool) {
+    pub fn announce_all(
+        &mut self,
+        pid: Pid,
+        now: MonotonicTime,
+        mut send: impl FnMut(FileSeen) -> bool,
+    ) {
         let Some(process) = self.processes.get(&pid) else {
             return;
         };
@@ -771,7 +776,7 @@ impl ProcessTable {
     }
 
     /// Forgets the processes that ended before `before`: their main thread and all others.
-    pub fn sweep(&mut self, before: Mono) {
+    pub fn sweep(&mut self, before: MonotonicTime) {
         let processes = &mut self.processes;
         self.ended.retain(|pid| match processes.get(pid) {
             Some(process) => match process.ended {

@@ -48,7 +48,7 @@ impl ProcessTable {
     /// Takes in a process that was found in /proc. What the record stream told of it stays.
     pub fn adopt(&mut self, scanned: &ScannedProcess) {
         if !scanned.has_ended() && !self.processes.contains_key(&scanned.pid) {
-            self.take_in(scanned, Mono(0), |_| true);
+            self.take_in(scanned, MonotonicTime(0), |_| true);
         }
     }
 
@@ -63,7 +63,7 @@ impl ProcessTable {
     /// those that are new or run another program than was known are new. False when another reading
     /// is needed: for those that were forked since `asked` by somebody older, who may have been
     /// known wrongly.
-    pub fn repair(&mut self, scan: &Scan, asked: Mono) -> bool {
+    pub fn repair(&mut self, scan: &Scan, asked: MonotonicTime) -> bool {
         let exits = self.exits.take().unwrap_or_default();
         let found: HashMap<Pid, &ScannedProcess> = scan
             .processes
@@ -141,7 +141,7 @@ impl ProcessTable {
                     }
                     self.counts.repaired += 1;
                     // It is older than what is told of it from `asked` on.
-                    let began = Mono(asked.0.saturating_sub(1));
+                    let began = MonotonicTime(asked.0.saturating_sub(1));
                     self.take_in(process, began, |tid| !has_ended(tid));
                     if main_ended && let Some(process) = self.processes.get_mut(&process.pid) {
                         end_at(process, asked, &mut self.ended);
@@ -165,7 +165,8 @@ impl ProcessTable {
                 }
             }
         }
-        let is_newer = |known: &Process, than: Mono| known.began >= asked && known.began <= than;
+        let is_newer =
+            |known: &Process, than: MonotonicTime| known.began >= asked && known.began <= than;
         let is_doubtful = |process: &Process| {
             let mut threads = process.threads.values();
             let parent = self.processes.get(&process.parent);
@@ -178,7 +179,12 @@ impl ProcessTable {
         !outrun && !is_uncertain
     }
 
-    fn take_in(&mut self, scanned: &ScannedProcess, began: Mono, may: impl Fn(Tid) -> bool) {
+    fn take_in(
+        &mut self,
+        scanned: &ScannedProcess,
+        began: MonotonicTime,
+        may: impl Fn(Tid) -> bool,
+    ) {
         let mut space = AddressSpace::within(&self.space_bytes);
         for mapping in &scanned.mappings {
             let backing = self.backing(
@@ -230,7 +236,7 @@ impl ProcessTable {
     fn take_in_threads(
         &mut self,
         scanned: &ScannedProcess,
-        asked: Mono,
+        asked: MonotonicTime,
         may: impl Fn(Tid) -> bool,
     ) {
         let Some(process) = self.processes.get(&scanned.pid) else {
@@ -238,7 +244,7 @@ impl ProcessTable {
         };
         let of_process = process.comm;
         // Whatever is told of them from `asked` on is newer.
-        let since = Mono(asked.0.saturating_sub(1));
+        let since = MonotonicTime(asked.0.saturating_sub(1));
         for &(tid, comm) in &scanned.threads {
             let known = self.processes.get(&scanned.pid);
             let known = known.and_then(|process| process.threads.get(&tid));

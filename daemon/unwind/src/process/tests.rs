@@ -22,16 +22,22 @@ fn file_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
 }
 
 fn fork(table: &mut ProcessTable, parent: u32, pid: u32, time: u64) {
-    table.fork(Pid(pid), Tid(pid), Pid(parent), Tid(parent), Mono(time));
+    table.fork(
+        Pid(pid),
+        Tid(pid),
+        Pid(parent),
+        Tid(parent),
+        MonotonicTime(time),
+    );
 }
 
 #[test]
 fn a_forked_child_keeps_its_parents_mappings_when_the_parent_changes_its_own() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    table.mmap(&file_map(10, 0x1000, 5), MonotonicTime(2));
     fork(&mut table, 10, 11, 3);
-    table.mmap(&file_map(10, 0x1000, 6), Mono(4));
+    table.mmap(&file_map(10, 0x1000, 6), MonotonicTime(4));
     let backing = |pid: u32| {
         table.get(Pid(pid)).and_then(|process| {
             process
@@ -48,9 +54,15 @@ fn a_forked_child_keeps_its_parents_mappings_when_the_parent_changes_its_own() {
 fn exec_is_a_new_process_with_an_empty_address_space() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    table.mmap(&file_map(10, 0x1000, 5), MonotonicTime(2));
     let before = table.get(Pid(10)).map(|process| process.id);
-    table.comm(Pid(10), Tid(10), Comm::from_bytes(b"new"), true, Mono(3));
+    table.comm(
+        Pid(10),
+        Tid(10),
+        Comm::from_bytes(b"new"),
+        true,
+        MonotonicTime(3),
+    );
     let process = table.get(Pid(10)).expect("still there");
     assert_ne!(Some(process.id), before);
     assert_eq!(process.comm, Comm::from_bytes(b"new"));
@@ -62,9 +74,9 @@ fn a_pid_used_again_before_the_sweep_is_a_new_process() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
     let first = table.get(Pid(10)).map(|process| process.id);
-    table.exit(Pid(10), Tid(10), Mono(2));
+    table.exit(Pid(10), Tid(10), MonotonicTime(2));
     fork(&mut table, 1, 10, 3);
-    table.sweep(Mono(100));
+    table.sweep(MonotonicTime(100));
     let second = table.get(Pid(10)).map(|process| process.id);
     assert!(second.is_some());
     assert_ne!(first, second);
@@ -74,10 +86,10 @@ fn a_pid_used_again_before_the_sweep_is_a_new_process() {
 fn an_ended_process_stays_until_its_last_samples_are_read() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.exit(Pid(10), Tid(10), Mono(50));
-    table.sweep(Mono(50));
+    table.exit(Pid(10), Tid(10), MonotonicTime(50));
+    table.sweep(MonotonicTime(50));
     assert!(table.get(Pid(10)).is_some());
-    table.sweep(Mono(51));
+    table.sweep(MonotonicTime(51));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -85,13 +97,13 @@ fn an_ended_process_stays_until_its_last_samples_are_read() {
 fn with_worker() -> ProcessTable {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
+    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), MonotonicTime(2));
     table.comm(
         Pid(10),
         Tid(12),
         Comm::from_bytes(b"worker"),
         false,
-        Mono(3),
+        MonotonicTime(3),
     );
     table
 }
@@ -103,8 +115,8 @@ fn the_end_of_a_thread_does_not_end_its_process() {
         table.thread_comm(Pid(10), Tid(12)),
         Comm::from_bytes(b"worker")
     );
-    table.exit(Pid(10), Tid(12), Mono(4));
-    table.sweep(Mono(100));
+    table.exit(Pid(10), Tid(12), MonotonicTime(4));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_some());
 }
 
@@ -112,12 +124,12 @@ fn the_end_of_a_thread_does_not_end_its_process() {
 fn a_process_whose_main_thread_ended_lives_on_with_its_other_threads() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
-    table.exit(Pid(10), Tid(10), Mono(3));
-    table.sweep(Mono(100));
+    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), MonotonicTime(2));
+    table.exit(Pid(10), Tid(10), MonotonicTime(3));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_some());
-    table.exit(Pid(10), Tid(12), Mono(101));
-    table.sweep(Mono(200));
+    table.exit(Pid(10), Tid(12), MonotonicTime(101));
+    table.sweep(MonotonicTime(200));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -158,8 +170,8 @@ fn scan_of(processes: &[ScannedProcess]) -> Scan {
 #[test]
 fn a_process_whose_records_were_lost_is_learnt_from_proc() {
     let mut table = ProcessTable::new();
-    table.meet(Pid(10), Mono(5));
-    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), Mono(9));
+    table.meet(Pid(10), MonotonicTime(5));
+    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), MonotonicTime(9));
     let process = table.get(Pid(10)).expect("there");
     assert_eq!(process.comm, Comm::from_bytes(b"thing"));
     assert!(process.space().find(Avma(0x1800)).is_some());
@@ -170,9 +182,9 @@ fn a_task_that_was_waited_for_is_nobody_new() {
     let mut table = ProcessTable::new();
     let known = table.len();
     let gone = Pid(u32::MAX);
-    table.meet(gone, Mono(5));
+    table.meet(gone, MonotonicTime(5));
     assert_eq!((table.len(), table.counts().unannounced), (known, 0));
-    table.repair(&Scan::default(), Mono(6));
+    table.repair(&Scan::default(), MonotonicTime(6));
     let kept = table.get(gone).expect("known");
     assert_eq!(
         (kept.comm, kept.ended),
@@ -184,12 +196,12 @@ fn a_task_that_was_waited_for_is_nobody_new() {
 fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    table.mmap(&file_map(10, 0x1000, 5), MonotonicTime(2));
     fork(&mut table, 1, 11, 20);
     let ids = |table: &ProcessTable| [10, 11].map(|pid| table.get(Pid(pid)).map(|p| p.id));
     let before = ids(&table);
-    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), Mono(9));
-    table.sweep(Mono(100));
+    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), MonotonicTime(9));
+    table.sweep(MonotonicTime(100));
     assert_eq!(ids(&table), before);
     assert_eq!(table.counts().repaired, 0);
 }
@@ -198,8 +210,8 @@ fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
 fn a_repair_ends_what_is_gone() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.repair(&scan_of(&[]), Mono(9));
-    table.sweep(Mono(100));
+    table.repair(&scan_of(&[]), MonotonicTime(9));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -209,14 +221,14 @@ fn a_process_known_wrongly_whose_main_thread_ends_goes_on_by_a_thread_newer_than
     // Its mapping was lost, so it is known by another program than /proc shows.
     fork(&mut table, 1, 10, 1);
     table.expect_scan();
-    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(10));
-    table.exit(Pid(10), Tid(10), Mono(11));
-    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), Mono(9));
-    table.sweep(Mono(100));
+    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), MonotonicTime(10));
+    table.exit(Pid(10), Tid(10), MonotonicTime(11));
+    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), MonotonicTime(9));
+    table.sweep(MonotonicTime(100));
     let process = table.get(Pid(10)).expect("there");
     assert!(process.space().find(Avma(0x1800)).is_some());
-    table.exit(Pid(10), Tid(12), Mono(12));
-    table.sweep(Mono(100));
+    table.exit(Pid(10), Tid(12), MonotonicTime(12));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -230,7 +242,7 @@ fn a_file_in_memory_is_a_program_only_where_it_is_mapped_privately() {
             private,
             ..file_map(10, 0x5000, 5)
         };
-        table.mmap(&mmap, Mono(2));
+        table.mmap(&mmap, MonotonicTime(2));
         let process = table.get(Pid(10)).expect("there");
         let found = process.space().find(Avma(0x5800)).expect("mapped");
         let found = matches!(found.backing, Backing::File(_));
@@ -247,12 +259,12 @@ fn map_files(table: &mut ProcessTable, pid: u32, first: u64, files: u64) {
     fork(table, 1, pid, 1);
     for number in 0..files {
         let start = 0x10_0000 + number * 0x1000;
-        table.mmap(&file_map(pid, start, first + number), Mono(2));
+        table.mmap(&file_map(pid, start, first + number), MonotonicTime(2));
     }
 }
 
 /// How many files a sample of the process at `now` announces to a queue of `room`.
-fn announced(table: &mut ProcessTable, pid: u32, now: Mono, room: usize) -> usize {
+fn announced(table: &mut ProcessTable, pid: u32, now: MonotonicTime, room: usize) -> usize {
     let mut sent = 0;
     table.announce_all(Pid(pid), now, |_| {
         let fits = sent < room;
@@ -269,24 +281,24 @@ fn a_process_that_maps_thousands_of_files_does_not_fill_the_queue_for_all() {
     map_files(&mut table, 11, 10_001, 100);
     let mut room = 2 * AHEAD_MAX as usize;
     for second in 1..10 {
-        room -= announced(&mut table, 10, Mono(second * 2_000_000_000), room);
+        room -= announced(&mut table, 10, MonotonicTime(second * 2_000_000_000), room);
     }
     assert_eq!(room, AHEAD_MAX as usize);
     assert_eq!(table.counts().ahead_refused, 1);
-    assert_eq!(announced(&mut table, 11, Mono(1), room), 100);
+    assert_eq!(announced(&mut table, 11, MonotonicTime(1), room), 100);
     // Its child is no way round.
     fork(&mut table, 10, 12, 3);
-    table.mmap(&file_map(12, 0x1000, 9_000), Mono(4));
-    assert_eq!(announced(&mut table, 12, Mono(5), room), 0);
+    table.mmap(&file_map(12, 0x1000, 9_000), MonotonicTime(4));
+    assert_eq!(announced(&mut table, 12, MonotonicTime(5), room), 0);
 }
 
 #[test]
 fn what_found_no_room_in_the_queue_is_announced_by_the_next_sample() {
     let mut table = ProcessTable::new();
     map_files(&mut table, 10, 1, 100);
-    assert_eq!(announced(&mut table, 10, Mono(3), 30), 30);
-    assert_eq!(announced(&mut table, 10, Mono(4), 1000), 70);
-    assert_eq!(announced(&mut table, 10, Mono(5), 1000), 0);
+    assert_eq!(announced(&mut table, 10, MonotonicTime(3), 30), 30);
+    assert_eq!(announced(&mut table, 10, MonotonicTime(4), 1000), 70);
+    assert_eq!(announced(&mut table, 10, MonotonicTime(5), 1000), 0);
 }
 
 #[test]
@@ -294,12 +306,15 @@ fn a_large_process_that_keeps_mapping_is_looked_over_once_a_second() {
     let mut table = ProcessTable::new();
     map_files(&mut table, 10, 1, 1);
     for page in 0..2 * LOOKED_OVER_AT_ONCE_MAX as u64 {
-        table.mmap(&file_map(10, 0x10_0000 + page * 0x2000, 1), Mono(2));
+        table.mmap(
+            &file_map(10, 0x10_0000 + page * 0x2000, 1),
+            MonotonicTime(2),
+        );
     }
-    assert_eq!(announced(&mut table, 10, Mono(3), 1000), 1);
-    table.mmap(&file_map(10, 0x1000, 2), Mono(4));
-    assert_eq!(announced(&mut table, 10, Mono(5), 1000), 0);
-    let later = Mono(3).plus(LOOK_OVER_AGAIN);
+    assert_eq!(announced(&mut table, 10, MonotonicTime(3), 1000), 1);
+    table.mmap(&file_map(10, 0x1000, 2), MonotonicTime(4));
+    assert_eq!(announced(&mut table, 10, MonotonicTime(5), 1000), 0);
+    let later = MonotonicTime(3).plus(LOOK_OVER_AGAIN);
     assert_eq!(announced(&mut table, 10, later, 1000), 1);
 }
 
@@ -335,7 +350,7 @@ fn a_full_table_of_files_in_use_refuses_new_ones_and_counts_them() {
     let counts = table.counts();
     assert_eq!((counts.files_refused, counts.files_forgotten), (3, 0));
     // What is known stays known.
-    table.mmap(&file_map(10, 0x5000, 1), Mono(5));
+    table.mmap(&file_map(10, 0x5000, 1), MonotonicTime(5));
     assert!(matches!(
         backing(&table, 10, 0x5800),
         Some(Backing::File(_))
@@ -346,13 +361,13 @@ fn a_full_table_of_files_in_use_refuses_new_ones_and_counts_them() {
 fn a_full_table_takes_new_files_again_once_others_are_in_use_no_more() {
     let (mut table, next) = full_of_files(FEW);
     map_files(&mut table, 10, next, 1);
-    table.exit(Pid(1000), Tid(1000), Mono(3));
-    table.sweep(Mono(4));
+    table.exit(Pid(1000), Tid(1000), MonotonicTime(3));
+    table.sweep(MonotonicTime(4));
     // Unused ones are not looked for at each refusal.
     let refused = table.counts().files_refused;
-    table.mmap(&file_map(10, 0x5000, next), Mono(5));
+    table.mmap(&file_map(10, 0x5000, next), MonotonicTime(5));
     assert_eq!(table.counts().files_refused, refused + 1);
-    let later = Mono(6).plus(FILES_RETRY);
+    let later = MonotonicTime(6).plus(FILES_RETRY);
     table.mmap(&file_map(10, 0x5000, next), later);
     assert_eq!(table.counts().files_refused, refused + 1);
     assert!(matches!(
@@ -432,7 +447,7 @@ fn long_paths_fill_the_table_of_files_by_their_bytes() {
             path: &path,
             ..file_map(pid, start, 1 + number)
         };
-        table.mmap(&mmap, Mono(2));
+        table.mmap(&mmap, MonotonicTime(2));
     }
     assert!(table.files.path_bytes() <= file_table::PATH_BYTES_MAX + path.len());
     let fit = file_table::PATH_BYTES_MAX / path.len();
@@ -446,28 +461,31 @@ fn what_all_mappings_take_is_bounded_and_who_has_few_still_maps() {
     for pid in 100..400 {
         fork(&mut table, 1, pid, 1);
         for page in 0..space::MAPPINGS_MAX as u64 {
-            table.mmap(&file_map(pid, 0x10_0000 + page * 0x2000, 7), Mono(2));
+            table.mmap(
+                &file_map(pid, 0x10_0000 + page * 0x2000, 7),
+                MonotonicTime(2),
+            );
         }
         assert!(table.space_bytes() <= SPACE_BYTES_ALL_MAX + (1 << 20));
     }
     // Forking shares the mappings, and mapping one more would copy them all.
     for pid in 3000..3300 {
         fork(&mut table, 100, pid, 3);
-        table.mmap(&file_map(pid, 0x1000, 8), Mono(4));
+        table.mmap(&file_map(pid, 0x1000, 8), MonotonicTime(4));
         assert!(table.space_bytes() <= SPACE_BYTES_ALL_MAX + (1 << 20));
     }
     assert!(table.counts().spaces_forgotten > 0);
     fork(&mut table, 1, 10, 5);
-    table.mmap(&file_map(10, 0x5000, 9), Mono(6));
+    table.mmap(&file_map(10, 0x5000, 9), MonotonicTime(6));
     assert!(matches!(
         backing(&table, 10, 0x5800),
         Some(Backing::File(_))
     ));
     // All of it comes back when they end.
     for pid in (100..400).chain(3000..3300) {
-        table.exit(Pid(pid), Tid(pid), Mono(7));
+        table.exit(Pid(pid), Tid(pid), MonotonicTime(7));
     }
-    table.sweep(Mono(8));
+    table.sweep(MonotonicTime(8));
     assert!(table.space_bytes() < 4096, "{}", table.space_bytes());
 }
 
@@ -476,20 +494,20 @@ fn threads_beyond_the_bound_keep_their_process_until_proc_tells() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
     for tid in 0..THREADS_MAX as u32 + 5 {
-        table.fork(Pid(10), Tid(100 + tid), Pid(10), Tid(10), Mono(2));
+        table.fork(Pid(10), Tid(100 + tid), Pid(10), Tid(10), MonotonicTime(2));
     }
     assert_eq!(table.threads_len(), THREADS_MAX);
     assert_eq!(table.counts().threads_refused, 5);
-    table.exit(Pid(10), Tid(10), Mono(3));
+    table.exit(Pid(10), Tid(10), MonotonicTime(3));
     for tid in 0..THREADS_MAX as u32 + 4 {
-        table.exit(Pid(10), Tid(100 + tid), Mono(3));
+        table.exit(Pid(10), Tid(100 + tid), MonotonicTime(3));
     }
-    table.sweep(Mono(100));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_some(), "one thread still runs");
     assert_eq!(table.counts().ends_uncertain, 1, "so /proc is read");
     table.expect_scan();
-    table.repair(&scan_of(&[]), Mono(9));
-    table.sweep(Mono(100));
+    table.repair(&scan_of(&[]), MonotonicTime(9));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -501,8 +519,8 @@ fn a_look_at_proc_that_missed_processes_ends_none() {
         complete: false,
         ..scan_of(&[])
     };
-    table.repair(&scan, Mono(9));
-    table.sweep(Mono(100));
+    table.repair(&scan, MonotonicTime(9));
+    table.sweep(MonotonicTime(100));
     assert!(table.get(Pid(10)).is_some());
 }
 
@@ -511,7 +529,13 @@ fn the_name_of_a_thread_is_not_that_of_another_process_with_its_id() {
     let mut table = with_worker();
     // Its end was lost, and the id is another's thread by now.
     fork(&mut table, 1, 20, 4);
-    table.comm(Pid(20), Tid(20), Comm::from_bytes(b"main"), false, Mono(5));
+    table.comm(
+        Pid(20),
+        Tid(20),
+        Comm::from_bytes(b"main"),
+        false,
+        MonotonicTime(5),
+    );
     assert_eq!(
         table.thread_comm(Pid(20), Tid(12)),
         Comm::from_bytes(b"main")
@@ -534,7 +558,7 @@ fn anonymous_executable_memory_is_generated_code() {
             path: b"//anon",
             ..file_map(10, 0x5000, 0)
         },
-        Mono(2),
+        MonotonicTime(2),
     );
     let process = table.get(Pid(10)).expect("there");
     let backing = process
@@ -556,8 +580,8 @@ fn marker(pid: u32, inode: u64) -> Mmap<'static> {
 fn a_mapped_jitdump_is_told_of_once_and_waits_when_there_is_no_room() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
-    table.mmap(&marker(10, 6), Mono(3));
+    table.mmap(&file_map(10, 0x1000, 5), MonotonicTime(2));
+    table.mmap(&marker(10, 6), MonotonicTime(3));
     table.tell_of_dumps(Some);
     let mut told = Vec::new();
     for _ in 0..2 {
@@ -580,7 +604,7 @@ fn jitdumps_of_one_process_and_of_all_are_bounded_and_counted() {
     for pid in 10..1000 {
         fork(&mut table, 1, pid, 1);
         for inode in 1..=6 {
-            table.mmap(&marker(pid, inode), Mono(2));
+            table.mmap(&marker(pid, inode), MonotonicTime(2));
         }
     }
     let mut told: HashMap<Pid, usize> = HashMap::new();

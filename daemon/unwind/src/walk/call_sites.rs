@@ -11,7 +11,7 @@
 
 use hashbrown::HashMap;
 use host::ids::{FileId, FileOffset};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::Duration;
 use symbolize::elf::{Headers, ReadAt, Segment};
@@ -36,7 +36,7 @@ const CALL_BYTES: usize = 8;
 const CALLED_BYTES: usize = 64;
 
 /// A place in a file that a word returns to.
-pub type Place = (FileId, FileOffset);
+pub type ReturnSite = (FileId, FileOffset);
 
 /// The call before a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum CallSite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// It was asked for, or will be.
-    Asked(Mono),
+    Asked(MonotonicTime),
     Looked(CallSite),
 }
 
@@ -61,7 +61,7 @@ enum Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looked {
     /// What was asked for.
-    pub place: Place,
+    pub place: ReturnSite,
     /// What lies before it.
     pub site: CallSite,
 }
@@ -69,13 +69,13 @@ pub struct Looked {
 /// What is known of them.
 #[derive(Debug, Default)]
 pub struct CallSites {
-    known: HashMap<Place, Known>,
-    wanted: Vec<Place>,
+    known: HashMap<ReturnSite, Known>,
+    wanted: Vec<ReturnSite>,
 }
 
 impl CallSites {
     /// The call before a place; `None` while that is not known, for which it is asked.
-    pub fn known(&mut self, place: Place, now: Mono) -> Option<CallSite> {
+    pub fn known(&mut self, place: ReturnSite, now: MonotonicTime) -> Option<CallSite> {
         match self.known.get(&place) {
             Some(&Known::Looked(site)) => return Some(site),
             Some(&Known::Asked(at)) if now.since(at) < ANSWER_MAX => return None,
@@ -93,7 +93,7 @@ impl CallSites {
     }
 
     /// Asks for what was missed; what `send` refuses is asked for when it is missed again.
-    pub fn ask(&mut self, mut send: impl FnMut(Place) -> bool) {
+    pub fn ask(&mut self, mut send: impl FnMut(ReturnSite) -> bool) {
         for place in self.wanted.drain(..) {
             if !send(place) {
                 self.known.remove(&place);
@@ -315,7 +315,11 @@ mod tests {
         let mut sites = CallSites::default();
         let place = (FileId(1), FileOffset(16));
         let mut asked = 0;
-        for now in [Mono(0), Mono(1), Mono(0).plus(ANSWER_MAX)] {
+        for now in [
+            MonotonicTime(0),
+            MonotonicTime(1),
+            MonotonicTime(0).plus(ANSWER_MAX),
+        ] {
             assert_eq!(sites.known(place, now), None);
             sites.ask(|_| {
                 asked += 1;
@@ -325,19 +329,19 @@ mod tests {
         assert_eq!(asked, 2);
         let site = CallSite::Leads;
         sites.install(Looked { place, site });
-        assert_eq!(sites.known(place, Mono(9)), Some(site));
+        assert_eq!(sites.known(place, MonotonicTime(9)), Some(site));
     }
 
     #[test]
     fn places_remembered_and_asked_for_are_bounded() {
         let mut sites = CallSites::default();
         for at in 0..3 * KNOWN_MAX as u64 {
-            sites.known((FileId(1), FileOffset(at)), Mono(0));
+            sites.known((FileId(1), FileOffset(at)), MonotonicTime(0));
             sites.ask(|_| true);
         }
         assert!(sites.known.len() <= KNOWN_MAX);
         for at in 0..100 {
-            sites.known((FileId(2), FileOffset(at)), Mono(0));
+            sites.known((FileId(2), FileOffset(at)), MonotonicTime(0));
         }
         assert_eq!(sites.wanted.len(), WANTED_OF_FILE_MAX);
     }

@@ -3,7 +3,7 @@
 //! A frame-pointer chain does not say where it ends: code without frame pointers uses the register
 //! for something else, and the kernel then follows whatever it holds. An address outside every
 //! executable mapping is therefore the end of the chain, not a frame. Whether a chain that stays in
-//! mapped code has reached its start function shows when its root frame has a name (the namer turns
+//! mapped code has reached its start function shows when its root frame has a name (the symbolizer turns
 //! [`StackEnd::BrokenChain`] into [`StackEnd::Complete`] then).
 
 use super::StackBuffer;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::process::ProcessTable;
     use host::ids::{CgroupId, CpuId, Pid, Tid};
-    use host::time::Mono;
+    use host::time::MonotonicTime;
     use perf::record::Callchain;
     use perf::record::{MapFile, Mmap};
 
@@ -144,7 +144,7 @@ mod tests {
         expected_end: StackEnd,
     ) {
         let mut table = ProcessTable::new();
-        table.fork(Pid(7), Tid(7), Pid(1), Tid(1), Mono(1));
+        table.fork(Pid(7), Tid(7), Pid(1), Tid(1), MonotonicTime(1));
         let file = MapFile::Inode {
             major: 8,
             minor: 1,
@@ -160,14 +160,14 @@ mod tests {
             private: true,
             path: b"/bin/x",
         };
-        table.mmap(&mmap, Mono(2));
+        table.mmap(&mmap, MonotonicTime(2));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let sample = Sample {
             mode,
             ip: 0,
             pid: Pid(7),
             tid: Tid(7),
-            time: Mono(3),
+            time: MonotonicTime(3),
             cpu: CpuId(0),
             period: 1,
             callchain: Callchain::from_bytes(&bytes),

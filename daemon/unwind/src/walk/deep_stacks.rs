@@ -6,11 +6,11 @@
 //! by the sampler thread; never blocks. Allocates when a thread is cut for the first time and when
 //! a look comes, bounded.
 
-use super::look::{Answer, Failure, Look, Thread, Wanted};
+use super::look::{Failure, StackReadAnswer, StackReadRequest, StackSnapshot, Thread};
 use crate::info::words::Words;
 use hashbrown::HashMap;
 use host::ids::Pid;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::watch::Watchpoint;
 use std::time::Duration;
 
@@ -76,10 +76,10 @@ pub struct LookCounts {
 }
 
 #[derive(Debug)]
-enum State {
+enum ModuleState {
     Idle,
     Asked,
-    Held(Box<Look>),
+    Held(Box<StackSnapshot>),
 }
 
 #[derive(Debug)]
@@ -90,12 +90,12 @@ struct Lookout {
     /// Where its stacks are cut most, and how often.
     places: [(u64, u32); PLACES_MAX],
     /// When it was cut last, or its look used.
-    used: Mono,
-    not_before: Mono,
+    used: MonotonicTime,
+    not_before: MonotonicTime,
     wait: Duration,
     /// The look held has completed a sample.
     served: bool,
-    state: State,
+    state: ModuleState,
 }
 
 impl Lookout {
@@ -127,11 +127,11 @@ impl Lookout {
     }
 
     /// Puts the next look off.
-    fn put_off(&mut self, now: Mono) {
+    fn put_off(&mut self, now: MonotonicTime) {
         self.places = Default::default();
         self.not_before = now.plus(self.wait);
         self.wait = (self.wait * 2).min(WAIT_MAX);
-        self.state = State::Idle;
+        self.state = ModuleState::Idle;
     }
 }
 
@@ -146,9 +146,9 @@ pub struct DeepStacks {
     /// Watches to be closed by somebody who may block.
     spent: Vec<Watchpoint>,
     /// Up to when all watches were known to be untouched.
-    verified: Mono,
+    verified: MonotonicTime,
     tokens: f64,
-    refilled: Mono,
+    refilled: MonotonicTime,
     counts: LookCounts,
 }
 
@@ -159,9 +159,9 @@ impl Default for DeepStacks {
             threads: HashMap::new(),
             looks: 0,
             spent: Vec::new(),
-            verified: Mono(0),
+            verified: MonotonicTime(0),
             tokens: f64::from(ASKS_PER_SECOND),
-            refilled: Mono(0),
+            refilled: MonotonicTime(0),
             counts: LookCounts::default(),
         }
     }
@@ -174,7 +174,7 @@ impl DeepStacks {
     }
 
     /// Notes that a sample of a thread was cut where the return address at `slot` was needed.
-    pub fn cut(&mut self, thread: Thread, pid: Pid, slot: u64, time: Mono) {
+    pub fn cut(&mut self, thread: Thread, pid: Pid, slot: u64, time: MonotonicTime) {
         if !self.on {
             return;
         }
@@ -190,9 +190,9 @@ impl DeepStacks {
             not_before: time.plus(CUT_MIN),
             wait: WAIT_MIN,
             served: false,
-            state: State::Idle,
+            state: ModuleState::Idle,
         });
-        if !matches!(lookout.state, State::Idle) {
+        if !matches!(lookout.state, ModuleState::Idle) {
             return;
         }
         if time.since(lookout.used) > CUT_APART {
@@ -205,12 +205,12 @@ impl DeepStacks {
 
     /// The words outside of the return address at `slot` of a thread, when they are known to hold at
     /// `time`.
-    pub fn words(&mut self, thread: Thread, slot: u64, time: Mono) -> Option<&Words> {
+    pub fn words(&mut self, thread: Thread, slot: u64, time: MonotonicTime) -> Option<&Words> {
         if self.counts.held == 0 {
             return None;
         }
         let lookout = self.threads.get_mut(&thread)?;
-        let State::Held(look) = &lookout.state else {
+        let ModuleState::Held(look) = &lookout.state else {
             return None;
         };
         if lookout.slot != slot || time < look.armed || self.verified < time {
@@ -227,12 +227,11 @@ impl DeepStacks {
     }
 
     /// Takes in an answer. False when nobody waits for it any more or there is no room.
-    pub fn take(&mut self, answer: Answer, now: Mono) -> bool {
-        let Answer { wanted, look } = answer;
-        let waiting = self
-            .threads
-            .get_mut(&wanted.thread)
-            .filter(|lookout| matches!(lookout.state, State::Asked) && lookout.slot == wanted.slot);
+    pub fn take(&mut self, answer: StackReadAnswer, now: MonotonicTime) -> bool {
+        let StackReadAnswer { wanted, look } = answer;
+        let waiting = self.threads.get_mut(&wanted.thread).filter(|lookout| {
+            matches!(lookout.state, ModuleState::Asked) && lookout.slot == wanted.slot
+        });
         let Some(lookout) = waiting else {
             self.counts.dropped += u64::from(look.is_ok());
             self.spent.extend(look.ok().map(|look| look.watch));
@@ -262,13 +261,13 @@ impl DeepStacks {
         self.counts.bytes += bytes as u64;
         lookout.used = now;
         lookout.served = false;
-        lookout.state = State::Held(Box::new(look));
+        lookout.state = ModuleState::Held(Box::new(look));
         true
     }
 
     /// Begins a drain of samples older than `now`: drops looks whose call has returned, or whose program
     /// `lives` no more.
-    pub fn begin(&mut self, now: Mono, mut lives: impl FnMut(Thread, Pid) -> bool) {
+    pub fn begin(&mut self, now: MonotonicTime, mut lives: impl FnMut(Thread, Pid) -> bool) {
         let DeepStacks {
             threads,
             looks,
@@ -278,22 +277,22 @@ impl DeepStacks {
         } = self;
         threads.retain(|&thread, lookout| {
             let age = now.since(lookout.used);
-            let held = match std::mem::replace(&mut lookout.state, State::Idle) {
-                State::Held(look) => look,
-                State::Idle => return age <= UNCUT_MAX,
-                State::Asked if age <= UNCUT_MAX => {
-                    lookout.state = State::Asked;
+            let held = match std::mem::replace(&mut lookout.state, ModuleState::Idle) {
+                ModuleState::Held(look) => look,
+                ModuleState::Idle => return age <= UNCUT_MAX,
+                ModuleState::Asked if age <= UNCUT_MAX => {
+                    lookout.state = ModuleState::Asked;
                     return true;
                 }
                 // The answer found no room.
-                State::Asked => {
+                ModuleState::Asked => {
                     *looks -= 1;
                     return false;
                 }
             };
             let stays = age <= UNUSED_MAX && lives(thread, lookout.pid);
             if stays && held.watch.is_untouched() {
-                lookout.state = State::Held(held);
+                lookout.state = ModuleState::Held(held);
                 return true;
             }
             counts.held -= 1;
@@ -319,10 +318,10 @@ impl DeepStacks {
         let Some(lookout) = self.threads.remove(&thread) else {
             return;
         };
-        if !matches!(lookout.state, State::Idle) {
+        if !matches!(lookout.state, ModuleState::Idle) {
             self.looks -= 1;
         }
-        if let State::Held(look) = lookout.state {
+        if let ModuleState::Held(look) = lookout.state {
             self.counts.held -= 1;
             self.counts.bytes -= look.words.heap_bytes() as u64;
             self.counts.dropped += 1;
@@ -332,17 +331,17 @@ impl DeepStacks {
 
     /// Asks for looks at the threads that were cut at one place most of the time. `send` returns false
     /// when nobody can be asked now.
-    pub fn ask(&mut self, now: Mono, mut send: impl FnMut(Wanted) -> bool) {
+    pub fn ask(&mut self, now: MonotonicTime, mut send: impl FnMut(StackReadRequest) -> bool) {
         let limit = f64::from(ASKS_PER_SECOND);
         let since = now.since(self.refilled).as_secs_f64();
         self.tokens = (self.tokens + since * limit).min(limit);
         self.refilled = now;
         for (&thread, lookout) in &mut self.threads {
-            let due = matches!(lookout.state, State::Idle) && lookout.not_before <= now;
+            let due = matches!(lookout.state, ModuleState::Idle) && lookout.not_before <= now;
             let Some(slot) = lookout.outermost().filter(|_| due) else {
                 continue;
             };
-            let wanted = Wanted {
+            let wanted = StackReadRequest {
                 thread,
                 pid: lookout.pid,
                 slot,
@@ -355,7 +354,7 @@ impl DeepStacks {
             self.looks += 1;
             self.counts.asked += 1;
             lookout.slot = slot;
-            lookout.state = State::Asked;
+            lookout.state = ModuleState::Asked;
         }
     }
 
@@ -380,8 +379,8 @@ mod tests {
     const PID: Pid = Pid(7);
     const SECOND: u64 = 1_000_000_000;
 
-    fn at(seconds: u64) -> Mono {
-        Mono(seconds * SECOND)
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * SECOND)
     }
 
     fn lookouts() -> DeepStacks {
@@ -395,7 +394,7 @@ mod tests {
         (ProcessId(number), Tid(number))
     }
 
-    fn asked(lookouts: &mut DeepStacks, now: Mono) -> Vec<Wanted> {
+    fn asked(lookouts: &mut DeepStacks, now: MonotonicTime) -> Vec<StackReadRequest> {
         let mut asked = Vec::new();
         lookouts.ask(now, |wanted| {
             asked.push(wanted);
@@ -405,7 +404,7 @@ mod tests {
     }
 
     /// A look at a word of this thread, and where it is; `None` where no watch can be had.
-    fn look(armed: Mono) -> Option<(Box<AtomicU64>, Look)> {
+    fn look(armed: MonotonicTime) -> Option<(Box<AtomicU64>, StackSnapshot)> {
         let word = Box::new(AtomicU64::new(0x40_1000));
         let slot = word.as_ptr() as u64;
         let path = std::fs::read_link("/proc/thread-self").ok()?;
@@ -420,7 +419,7 @@ mod tests {
         let words = sieve.words();
         Some((
             word,
-            Look {
+            StackSnapshot {
                 words,
                 watch,
                 armed,
@@ -440,7 +439,7 @@ mod tests {
             panic!("not asked")
         };
         let look = Ok(look);
-        assert!(lookouts.take(Answer { wanted, look }, at(4)));
+        assert!(lookouts.take(StackReadAnswer { wanted, look }, at(4)));
         Some((lookouts, word, slot))
     }
 
@@ -452,7 +451,7 @@ mod tests {
         for slot in [0x2000, 0x1000, 0x3000, 0x1000, 0x1000, 0x1000] {
             lookouts.cut(thread(1), PID, slot, at(0));
         }
-        let wanted = Wanted {
+        let wanted = StackReadRequest {
             thread: thread(1),
             pid: PID,
             slot: 0x1000,
@@ -467,7 +466,7 @@ mod tests {
         for _ in 0..VOTES_MIN {
             lookouts.cut(thread(1), PID, 0x1000, at(1));
         }
-        let short = Mono(at(1).plus(CUT_MIN).0 - 1);
+        let short = MonotonicTime(at(1).plus(CUT_MIN).0 - 1);
         assert!(asked(&mut lookouts, short).is_empty());
         assert_eq!(asked(&mut lookouts, at(1).plus(CUT_MIN)).len(), 1);
     }
@@ -534,7 +533,7 @@ mod tests {
             for wanted in asked(&mut lookouts, at(second)) {
                 times.push(second);
                 let look = Err(Failure::Busy);
-                assert!(!lookouts.take(Answer { wanted, look }, at(second)));
+                assert!(!lookouts.take(StackReadAnswer { wanted, look }, at(second)));
             }
         }
         assert_eq!(times, [2, 4, 8, 16, 32]);
@@ -548,7 +547,7 @@ mod tests {
         lookouts.cut(thread(1), PID, 0x1000, at(0));
         let wanted = asked(&mut lookouts, at(1))[0];
         let look = Err(Failure::Unsupported);
-        lookouts.take(Answer { wanted, look }, at(1));
+        lookouts.take(StackReadAnswer { wanted, look }, at(1));
         assert!(!lookouts.on);
     }
 

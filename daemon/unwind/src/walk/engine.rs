@@ -10,7 +10,7 @@ use super::StackBuffer;
 use super::call_sites::CallSites;
 use super::deep_stacks::LookCounts;
 use super::holes::HoleCounts;
-use super::modules::{ModuleCounts, Modules, State};
+use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
 use crate::info::rule::{Behind, Rule, Step, return_slot, step_saved};
@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::process::space::Backing;
 use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use profile::StackEnd;
 use std::cell::Cell;
 
@@ -189,7 +189,7 @@ pub(super) struct Cursor<'a> {
     pub(super) registers: Registers,
     /// The instruction pointer is that of an instruction, not of the one after a call.
     pub(super) exact: bool,
-    pub(super) now: Mono,
+    pub(super) now: MonotonicTime,
 }
 
 impl Cursor<'_> {
@@ -262,7 +262,7 @@ impl Engine {
         process: &Process,
         registers: Registers,
         stack: StackCopy<'_>,
-        now: Mono,
+        now: MonotonicTime,
         depth_max: usize,
         out: &mut StackBuffer,
     ) -> StackEnd {
@@ -297,7 +297,7 @@ impl Engine {
         process: &Process,
         cut: Cut,
         stack: StackCopy<'_>,
-        now: Mono,
+        now: MonotonicTime,
         depth_max: usize,
         out: &mut StackBuffer,
     ) -> StackEnd {
@@ -385,7 +385,7 @@ impl Engine {
 
     /// Which of these frames is the first that nobody called, by what its file says of it: frames
     /// of a chain do not tell where it ends.
-    pub fn outermost(&mut self, frames: &[RawFrame], now: Mono) -> Option<usize> {
+    pub fn outermost(&mut self, frames: &[RawFrame], now: MonotonicTime) -> Option<usize> {
         frames.iter().position(|frame| match *frame {
             RawFrame::File(file, offset) => {
                 let (rule, _) = self.rule(file, offset, now);
@@ -396,15 +396,20 @@ impl Engine {
     }
 
     /// The rule of a place, and why there is none.
-    pub(super) fn rule(&mut self, file: FileId, offset: FileOffset, now: Mono) -> (Rule, StackEnd) {
+    pub(super) fn rule(
+        &mut self,
+        file: FileId,
+        offset: FileOffset,
+        now: MonotonicTime,
+    ) -> (Rule, StackEnd) {
         if let Some(rule) = self.modules.known_rule(file, offset) {
             return (rule, StackEnd::NoUnwindInfo);
         }
         let rule = match self.modules.get(file, now) {
-            State::Here(module) => module.rule(offset),
-            State::Without => return (Rule::UNKNOWN, StackEnd::NoUnwindInfo),
-            State::Refused => return (Rule::UNKNOWN, StackEnd::ModuleRefused),
-            State::Awaited => return (Rule::UNKNOWN, StackEnd::ModuleLoading),
+            ModuleState::Here(module) => module.rule(offset),
+            ModuleState::Without => return (Rule::UNKNOWN, StackEnd::NoUnwindInfo),
+            ModuleState::Refused => return (Rule::UNKNOWN, StackEnd::ModuleRefused),
+            ModuleState::Awaited => return (Rule::UNKNOWN, StackEnd::ModuleLoading),
         };
         self.modules.keep_rule(file, offset, rule);
         (rule, StackEnd::NoUnwindInfo)
@@ -464,12 +469,12 @@ impl Engine {
             Step::Computed => {
                 self.counts.computed += 1;
                 match self.modules.get(file, cursor.now) {
-                    State::Here(module) => {
+                    ModuleState::Here(module) => {
                         module.compute(offset, registers, stack, &self.operations)
                     }
-                    State::Without => Err(StackEnd::NoUnwindInfo),
-                    State::Refused => Err(StackEnd::ModuleRefused),
-                    State::Awaited => Err(StackEnd::ModuleLoading),
+                    ModuleState::Without => Err(StackEnd::NoUnwindInfo),
+                    ModuleState::Refused => Err(StackEnd::ModuleRefused),
+                    ModuleState::Awaited => Err(StackEnd::ModuleLoading),
                 }
             }
         };
@@ -501,7 +506,7 @@ impl Engine {
     ) -> Option<Next> {
         let left = self.operations.get().checked_sub(LENT_OPERATIONS)?;
         self.operations.set(left);
-        let State::Here(module) = self.modules.get(file, cursor.now) else {
+        let ModuleState::Here(module) = self.modules.get(file, cursor.now) else {
             return None;
         };
         let lender = module.lender()?;

@@ -10,7 +10,7 @@
 use super::look::Thread;
 use hashbrown::HashMap;
 use host::ids::Pid;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::time::Duration;
 
 /// What is read at a hole: one byte of each page. Unit: bytes of address. As much as a copy has at
@@ -53,7 +53,7 @@ pub struct HoleCounts {
 pub struct Holes {
     /// False when nothing is asked for.
     pub on: bool,
-    known: HashMap<(Thread, u64), Mono>,
+    known: HashMap<(Thread, u64), MonotonicTime>,
     wanted: Vec<Hole>,
     /// The second of the last hole, and how many it had.
     second: (u64, u32),
@@ -67,7 +67,7 @@ impl Holes {
     }
 
     /// Notes that a walk needed what lies behind a hole. True when it is going to be read.
-    pub fn met(&mut self, hole: Hole, now: Mono) -> bool {
+    pub fn met(&mut self, hole: Hole, now: MonotonicTime) -> bool {
         if !self.on {
             return false;
         }
@@ -132,8 +132,8 @@ mod tests {
         asked
     }
 
-    fn seconds(seconds: u64) -> Mono {
-        Mono(seconds * 1_000_000_000)
+    fn seconds(seconds: u64) -> MonotonicTime {
+        MonotonicTime(seconds * 1_000_000_000)
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use crate::info::words::Words;
 use host::ids::{Pid, ProcessId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::watch::Watchpoint;
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub type Thread = (ProcessId, Tid);
 
 /// What is asked for: a look at a stack from a return address on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct StackReadRequest {
     /// Whose stack.
     pub thread: Thread,
     /// The process's pid.
@@ -35,22 +35,22 @@ pub struct Wanted {
 
 /// An answer: the look, or why there is none.
 #[derive(Debug)]
-pub struct Answer {
+pub struct StackReadAnswer {
     /// What was asked for.
-    pub wanted: Wanted,
+    pub wanted: StackReadRequest,
     /// What came of it.
-    pub look: Result<Look, Failure>,
+    pub look: Result<StackSnapshot, Failure>,
 }
 
 /// A look.
 #[derive(Debug)]
-pub struct Look {
+pub struct StackSnapshot {
     /// The words.
     pub words: Words,
     /// Watches the return address since before it was read.
     pub watch: Watchpoint,
     /// When the watch was on: samples from then on can be completed.
-    pub armed: Mono,
+    pub armed: MonotonicTime,
 }
 
 /// Why a look was not had.

@@ -35,7 +35,7 @@ use holes::{Hole, Holes};
 use host::bounds::CacheBounds;
 use host::frame::RawFrame;
 use host::ids::{FileId, FileOffset, ProcessId, Tid};
-use host::time::Mono;
+use host::time::MonotonicTime;
 use modules::Loaded;
 use perf::record::{CpuMode, Sample, UserState};
 use profile::{StackEnd, Unnamed};
@@ -89,24 +89,24 @@ pub enum Missed {
     /// Its unwind information.
     Module(FileId),
     /// What kind of call a place of it follows.
-    CallSite(call_sites::Place),
+    CallSite(call_sites::ReturnSite),
 }
 
 /// What was found out about a file.
 #[derive(Debug)]
-pub enum Learnt {
+pub enum UnwindUpdate {
     /// Its unwind information.
     Module(Loaded),
     /// What kind of call a place of it follows.
     CallSite(call_sites::Looked),
 }
 
-impl Learnt {
+impl UnwindUpdate {
     /// Memory of it beside itself. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
         match self {
-            Learnt::Module(loaded) => loaded.heap_bytes(),
-            Learnt::CallSite(_) => 0,
+            UnwindUpdate::Module(loaded) => loaded.heap_bytes(),
+            UnwindUpdate::CallSite(_) => 0,
         }
     }
 }
@@ -158,10 +158,10 @@ impl Unwinder {
     }
 
     /// Takes in what was found out about a file.
-    pub fn install(&mut self, learnt: Learnt) {
+    pub fn install(&mut self, learnt: UnwindUpdate) {
         match learnt {
-            Learnt::Module(loaded) => self.engine.modules.install(loaded),
-            Learnt::CallSite(looked) => self.engine.call_sites.install(looked),
+            UnwindUpdate::Module(loaded) => self.engine.modules.install(loaded),
+            UnwindUpdate::CallSite(looked) => self.engine.call_sites.install(looked),
         }
     }
 
@@ -414,7 +414,7 @@ fn go_on_elsewhere(
     engine: &mut Engine,
     walked: &mut Vec<RawFrame>,
     rest: &[RawFrame],
-    (chain_end, now): (StackEnd, Mono),
+    (chain_end, now): (StackEnd, MonotonicTime),
 ) -> StackEnd {
     match engine.switch.behind {
         _ if rest.is_empty() => return StackEnd::OtherStack,
@@ -469,7 +469,7 @@ mod exec_tests {
     #[test]
     fn in_the_middle_of_exec_the_kernels_frames_are_the_whole_stack() {
         let mut table = ProcessTable::new();
-        table.fork(Pid(7), Tid(7), Pid(1), Tid(1), Mono(1));
+        table.fork(Pid(7), Tid(7), Pid(1), Tid(1), MonotonicTime(1));
         // The registers are those of the old program, whose memory is gone.
         let regs: Vec<u8> = [0x7000u64; REGISTERS]
             .iter()
@@ -500,7 +500,7 @@ mod exec_tests {
                 ip: 0,
                 pid: Pid(7),
                 tid: Tid(7),
-                time: Mono(3),
+                time: MonotonicTime(3),
                 cpu: CpuId(0),
                 period: 1,
                 callchain: Callchain::from_bytes(&chain),

@@ -11,7 +11,7 @@ use crate::info::rule::Rule;
 use hashbrown::HashMap;
 use host::ids::{FileId, FileOffset};
 use host::sys;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use std::cmp::Reverse;
 use std::time::Duration;
 use symbolize::budget::Over;
@@ -67,7 +67,7 @@ impl Loaded {
 }
 
 /// What can be said of a file.
-pub enum State<'a> {
+pub enum ModuleState<'a> {
     /// Its module.
     Here(&'a Module),
     /// It has no unwind information.
@@ -82,7 +82,7 @@ enum Slot {
     Here {
         module: Box<Module>,
         bytes: usize,
-        since: Mono,
+        since: MonotonicTime,
     },
     Without,
     /// Reading it takes more than one file may, whatever the bound.
@@ -91,9 +91,9 @@ enum Slot {
         bytes: usize,
     },
     Dropped {
-        ask_after: Mono,
+        ask_after: MonotonicTime,
         /// When it was asked for, if it has not come.
-        asked: Option<Mono>,
+        asked: Option<MonotonicTime>,
     },
 }
 
@@ -143,7 +143,7 @@ pub struct Modules {
     /// Counts drains: the age of uses.
     clock: u32,
     /// The time of the last frame.
-    now: Mono,
+    now: MonotonicTime,
     wanted: Vec<FileId>,
     counts: ModuleCounts,
 }
@@ -156,7 +156,7 @@ impl Modules {
             rules: Rules::default(),
             bytes_max,
             clock: 0,
-            now: Mono(0),
+            now: MonotonicTime(0),
             wanted: Vec::with_capacity(WANTED_MAX),
             counts: ModuleCounts::default(),
         }
@@ -312,7 +312,7 @@ impl Modules {
         // What is in use was dropped for another in use: back at once, it would take its place.
         let ask_after = match in_use {
             true => self.now.plus(ASK_AGAIN),
-            false => Mono(0),
+            false => MonotonicTime(0),
         };
         let slot = Slot::Dropped {
             ask_after,
@@ -352,7 +352,7 @@ impl Modules {
 
     /// The module of a file; asks for it when it was dropped or forgotten, or when it was refused and
     /// would fit now: the memory budget changes the bound.
-    pub fn get(&mut self, file: FileId, now: Mono) -> State<'_> {
+    pub fn get(&mut self, file: FileId, now: MonotonicTime) -> ModuleState<'_> {
         if self.entries.len() >= FILES_MAX && !self.entries.contains_key(&file) {
             self.forget_longest_unused();
         }
@@ -368,17 +368,17 @@ impl Modules {
         // may have wanted its unwind information. What came meanwhile is not asked for.
         let entry = entries.entry(file).or_insert_with(|| Entry {
             slot: Slot::Dropped {
-                ask_after: Mono(0),
+                ask_after: MonotonicTime(0),
                 asked: None,
             },
             used: *clock,
         });
         entry.used = *clock;
         match &mut entry.slot {
-            Slot::Here { module, .. } => State::Here(module),
-            Slot::Without => State::Without,
-            Slot::OverBudget => State::Refused,
-            Slot::Refused { bytes } if *bytes > most => State::Refused,
+            Slot::Here { module, .. } => ModuleState::Here(module),
+            Slot::Without => ModuleState::Without,
+            Slot::OverBudget => ModuleState::Refused,
+            Slot::Refused { bytes } if *bytes > most => ModuleState::Refused,
             slot @ Slot::Refused { .. } => {
                 if wanted.len() < WANTED_MAX {
                     wanted.push(file);
@@ -388,7 +388,7 @@ impl Modules {
                         asked: Some(now),
                     };
                 }
-                State::Awaited
+                ModuleState::Awaited
             }
             Slot::Dropped { ask_after, asked } => {
                 if now >= *ask_after && wanted.len() < WANTED_MAX {
@@ -396,7 +396,7 @@ impl Modules {
                     *ask_after = now.plus(ASK_AGAIN);
                     *asked = Some(now);
                 }
-                State::Awaited
+                ModuleState::Awaited
             }
         }
     }
@@ -567,8 +567,8 @@ mod tests {
     fn a_module_is_asked_for_at_once_and_only_while_it_is_missed() {
         let mut modules = Modules::new(1 << 20);
         let mut asked = Vec::new();
-        let _ = modules.get(FileId(1), Mono(1));
-        let _ = modules.get(FileId(2), Mono(1));
+        let _ = modules.get(FileId(1), MonotonicTime(1));
+        let _ = modules.get(FileId(2), MonotonicTime(1));
         modules.install(Loaded {
             file: FileId(2),
             module: Ok(None),
@@ -578,7 +578,7 @@ mod tests {
             asked.push(file);
             true
         });
-        let _ = modules.get(FileId(1), Mono(2));
+        let _ = modules.get(FileId(1), MonotonicTime(2));
         modules.ask(|_| panic!("asked again at once"));
         assert_eq!(asked, [FileId(1)]);
     }
@@ -590,8 +590,8 @@ mod tests {
         }
     }
 
-    fn is_here(modules: &mut Modules, file: u32, now: Mono) -> bool {
-        matches!(modules.get(FileId(file), now), State::Here(_))
+    fn is_here(modules: &mut Modules, file: u32, now: MonotonicTime) -> bool {
+        matches!(modules.get(FileId(file), now), ModuleState::Here(_))
     }
 
     fn asked(modules: &mut Modules) -> Vec<FileId> {
@@ -610,7 +610,10 @@ mod tests {
     fn a_module_over_half_of_the_bound_is_refused_and_not_taken_for_none() {
         let mut modules = Modules::new(4 * MIB);
         modules.install(loaded(1, 3 * MIB));
-        assert!(matches!(modules.get(FileId(1), Mono(1)), State::Refused));
+        assert!(matches!(
+            modules.get(FileId(1), MonotonicTime(1)),
+            ModuleState::Refused
+        ));
         assert_eq!(modules.counts().without, 0);
         assert_eq!(modules.counts().over_bound, 1);
         assert!(modules.counts().over_bound_bytes >= 3 * MIB as u64 - 64);
@@ -625,7 +628,10 @@ mod tests {
             module: Err(Over::Time),
         });
         modules.set_bytes_max(64 * MIB);
-        assert!(matches!(modules.get(FileId(1), Mono(1)), State::Refused));
+        assert!(matches!(
+            modules.get(FileId(1), MonotonicTime(1)),
+            ModuleState::Refused
+        ));
         assert_eq!(asked(&mut modules), []);
         assert_eq!(modules.counts().over_budget, 1);
     }
@@ -636,25 +642,28 @@ mod tests {
         modules.install(loaded(1, 3 * MIB));
         modules.set_bytes_max(8 * MIB);
         assert_eq!(modules.counts().over_bound, 0);
-        assert!(matches!(modules.get(FileId(1), Mono(1)), State::Awaited));
+        assert!(matches!(
+            modules.get(FileId(1), MonotonicTime(1)),
+            ModuleState::Awaited
+        ));
         assert_eq!(asked(&mut modules), [FileId(1)]);
         modules.install(loaded(1, 3 * MIB));
-        assert!(is_here(&mut modules, 1, Mono(2)));
+        assert!(is_here(&mut modules, 1, MonotonicTime(2)));
     }
 
     #[test]
     fn a_module_is_awaited_for_a_moment_after_it_was_asked_for() {
         let mut modules = Modules::new(4 * MIB);
         assert!(!modules.is_awaited(FileId(1)));
-        assert!(!is_here(&mut modules, 1, Mono(SECOND)));
+        assert!(!is_here(&mut modules, 1, MonotonicTime(SECOND)));
         assert!(modules.is_awaited(FileId(1)));
-        assert!(!is_here(&mut modules, 1, Mono(2 * SECOND)));
+        assert!(!is_here(&mut modules, 1, MonotonicTime(2 * SECOND)));
         assert!(modules.is_awaited(FileId(1)));
         // No answer came.
-        assert!(!is_here(&mut modules, 1, Mono(3 * SECOND)));
+        assert!(!is_here(&mut modules, 1, MonotonicTime(3 * SECOND)));
         assert!(!modules.is_awaited(FileId(1)));
         // It is asked for again.
-        assert!(!is_here(&mut modules, 1, Mono(31 * SECOND)));
+        assert!(!is_here(&mut modules, 1, MonotonicTime(31 * SECOND)));
         assert!(modules.is_awaited(FileId(1)));
         modules.install(loaded(1, MIB));
         assert!(!modules.is_awaited(FileId(1)));
@@ -667,10 +676,10 @@ mod tests {
         modules.install(loaded(2, MIB * 3 / 2));
         for _ in 0..=IN_USE_DRAINS {
             modules.tick();
-            assert!(is_here(&mut modules, 2, Mono(SECOND)));
+            assert!(is_here(&mut modules, 2, MonotonicTime(SECOND)));
         }
         modules.install(loaded(3, MIB * 3 / 2));
-        let here = [1, 2, 3].map(|file| is_here(&mut modules, file, Mono(SECOND)));
+        let here = [1, 2, 3].map(|file| is_here(&mut modules, file, MonotonicTime(SECOND)));
         assert_eq!(here, [false, true, true]);
         assert_eq!(modules.counts().evicted_in_use, 0);
         assert_eq!(asked(&mut modules), [FileId(1)]);
@@ -683,7 +692,7 @@ mod tests {
         for second in 0..300 {
             modules.tick();
             for file in [0, 1, 2] {
-                let here = is_here(&mut modules, file, Mono(second * SECOND));
+                let here = is_here(&mut modules, file, MonotonicTime(second * SECOND));
                 seconds_here[file as usize] += u32::from(here);
             }
             for file in asked(&mut modules) {

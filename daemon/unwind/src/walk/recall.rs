@@ -61,7 +61,7 @@ pub struct RecallCounts {
 type ThreadKey = (ProcessId, Tid);
 
 /// Where a thread waits: its instruction and stack pointers.
-type Place = (u64, u64);
+type ReturnSite = (u64, u64);
 
 struct Walk {
     registers: u32,
@@ -82,7 +82,7 @@ struct Walk {
 /// The walks of one thread.
 #[derive(Default)]
 struct Thread {
-    places: HashMap<Place, Vec<Walk>>,
+    places: HashMap<ReturnSite, Vec<Walk>>,
     /// Memory of the walks. Unit: bytes.
     walks: usize,
 }

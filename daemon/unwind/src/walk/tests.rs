@@ -6,7 +6,7 @@ use crate::info::rule::{Behind, ComputedRow, Rule, Step, step_computed, step_sav
 use crate::info::state::{REGISTERS, Registers, StackCopy, number};
 use crate::info::table::{Bases, Dialect, Table};
 use host::frame::RawFrame;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::record::UserState;
 use profile::{StackEnd, Unnamed};
 use std::cell::Cell;
@@ -253,7 +253,7 @@ fn who_called_a_function_that_changed_stacks_is_said_to_be_missing_where_it_is()
             &mut engine,
             &mut walked,
             rest,
-            (StackEnd::BrokenChain, Mono(1)),
+            (StackEnd::BrokenChain, MonotonicTime(1)),
         );
         (walked, end)
     };

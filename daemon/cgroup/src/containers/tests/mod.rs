@@ -95,12 +95,12 @@ fn response(status: &str, body: &[u8]) -> Vec<u8> {
 /// Containers that are asked for, until dropped.
 struct Asking {
     containers: Containers,
-    counts: Arc<Counts>,
+    counts: Arc<ProviderCounts>,
 }
 
 impl Asking {
     fn of(sources: Vec<Source>, chosen: &[&str]) -> Asking {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(ProviderCounts::default());
         let chosen = chosen.iter().map(|&name| name.into()).collect();
         let (containers, asker) = Containers::new(sources, &chosen, Arc::clone(&counts));
         std::thread::spawn(move || asker.run());

@@ -78,7 +78,7 @@ const BEGIN_BYTES: usize = 96;
 
 /// Where a program is entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Begin {
+pub struct EntryPoint {
     /// Where the kernel does; 0 when it does not.
     entry: u64,
     /// `main`, which the code there has the C library call, and which calls whatever is ours. Where
@@ -86,10 +86,10 @@ pub struct Begin {
     main: Option<u64>,
 }
 
-impl Begin {
+impl EntryPoint {
     /// Looks at the code that the kernel enters.
-    pub fn of<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Begin {
-        let mut begin = Begin {
+    pub fn of<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> EntryPoint {
+        let mut begin = EntryPoint {
             entry: headers.entry,
             main: None,
         };
@@ -135,7 +135,7 @@ pub fn table<R: ReadAt + ?Sized>(
     image: &R,
     pieces: &[Piece],
     base: u64,
-    begin: Begin,
+    begin: EntryPoint,
     budget: &FileBudget<'_>,
 ) -> Result<Option<Table>, Over> {
     let mut builder = Builder::new();
@@ -272,7 +272,7 @@ fn add(
     mut code: Code<'_, '_>,
     begins: bool,
     base: u64,
-    program: Begin,
+    program: EntryPoint,
 ) -> Result<(), Over> {
     let bytes = code.bytes();
     let Some(Ok(start)) = code.base().checked_sub(base).map(u32::try_from) else {

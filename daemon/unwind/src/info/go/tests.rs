@@ -59,7 +59,7 @@ fn depths_are_those_of_the_debug_information_at_every_instruction() {
     let go = table_of(&image, &headers);
     let budget = FileBudget::default();
     let section = headers.section(b".debug_frame").expect("debug information");
-    let place = crate::info::pack::Place {
+    let place = crate::info::pack::SectionRange {
         offset: section.offset,
         len: section.size,
         ends_at_zero: false,

@@ -1,7 +1,7 @@
 //! Puts the rows of a file's functions together: each kind and each list of rows once, and where
 //! functions begin and end. What reads a format hands its functions over in any order.
 
-use super::{Entry, GAP_BITS};
+use super::{GAP_BITS, PackedEntry};
 use crate::info::rule::{Expressions, Kind};
 use crate::info::table::WIDE;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -20,7 +20,7 @@ const WORDS_MAX: usize = (1 << (u32::BITS - GAP_BITS)) - 1;
 #[derive(Debug, Default)]
 pub struct Packed {
     /// Where functions begin, in order of address, and where nothing is described.
-    pub index: Vec<Entry>,
+    pub index: Vec<PackedEntry>,
     /// The rows of all descriptions; see `table.rs`.
     pub rows: Vec<u16>,
     /// What rows lead to.
@@ -38,7 +38,7 @@ impl Packed {
             + self.kinds.len() * size_of::<Kind>()
             + self.kinds_bytes
             + self.expressions.bytes.len()
-            + self.index.len() * size_of::<Entry>()
+            + self.index.len() * size_of::<PackedEntry>()
     }
 }
 
@@ -206,9 +206,9 @@ impl Builder {
         let kept = packed.heap_bytes();
         let found_bytes = found.len() * size_of::<Found>();
         let len = entries_of_index(&mut found);
-        charge.set(kept + found_bytes + len * size_of::<Entry>())?;
+        charge.set(kept + found_bytes + len * size_of::<PackedEntry>())?;
         packed.index = index(&found, len);
-        charge.set(kept + len * size_of::<Entry>())?;
+        charge.set(kept + len * size_of::<PackedEntry>())?;
         charge.keep();
         Ok(packed)
     }
@@ -239,13 +239,13 @@ fn entries_of_index(found: &mut Vec<Found>) -> usize {
 }
 
 /// The index: each function from its start to its end or to the start of the next.
-fn index(found: &[Found], len: usize) -> Vec<Entry> {
+fn index(found: &[Found], len: usize) -> Vec<PackedEntry> {
     let mut index = Vec::with_capacity(len);
     each_of_index(found, |entry| index.push(entry));
     index
 }
 
-fn each_of_index(found: &[Found], mut each: impl FnMut(Entry)) {
+fn each_of_index(found: &[Found], mut each: impl FnMut(PackedEntry)) {
     for (number, function) in found.iter().enumerate() {
         let next = found.get(number + 1).map_or(u32::MAX, |next| next.start);
         let Found { start, rows, len } = *function;
@@ -255,10 +255,10 @@ fn each_of_index(found: &[Found], mut each: impl FnMut(Entry)) {
             _ => 0,
         };
         let place = rows << GAP_BITS | gap;
-        each(Entry { start, place });
+        each(PackedEntry { start, place });
         if end + gap < next || next == u32::MAX {
-            let place = Entry::NOTHING;
-            each(Entry { start: end, place });
+            let place = PackedEntry::NOTHING;
+            each(PackedEntry { start: end, place });
         }
     }
 }

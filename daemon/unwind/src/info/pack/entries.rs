@@ -7,7 +7,7 @@ use crate::info::table::{Bases, Dialect, Slice};
 use gimli::{LittleEndian, Reader};
 
 /// What is kept of a head while its functions are read.
-pub(super) struct Head {
+pub(super) struct CommonInfo {
     /// Written again: an entry that gimli reads, with its length.
     pub(super) entry: Box<[u8]>,
     /// Descriptions have a length of data before their instructions.
@@ -38,7 +38,7 @@ impl<'c> Function<'c> {
     pub(super) fn parse(
         content: &'c [u8],
         at: u64,
-        head: &Head,
+        head: &CommonInfo,
         bases: &Bases,
     ) -> Option<Function<'c>> {
         let mut rest = Slice::new(content, LittleEndian);
@@ -68,9 +68,9 @@ impl<'c> Function<'c> {
     }
 }
 
-impl Head {
+impl CommonInfo {
     /// `content` begins behind the length.
-    pub(super) fn parse(dialect: Dialect, content: &[u8]) -> Option<Head> {
+    pub(super) fn parse(dialect: Dialect, content: &[u8]) -> Option<CommonInfo> {
         let mut rest = Slice::new(content, LittleEndian);
         let is_head = match dialect {
             Dialect::Eh => 0,
@@ -136,7 +136,7 @@ impl Head {
         written.extend_from_slice(&[1, gimli::DW_EH_PE_uleb128.0]);
         written.extend_from_slice(instructions);
         let length = u32::try_from(written.len()).ok()?;
-        Some(Head {
+        Some(CommonInfo {
             entry: [&length.to_le_bytes()[..], &written].concat().into(),
             has_data: letters.is_some(),
             pointer,
@@ -145,7 +145,7 @@ impl Head {
 }
 
 /// Writes the entry of a function that begins at zero and has no end, behind its head.
-pub(super) fn write_function(to: &mut Vec<u8>, head: &Head, instructions: &[u8]) {
+pub(super) fn write_function(to: &mut Vec<u8>, head: &CommonInfo, instructions: &[u8]) {
     to.extend_from_slice(&head.entry);
     // The head, the range (from zero to the largest address), no data.
     const RANGE: [u8; 7] = [0, 0xff, 0xff, 0xff, 0xff, 0x0f, 0];

@@ -107,7 +107,7 @@ fn a_head_of_megabytes_is_evaluated_for_none_of_its_functions() {
 
 #[test]
 fn functions_described_alike_are_kept_once() {
-    let place = Place {
+    let place = SectionRange {
         offset: 0,
         len: u64::MAX,
         ends_at_zero: false,
@@ -146,7 +146,7 @@ fn what_an_entry_of_length_zero_ends_is_said_by_the_caller() {
     bytes.extend(function(&bytes, 0x2000, &[]));
     let functions = |ends_at_zero| {
         let (offset, len) = (0, bytes.len() as u64);
-        let place = Place {
+        let place = SectionRange {
             offset,
             len,
             ends_at_zero,
@@ -225,7 +225,7 @@ fn what_long_expressions_take_is_charged_before_much_of_it_is_read() {
         ));
     }
     let budget = FileBudget::new(1 << 20, symbolize::budget::FILE_CPU_MAX);
-    let place = Place {
+    let place = SectionRange {
         offset: 0,
         len: bytes.len() as u64,
         ends_at_zero: false,

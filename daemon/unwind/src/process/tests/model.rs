@@ -62,12 +62,12 @@ impl World {
     }
 
     /// Passes a record on, unless it is lost.
-    fn record(&mut self, apply: impl FnOnce(&mut ProcessTable, Mono)) {
+    fn record(&mut self, apply: impl FnOnce(&mut ProcessTable, MonotonicTime)) {
         self.time += 1;
         let is_lost = self.lost & 1 != 0;
         self.lost = self.lost.rotate_right(1);
         if !is_lost {
-            apply(&mut self.table, Mono(self.time));
+            apply(&mut self.table, MonotonicTime(self.time));
         }
     }
 
@@ -228,7 +228,7 @@ impl World {
 
     /// What the table knows, in the words of the model.
     fn known(&mut self) -> BTreeMap<u32, Runs> {
-        self.table.sweep(Mono(u64::MAX));
+        self.table.sweep(MonotonicTime(u64::MAX));
         let number = |comm: Comm| {
             let text = comm.text();
             text.get(1..)
@@ -293,7 +293,7 @@ proptest! {
         world.table.expect_scan();
         world.happens(&before, false);
         world.time += 1;
-        let asked = Mono(world.time);
+        let asked = MonotonicTime(world.time);
         let mut scan = world.scan(|pid| pid <= split);
         world.happens(&between, false);
         scan.processes.extend(world.scan(|pid| pid > split).processes);
@@ -306,7 +306,7 @@ proptest! {
             prop_assert!(scans < 4);
             world.time += 1;
             world.table.expect_scan();
-            let asked = Mono(world.time);
+            let asked = MonotonicTime(world.time);
             is_enough = world.table.repair(&world.scan(|_| true), asked);
         }
         let known = world.known();

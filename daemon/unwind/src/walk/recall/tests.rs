@@ -5,7 +5,7 @@ use crate::info::state::{REGISTERS, number};
 use crate::info::words::WORDS_MAX;
 use crate::process::ProcessTable;
 use host::ids::Pid;
-use host::time::Mono;
+use host::time::MonotonicTime;
 use perf::record::UserState;
 
 const SP: u64 = 0x7f00;
@@ -30,8 +30,8 @@ fn registers(rbx: u64) -> Option<Registers> {
 /// With processes 7 and 8.
 fn process() -> ProcessTable {
     let mut table = ProcessTable::new();
-    table.fork(Pid(7), Tid(7), Pid(1), Tid(1), Mono(1));
-    table.fork(Pid(8), Tid(8), Pid(1), Tid(1), Mono(1));
+    table.fork(Pid(7), Tid(7), Pid(1), Tid(1), MonotonicTime(1));
+    table.fork(Pid(8), Tid(8), Pid(1), Tid(1), MonotonicTime(1));
     table
 }
 

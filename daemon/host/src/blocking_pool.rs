@@ -11,7 +11,7 @@
 //! starts beside it, but whoever waits for its exit code waits for that server.
 //!
 //! Mostly one thread hands out the work of one set of helpers, so helpers that are busy when it comes with
-//! the next piece are those that are late. Where several do, [`Helpers::ask`] tells what is late from what
+//! the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells what is late from what
 //! found no helper free.
 
 use crate::sync::lock;
@@ -32,7 +32,7 @@ pub const REMOTE_LATE_MAX: usize = 2;
 type Job = Box<dyn FnOnce() -> Box<dyn FnOnce() + Send> + Send>;
 
 /// A set of helpers. See the head of this file.
-pub struct Helpers {
+pub struct BlockingPool {
     name: &'static str,
     shared: Arc<Shared>,
 }
@@ -106,11 +106,11 @@ pub fn alone<T: Send + 'static>(
     Some(Pending(receiver))
 }
 
-impl Helpers {
+impl BlockingPool {
     /// No thread yet: the first is started with the first work. `name` is theirs; their priority is
     /// that of the thread that hands out the work.
-    pub fn new(name: &'static str) -> Helpers {
-        Helpers {
+    pub fn new(name: &'static str) -> BlockingPool {
+        BlockingPool {
             name,
             shared: Arc::default(),
         }
@@ -182,7 +182,7 @@ impl Helpers {
     }
 }
 
-impl Drop for Helpers {
+impl Drop for BlockingPool {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.wake.notify_all();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn work_that_comes_back_uses_one_thread() {
-        let helpers = Helpers::new("test");
+        let helpers = BlockingPool::new("test");
         for number in 0..100 {
             assert_eq!(helpers.run(LONG, move || number), Some(number));
         }
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_is_late_is_left_and_taken_when_it_comes() {
-        let helpers = Helpers::new("test");
+        let helpers = BlockingPool::new("test");
         let (go, wait) = sync_channel::<u32>(1);
         let pending = helpers.begin(move || wait.recv()).expect("begins");
         let pending = pending
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_number_of_late_helpers_is_bounded() {
-        let helpers = Helpers::new("test");
+        let helpers = BlockingPool::new("test");
         let held: Vec<_> = (0..THREADS_MAX)
             .map(|_| {
                 let (hold, wait) = sync_channel::<()>(1);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_panic_ends_no_helper() {
-        let helpers = Helpers::new("test");
+        let helpers = BlockingPool::new("test");
         let pending = helpers.begin(|| panic!("on purpose")).expect("begins");
         let outcome = pending.wait(LONG);
         assert!(matches!(outcome, Err(None)), "known at once");

@@ -1,4 +1,4 @@
-//! The namer thread: turns folded addresses into named stacks with labels, and records them.
+//! The symbolizer thread: turns folded addresses into named stacks with labels, and records them.
 //!
 //! Naming reads files and may take long, so it goes on outside the recorder's lock, into a
 //! dictionary of its own; only the finished names are carried over under the lock, which takes
@@ -32,7 +32,7 @@ use std::time::Duration;
 use symbolize::files::FileStore;
 use symbolize::{Named, SymbolCounters, Symbolizer};
 
-/// Memory of the namer's own label sets; forgotten likewise. 2 MiB hold about 15,000.
+/// Memory of the symbolizer's own label sets; forgotten likewise. 2 MiB hold about 15,000.
 const LABELS_BYTES_MAX: usize = 2 << 20;
 
 /// Longest wait for the files of a batch to be opened. Opening takes microseconds; what a slow file
@@ -40,7 +40,7 @@ const LABELS_BYTES_MAX: usize = 2 << 20;
 const FILES_WAIT: Duration = Duration::from_millis(500);
 
 /// Names batches and records them.
-pub struct Namer {
+pub struct BatchSymbolizer {
     /// Those of the batch at hand.
     names: Names,
     /// The others, while a capture with lines runs.
@@ -97,16 +97,16 @@ struct NamedStack {
     folded: bool,
 }
 
-impl Namer {
+impl BatchSymbolizer {
     /// Built on its own thread: the symbolizer cannot move.
     pub fn new(
         symbolizer: Symbolizer,
         store: Arc<FileStore>,
         code: JitSymbolLookup,
         cgroups: CgroupTable,
-    ) -> Namer {
+    ) -> BatchSymbolizer {
         let ledger = LedgerKeeper::new(&cgroups);
-        Namer {
+        BatchSymbolizer {
             store,
             counters: Arc::clone(symbolizer.counters()),
             names: Names::new(symbolizer),
@@ -125,19 +125,19 @@ impl Namer {
     }
 
     /// Counts samples in generated code into this table.
-    pub fn counting_runtimes(mut self, runtimes: Arc<Runtimes>) -> Namer {
+    pub fn counting_runtimes(mut self, runtimes: Arc<Runtimes>) -> BatchSymbolizer {
         self.runtimes = RuntimeWatch::new(runtimes);
         self
     }
 
     /// Names the batches of captures into these.
-    pub fn capturing(mut self, captures: Arc<Recorders>) -> Namer {
+    pub fn capturing(mut self, captures: Arc<Recorders>) -> BatchSymbolizer {
         self.captures = captures;
         self
     }
 
     /// Has debug information for captures with lines take so much memory. Unit: bytes.
-    pub fn with_lines_in(mut self, bytes: usize) -> Namer {
+    pub fn with_lines_in(mut self, bytes: usize) -> BatchSymbolizer {
         self.lines_bytes = bytes;
         self
     }
