@@ -7,7 +7,7 @@ import { CapturesPage } from '../capture/CapturesPage';
 import { captures } from '../capture/client';
 import { idOf } from '../capture/store';
 import { cgroups, hosts, labelNames, series, status } from '../query/client';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import { Cgroups } from '../tables/Cgroups';
 import { Collector } from '../tables/Collector';
 import { Hosts } from '../tables/Hosts';
@@ -67,7 +67,7 @@ export function App() {
   // Selection of the capture that is being asked for.
   const [capturing, setCapturing] = useState<Draft>();
   const [tick, setTick] = useState(0);
-  const about = useAsked(`status\n${tick}`, async (signal) => ({ status: await status(signal), at: Date.now() }));
+  const about = useQuery(`status\n${tick}`, async (signal) => ({ status: await status(signal), at: Date.now() }));
   const skewed = useRef(0);
   const skew = useMemo(() => {
     const by = about.data && about.data.status.nowUnixNs > 0n ? toMs(about.data.status.nowUnixNs) - about.data.at : 0;
@@ -90,14 +90,24 @@ export function App() {
     [state.from, state.to, turn, skew],
   );
   const range = typeof resolved === 'string' ? undefined : resolved;
-  const names = useAsked(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) =>
+  const names = useQuery(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) =>
     labelNames(range ?? { from: 0, to: 1 }, signal),
   );
   const labels = useMemo(() => ordered(names.data ?? FIRST_LABELS.slice(0, 5)), [names.data]);
-  const subject = range && { range, query: state.query, filters: state.filters };
+  const selection = range && { range, query: state.query, filters: state.filters };
   const openCapture = (query: string, change?: Partial<Draft>) => setCapturing({ ...draftOf(query), ...change });
   const page: PageProps | undefined = range &&
-    subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now, openCapture };
+    selection && {
+      state,
+      setState,
+      theme,
+      range,
+      selection,
+      selectionKey: keyOf(selection, turn),
+      labels,
+      now,
+      openCapture,
+    };
   return (
     <>
       {/* biome-ignore lint/a11y/useValidAnchor: it leads into the page; the hash is the view's */}
@@ -264,9 +274,9 @@ function Page(props: PageProps) {
 }
 
 function CgroupsView(props: PageProps) {
-  const asked = useAsked(`cgroups\n${props.subjectKey}`, (signal) => cgroups(props.subject, signal));
+  const query = useQuery(`cgroups\n${props.selectionKey}`, (signal) => cgroups(props.selection, signal));
   // For how long there are windows: rates are of that time.
-  const time = useAsked(`series \n${props.subjectKey}`, (signal) => series(props.subject, '', signal));
+  const time = useQuery(`series \n${props.selectionKey}`, (signal) => series(props.selection, '', signal));
   const coveredNs = useMemo(
     () =>
       time.data
@@ -277,8 +287,8 @@ function CgroupsView(props: PageProps) {
   return (
     <>
       <Filters state={props.state} setState={props.setState} note="coverage needs all stacks, so it is left out" />
-      <QualityLine quality={asked.data?.quality} />
-      <Answer asked={asked} what="the cgroups">
+      <QualityLine quality={query.data?.quality} />
+      <Answer query={query} what="the cgroups">
         {(answer) => (
           <Cgroups
             answer={answer}
@@ -294,9 +304,9 @@ function CgroupsView(props: PageProps) {
 }
 
 function HostsView(props: PageProps) {
-  const asked = useAsked(`hosts\n${props.subjectKey}`, (signal) => hosts(props.range, signal));
+  const query = useQuery(`hosts\n${props.selectionKey}`, (signal) => hosts(props.range, signal));
   return (
-    <Answer asked={asked} what="the hosts">
+    <Answer query={query} what="the hosts">
       {(answer) => (
         <Hosts
           answer={answer}
@@ -312,9 +322,9 @@ function HostsView(props: PageProps) {
 }
 
 function CollectorView(props: PageProps) {
-  const asked = useAsked(`status\n${props.subjectKey}`, status);
+  const query = useQuery(`status\n${props.selectionKey}`, status);
   return (
-    <Answer asked={asked} what="the status">
+    <Answer query={query} what="the status">
       {(answer) => <Collector answer={answer} state={props.state} setState={props.setState} />}
     </Answer>
   );

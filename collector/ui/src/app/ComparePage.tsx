@@ -5,11 +5,11 @@ import { useMemo, useState } from 'preact/hooks';
 import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildDiffTree } from '../flame/tree';
-import { type Subject, diff, profile, series } from '../query/client';
+import { type Selection, diff, profile, series } from '../query/client';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
@@ -47,38 +47,38 @@ export function ComparePage(props: PageProps) {
 }
 
 function Compared(props: PageProps & { beforeRange: Range }) {
-  const { state, setState, subject, subjectKey, beforeRange, labels } = props;
-  const beforeSubject: Subject = { range: beforeRange, query: state.bquery ?? state.query, filters: state.filters };
-  const beforeKey = keyOf(beforeSubject, 0);
-  const bothKey = `${subjectKey}\n${beforeKey}`;
-  const pair = useAsked(`pair ${state.root}\n${bothKey}`, async (signal, progress) => {
+  const { state, setState, selection, selectionKey, beforeRange, labels } = props;
+  const beforeSelection: Selection = { range: beforeRange, query: state.bquery ?? state.query, filters: state.filters };
+  const beforeKey = keyOf(beforeSelection, 0);
+  const bothKey = `${selectionKey}\n${beforeKey}`;
+  const pair = useQuery(`pair ${state.root}\n${bothKey}`, async (signal, progress) => {
     const stacks = [0, 0];
     const part = (which: 0 | 1) => (value: number) => {
       stacks[which] = value;
       progress(stacks[0] + stacks[1]);
     };
     const [before, after] = await Promise.all([
-      profile(beforeSubject, state.root, signal, part(0)),
-      profile(subject, state.root, signal, part(1)),
+      profile(beforeSelection, state.root, signal, part(0)),
+      profile(selection, state.root, signal, part(1)),
     ]);
     return { before, after };
   });
   // Sides of different length are compared by what they took of the CPU on average, over the time
   // they cover.
-  const means = useAsked(`means\n${bothKey}`, async (signal) => {
-    const [before, after] = await Promise.all([series(beforeSubject, '', signal), series(subject, '', signal)]);
+  const means = useQuery(`means\n${bothKey}`, async (signal) => {
+    const [before, after] = await Promise.all([series(beforeSelection, '', signal), series(selection, '', signal)]);
     return { before, after };
   });
   const rates = useMemo(
     () => (means.data && pair.data ? ratesOf(means.data, pair.data, state.filters.length > 0, props.now()) : undefined),
     [means.data, pair.data],
   );
-  const table = useAsked(`diff\n${bothKey}`, (signal) => diff(beforeSubject, subject, signal));
+  const table = useQuery(`diff\n${bothKey}`, (signal) => diff(beforeSelection, selection, signal));
   return (
     <>
       <h2 class="hidden">Comparison</h2>
       <Sides {...props} before={pair.data?.before} after={pair.data?.after} />
-      <Answer asked={pair} what="both profiles" unit="stacks">
+      <Answer query={pair} what="both profiles" unit="stacks">
         {(data) => (
           <Both
             {...props}
@@ -88,7 +88,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
             ratesKnown={means.data !== undefined}
             labels={labels}
             table={
-              <Answer asked={table} what="the table of changes">
+              <Answer query={table} what="the table of changes">
                 {(answer) => (
                   <DiffTable answer={answer} rates={rates} unit={data.after.unit} state={state} setState={setState} />
                 )}
@@ -131,8 +131,8 @@ function Sides(props: SidesProps) {
       to: Math.round(Math.max(to, Math.min(props.now(), to + AROUND * (to - from)))),
     };
   }, [range.from, range.to, beforeRange.from, beforeRange.to]);
-  const subject: Subject = { range: around, query: state.query, filters: [] };
-  const chart = useAsked(`series ${state.by}\n${keyOf(subject, 0)}`, (signal) => series(subject, state.by, signal));
+  const selection: Selection = { range: around, query: state.query, filters: [] };
+  const chart = useQuery(`series ${state.by}\n${keyOf(selection, 0)}`, (signal) => series(selection, state.by, signal));
   const setBefore = (to: Range) => {
     const spec = absoluteSpec(to);
     setState({ bfrom: spec.from, bto: spec.to });
@@ -159,7 +159,7 @@ function Sides(props: SidesProps) {
           />
         </span>
       </div>
-      <Answer asked={chart} what="the chart">
+      <Answer query={chart} what="the chart">
         {(answer) => (
           <ChartPanel
             answer={answer}

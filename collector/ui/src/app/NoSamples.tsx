@@ -3,15 +3,15 @@
 import { Empty } from './parts';
 import type { PageProps } from './page';
 import { status } from '../query/client';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
 import { absoluteSpec, toMs, widened } from '../time/range';
 import { LOST_FROM } from '../time/series';
 
 /** `lost`: the part of what its hosts took that was lost. */
 export function NoSamples({ state, setState, range, now, lost }: PageProps & { lost: number }) {
-  const asked = useAsked('status\n', status);
-  const kept = asked.data?.kept;
+  const query = useQuery('status\n', status);
+  const kept = query.data?.kept;
   const [from, to] = kept ? [toMs(kept.startUnixNs), toMs(kept.endUnixNs)] : [0, 0];
   const outside = to > from && (range.to <= from || range.from >= to);
   return (

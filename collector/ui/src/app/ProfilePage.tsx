@@ -12,7 +12,7 @@ import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { escapeRegex } from '../flame/search';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import { type Source, TopTable } from '../tables/TopTable';
 import { labelsOf } from '../tables/sums';
 import { ChartPanel } from '../time/ChartPanel';
@@ -28,10 +28,10 @@ import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
 
 export function ProfilePage(props: PageProps) {
-  const { state, setState, subject, subjectKey, theme, labels } = props;
-  const chart = useAsked(`series ${state.by}\n${subjectKey}`, (signal) => series(subject, state.by, signal));
-  const stacks = useAsked(`profile ${state.root}\n${subjectKey}`, (signal, progress) =>
-    profile(subject, state.root, signal, progress),
+  const { state, setState, selection, selectionKey, theme, labels } = props;
+  const chart = useQuery(`series ${state.by}\n${selectionKey}`, (signal) => series(selection, state.by, signal));
+  const stacks = useQuery(`profile ${state.root}\n${selectionKey}`, (signal, progress) =>
+    profile(selection, state.root, signal, progress),
   );
   // What is wrong with both is told once.
   const told =
@@ -48,7 +48,7 @@ export function ProfilePage(props: PageProps) {
           <NotFiltered state={state} />
           <QualityLine quality={quality} />
         </div>
-        <Answer asked={chart} told={told} what="the chart">
+        <Answer query={chart} told={told} what="the chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
@@ -65,7 +65,7 @@ export function ProfilePage(props: PageProps) {
           )}
         </Answer>
       </section>
-      <Answer asked={stacks} what="the profile" unit="stacks">
+      <Answer query={stacks} what="the profile" unit="stacks">
         {(data) =>
           data.stack.length === 0 ? (
             <NoSamples {...props} lost={hostsLost(chart.data)} />
@@ -133,7 +133,7 @@ function prunedPart(profile: Profile): number {
 }
 
 function Stacks(props: PageProps & { profile: Profile }) {
-  const { state, setState, theme, labels, subject, subjectKey } = props;
+  const { state, setState, theme, labels, selection, selectionKey } = props;
   const { moments, unit } = props.profile;
   const pick = useMemo(() => moments && readPick(moments, state.pick), [moments, state.pick]);
   const part = usePart(props.profile, pick);
@@ -148,7 +148,7 @@ function Stacks(props: PageProps & { profile: Profile }) {
     [part, state.samples, state.collapse, state.focus, state.root],
   );
   // What the collector sums up is of the whole time.
-  const source: Source = pick ? { profile: part } : { subject, subjectKey };
+  const source: Source = pick ? { profile: part } : { selection, selectionKey };
   return (
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
       {moments && (
@@ -171,7 +171,7 @@ function Stacks(props: PageProps & { profile: Profile }) {
         labels={labels}
         profile={part}
         onRecord={(text) => props.openCapture(state.query, linesDraft(text))}
-        tools={<Download subject={subject} note={pick ? 'the full range, not the picked part' : undefined} />}
+        tools={<Download selection={selection} note={pick ? 'the full range, not the picked part' : undefined} />}
         table={
           <TopTable
             tree={tree}

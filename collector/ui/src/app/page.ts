@@ -2,7 +2,7 @@
 
 import type { Draft } from '../capture/form';
 import type { Range } from '../time/range';
-import type { Subject } from '../query/client';
+import type { Selection } from '../query/client';
 import type { State } from './state';
 import type { SetState } from './store';
 import type { Theme } from './theme';
@@ -12,9 +12,9 @@ export interface PageProps {
   setState: SetState;
   theme: Theme;
   range: Range;
-  subject: Subject;
+  selection: Selection;
   /** Says what is asked about; changes when it is to be asked again. */
-  subjectKey: string;
+  selectionKey: string;
   /** Names of labels that there are. */
   labels: readonly string[];
   now: () => number;
@@ -22,7 +22,7 @@ export interface PageProps {
   openCapture: (query: string, change?: Partial<Draft>) => void;
 }
 
-/** A text that is the same for equal subjects. */
-export function keyOf(subject: Subject, turn: number): string {
-  return JSON.stringify([subject.range, subject.query, subject.filters, turn]);
+/** A text that is the same for equal selections. */
+export function keyOf(selection: Selection, turn: number): string {
+  return JSON.stringify([selection.range, selection.query, selection.filters, turn]);
 }

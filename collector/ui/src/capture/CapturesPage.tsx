@@ -6,7 +6,7 @@ import type { PageProps } from '../app/page';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import type { FleetCaptureInfo } from '../gen/fleetprof/collector/v1/control_pb';
 import type { Trouble } from '../query/errors';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
 import { shown } from '../text/printable';
 import { toMs } from '../time/range';
@@ -41,10 +41,10 @@ function List(props: PageProps) {
   const [turn, setTurn] = useState(0);
   const [trouble, setTrouble] = useState<Trouble>();
   const [ending, setEnding] = useState<readonly bigint[]>([]);
-  const asked = useAsked(`captures\n${turn}\n${props.subjectKey}`, listCaptures, captureTrouble);
+  const query = useQuery(`captures\n${turn}\n${props.selectionKey}`, listCaptures, captureTrouble);
   // After a failure it is asked again by hand: what is said of it stays.
   const stopped = useRef(false);
-  stopped.current = asked.trouble !== undefined || asked.waiting;
+  stopped.current = query.trouble !== undefined || query.waiting;
   useEffect(() => {
     const timer = setInterval(() => {
       if (!document.hidden && !stopped.current) setTurn((value) => value + 1);
@@ -80,7 +80,7 @@ function List(props: PageProps) {
         />
       </header>
       {trouble && <TroubleBox trouble={trouble} />}
-      <Answer asked={asked} what="the captures">
+      <Answer query={query} what="the captures">
         {(answer) => (
           <div class="scroll" tabIndex={0} role="region" aria-label="Table of captures">
             <SortedTable

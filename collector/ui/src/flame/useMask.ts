@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Names } from './names';
 import { type Search, matchNames, nameText, problemOf } from './search';
-import type { Asked } from './searchWorker';
+import type { SearchRequest } from './searchWorker';
 
 /** Time a pattern has for all names. Unit: milliseconds. 100,000 names take most patterns a tenth of it. */
 export const PATTERN_MS = 3000;
@@ -45,12 +45,12 @@ class Finder {
       this.worker.onmessage = (event: MessageEvent<Uint8Array>) => this.finish(event.data);
       this.worker.onerror = () => this.giveUp();
     }
-    const ask = (asked: Asked) => this.worker?.postMessage(asked);
+    const send = (request: SearchRequest) => this.worker?.postMessage(request);
     if (this.loaded !== job.names) {
-      ask({ text: job.names.text, module: job.names.module, spelled: job.names.spelled });
+      send({ text: job.names.text, module: job.names.module, spelled: job.names.spelled });
       this.loaded = job.names;
     }
-    ask({ pattern: job.pattern });
+    send({ pattern: job.pattern });
     this.timer = setTimeout(() => this.giveUp(), PATTERN_MS);
   }
 

@@ -9,7 +9,7 @@ import type {
   DiffResponse,
   HostsResponse,
   LabelValuesResponse,
-  Selection,
+  Selection as SelectionMessage,
   SeriesResponse,
   StatusResponse,
   TopResponse,
@@ -29,8 +29,8 @@ export const LINES_MAX = 15;
 /** Most rows of a table that the collector is asked for. */
 export const ROWS_MAX = 1000;
 
-/** What is asked about. */
-export interface Subject {
+/** What a query is about: a range, whose samples, and which stacks of them. */
+export interface Selection {
   range: Range;
   query: string;
   filters: readonly { op: 'keep' | 'drop'; regex: string }[];
@@ -49,22 +49,22 @@ function timeRange(range: Range) {
   return create(TimeRangeSchema, { startUnixNs: toNs(range.from), endUnixNs: toNs(range.to) });
 }
 
-function selection(subject: Subject, withFrames = true): Selection {
+function messageOf(selection: Selection, withFrames = true): SelectionMessage {
   const OPS = { keep: FrameFilterOp.KEEP, drop: FrameFilterOp.DROP };
   return create(SelectionSchema, {
-    range: timeRange(subject.range),
-    selector: subject.query,
+    range: timeRange(selection.range),
+    selector: selection.query,
     frameFilters: withFrames
-      ? subject.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex }))
+      ? selection.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex }))
       : [],
   });
 }
 
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
-export async function series(subject: Subject, by: string, signal: AbortSignal): Promise<SeriesResponse> {
+export async function series(selection: Selection, by: string, signal: AbortSignal): Promise<SeriesResponse> {
   return rebaseSeries(
     await client.series(
-      { selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
+      { selection: messageOf(selection, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
       { signal },
     ),
   );
@@ -72,14 +72,14 @@ export async function series(subject: Subject, by: string, signal: AbortSignal):
 
 /** One merged profile. `progress` is told how many stacks have come. */
 export async function profile(
-  subject: Subject,
+  selection: Selection,
   groupBy: string,
   signal: AbortSignal,
   progress: (stacks: number) => void,
 ): Promise<Profile> {
   const assembler = new Assembler();
   const answers = client.profile(
-    { selection: selection(subject), groupBy: groupBy === '' ? [] : [groupBy] },
+    { selection: messageOf(selection), groupBy: groupBy === '' ? [] : [groupBy] },
     { signal },
   );
   for await (const message of answers) {
@@ -90,16 +90,21 @@ export async function profile(
 }
 
 /** A table by function, module or label, from the collector's own sums. */
-export async function top(subject: Subject, by: string, byTotal: boolean, signal: AbortSignal): Promise<TopResponse> {
+export async function top(
+  selection: Selection,
+  by: string,
+  byTotal: boolean,
+  signal: AbortSignal,
+): Promise<TopResponse> {
   return rebaseTop(
-    await client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
+    await client.top({ selection: messageOf(selection), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
   );
 }
 
 /** Two selections against each other, with the statistical error. */
-export async function diff(before: Subject, after: Subject, signal: AbortSignal): Promise<DiffResponse> {
+export async function diff(before: Selection, after: Selection, signal: AbortSignal): Promise<DiffResponse> {
   return rebaseDiff(
-    await client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal }),
+    await client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal }),
   );
 }
 
@@ -109,8 +114,8 @@ export async function hosts(range: Range, signal: AbortSignal): Promise<HostsRes
 }
 
 /** CPU by cgroup, with frame filters from stacks. */
-export async function cgroups(subject: Subject, signal: AbortSignal): Promise<CgroupsResponse> {
-  return rebaseCgroups(await client.cgroups({ selection: selection(subject) }, { signal }));
+export async function cgroups(selection: Selection, signal: AbortSignal): Promise<CgroupsResponse> {
+  return rebaseCgroups(await client.cgroups({ selection: messageOf(selection) }, { signal }));
 }
 
 /** What this collector is. */

@@ -6,11 +6,11 @@ import type { State } from '../app/state';
 import type { SetState } from '../app/store';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
-import { type Subject, top } from '../query/client';
+import { type Selection, top } from '../query/client';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import { escapeRegex } from '../flame/search';
 import { type Tree, functionRows } from '../flame/tree';
 import * as format from '../text/format';
@@ -28,7 +28,7 @@ interface TopRow {
 }
 
 /** A selection of the collector, or a profile that only this page has. */
-export type Source = { subject: Subject; subjectKey: string } | { profile: Profile };
+export type Source = { selection: Selection; selectionKey: string } | { profile: Profile };
 
 interface Props {
   tree: Tree;
@@ -54,7 +54,7 @@ export function TopTable(props: Props) {
           Top
           <select value={state.rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
-            {'subject' in props.source && <option value="exact">functions (exact)</option>}
+            {'selection' in props.source && <option value="exact">functions (exact)</option>}
             <option value="module">modules</option>
             {[...new Set([...props.labels, ...(BUILT_IN.includes(state.rows) ? [] : [state.rows])])].map((label) => (
               <option key={label} value={label}>
@@ -138,14 +138,14 @@ function Functions(props: Props) {
   );
 }
 
-function Others(props: Props & { subject: Subject; subjectKey: string }) {
-  const { state, subject } = props;
+function Others(props: Props & { selection: Selection; selectionKey: string }) {
+  const { state, selection } = props;
   const byTotal = state.sort.endsWith('total');
-  const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) =>
-    top(subject, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal),
+  const query = useQuery(`top-${state.rows}\n${props.selectionKey}\n${byTotal}`, (signal) =>
+    top(selection, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal),
   );
   return (
-    <Answer asked={asked} what="the table">
+    <Answer query={query} what="the table">
       {(answer) => (
         <Rows
           {...props}
@@ -258,7 +258,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   columns.push(...wokenBy);
   const choose = (row: TopRow) => {
     if (isFunction || state.rows === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
-    else if ('subject' in props.source) filterBy(row.name);
+    else if ('selection' in props.source) filterBy(row.name);
     else setState({ root: state.rows, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
   const filterBy = (value: string) =>
