@@ -7,7 +7,7 @@ import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
 import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
 import { profile, series } from '../query/client';
-import { readPick, writePick } from '../query/moments';
+import { readPick, writePick } from '../query/timestamps';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { escapeRegex } from '../flame/search';
 import type { Profile } from '../query/profile';
@@ -134,8 +134,8 @@ function prunedPart(profile: Profile): number {
 
 function Stacks(props: PageProps & { profile: Profile }) {
   const { state, setState, theme, labels, selection, selectionKey } = props;
-  const { moments, unit } = props.profile;
-  const pick = useMemo(() => moments && readPick(moments, state.pick), [moments, state.pick]);
+  const { timestamps, unit } = props.profile;
+  const pick = useMemo(() => timestamps && readPick(timestamps, state.pick), [timestamps, state.pick]);
   const part = usePart(props.profile, pick);
   const tree = useMemo(
     () =>
@@ -151,14 +151,14 @@ function Stacks(props: PageProps & { profile: Profile }) {
   const source: Source = pick ? { profile: part } : { selection, selectionKey };
   return (
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
-      {moments && (
+      {timestamps && (
         <HeatPanel
-          moments={moments}
+          timestamps={timestamps}
           unit={unit}
           samples={state.samples}
           theme={theme}
           pick={pick}
-          onPick={(next) => setState({ pick: writePick(moments, next) })}
+          onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       )}
       <FlamePanel

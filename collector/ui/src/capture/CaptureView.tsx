@@ -8,7 +8,7 @@ import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
 import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
-import type { Pick } from '../query/moments';
+import type { Pick } from '../query/timestamps';
 import type { Profile } from '../query/profile';
 import { END_LOST } from '../query/outcome';
 import { lossOf, samplingNotes } from '../query/quality';
@@ -38,7 +38,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
   }, [session]);
   const part = usePart(profile ?? NOTHING, pick);
   if (!profile) return null;
-  const { moments } = profile;
+  const { timestamps } = profile;
   // That is said above, and there is nothing else to say.
   const allLost = takenOf(profile) === 0 && profile.stack.length > 0;
   return (
@@ -76,9 +76,9 @@ export function CaptureView(props: PageProps & { session: Session }) {
         />
       )}
       <Timed onEscape={pick && (() => setPick(undefined))}>
-        {allLost ? null : moments ? (
+        {allLost ? null : timestamps ? (
           <HeatPanel
-            moments={moments}
+            timestamps={timestamps}
             unit={profile.unit}
             samples={state.samples}
             theme={props.theme}
@@ -134,7 +134,7 @@ const NOTHING: Profile = {
   unit: '',
   quality: undefined,
   about: { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined },
-  moments: undefined,
+  timestamps: undefined,
 };
 
 /** Samples that were not lost. */
@@ -258,7 +258,7 @@ function Files({
   name: string;
   state: PageProps['state'];
 }) {
-  const { moments } = whole;
+  const { timestamps } = whole;
   const label = pick ? `${name}-part` : name;
   return (
     <Popover
@@ -275,13 +275,13 @@ function Files({
           <button
             type="button"
             onClick={() => {
-              save(json(part, moments && { moments, pick }), `${label}.json`, 'application/json');
+              save(json(part, timestamps && { timestamps, pick }), `${label}.json`, 'application/json');
               close();
             }}
           >
             <b>JSON</b>{' '}
             <span class="soft">
-              everything, with {moments ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of it
+              everything, with {timestamps ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of it
             </span>
           </button>
           <button

@@ -4,7 +4,7 @@
 // Text is escaped as the writers of the other programs do it, so that what one wrote the other reads.
 
 import { END_WORDS, KIND_WORDS, TRUNCATED, UNNAMED_WORDS, isTruncated } from '../query/outcome';
-import { type Moments, type Pick, firstAt } from '../query/moments';
+import { type Timestamps, type Pick, firstAt } from '../query/timestamps';
 import type { Profile } from '../query/profile';
 
 /** Value of the key `schema`. */
@@ -86,8 +86,8 @@ function text(value: string): string {
   });
 }
 
-/** JSON of a profile, in pieces. `timed`: the moments it has, and the part of them that it is of. */
-export function json(profile: Profile, timed?: { moments: Moments; pick: Pick | undefined }): string[] {
+/** JSON of a profile, in pieces. `timed`: the timestamps it has, and the part of them that it is of. */
+export function json(profile: Profile, timed?: { timestamps: Timestamps; pick: Pick | undefined }): string[] {
   const { about } = profile;
   const order = profile.weight
     .map((_, sample) => sample)
@@ -112,7 +112,7 @@ export function json(profile: Profile, timed?: { moments: Moments; pick: Pick | 
     ...lines(samples),
     ']',
   ];
-  if (timed) pieces.push(...times(profile, order, timed.moments, timed.pick));
+  if (timed) pieces.push(...times(profile, order, timed.timestamps, timed.pick));
   pieces.push('}\n');
   return pieces;
 }
@@ -178,31 +178,31 @@ function numbers(keys: Record<string, string>, of: object | undefined): string {
     .join(',')}}`;
 }
 
-/** Moments of the samples, by their places in the file; those of samples that are not there are counted. */
-function times(profile: Profile, order: Float64Array, moments: Moments, pick: Pick | undefined): string[] {
+/** Timestamps of the samples, by their places in the file; those of samples that are not there are counted. */
+function times(profile: Profile, order: Float64Array, timestamps: Timestamps, pick: Pick | undefined): string[] {
   const key = (labelSet: number, stack: number, end: number) => `${labelSet} ${stack} ${end}`;
   const places = new Map<string, number>();
   for (const [place, sample] of order.entries())
     places.set(key(profile.labels[sample], profile.stack[sample], profile.end[sample]), place);
-  const placeOf = Array.from(moments.keys.stack, (stack, row) =>
-    places.get(key(moments.keys.labels[row], stack, moments.keys.end[row])),
+  const placeOf = Array.from(timestamps.keys.stack, (stack, row) =>
+    places.get(key(timestamps.keys.labels[row], stack, timestamps.keys.end[row])),
   );
-  const { from, until } = pick ?? { from: 0, until: moments.durationNs };
-  const [first, end] = [firstAt(moments, from), firstAt(moments, until)];
+  const { from, until } = pick ?? { from: 0, until: timestamps.durationNs };
+  const [first, end] = [firstAt(timestamps, from), firstAt(timestamps, until)];
   const columns: [after: string[], sample: number[], weight: string[]] = [[], [], []];
-  let [before, dropped] = [from, pick ? 0 : moments.dropped];
+  let [before, dropped] = [from, pick ? 0 : timestamps.dropped];
   for (let index = first; index < end; index++) {
-    const place = placeOf[moments.row[index]];
+    const place = placeOf[timestamps.row[index]];
     if (place === undefined) {
       dropped++;
       continue;
     }
-    columns[0].push(whole(moments.at[index] - before));
+    columns[0].push(whole(timestamps.at[index] - before));
     columns[1].push(place);
-    columns[2].push(whole(moments.weight[index]));
-    before = moments.at[index];
+    columns[2].push(whole(timestamps.weight[index]));
+    before = timestamps.at[index];
   }
-  const start = moments.startUnixNs + BigInt(Math.round(from));
+  const start = timestamps.startUnixNs + BigInt(Math.round(from));
   return [
     `,\n"moments":{"start_unix_ns":${start},"duration_ns":${whole(until - from)},"dropped":${whole(dropped)},"after_ns":[`,
     columns[0].join(','),

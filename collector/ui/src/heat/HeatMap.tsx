@@ -4,14 +4,14 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon } from '../app/parts';
 import type { Theme } from '../app/theme';
 import { Tip } from '../flame/FlameGraph';
-import { type Moments, type Pick, sumOf } from '../query/moments';
+import { type Timestamps, type Pick, sumOf } from '../query/timestamps';
 import * as format from '../text/format';
 import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from './grid';
 import { CELL_HEIGHT, HeatCanvas } from './map';
 import { STEPS, coloursOf, css, valueOfStep } from './scale';
 
 export interface HeatMapProps {
-  moments: Moments;
+  timestamps: Timestamps;
   /** Of weights. */
   unit: string;
   /** Colour is samples, not weight. */
@@ -52,12 +52,12 @@ function usePicking(grid: Grid, { pick, onPick }: HeatMapProps) {
 type Picking = ReturnType<typeof usePicking>;
 
 export function HeatMap(props: HeatMapProps) {
-  const { moments, samples, theme } = props;
+  const { timestamps, samples, theme } = props;
   const grid = useMemo(() => {
     const begun = performance.now();
-    const made = gridOf(moments);
+    const made = gridOf(timestamps);
     return { ...made, ms: performance.now() - begun };
-  }, [moments]);
+  }, [timestamps]);
   const picking = usePicking(grid, props);
   const { box, canvas, spacer, map, hover } = useCanvas(grid, props, picking);
   const { cursor, shown, clear } = picking;
@@ -87,7 +87,7 @@ export function HeatMap(props: HeatMapProps) {
           class="heat-box"
           tabIndex={0}
           role="application"
-          aria-label={`Heat map of ${format.plural(moments.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
+          aria-label={`Heat map of ${format.plural(timestamps.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
           onKeyDown={onKeyDown}
           onBlur={() => picking.setCursor(undefined)}
         >
@@ -207,18 +207,18 @@ function CellTip({ grid, cell, unit }: { grid: Grid; cell: number; unit: string 
 }
 
 function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anchored: boolean; onClear: () => void }) {
-  const { moments, grid, shown, unit } = props;
-  const sum = useMemo(() => shown && sumOf(moments, shown), [moments, shown?.from, shown?.until]);
+  const { timestamps, grid, shown, unit } = props;
+  const sum = useMemo(() => shown && sumOf(timestamps, shown), [timestamps, shown?.from, shown?.until]);
   if (!shown || !sum) {
     return (
       <p class="soft">
         <span class="wide-only">Drag to select a time span, or tap its start and its end.</span>
         <span class="narrow-only">Tap the start and the end of a time span.</span>
-        {moments.dropped > 0 && (
+        {timestamps.dropped > 0 && (
           <span class="warned">
             {' '}
-            {format.plural(moments.dropped, 'sample')} {moments.dropped === 1 ? 'has' : 'have'} no timestamp and{' '}
-            {moments.dropped === 1 ? 'is' : 'are'} not on the map.
+            {format.plural(timestamps.dropped, 'sample')} {timestamps.dropped === 1 ? 'has' : 'have'} no timestamp and{' '}
+            {timestamps.dropped === 1 ? 'is' : 'are'} not on the map.
           </span>
         )}
         {grid.beyond > 0 && (

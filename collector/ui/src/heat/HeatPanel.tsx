@@ -3,15 +3,15 @@
 import type { ComponentChildren } from 'preact';
 import { useMemo } from 'preact/hooks';
 import { Empty } from '../app/parts';
-import { type Pick, between } from '../query/moments';
+import { type Pick, between } from '../query/timestamps';
 import type { Profile } from '../query/profile';
 import { HeatMap, type HeatMapProps } from './HeatMap';
 
 /** The part of a profile that is picked; the whole where nothing is. */
 export function usePart(profile: Profile, pick: Pick | undefined): Profile {
-  const { moments } = profile;
+  const { timestamps } = profile;
   return useMemo(
-    () => (moments && pick ? between(profile, moments, pick) : profile),
+    () => (timestamps && pick ? between(profile, timestamps, pick) : profile),
     [profile, pick?.from, pick?.until],
   );
 }
@@ -37,12 +37,12 @@ export function HeatPanel(props: HeatMapProps & { tools?: ComponentChildren }) {
         <span class="soft">one column per second, top to bottom is the time within it</span>
         {props.tools}
       </header>
-      {props.moments.at.length === 0 && (
+      {props.timestamps.at.length === 0 && (
         <Empty title="Nothing was sampled in this time">
           <p>Times were kept, and no sample fell into them.</p>
         </Empty>
       )}
-      {props.moments.at.length > 0 && <HeatMap {...props} />}
+      {props.timestamps.at.length > 0 && <HeatMap {...props} />}
     </section>
   );
 }

@@ -1,9 +1,9 @@
-// Moments as cells: a column is a second, a row a part of it, from the top down.
+// Timestamps as cells: a column is a second, a row a part of it, from the top down.
 //
 // Columns begin with whole seconds of the clock, so that what happens at the same part of every second, on
 // whichever host, stands in one row.
 
-import type { Moments, Pick } from '../query/moments';
+import type { Timestamps, Pick } from '../query/timestamps';
 
 /** Rows of a column: 20 ms each, two samples at 99 Hz of one CPU. */
 export const ROWS = 50;
@@ -13,7 +13,7 @@ const SECOND_NS = 1e9;
 /** Time of one row. Unit: nanoseconds. */
 export const ROW_NS = SECOND_NS / ROWS;
 
-/** Most columns: more than 4 hours. Moments behind them are counted, not drawn. */
+/** Most columns: more than 4 hours. Timestamps behind them are counted, not drawn. */
 export const COLUMNS_MAX = 16_384;
 
 /** Cells stand column by column, from the top down: a cell's number grows with its time. */
@@ -32,32 +32,32 @@ export interface Grid {
   durationNs: number;
   /** Begin of the first column. Unit: milliseconds since the epoch. */
   startMs: number;
-  /** Moments behind the last column. */
+  /** Timestamps behind the last column. */
   beyond: number;
   mostCount: number;
   mostWeight: number;
 }
 
-/** Puts moments into cells: one pass. */
-export function gridOf(moments: Moments): Grid {
+/** Puts timestamps into cells: one pass. */
+export function gridOf(timestamps: Timestamps): Grid {
   const second = BigInt(SECOND_NS);
-  const into = Number(((moments.startUnixNs % second) + second) % second);
-  const columns = Math.max(1, Math.min(COLUMNS_MAX, Math.ceil((into + moments.durationNs) / SECOND_NS)));
+  const into = Number(((timestamps.startUnixNs % second) + second) % second);
+  const columns = Math.max(1, Math.min(COLUMNS_MAX, Math.ceil((into + timestamps.durationNs) / SECOND_NS)));
   const cells = columns * ROWS;
   const grid: Grid = {
     columns,
     count: new Float64Array(cells),
     weight: new Float64Array(cells),
     first: Math.floor(into / ROW_NS),
-    end: Math.min(cells, Math.max(1, Math.ceil((into + moments.durationNs) / ROW_NS))),
+    end: Math.min(cells, Math.max(1, Math.ceil((into + timestamps.durationNs) / ROW_NS))),
     originNs: -into,
-    durationNs: moments.durationNs,
-    startMs: Number((moments.startUnixNs - BigInt(into)) / 1_000_000n),
+    durationNs: timestamps.durationNs,
+    startMs: Number((timestamps.startUnixNs - BigInt(into)) / 1_000_000n),
     beyond: 0,
     mostCount: 0,
     mostWeight: 0,
   };
-  const { at, weight } = moments;
+  const { at, weight } = timestamps;
   for (let index = 0; index < at.length; index++) {
     const cell = Math.floor((at[index] + into) / ROW_NS);
     if (cell >= cells) {

@@ -181,7 +181,7 @@ describe('a session', () => {
     ]);
     expect(session.phase).toBe('done');
     expect(session.trouble).toBeUndefined();
-    expect(session.profile?.moments?.at.length).toBeGreaterThan(40);
+    expect(session.profile?.timestamps?.at.length).toBeGreaterThan(40);
     expect(tallyOf(session.hosts.values())).toMatchObject({ all: 2, answered: 1, failed: 1, samples: 5 });
     // The last word on a host had neither name nor numbers.
     expect(session.hosts.get('0')).toMatchObject({ hostname: 'h0', state: HostState.DONE });
@@ -374,7 +374,7 @@ describe('files', () => {
 
   test('JSON has everything, and the times', () => {
     const profile = assembled([small()]);
-    const text = json(profile, profile.moments && { moments: profile.moments, pick: undefined }).join('');
+    const text = json(profile, profile.timestamps && { timestamps: profile.timestamps, pick: undefined }).join('');
     expect(text).not.toMatch(/[<>\u2028]/);
     expect(text).toContain('"expected_ns":1152921504606846976');
     expect(JSON.parse(text)).toMatchObject({
@@ -403,8 +403,10 @@ describe('files', () => {
 
   test('JSON of a part has its times from its own begin', () => {
     const profile = assembled([small()]);
-    if (!profile.moments) throw new Error('no moments');
-    const part = JSON.parse(json(profile, { moments: profile.moments, pick: { from: 4, until: 10 } }).join('')).moments;
+    if (!profile.timestamps) throw new Error('no timestamps');
+    const part = JSON.parse(
+      json(profile, { timestamps: profile.timestamps, pick: { from: 4, until: 10 } }).join(''),
+    ).moments;
     expect(part).toEqual({ start_unix_ns: 9, duration_ns: 6, dropped: 0, after_ns: [1], sample: [1], weight: [10] });
   });
 
