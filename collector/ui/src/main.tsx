@@ -8,6 +8,11 @@ import './heat/heat.css';
 import './capture/capture.css';
 import { render } from 'preact';
 import { App } from './app/App';
+import { followAddress } from './state/store';
+import { followTheme } from './state/theme';
+
+followAddress();
+followTheme();
 
 const place = document.getElementById('app');
 if (place) render(<App />, place);

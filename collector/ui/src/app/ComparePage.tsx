@@ -8,8 +8,8 @@ import { buildDiffTree } from '../flame/tree';
 import { type Selection, diff, profile, series } from '../query/client';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Profile } from '../query/profile';
-import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
+import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
@@ -26,8 +26,9 @@ import { type PageProps, keyOf } from './page';
 const AROUND = 0.25;
 
 export function ComparePage(props: PageProps) {
-  const { state, setState, range } = props;
-  const spec = state.bfrom !== '' && state.bto !== '' ? { from: state.bfrom, to: state.bto } : undefined;
+  const { range } = props;
+  const { bfrom, bto } = useSelectionState('bfrom', 'bto');
+  const spec = bfrom !== '' && bto !== '' ? { from: bfrom, to: bto } : undefined;
   const resolved = spec ? resolve(spec, range.to) : rightBefore(range);
   if (typeof resolved === 'string') {
     return (
@@ -47,19 +48,20 @@ export function ComparePage(props: PageProps) {
 }
 
 function Compared(props: PageProps & { beforeRange: Range }) {
-  const { state, setState, selection, selectionKey, beforeRange, labels } = props;
-  const beforeSelection: Selection = { range: beforeRange, query: state.bquery ?? state.query, filters: state.filters };
+  const { selection, selectionKey, beforeRange, labels } = props;
+  const { query, bquery, filters, root } = useSelectionState('query', 'bquery', 'filters', 'root');
+  const beforeSelection: Selection = { range: beforeRange, query: bquery ?? query, filters };
   const beforeKey = keyOf(beforeSelection, 0);
   const bothKey = `${selectionKey}\n${beforeKey}`;
-  const pair = useQuery(`pair ${state.root}\n${bothKey}`, async (signal, progress) => {
+  const pair = useQuery(`pair ${root}\n${bothKey}`, async (signal, progress) => {
     const stacks = [0, 0];
     const part = (which: 0 | 1) => (value: number) => {
       stacks[which] = value;
       progress(stacks[0] + stacks[1]);
     };
     const [before, after] = await Promise.all([
-      profile(beforeSelection, state.root, signal, part(0)),
-      profile(selection, state.root, signal, part(1)),
+      profile(beforeSelection, root, signal, part(0)),
+      profile(selection, root, signal, part(1)),
     ]);
     return { before, after };
   });
@@ -70,7 +72,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     return { before, after };
   });
   const rates = useMemo(
-    () => (means.data && pair.data ? ratesOf(means.data, pair.data, state.filters.length > 0, props.now()) : undefined),
+    () => (means.data && pair.data ? ratesOf(means.data, pair.data, filters.length > 0, props.now()) : undefined),
     [means.data, pair.data],
   );
   const table = useQuery(`diff\n${bothKey}`, (signal) => diff(beforeSelection, selection, signal));
@@ -89,9 +91,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
             labels={labels}
             table={
               <Answer query={table} what="the table of changes">
-                {(answer) => (
-                  <DiffTable answer={answer} rates={rates} unit={data.after.unit} state={state} setState={setState} />
-                )}
+                {(answer) => <DiffTable answer={answer} rates={rates} unit={data.after.unit} />}
               </Answer>
             }
           />
@@ -122,7 +122,8 @@ function ratesOf(
 type SidesProps = PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined };
 
 function Sides(props: SidesProps) {
-  const { state, setState, range, beforeRange, theme, labels } = props;
+  const { range, beforeRange, labels } = props;
+  const { query, by } = useSelectionState('query', 'by');
   const [brushes, setBrushes] = useState<'before' | 'after'>('before');
   const around = useMemo(() => {
     const [from, to] = [Math.min(range.from, beforeRange.from), Math.max(range.to, beforeRange.to)];
@@ -131,8 +132,8 @@ function Sides(props: SidesProps) {
       to: Math.round(Math.max(to, Math.min(props.now(), to + AROUND * (to - from)))),
     };
   }, [range.from, range.to, beforeRange.from, beforeRange.to]);
-  const selection: Selection = { range: around, query: state.query, filters: [] };
-  const chart = useQuery(`series ${state.by}\n${keyOf(selection, 0)}`, (signal) => series(selection, state.by, signal));
+  const selection: Selection = { range: around, query, filters: [] };
+  const chart = useQuery(`series ${by}\n${keyOf(selection, 0)}`, (signal) => series(selection, by, signal));
   const setBefore = (to: Range) => {
     const spec = absoluteSpec(to);
     setState({ bfrom: spec.from, bto: spec.to });
@@ -144,8 +145,8 @@ function Sides(props: SidesProps) {
         <AfterSide {...props} />
       </div>
       <div class="tools">
-        <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
-        <NotFiltered state={state} />
+        <GroupBy labels={labels} />
+        <NotFiltered />
         <span class="inline">
           Drag on the chart to set:
           <Choice
@@ -163,9 +164,6 @@ function Sides(props: SidesProps) {
         {(answer) => (
           <ChartPanel
             answer={answer}
-            by={state.by}
-            hidden={state.hidden}
-            dark={theme === 'dark'}
             now={props.now()}
             range={around}
             marks={[
@@ -173,7 +171,6 @@ function Sides(props: SidesProps) {
               { ...range, tone: 'after' },
             ]}
             brushHint={`Drag to set the range ${brushes}`}
-            onHidden={(hidden) => setState({ hidden })}
             onBrush={(brushed) => {
               if (brushes === 'before') setBefore(brushed);
               else
@@ -183,7 +180,6 @@ function Sides(props: SidesProps) {
                   bto: absoluteSpec(beforeRange).to,
                 });
             }}
-            onFilter={(value) => setState({ query: withMatcher(state.query, { label: state.by, op: '=', value }) })}
           />
         )}
       </Answer>
@@ -192,15 +188,16 @@ function Sides(props: SidesProps) {
 }
 
 function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
-  const { state, setState, range, beforeRange, setBefore } = props;
+  const { range, beforeRange, setBefore } = props;
+  const { query, bquery } = useSelectionState('query', 'bquery');
   return (
     <div class="side before">
       <h3>Before</h3>
       <QueryBar
         label="Selector of the side before"
-        query={state.bquery ?? state.query}
+        query={bquery ?? query}
         range={beforeRange}
-        onChange={(query) => setState({ bquery: query === state.query ? undefined : query })}
+        onChange={(next) => setState({ bquery: next === query ? undefined : next })}
       />
       <div class="side-line">
         <span>{format.span(beforeRange.from, beforeRange.to)}</span>
@@ -231,15 +228,16 @@ function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
 }
 
 function AfterSide(props: SidesProps) {
-  const { state, setState, range } = props;
+  const { range } = props;
+  const { query, bquery } = useSelectionState('query', 'bquery');
   return (
     <div class="side after">
       <h3>After</h3>
       <QueryBar
         label="Selector of the side after"
-        query={state.query}
+        query={query}
         range={range}
-        onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })}
+        onChange={(next) => setState({ query: next, bquery: bquery ?? query })}
       />
       <div class="side-line">
         <span>{format.span(range.from, range.to)}</span>
@@ -258,17 +256,20 @@ function Both(
     table: preact.ComponentChildren;
   },
 ) {
-  const { state, setState, before, after, rates } = props;
+  const { before, after, rates } = props;
+  const { samples, collapse, compare } = useDisplayState('samples', 'collapse', 'compare');
+  const { focus } = useViewState('focus');
+  const { root } = useSelectionState('root');
   const tree = useMemo(
     () =>
       buildDiffTree(
         new Names(),
         before,
         after,
-        { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root },
+        { measure: samples ? 'count' : 'weight', collapse, focus, root },
         rates,
       ),
-    [before, after, rates, state.samples, state.collapse, state.focus, state.root],
+    [before, after, rates, samples, collapse, focus, root],
   );
   if (before.stack.length === 0 || after.stack.length === 0) {
     return (
@@ -288,7 +289,7 @@ function Both(
   }
   return (
     <>
-      {state.compare === 'sum' && !rates && props.ratesKnown && (
+      {compare === 'sum' && !rates && props.ratesKnown && (
         <p class="notice">
           How many cores a side had is not known: in none of its time are enough samples left. Shares are shown.
         </p>
@@ -298,41 +299,44 @@ function Both(
       <FlamePanel
         tree={tree}
         unit={after.unit}
-        state={state}
-        setState={setState}
-        theme={props.theme}
         diff
         labels={props.labels}
         table={props.table}
-        tools={
-          <>
-            <Choice
-              label="What is compared"
-              value={state.compare}
-              of={[
-                ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
-                [
-                  'sum',
-                  after.unit === 'nanoseconds' ? 'Cores' : 'Per second',
-                  rates
-                    ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
-                    : 'Not known: no time of one side has data that can be believed',
-                ],
-              ]}
-              onChange={(compare) => setState({ compare })}
-            />
-            <Choice
-              label="Width"
-              value={state.width}
-              of={[
-                ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
-                ['before', 'before', 'Width is before'],
-                ['after', 'after', 'Width is after; what is gone has none'],
-              ]}
-              onChange={(width) => setState({ width })}
-            />
-          </>
-        }
+        tools={<Measures unit={after.unit} rates={rates} />}
+      />
+    </>
+  );
+}
+
+/** What of two profiles is compared, and whose width frames have. */
+function Measures({ unit, rates }: { unit: string; rates: readonly [number, number] | undefined }) {
+  const { compare, width } = useDisplayState('compare', 'width');
+  return (
+    <>
+      <Choice
+        label="What is compared"
+        value={compare}
+        of={[
+          ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
+          [
+            'sum',
+            unit === 'nanoseconds' ? 'Cores' : 'Per second',
+            rates
+              ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
+              : 'Not known: no time of one side has data that can be believed',
+          ],
+        ]}
+        onChange={(next) => setState({ compare: next })}
+      />
+      <Choice
+        label="Width"
+        value={width}
+        of={[
+          ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
+          ['before', 'before', 'Width is before'],
+          ['after', 'after', 'Width is after; what is gone has none'],
+        ]}
+        onChange={(next) => setState({ width: next })}
       />
     </>
   );

@@ -13,6 +13,7 @@ import { escapeRegex } from '../flame/search';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
+import { getState, setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { type Source, TopTable } from '../tables/TopTable';
 import { labelsOf } from '../tables/sums';
 import { ChartPanel } from '../time/ChartPanel';
@@ -28,10 +29,11 @@ import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
 
 export function ProfilePage(props: PageProps) {
-  const { state, setState, selection, selectionKey, theme, labels } = props;
-  const chart = useQuery(`series ${state.by}\n${selectionKey}`, (signal) => series(selection, state.by, signal));
-  const stacks = useQuery(`profile ${state.root}\n${selectionKey}`, (signal, progress) =>
-    profile(selection, state.root, signal, progress),
+  const { selection, selectionKey, labels } = props;
+  const { by, root } = useSelectionState('by', 'root');
+  const chart = useQuery(`series ${by}\n${selectionKey}`, (signal) => series(selection, by, signal));
+  const stacks = useQuery(`profile ${root}\n${selectionKey}`, (signal, progress) =>
+    profile(selection, root, signal, progress),
   );
   // What is wrong with both is told once.
   const told =
@@ -44,23 +46,18 @@ export function ProfilePage(props: PageProps) {
       <h2 class="hidden">Profile</h2>
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
-          <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
-          <NotFiltered state={state} />
+          <GroupBy labels={labels} />
+          <NotFiltered />
           <QualityLine quality={quality} />
         </div>
         <Answer query={chart} told={told} what="the chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
-              by={state.by}
-              hidden={state.hidden}
-              dark={theme === 'dark'}
               now={props.now()}
               range={props.range}
               brushHint="Drag to zoom into a part of the time"
-              onHidden={(hidden) => setState({ hidden })}
               onBrush={(range) => setState(absoluteSpec(range))}
-              onFilter={(value) => setState({ query: withMatcher(state.query, { label: state.by, op: '=', value }) })}
             />
           )}
         </Answer>
@@ -72,7 +69,7 @@ export function ProfilePage(props: PageProps) {
           ) : (
             <>
               <LossBox sampling={data.quality?.sampling} what="of this selection" />
-              <Lines {...props} answer={chart.data} />
+              <Lines answer={chart.data} />
               <Stacks {...props} profile={data} />
             </>
           )
@@ -86,22 +83,24 @@ export function ProfilePage(props: PageProps) {
 const VALUES_MAX = 20;
 
 /** Said where the chart shows some of its lines: the graph and the table are of all. */
-function Lines({ state, setState, answer }: PageProps & { answer: SeriesResponse | undefined }) {
-  if (!answer || !state.hidden.length) return null;
+function Lines({ answer }: { answer: SeriesResponse | undefined }) {
+  const { by } = useSelectionState('by');
+  const { hidden } = useViewState('hidden');
+  if (!answer || !hidden.length) return null;
   const lines = answer.lines.map((line) => ({
-    id: line.rest ? REST_ID : (line.labels[state.by] ?? ''),
+    id: line.rest ? REST_ID : (line.labels[by] ?? ''),
     rest: line.rest,
   }));
-  const shown = lines.filter((line) => !state.hidden.includes(line.id));
+  const shown = lines.filter((line) => !hidden.includes(line.id));
   if (shown.length === lines.length) return null;
   const values = shown.map((line) => line.id);
-  const can = state.by !== '' && shown.length > 0 && shown.length <= VALUES_MAX && shown.every((line) => !line.rest);
+  const can = by !== '' && shown.length > 0 && shown.length <= VALUES_MAX && shown.every((line) => !line.rest);
   const select = () => {
     const matcher =
       values.length === 1
         ? ({ op: '=', value: values[0] } as const)
         : ({ op: '=~', value: values.map(escapeRegex).join('|') } as const);
-    setState({ query: withMatcher(state.query, { label: state.by, ...matcher }), hidden: [] });
+    setState({ query: withMatcher(getState().query, { label: by, ...matcher }), hidden: [] });
   };
   return (
     <p class="notice lines-note" role="note">
@@ -133,19 +132,22 @@ function prunedPart(profile: Profile): number {
 }
 
 function Stacks(props: PageProps & { profile: Profile }) {
-  const { state, setState, theme, labels, selection, selectionKey } = props;
+  const { labels, selection, selectionKey } = props;
+  const { samples, collapse } = useDisplayState('samples', 'collapse');
+  const { focus } = useViewState('focus');
+  const { root, pick: picked } = useSelectionState('root', 'pick');
   const { timestamps, unit } = props.profile;
-  const pick = useMemo(() => timestamps && readPick(timestamps, state.pick), [timestamps, state.pick]);
+  const pick = useMemo(() => timestamps && readPick(timestamps, picked), [timestamps, picked]);
   const part = usePart(props.profile, pick);
   const tree = useMemo(
     () =>
       buildTree(new Names(), part, {
-        measure: state.samples ? 'count' : 'weight',
-        collapse: state.collapse,
-        focus: state.focus,
-        root: state.root,
+        measure: samples ? 'count' : 'weight',
+        collapse,
+        focus,
+        root,
       }),
-    [part, state.samples, state.collapse, state.focus, state.root],
+    [part, samples, collapse, focus, root],
   );
   // What the collector sums up is of the whole time.
   const source: Source = pick ? { profile: part } : { selection, selectionKey };
@@ -155,8 +157,6 @@ function Stacks(props: PageProps & { profile: Profile }) {
         <HeatPanel
           timestamps={timestamps}
           unit={unit}
-          samples={state.samples}
-          theme={theme}
           pick={pick}
           onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
@@ -164,20 +164,15 @@ function Stacks(props: PageProps & { profile: Profile }) {
       <FlamePanel
         tree={tree}
         unit={unit}
-        state={state}
-        setState={setState}
-        theme={theme}
         diff={false}
         labels={labels}
         profile={part}
-        onRecord={(text) => props.openCapture(state.query, linesDraft(text))}
+        onRecord={(text) => props.openCapture(getState().query, linesDraft(text))}
         tools={<Download selection={selection} note={pick ? 'the full range, not the picked part' : undefined} />}
         table={
           <TopTable
             tree={tree}
             unit={unit}
-            state={state}
-            setState={setState}
             source={source}
             labels={pick ? labelsOf(part) : labels}
             pruned={pick ? 0 : prunedPart(props.profile)}

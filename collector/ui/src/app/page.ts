@@ -1,19 +1,13 @@
-// What every page is given.
+// What every page is given: the data that are selected. What else a page shows it takes from the state.
 
 import type { Draft } from '../capture/form';
-import type { Range } from '../time/range';
 import type { Selection } from '../query/client';
-import type { State } from './state';
-import type { SetState } from './store';
-import type { Theme } from './theme';
+import type { Range } from '../time/range';
 
 export interface PageProps {
-  state: State;
-  setState: SetState;
-  theme: Theme;
   range: Range;
   selection: Selection;
-  /** Says what is asked about; changes when it is to be asked again. */
+  /** Says what the selection is; changes when it is to be queried again. */
   selectionKey: string;
   /** Names of labels that there are. */
   labels: readonly string[];

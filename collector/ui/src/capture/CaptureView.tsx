@@ -3,7 +3,8 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { Choice, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
-import { linkTo } from '../app/store';
+import { Link } from '../app/Link';
+import { useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
@@ -27,7 +28,7 @@ import { idOf } from './store';
 const NOTICES_SHOWN = 8;
 
 export function CaptureView(props: PageProps & { session: Session }) {
-  const { session, state, setState } = props;
+  const { session } = props;
   // This profile cannot be asked for again: which part is looked at is no one else's business.
   const [side, setSide] = useState<'during' | 'before'>('during');
   const [pick, setPick] = useState<Pick>();
@@ -44,9 +45,9 @@ export function CaptureView(props: PageProps & { session: Session }) {
   return (
     <section class="capture-view" aria-label="Capture">
       <header class="page-head">
-        <a class="back" href={linkTo(state, { capture: '' })}>
+        <Link class="back" to={{ capture: '' }}>
           <Icon of="left" /> All captures
-        </a>
+        </Link>
         <h2>Capture {idOf(session)}</h2>
         <span class="capture-what">
           <Name text={whatOf(session.request)} max={200} />
@@ -77,14 +78,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
       )}
       <Timed onEscape={pick && (() => setPick(undefined))}>
         {allLost ? null : timestamps ? (
-          <HeatPanel
-            timestamps={timestamps}
-            unit={profile.unit}
-            samples={state.samples}
-            theme={props.theme}
-            pick={pick}
-            onPick={setPick}
-          />
+          <HeatPanel timestamps={timestamps} unit={profile.unit} pick={pick} onPick={setPick} />
         ) : (
           <p class="soft">
             {side === 'before'
@@ -105,7 +99,6 @@ export function CaptureView(props: PageProps & { session: Session }) {
             selector={session.request.selector}
             withLines={side !== 'before' && session.request.capture?.lines}
             name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`}
-            setState={setState}
           />
         )}
       </Timed>
@@ -203,25 +196,25 @@ function Stacks(
     withLines: boolean | undefined;
   },
 ) {
-  const { state, setState, theme, part, whole } = props;
+  const { part, whole } = props;
+  const { samples, collapse } = useDisplayState('samples', 'collapse');
+  const { focus } = useViewState('focus');
+  const { root } = useSelectionState('root');
   const labels = useMemo(() => labelsOf(whole), [whole]);
   const tree = useMemo(
     () =>
       buildTree(new Names(), part, {
-        measure: state.samples ? 'count' : 'weight',
-        collapse: state.collapse,
-        focus: state.focus,
-        root: state.root,
+        measure: samples ? 'count' : 'weight',
+        collapse,
+        focus,
+        root,
       }),
-    [part, state.samples, state.collapse, state.focus, state.root],
+    [part, samples, collapse, focus, root],
   );
   return (
     <FlamePanel
       tree={tree}
       unit={part.unit}
-      state={state}
-      setState={setState}
-      theme={theme}
       diff={false}
       once
       labels={labels}
@@ -229,35 +222,14 @@ function Stacks(
       withLines={props.withLines}
       onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
       tools={<Files {...props} />}
-      table={
-        <TopTable
-          tree={tree}
-          unit={part.unit}
-          state={state}
-          setState={setState}
-          source={{ profile: part }}
-          labels={labels}
-          pruned={0}
-        />
-      }
+      table={<TopTable tree={tree} unit={part.unit} source={{ profile: part }} labels={labels} pruned={0} />}
     />
   );
 }
 
 /** Files of what is shown. The collector does not keep the profile, so the page writes them. */
-function Files({
-  part,
-  whole,
-  pick,
-  name,
-  state,
-}: {
-  part: Profile;
-  whole: Profile;
-  pick: Pick | undefined;
-  name: string;
-  state: PageProps['state'];
-}) {
+function Files({ part, whole, pick, name }: { part: Profile; whole: Profile; pick: Pick | undefined; name: string }) {
+  const { samples } = useDisplayState('samples');
   const { timestamps } = whole;
   const label = pick ? `${name}-part` : name;
   return (
@@ -287,12 +259,12 @@ function Files({
           <button
             type="button"
             onClick={() => {
-              save(folded(part, state.samples ? part.count : part.weight), `${label}.folded`, 'text/plain');
+              save(folded(part, samples ? part.count : part.weight), `${label}.folded`, 'text/plain');
               close();
             }}
           >
             <b>Folded stacks</b>{' '}
-            <span class="soft">one line a stack, counts are {state.samples ? 'samples' : part.unit || 'weights'}</span>
+            <span class="soft">one line a stack, counts are {samples ? 'samples' : part.unit || 'weights'}</span>
           </button>
           <p class="soft">
             {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with this

@@ -2,21 +2,19 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon } from '../app/parts';
-import type { Theme } from '../app/theme';
+import { useDisplayState } from '../state/store';
+import { type Theme, useTheme } from '../state/theme';
 import { Tip } from '../flame/FlameGraph';
 import { type Timestamps, type Pick, sumOf } from '../query/timestamps';
 import * as format from '../text/format';
 import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from './grid';
-import { CELL_HEIGHT, HeatCanvas } from './map';
+import { CELL_HEIGHT, HeatCanvas, type HeatLook } from './map';
 import { STEPS, coloursOf, css, valueOfStep } from './scale';
 
 export interface HeatMapProps {
   timestamps: Timestamps;
   /** Of weights. */
   unit: string;
-  /** Colour is samples, not weight. */
-  samples: boolean;
-  theme: Theme;
   pick: Pick | undefined;
   onPick: (pick: Pick | undefined) => void;
 }
@@ -52,14 +50,17 @@ function usePicking(grid: Grid, { pick, onPick }: HeatMapProps) {
 type Picking = ReturnType<typeof usePicking>;
 
 export function HeatMap(props: HeatMapProps) {
-  const { timestamps, samples, theme } = props;
+  const { timestamps } = props;
+  // Colour is samples, or weight.
+  const { samples } = useDisplayState('samples');
+  const theme = useTheme();
   const grid = useMemo(() => {
     const begun = performance.now();
     const made = gridOf(timestamps);
     return { ...made, ms: performance.now() - begun };
   }, [timestamps]);
   const picking = usePicking(grid, props);
-  const { box, canvas, spacer, map, hover } = useCanvas(grid, props, picking);
+  const { box, canvas, spacer, map, hover } = useCanvas({ grid, samples, theme }, picking);
   const { cursor, shown, clear } = picking;
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -110,7 +111,8 @@ export function HeatMap(props: HeatMapProps) {
 }
 
 /** The canvas, which follows the properties, and what is under the pointer. */
-function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
+function useCanvas(look: HeatLook, picking: Picking) {
+  const { grid } = look;
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const spacer = useRef<HTMLDivElement>(null);
@@ -118,7 +120,6 @@ function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
   const [hover, setHover] = useState<{ cell: number; x: number; y: number }>();
   const latest = useRef(picking);
   latest.current = picking;
-  const look = { grid, samples: props.samples, theme: props.theme };
   useEffect(() => {
     if (!box.current || !canvas.current || !spacer.current) return;
     const made = new HeatCanvas(box.current, canvas.current, spacer.current, look, {
@@ -141,7 +142,7 @@ function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
   useEffect(() => {
     map.current?.setLook(look);
     setHover(undefined);
-  }, [grid, props.samples, props.theme]);
+  }, [grid, look.samples, look.theme]);
   const { shown, cursor } = picking;
   useEffect(() => map.current?.setPicked(shown && cellsOf(grid, shown)), [grid, shown?.from, shown?.until]);
   useEffect(() => map.current?.setCursor(cursor), [cursor]);

@@ -2,8 +2,8 @@
 // them up.
 
 import { useMemo } from 'preact/hooks';
-import type { State } from '../app/state';
-import type { SetState } from '../app/store';
+import { FilterInput } from '../app/FilterInput';
+import { getState, setState, useDisplayState, useViewState } from '../state/store';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
 import { type Selection, top } from '../query/client';
@@ -33,8 +33,6 @@ export type Source = { selection: Selection; selectionKey: string } | { profile:
 interface Props {
   tree: Tree;
   unit: string;
-  state: State;
-  setState: SetState;
   /** Where the samples came from: who can be asked for exact sums, or what has them all. */
   source: Source;
   labels: readonly string[];
@@ -46,31 +44,24 @@ interface Props {
 const BUILT_IN = ['function', 'exact', 'module'];
 
 export function TopTable(props: Props) {
-  const { state, setState } = props;
+  const { rows } = useViewState('rows');
   return (
     <section class="top" aria-label="Table">
       <div class="tools">
         <label class="inline">
           Top
-          <select value={state.rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
+          <select value={rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
             {'selection' in props.source && <option value="exact">functions (exact)</option>}
             <option value="module">modules</option>
-            {[...new Set([...props.labels, ...(BUILT_IN.includes(state.rows) ? [] : [state.rows])])].map((label) => (
+            {[...new Set([...props.labels, ...(BUILT_IN.includes(rows) ? [] : [rows])])].map((label) => (
               <option key={label} value={label}>
                 {label.slice(0, 40)}
               </option>
             ))}
           </select>
         </label>
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter rows"
-          aria-label="Filter rows of the table"
-          value={state.filter}
-          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter rows of the table" placeholder="Filter rows" />
       </div>
       <div class="scroll" tabIndex={0} role="region" aria-label="Rows of the table">
         <Body {...props} />
@@ -80,35 +71,39 @@ export function TopTable(props: Props) {
 }
 
 function Body(props: Props) {
-  const { state, source } = props;
+  const { source } = props;
+  const { rows } = useViewState('rows');
   if ('profile' in source)
-    return state.rows === 'function' || state.rows === 'exact' ? (
+    return rows === 'function' || rows === 'exact' ? (
       <Functions {...props} />
     ) : (
       <Local {...props} profile={source.profile} />
     );
-  return state.rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
+  return rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
 }
 
 function Local(props: Props & { profile: Profile }) {
-  const { profile, state } = props;
+  const { profile } = props;
+  const { rows: of } = useViewState('rows');
+  const { samples } = useDisplayState('samples');
   const rows = useMemo(() => {
-    const values = state.samples ? profile.count : profile.weight;
-    const sums = state.rows === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, state.rows);
+    const values = samples ? profile.count : profile.weight;
+    const sums = of === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, of);
     return sums.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE }));
-  }, [profile, state.rows, state.samples]);
+  }, [profile, of, samples]);
   return (
     <Rows
       {...props}
       rows={rows}
-      whole={(state.samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)}
-      samples={state.samples}
+      whole={(samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)}
+      samples={samples}
     />
   );
 }
 
 function Functions(props: Props) {
-  const { tree, state, setState } = props;
+  const { tree } = props;
+  const { samples } = useDisplayState('samples');
   const rows = useMemo(() => {
     const { names } = tree;
     // The heavier of two without time of their own stands first.
@@ -125,7 +120,7 @@ function Functions(props: Props) {
   }, [tree]);
   return (
     <>
-      <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={state.samples} />
+      <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={samples} />
       {props.pruned > 0 && (
         <p class="more">
           {format.percent(props.pruned)} of CPU time sits in frames too small to draw; it is counted in their callers.{' '}
@@ -139,10 +134,12 @@ function Functions(props: Props) {
 }
 
 function Others(props: Props & { selection: Selection; selectionKey: string }) {
-  const { state, selection } = props;
-  const byTotal = state.sort.endsWith('total');
-  const query = useQuery(`top-${state.rows}\n${props.selectionKey}\n${byTotal}`, (signal) =>
-    top(selection, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal),
+  const { selection } = props;
+  const { rows: of, sort } = useViewState('rows', 'sort');
+  const { samples } = useDisplayState('samples');
+  const byTotal = sort.endsWith('total');
+  const query = useQuery(`top-${of}\n${props.selectionKey}\n${byTotal}`, (signal) =>
+    top(selection, of === 'exact' ? 'function' : of, byTotal, signal),
   );
   return (
     <Answer query={query} what="the table">
@@ -154,11 +151,11 @@ function Others(props: Props & { selection: Selection; selectionKey: string }) {
             name: row.name,
             module: row.module,
             kind: row.kind,
-            own: Number(state.samples ? row.selfCount : row.selfWeight),
-            total: Number(state.samples ? row.totalCount : row.totalWeight),
+            own: Number(samples ? row.selfCount : row.selfWeight),
+            total: Number(samples ? row.totalCount : row.totalWeight),
           }))}
-          whole={Number((state.samples ? answer.quality?.totalCount : answer.quality?.totalWeight) ?? 0n)}
-          samples={state.samples}
+          whole={Number((samples ? answer.quality?.totalCount : answer.quality?.totalWeight) ?? 0n)}
+          samples={samples}
           leftOut={Number(answer.rowsLeftOut)}
         />
       )}
@@ -167,8 +164,9 @@ function Others(props: Props & { selection: Selection; selectionKey: string }) {
 }
 
 function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number }) {
-  const { rows, whole, state, setState } = props;
-  const wanted = state.filter.toLowerCase();
+  const { rows, whole } = props;
+  const { rows: of, filter, sort } = useViewState('rows', 'filter', 'sort');
+  const wanted = filter.toLowerCase();
   const kept = useMemo(
     () =>
       wanted === ''
@@ -177,7 +175,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
     [rows, wanted],
   );
   const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.unit));
-  const isFunction = state.rows === 'function' || state.rows === 'exact';
+  const isFunction = of === 'function' || of === 'exact';
   const waits = rows.some((row) => row.waker !== undefined);
   const wokenBy: ColumnOf<TopRow>[] = !waits
     ? []
@@ -224,7 +222,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
     },
     {
       key: 'name',
-      title: isFunction ? 'Function' : state.rows === 'module' ? 'Module' : state.rows.slice(0, 40),
+      title: isFunction ? 'Function' : of === 'module' ? 'Module' : of.slice(0, 40),
       by: (row) => row.name,
       cell: (row) => (
         <span class="cell-name">
@@ -246,7 +244,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
               class="plain square-small"
               title="Callers and callees"
               aria-label="Callers and callees"
-              onClick={() => setState({ fn: row.name, panel: state.panel === 'table' ? 'both' : state.panel })}
+              onClick={() => showCallers(row.name)}
             >
               ⇅
             </button>
@@ -257,19 +255,18 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   ];
   columns.push(...wokenBy);
   const choose = (row: TopRow) => {
-    if (isFunction || state.rows === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
+    if (isFunction || of === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
     else if ('selection' in props.source) filterBy(row.name);
-    else setState({ root: state.rows, search: `^${escapeRegex(row.name)}$`, regex: true });
+    else setState({ root: of, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
-  const filterBy = (value: string) =>
-    setState({ query: withMatcher(state.query, { label: state.rows, op: '=', value }) });
+  const filterBy = (value: string) => setState({ query: withMatcher(getState().query, { label: of, op: '=', value }) });
   return (
     <SortedTable
-      caption={`CPU by ${state.rows}`}
+      caption={`CPU by ${of}`}
       columns={columns}
       rows={kept}
-      sort={state.sort || 'own'}
-      onSort={(sort) => setState({ sort })}
+      sort={sort || 'own'}
+      onSort={(next) => setState({ sort: next })}
       keyOf={(row) => row.key}
       leftOut={props.leftOut}
       empty={
@@ -283,4 +280,10 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       }
     />
   );
+}
+
+/** Callers and callees are graphs: where only the table is shown, they come beside it. */
+function showCallers(fn: string): void {
+  const { panel } = getState();
+  setState({ fn, panel: panel === 'table' ? 'both' : panel });
 }
