@@ -3,7 +3,7 @@
 import { KIND } from '../query/outcome';
 import { hash } from '../text/hash';
 import type { Change } from './diff';
-import type { Names } from './names';
+import type { NameTable } from './names';
 import { KIND_LABEL } from './tree';
 
 type Theme = 'dark' | 'light';
@@ -48,7 +48,7 @@ export function moduleColour(module: string, theme: Theme): string {
 }
 
 /** Colours by name id. */
-export function nameColours(names: Names, by: 'kind' | 'module', theme: Theme): string[] {
+export function nameColours(names: NameTable, by: 'kind' | 'module', theme: Theme): string[] {
   const shades = new Map<number, string[]>();
   const shadesOf = (kind: number) => {
     let found = shades.get(kind);

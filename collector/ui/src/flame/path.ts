@@ -4,9 +4,9 @@
 import { hash } from '../text/hash';
 import type { Layout } from './layout';
 import { pathTo } from './layout';
-import type { Names } from './names';
+import type { NameTable } from './names';
 
-function hashOf(names: Names, name: number): string {
+function hashOf(names: NameTable, name: number): string {
   return hash(`${names.kind[name]} ${names.module[name]} ${names.text[name]}`).toString(36);
 }
 

@@ -2,6 +2,7 @@
 //
 // Each outermost place of the function counts once, so both trees are as wide as the function's total.
 
+import { namesWithText } from './names';
 import type { Tree } from './tree';
 import { TreeBuilder, outermostNodes } from './tree';
 
@@ -17,7 +18,7 @@ export interface Sandwich {
 
 /** The sandwich of all functions with this text as name. */
 export function sandwich(tree: Tree, text: string): Sandwich {
-  const wanted = tree.names.withText(text);
+  const wanted = namesWithText(tree.names, text);
   const outermost = outermostNodes(tree);
   const isPlace = (node: number) => node > 0 && outermost[node] === 1 && wanted.has(tree.name[node]);
   const callers = new TreeBuilder(tree.names);

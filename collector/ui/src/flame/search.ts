@@ -5,7 +5,7 @@
 // too long (`useMask.ts`).
 
 import type { Layout } from './layout';
-import type { Names } from './names';
+import type { NameTable } from './names';
 
 /** A search as written. */
 export interface Search {
@@ -60,7 +60,7 @@ export function namePattern(text: string): Matches {
 }
 
 /** 1 for each name that matches. */
-export function matchNames(names: Names, matches: Matches): Uint8Array {
+export function matchNames(names: NameTable, matches: Matches): Uint8Array {
   const mask = new Uint8Array(names.length);
   for (let id = 1; id < names.length; id++)
     mask[id] = matches(names.text[id], names.module[id], names.spelled[id]) ? 1 : 0;

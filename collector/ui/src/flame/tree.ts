@@ -5,7 +5,7 @@
 
 import { END_LOST, KIND, TRUNCATED, isTruncated, isWaitState, isWaker } from '../query/outcome';
 import type { Profile } from '../query/profile';
-import type { Names } from './names';
+import { type NameTable, type Names, namesWithText } from './names';
 
 /** How stacks become paths. */
 export interface Options {
@@ -21,17 +21,21 @@ export interface Options {
   sampled?: boolean;
 }
 
-/** Nodes by id; node 0 is the root. */
-export interface Tree {
-  names: Names;
-  parent: Uint32Array;
-  name: Uint32Array;
+/** What is told of a node: nodes by id, node 0 is the root. */
+export interface TreeValues {
+  names: NameTable;
   /** Ending here. */
   own: [Float64Array, Float64Array];
   /** Here and below. */
   total: [Float64Array, Float64Array];
   /** What the roots of two profiles are in cores, or events a second; absent where it is not known. */
   rates?: readonly [number, number];
+}
+
+/** A tree with its edges. */
+export interface Tree extends TreeValues {
+  parent: Uint32Array;
+  name: Uint32Array;
 }
 
 /** Builds a tree from paths. */
@@ -43,7 +47,7 @@ export class TreeBuilder {
   // Open addressing: node id + 1 of the child with (parent, name); 0 is free.
   private table = new Uint32Array(4096);
 
-  constructor(readonly names: Names) {}
+  constructor(readonly names: NameTable) {}
 
   /** The child of a node with this name. */
   child(parent: number, name: number): number {
@@ -116,13 +120,12 @@ export class TreeBuilder {
 const NONE = 0xffffffff;
 
 /** Puts a profile's samples into a column of a tree. */
-export function addProfile(builder: TreeBuilder, profile: Profile, column: 0 | 1, options: Options): void {
-  const { names } = builder;
+function addProfile(builder: TreeBuilder, names: Names, profile: Profile, column: 0 | 1, options: Options): void {
   const nameOf = names.ofFrames(profile);
   const unknown = names.intern('[unknown]', '', KIND.synthetic);
   const values = options.measure === 'count' ? profile.count : profile.weight;
-  const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, names.withText(options.focus));
-  const rootOf = rootOfSamples(builder, profile, options.root);
+  const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, namesWithText(names, options.focus));
+  const rootOf = rootOfSamples(builder, names, profile, options.root);
   const roots = profile.stack.map((_, sample) => rootOf(sample));
   // Root by root, so that one table from stack to node serves all and each stack is walked once a root.
   const order = roots.map((_, sample) => sample).sort((left, right) => roots[left] - roots[right]);
@@ -177,8 +180,12 @@ function stacksWith(profile: Profile, nameOf: Uint32Array, wanted: Set<number>):
 }
 
 /** The node that a sample's stack begins at: the root, its label, and the mark of a cut stack. */
-function rootOfSamples(builder: TreeBuilder, profile: Profile, label: string): (sample: number) => number {
-  const { names } = builder;
+function rootOfSamples(
+  builder: TreeBuilder,
+  names: Names,
+  profile: Profile,
+  label: string,
+): (sample: number) => number {
   const truncated = names.intern(TRUNCATED, '', KIND.synthetic);
   const ofSet = new Map<number, number>();
   const labelNode = (set: number): number => {
@@ -210,7 +217,7 @@ function labelOf(profile: Profile, set: number, label: string): string {
 /** The tree of one profile. */
 export function buildTree(names: Names, profile: Profile, options: Options): Tree {
   const builder = new TreeBuilder(names);
-  addProfile(builder, profile, 0, options);
+  addProfile(builder, names, profile, 0, options);
   return builder.finish();
 }
 
@@ -226,8 +233,8 @@ export function buildDiffTree(
   rates?: readonly [number, number],
 ): Tree {
   const builder = new TreeBuilder(names);
-  addProfile(builder, before, 0, { ...options, sampled: true });
-  addProfile(builder, after, 1, { ...options, sampled: true });
+  addProfile(builder, names, before, 0, { ...options, sampled: true });
+  addProfile(builder, names, after, 1, { ...options, sampled: true });
   return { ...builder.finish(), rates };
 }
 

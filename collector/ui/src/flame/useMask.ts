@@ -1,7 +1,7 @@
 // Which names a search matches: at once for a text, from another thread for a pattern.
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import type { Names } from './names';
+import type { NameTable } from './names';
 import { type Search, matchNames, nameText, problemOf } from './search';
 import type { SearchRequest } from './searchWorker';
 
@@ -19,7 +19,7 @@ export interface Matched {
 }
 
 interface Job {
-  names: Names;
+  names: NameTable;
   pattern: string;
   /** Told the mask; undefined when the pattern took too long. */
   done: (mask: Uint8Array | undefined) => void;
@@ -28,7 +28,7 @@ interface Job {
 /** One thread for all searches of the page: of those that wait only the newest matters. */
 class Finder {
   private worker: Worker | undefined;
-  private loaded: Names | undefined;
+  private loaded: NameTable | undefined;
   private busy: Job | undefined;
   private next: Job | undefined;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -76,14 +76,14 @@ const finder = new Finder();
 const TOO_SLOW = 'the pattern takes too long on these names: write it without repeats of repeats';
 
 /** Matches `search` against `names`. */
-export function useMask(names: Names, search: Search): Matched {
+export function useMask(names: NameTable, search: Search): Matched {
   const { text, regex } = search;
   const problem = useMemo(() => problemOf({ text, regex }), [text, regex]);
   const plain = useMemo(
     () => (text === '' || regex || problem ? undefined : matchNames(names, nameText(text))),
     [names, text, regex, problem],
   );
-  const [tried, setTried] = useState<{ names: Names; text: string; mask: Uint8Array | undefined }>();
+  const [tried, setTried] = useState<{ names: NameTable; text: string; mask: Uint8Array | undefined }>();
   const pattern = regex && text !== '' && !problem;
   useEffect(() => {
     if (!pattern) return;
