@@ -1,15 +1,17 @@
 // Two ranges or selections against each other: where they are on the time axis, one graph of both, and
 // the table of changes with its error.
 
+import type { ComponentChildren } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import { useDiffGraph } from '../analysis/useGraph';
 import { FlamePanel } from '../flame/FlamePanel';
-import { Names } from '../flame/names';
-import { buildDiffTree } from '../flame/tree';
-import { type Selection, diff, profile, series } from '../query/client';
+import { diff, series } from '../query/client';
+import type { Selection } from '../query/selection';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
-import type { Profile } from '../query/profile';
 import { useQuery } from '../query/useQuery';
-import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
+import { setState, useDisplayState, useSelectionState } from '../state/store';
 import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
@@ -53,18 +55,11 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   const beforeSelection: Selection = { range: beforeRange, query: bquery ?? query, filters };
   const beforeKey = keyOf(beforeSelection, 0);
   const bothKey = `${selectionKey}\n${beforeKey}`;
-  const pair = useQuery(`pair ${root}\n${bothKey}`, async (signal, progress) => {
-    const stacks = [0, 0];
-    const part = (which: 0 | 1) => (value: number) => {
-      stacks[which] = value;
-      progress(stacks[0] + stacks[1]);
-    };
-    const [before, after] = await Promise.all([
-      profile(beforeSelection, root, signal, part(0)),
-      profile(selection, root, signal, part(1)),
-    ]);
-    return { before, after };
-  });
+  const pair = useQuery(
+    `pair ${root}\n${bothKey}`,
+    (signal, progress) => loadBoth([beforeSelection, selection], root, signal, progress),
+    { dispose: release },
+  );
   // Sides of different length are compared by what they took of the CPU on average, over the time
   // they cover.
   const means = useQuery(`means\n${bothKey}`, async (signal) => {
@@ -101,10 +96,47 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   );
 }
 
+interface Pair {
+  before: LoadedProfile;
+  after: LoadedProfile;
+}
+
+function release({ before, after }: Pair): void {
+  analysis.release(before);
+  analysis.release(after);
+}
+
+/** Both profiles, or none: where one cannot be had the other is released. */
+async function loadBoth(
+  sides: readonly [before: Selection, after: Selection],
+  root: string,
+  signal: AbortSignal,
+  progress: (stacks: number) => void,
+): Promise<Pair> {
+  const stacks = [0, 0];
+  // The first that fails ends the other: nothing is shown of one side.
+  const control = new AbortController();
+  signal.addEventListener('abort', () => control.abort(), { once: true });
+  const loads = sides.map((selection, side) =>
+    analysis.load(selection, root, control.signal, (value) => {
+      stacks[side] = value;
+      progress(stacks[0] + stacks[1]);
+    }),
+  );
+  try {
+    const [before, after] = await Promise.all(loads);
+    return { before, after };
+  } catch (error) {
+    control.abort();
+    for (const load of loads) load.then((profile) => analysis.release(profile)).catch(() => undefined);
+    throw error;
+  }
+}
+
 /** Means of both sides; undefined where one is not known. */
 function ratesOf(
   means: Record<'before' | 'after', SeriesResponse>,
-  pair: { before: Profile; after: Profile },
+  pair: Pair,
   filtered: boolean,
   nowMs: number,
 ): [number, number] | undefined {
@@ -119,7 +151,11 @@ function ratesOf(
   return rates.every(Number.isFinite) ? rates : undefined;
 }
 
-type SidesProps = PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined };
+type SidesProps = PageProps & {
+  beforeRange: Range;
+  before: LoadedProfile | undefined;
+  after: LoadedProfile | undefined;
+};
 
 function Sides(props: SidesProps) {
   const { range, beforeRange, labels } = props;
@@ -249,31 +285,18 @@ function AfterSide(props: SidesProps) {
 
 function Both(
   props: PageProps & {
-    before: Profile;
-    after: Profile;
+    before: LoadedProfile;
+    after: LoadedProfile;
     rates: [number, number] | undefined;
     ratesKnown: boolean;
-    table: preact.ComponentChildren;
+    table: ComponentChildren;
   },
 ) {
   const { before, after, rates } = props;
-  const { samples, collapse, compare } = useDisplayState('samples', 'collapse', 'compare');
-  const { focus } = useViewState('focus');
-  const { root } = useSelectionState('root');
-  const tree = useMemo(
-    () =>
-      buildDiffTree(
-        new Names(),
-        before,
-        after,
-        { measure: samples ? 'count' : 'weight', collapse, focus, root },
-        rates,
-      ),
-    [before, after, rates, samples, collapse, focus, root],
-  );
-  if (before.stack.length === 0 || after.stack.length === 0) {
+  const { compare } = useDisplayState('compare');
+  if (before.rows === 0 || after.rows === 0) {
     return (
-      <Empty title={`No data ${before.stack.length === 0 ? 'in the baseline' : 'after'}`}>
+      <Empty title={`No data ${before.rows === 0 ? 'in the baseline' : 'after'}`}>
         <p>Choose another range, or another selector for that side.</p>
       </Empty>
     );
@@ -296,15 +319,25 @@ function Both(
       )}
       <LossBox sampling={before.quality?.sampling} what="before" />
       <LossBox sampling={after.quality?.sampling} what="after" />
-      <FlamePanel
-        tree={tree}
-        unit={after.unit}
-        diff
-        labels={props.labels}
-        table={props.table}
-        tools={<Measures unit={after.unit} rates={rates} />}
-      />
+      <Graphs before={before} after={after} rates={rates} labels={props.labels} table={props.table} />
     </>
+  );
+}
+
+interface GraphsProps extends Pair {
+  rates: [number, number] | undefined;
+  labels: readonly string[];
+  table: ComponentChildren;
+}
+
+function Graphs({ before, after, rates, labels, table }: GraphsProps) {
+  const query = useDiffGraph({ id: before.id }, { id: after.id }, rates);
+  return (
+    <Answer query={query} what="the graph">
+      {(graph) => (
+        <FlamePanel graph={graph} labels={labels} table={table} tools={<Measures unit={after.unit} rates={rates} />} />
+      )}
+    </Answer>
   );
 }
 

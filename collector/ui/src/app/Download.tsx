@@ -1,7 +1,7 @@
 // The profile as a file, in every format the collector writes.
 
 import { Icon, Popover } from './parts';
-import type { Selection } from '../query/client';
+import type { Selection } from '../query/selection';
 import { toNs } from '../time/range';
 
 const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [

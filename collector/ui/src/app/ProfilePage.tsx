@@ -1,21 +1,20 @@
 // CPU over time, and below it the profile of the same selection.
 
 import { useMemo } from 'preact/hooks';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import { useGraph } from '../analysis/useGraph';
 import { linesDraft } from '../capture/form';
 import { FlamePanel } from '../flame/FlamePanel';
-import { Names } from '../flame/names';
-import { buildTree } from '../flame/tree';
-import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
-import { profile, series } from '../query/client';
+import { HeatPanel, Timed } from '../heat/HeatPanel';
+import { series } from '../query/client';
 import { readPick, writePick } from '../query/timestamps';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { escapeRegex } from '../flame/search';
-import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
-import { getState, setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
+import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import { type Source, TopTable } from '../tables/TopTable';
-import { labelsOf } from '../tables/sums';
 import { ChartPanel } from '../time/ChartPanel';
 import * as format from '../text/format';
 import { REST_ID, hostsLost } from '../time/series';
@@ -32,8 +31,10 @@ export function ProfilePage(props: PageProps) {
   const { selection, selectionKey, labels } = props;
   const { by, root } = useSelectionState('by', 'root');
   const chart = useQuery(`series ${by}\n${selectionKey}`, (signal) => series(selection, by, signal));
-  const stacks = useQuery(`profile ${root}\n${selectionKey}`, (signal, progress) =>
-    profile(selection, root, signal, progress),
+  const stacks = useQuery(
+    `profile ${root}\n${selectionKey}`,
+    (signal, progress) => analysis.load(selection, root, signal, progress),
+    { dispose: (data) => analysis.release(data) },
   );
   // What is wrong with both is told once.
   const told =
@@ -64,7 +65,7 @@ export function ProfilePage(props: PageProps) {
       </section>
       <Answer query={stacks} what="the profile" unit="stacks">
         {(data) =>
-          data.stack.length === 0 ? (
+          data.rows === 0 ? (
             <NoSamples {...props} lost={hostsLost(chart.data)} />
           ) : (
             <>
@@ -126,59 +127,49 @@ function Lines({ answer }: { answer: SeriesResponse | undefined }) {
   );
 }
 
-function prunedPart(profile: Profile): number {
+function prunedPart(profile: LoadedProfile): number {
   const total = Number(profile.quality?.totalWeight ?? 0n);
   return total > 0 ? Number(profile.quality?.prunedWeight ?? 0n) / total : 0;
 }
 
-function Stacks(props: PageProps & { profile: Profile }) {
-  const { labels, selection, selectionKey } = props;
-  const { samples, collapse } = useDisplayState('samples', 'collapse');
-  const { focus } = useViewState('focus');
-  const { root, pick: picked } = useSelectionState('root', 'pick');
-  const { timestamps, unit } = props.profile;
+function Stacks(props: PageProps & { profile: LoadedProfile }) {
+  const { labels, selection, selectionKey, profile } = props;
+  const { timestamps } = profile;
+  const { pick: picked } = useSelectionState('pick');
   const pick = useMemo(() => timestamps && readPick(timestamps, picked), [timestamps, picked]);
-  const part = usePart(props.profile, pick);
-  const tree = useMemo(
-    () =>
-      buildTree(new Names(), part, {
-        measure: samples ? 'count' : 'weight',
-        collapse,
-        focus,
-        root,
-      }),
-    [part, samples, collapse, focus, root],
-  );
-  // What the collector sums up is of the whole time.
-  const source: Source = pick ? { profile: part } : { selection, selectionKey };
+  const of = { id: profile.id, pick };
+  const query = useGraph(of);
+  // What the collector sums up is of the complete time.
+  const source: Source = pick ? { profile: of } : { selection, selectionKey };
   return (
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
       {timestamps && (
         <HeatPanel
+          profile={profile}
           timestamps={timestamps}
-          unit={unit}
           pick={pick}
           onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       )}
-      <FlamePanel
-        tree={tree}
-        unit={unit}
-        diff={false}
-        labels={labels}
-        profile={part}
-        onRecord={(text) => props.openCapture(getState().query, linesDraft(text))}
-        tools={<Download selection={selection} note={pick ? 'the full range, not the picked part' : undefined} />}
-        table={
-          <TopTable
-            tree={tree}
-            unit={unit}
-            source={source}
-            labels={pick ? labelsOf(part) : labels}
-            pruned={pick ? 0 : prunedPart(props.profile)}
+      <Answer query={query} what="the graph">
+        {(graph) => (
+          <FlamePanel
+            graph={graph}
+            labels={labels}
+            hasLines={profile.hasLines}
+            onRecord={(text) => props.openCapture(getState().query, linesDraft(text))}
+            tools={<Download selection={selection} note={pick ? 'the full range, not the picked part' : undefined} />}
+            table={
+              <TopTable
+                graph={graph}
+                source={source}
+                labels={pick ? profile.labels : labels}
+                pruned={pick ? 0 : prunedPart(profile)}
+              />
+            }
           />
-        }
-      />
+        )}
+      </Answer>
     </Timed>
   );
 }

@@ -1,7 +1,7 @@
 // What every page is given: the data that are selected. What else a page shows it takes from the state.
 
 import type { Draft } from '../capture/form';
-import type { Selection } from '../query/client';
+import type { Selection } from '../query/selection';
 import type { Range } from '../time/range';
 
 export interface PageProps {

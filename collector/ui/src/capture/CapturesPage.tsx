@@ -43,7 +43,9 @@ function List(props: PageProps) {
   const [turn, setTurn] = useState(0);
   const [trouble, setTrouble] = useState<Trouble>();
   const [ending, setEnding] = useState<readonly bigint[]>([]);
-  const query = useQuery(`captures\n${turn}\n${props.selectionKey}`, listCaptures, captureTrouble);
+  const query = useQuery(`captures\n${turn}\n${props.selectionKey}`, listCaptures, {
+    words: captureTrouble,
+  });
   // After a failure it is asked again by hand: what is said of it stays.
   const stopped = useRef(false);
   stopped.current = query.trouble !== undefined || query.waiting;

@@ -213,14 +213,3 @@ function times(profile: Profile, order: Float64Array, timestamps: Timestamps, pi
     ']}',
   ];
 }
-
-/** Gives the browser a file to keep. */
-export function save(pieces: readonly string[], name: string, type: string): void {
-  const url = URL.createObjectURL(new Blob(pieces as string[], { type }));
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = name;
-  link.click();
-  // The browser reads it after the click.
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
-}

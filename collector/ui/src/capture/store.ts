@@ -23,9 +23,12 @@ export class Captures {
     const session = new Session(request, this.calls);
     this.current = session;
     void session.run().then(() => {
-      if (this.current !== session || !session.profile) return;
+      if (this.current !== session || !session.profile) {
+        session.release();
+        return;
+      }
       this.held.unshift(session);
-      this.held.splice(HELD_MAX);
+      for (const oldest of this.held.splice(HELD_MAX)) oldest.release();
       this.tell();
     });
     this.tell();

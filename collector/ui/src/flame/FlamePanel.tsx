@@ -3,30 +3,25 @@
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import { Empty, Icon, Name } from '../app/parts';
+import { type Graph, type Shape, analysis } from '../analysis/client';
+import { Answer, Empty, Icon, Name } from '../app/parts';
 import { KIND } from '../query/outcome';
-import type { Profile } from '../query/profile';
+import { useQuery } from '../query/useQuery';
 import { getState, setState, useDisplayState, useViewState } from '../state/store';
 import { useTheme } from '../state/theme';
 import * as format from '../text/format';
-import { DIFF_STEPS, diffColour, diffStep, nameColours } from './colour';
+import { DIFF_STEPS, diffColour, nameColours } from './colour';
 import { About, type Describing, Numbers, sentence } from './describe';
-import { changeOf, measure } from './diff';
 import { FlameGraph } from './FlameGraph';
 import { Narrowed, Tools } from './FlameTools';
 import { Detail } from './FrameDetail';
 import type { Look } from './graph';
-import { type Layout, layOut, single } from './layout';
+import type { Layout } from './layout';
 import { PALETTES } from './paint';
-import { type Sandwich, sandwich } from './sandwich';
 import { SearchScope } from './SearchScope';
-import type { Tree } from './tree';
 
 export interface FlamePanelProps {
-  tree: Tree;
-  unit: string;
-  /** The tree has a second column. */
-  diff: boolean;
+  graph: Graph;
   /** Tools of the page beside those of the graph. */
   tools?: ComponentChildren;
   /** Labels that stacks can stand under. */
@@ -34,33 +29,25 @@ export interface FlamePanelProps {
   table: ComponentChildren;
   /** It came once and is nowhere kept: there is no collector to leave stacks out. */
   once?: boolean;
-  /** What the tree is of, for source lines. */
-  profile?: Profile;
-  /** It was recorded with source lines. */
-  withLines?: boolean;
+  /** Some frame has a source line, or it was recorded with them. */
+  hasLines?: boolean;
   /** Opens the dialog that records with source lines. */
   onRecord?: (text: string) => void;
 }
 
 export function FlamePanel(props: FlamePanelProps) {
-  const { tree, diff } = props;
+  const { graph } = props;
   const { panel, fn } = useViewState('panel', 'fn');
-  const { compare, width } = useDisplayState('compare', 'width');
-  const wide = useMemo(() => (diff ? measure(tree, compare, width) : single), [tree, diff, compare, width]);
-  const main = useMemo(() => layOut(tree, wide), [tree, wide]);
-  const halves = useMemo(() => (fn === '' ? undefined : sandwich(tree, fn)), [tree, fn]);
   return (
     <section class="flame-panel" aria-label="Profile">
-      <SearchScope layout={main}>
-        <Tools diff={diff} labels={props.labels}>
+      <SearchScope layout={graph.layout}>
+        <Tools diff={graph.request.diff !== undefined} labels={props.labels}>
           {props.tools}
         </Tools>
         <Narrowed once={props.once} />
         <div class={`split panel-${panel}`}>
           {panel !== 'table' && (
-            <div class="split-main">
-              {halves ? <Sandwiched {...props} halves={halves} width={wide} /> : <Whole {...props} layout={main} />}
-            </div>
+            <div class="split-main">{fn === '' ? <Whole {...props} /> : <Sandwiched graph={graph} fn={fn} />}</div>
           )}
           {panel !== 'flame' && <div class="split-side">{props.table}</div>}
         </div>
@@ -70,14 +57,13 @@ export function FlamePanel(props: FlamePanelProps) {
 }
 
 /** Colours and hatching of a layout's nodes. */
-function useLook(layout: Layout, diff: boolean): Look {
-  const { colours, compare } = useDisplayState('colours', 'compare');
+function useLook({ layout, change }: Shape): Look {
+  const { colours } = useDisplayState('colours');
   const theme = useTheme();
   return useMemo(() => {
-    const { tree } = layout;
-    const { names } = tree;
+    const { names } = layout.tree;
     const palette = PALETTES[theme];
-    if (!diff) {
+    if (!change) {
       const ofNames = nameColours(names, colours, theme);
       return {
         palette,
@@ -86,25 +72,17 @@ function useLook(layout: Layout, diff: boolean): Look {
       };
     }
     const scaleColours = Array.from({ length: 2 * DIFF_STEPS + 1 }, (_, at) => diffColour(at - DIFF_STEPS, theme));
-    const steps = new Int8Array(layout.node.length);
-    const vanished = new Uint8Array(layout.node.length);
-    layout.node.forEach((node, at) => {
-      const change = changeOf(tree, node, compare);
-      steps[at] = diffStep(change);
-      vanished[at] = change.vanished ? 1 : 0;
-    });
     return {
       palette,
-      colour: (node) => scaleColours[steps[node] + DIFF_STEPS],
-      hatched: (node) => vanished[node] === 1,
+      colour: (node) => scaleColours[change.steps[node] + DIFF_STEPS],
+      hatched: (node) => change.vanished[node] === 1,
     };
-  }, [layout, theme, diff, colours, compare]);
+  }, [layout, change, theme, colours]);
 }
 
-/** What frames are described by. */
-function useDescribing(layout: Layout, { unit, diff }: FlamePanelProps): Describing {
-  const { samples, compare } = useDisplayState('samples', 'compare');
-  return { layout, unit, samples, compare: diff ? compare : undefined };
+/** What frames are described by: as the graph was made, which may be before the last change of the display. */
+function describing(layout: Layout, { request, unit }: Graph): Describing {
+  return { layout, unit, samples: request.options.measure === 'count', compare: request.diff?.compare };
 }
 
 function tipOf(of: Describing) {
@@ -119,12 +97,13 @@ function tipOf(of: Describing) {
   });
 }
 
-function Whole(props: FlamePanelProps & { layout: Layout }) {
-  const { layout } = props;
+function Whole(props: FlamePanelProps) {
+  const { graph } = props;
+  const { layout } = graph;
   const { focus, zoom, pan } = useViewState('focus', 'zoom', 'pan');
   const { flame } = useDisplayState('flame');
-  const look = useLook(layout, props.diff);
-  const of = useDescribing(layout, props);
+  const look = useLook(graph);
+  const of = describing(layout, graph);
   const [selected, setSelected] = useState<number>();
   if (!(layout.whole > 0)) {
     return (
@@ -151,7 +130,7 @@ function Whole(props: FlamePanelProps & { layout: Layout }) {
   return (
     <>
       <FlameGraph
-        label={props.diff ? 'Difference of two profiles' : 'Flame graph'}
+        label={graph.request.diff ? 'Difference of two profiles' : 'Flame graph'}
         layout={layout}
         look={look}
         inverted={flame}
@@ -165,61 +144,58 @@ function Whole(props: FlamePanelProps & { layout: Layout }) {
       <Detail
         of={of}
         node={selected !== undefined && selected < layout.name.length ? selected : undefined}
-        diff={props.diff}
+        source={graph.request.diff ? undefined : graph.request.of}
         once={props.once}
-        profile={props.profile}
-        withLines={props.withLines}
+        hasLines={props.hasLines}
         onRecord={props.onRecord}
       />
     </>
   );
 }
 
-function Sandwiched(
-  props: FlamePanelProps & {
-    halves: Sandwich;
-    width: ReturnType<typeof measure>;
-  },
-) {
-  const { halves, width, tree } = props;
-  const { fn } = useViewState('fn');
-  const { samples } = useDisplayState('samples');
-  const callers = useMemo(() => layOut(halves.callers, width), [halves, width]);
-  const callees = useMemo(() => layOut(halves.callees, width), [halves, width]);
-  const column = props.diff ? 1 : 0;
-  const whole = tree.total[column][0];
-  const shown = (value: number) => (samples ? format.plural(value, 'sample') : format.weight(value, props.unit));
+function Sandwiched({ graph, fn }: { graph: Graph; fn: string }) {
+  const query = useQuery(`callers ${JSON.stringify(fn)}\n${JSON.stringify(graph.request)}`, (signal) =>
+    analysis.sandwich(graph, fn, signal),
+  );
+  const { samples } = describing(graph.layout, graph);
+  const column = graph.request.diff ? 1 : 0;
+  const whole = graph.layout.tree.total[column][0];
+  const shown = (value: number) => (samples ? format.plural(value, 'sample') : format.weight(value, graph.unit));
   return (
-    <div class="sandwich">
-      <header class="sandwich-head">
-        <div>
-          Callers and callees of <Name text={fn} max={120} />
-          <div class="soft">
-            self {shown(halves.own[column])} ({format.share(halves.own[column], whole)}), total{' '}
-            {shown(halves.total[column])} ({format.share(halves.total[column], whole)})
-          </div>
+    <Answer query={query} what="callers and callees">
+      {({ callers, callees, own, total }) => (
+        <div class="sandwich">
+          <header class="sandwich-head">
+            <div>
+              Callers and callees of <Name text={fn} max={120} />
+              <div class="soft">
+                self {shown(own[column])} ({format.share(own[column], whole)}), total {shown(total[column])} (
+                {format.share(total[column], whole)})
+              </div>
+            </div>
+            <button type="button" onClick={() => setState({ fn: '' })}>
+              <Icon of="close" /> Back to all stacks
+            </button>
+          </header>
+          {callers.layout.whole > 0 ? (
+            <>
+              <Half title="Callers" graph={graph} half={callers} inverted />
+              <Half title="Callees" graph={graph} half={callees} inverted={false} />
+            </>
+          ) : (
+            <Empty title="Not in this selection">
+              <p>No stack has a function of this name.</p>
+            </Empty>
+          )}
         </div>
-        <button type="button" onClick={() => setState({ fn: '' })}>
-          <Icon of="close" /> Back to all stacks
-        </button>
-      </header>
-      {callers.whole > 0 ? (
-        <>
-          <Half {...props} title="Callers" layout={callers} inverted />
-          <Half {...props} title="Callees" layout={callees} inverted={false} />
-        </>
-      ) : (
-        <Empty title="Not in this selection">
-          <p>No stack has a function of this name.</p>
-        </Empty>
       )}
-    </div>
+    </Answer>
   );
 }
 
-function Half(props: FlamePanelProps & { title: string; layout: Layout; inverted: boolean }) {
-  const { layout } = props;
-  const look = useLook(layout, props.diff);
+function Half(props: { title: string; graph: Graph; half: Shape; inverted: boolean }) {
+  const { layout } = props.half;
+  const look = useLook(props.half);
   // Two graphs, one address: the frames that fill them are in it, parts of the width are not.
   const field = props.inverted ? 'callers' : 'zoom';
   const [pan, setPan] = useState('');
@@ -230,7 +206,7 @@ function Half(props: FlamePanelProps & { title: string; layout: Layout; inverted
     setPan(view.pan);
     if (view.zoom !== zoom) setState({ [field]: view.zoom });
   };
-  const of = useDescribing(layout, props);
+  const of = describing(layout, props.graph);
   const onKey = (key: string, node: number | undefined): boolean => {
     if (key === 'Escape') {
       if (zoom === '' && pan === '') setState({ fn: '' });

@@ -1,7 +1,7 @@
 // Below the graph: the chosen frame and what can be done with it.
 
 import { CopyButton, Name, Popover } from '../app/parts';
-import type { Profile } from '../query/profile';
+import type { ProfileSource } from '../analysis/protocol';
 import { getState, setState, useDisplayState } from '../state/store';
 import { useTheme } from '../state/theme';
 import { DIFF_STEPS, KIND_LEGEND, diffColour, kindColour } from './colour';
@@ -28,17 +28,17 @@ const KEYS: readonly (readonly [string, string])[] = [
 export function Detail(props: {
   of: Describing;
   node: number | undefined;
-  diff: boolean;
+  /** For source lines; undefined: two profiles are compared. */
+  source: ProfileSource | undefined;
   once?: boolean;
-  profile?: Profile;
-  withLines?: boolean;
+  hasLines?: boolean;
   onRecord?: (text: string) => void;
 }) {
   const { of, node } = props;
   if (node === undefined) {
     return (
       <div class="detail">
-        <Legend diff={props.diff} />
+        <Legend diff={of.compare !== undefined} />
         <Popover title="Shortcuts" class="plain soft keys" align="right" above label="Shortcuts">
           {() => (
             <dl class="keys-list">
@@ -91,14 +91,14 @@ export function Detail(props: {
           </CopyButton>
         </div>
       )}
-      {node > 0 && props.profile && (
+      {node > 0 && props.source && (
         <FrameLines
-          profile={props.profile}
+          source={props.source}
           text={name}
           kind={of.layout.tree.names.kind[of.layout.name[node]]}
           unit={of.unit}
           samples={of.samples}
-          withLines={props.withLines}
+          hasLines={props.hasLines ?? false}
           onRecord={props.onRecord}
         />
       )}

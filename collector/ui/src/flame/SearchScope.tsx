@@ -53,7 +53,8 @@ export function useSearched(): Searched {
 /** What it has found in a layout, which may be of a part of the graph. */
 export function useFound(layout: Layout): Found | undefined {
   const searched = useSearched();
-  const { mask } = searched;
+  // A part of the graph before this one has other names.
+  const mask = searched.layout?.tree.names === layout.tree.names ? searched.mask : undefined;
   return useMemo(
     () => (searched.layout === layout ? searched.found : mask && findNodes(layout, mask)),
     [layout, mask, searched.found],

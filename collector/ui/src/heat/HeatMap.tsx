@@ -5,14 +5,22 @@ import { Icon } from '../app/parts';
 import { useDisplayState } from '../state/store';
 import { type Theme, useTheme } from '../state/theme';
 import { Tip } from '../flame/FlameGraph';
-import { type Timestamps, type Pick, sumOf } from '../query/timestamps';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import type { Pick } from '../query/timestamps';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
-import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from './grid';
+import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, pickOf, sumOfCells, wallMs } from './grid';
 import { CELL_HEIGHT, HeatCanvas, type HeatLook } from './map';
 import { STEPS, coloursOf, css, valueOfStep } from './scale';
 
 export interface HeatMapProps {
-  timestamps: Timestamps;
+  /** Number of the profile, for what only the worker can count. */
+  profile: number;
+  timestamps: NonNullable<LoadedProfile['timestamps']>;
+  grid: Grid;
+  /** Time that putting timestamps into cells took. Unit: milliseconds. */
+  gridMs: number;
   /** Of weights. */
   unit: string;
   pick: Pick | undefined;
@@ -50,15 +58,10 @@ function usePicking(grid: Grid, { pick, onPick }: HeatMapProps) {
 type Picking = ReturnType<typeof usePicking>;
 
 export function HeatMap(props: HeatMapProps) {
-  const { timestamps } = props;
+  const { timestamps, grid } = props;
   // Colour is samples, or weight.
   const { samples } = useDisplayState('samples');
   const theme = useTheme();
-  const grid = useMemo(() => {
-    const begun = performance.now();
-    const made = gridOf(timestamps);
-    return { ...made, ms: performance.now() - begun };
-  }, [timestamps]);
   const picking = usePicking(grid, props);
   const { box, canvas, spacer, map, hover } = useCanvas({ grid, samples, theme }, picking);
   const { cursor, shown, clear } = picking;
@@ -74,7 +77,7 @@ export function HeatMap(props: HeatMapProps) {
     hover ??
     (cursor !== undefined && map.current ? { cell: cursor, ...map.current.placeOf(cursor), key: true } : undefined);
   return (
-    <div class="heat" data-grid-ms={grid.ms.toFixed(1)}>
+    <div class="heat" data-grid-ms={props.gridMs.toFixed(1)}>
       <div class="heat-area">
         <div class="heat-axis" aria-hidden="true" style={{ height: `${ROWS * CELL_HEIGHT}px` }}>
           <span>0 ms</span>
@@ -88,7 +91,7 @@ export function HeatMap(props: HeatMapProps) {
           class="heat-box"
           tabIndex={0}
           role="application"
-          aria-label={`Heat map of ${format.plural(timestamps.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
+          aria-label={`Heat map of ${format.plural(timestamps.count, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
           onKeyDown={onKeyDown}
           onBlur={() => picking.setCursor(undefined)}
         >
@@ -97,7 +100,7 @@ export function HeatMap(props: HeatMapProps) {
         </div>
       </div>
       <div class="heat-foot">
-        <Picked {...props} grid={grid} shown={shown} anchored={picking.anchor !== undefined} onClear={clear} />
+        <Picked {...props} shown={shown} anchored={picking.anchor !== undefined} onClear={clear} />
         <Legend grid={grid} unit={props.unit} samples={samples} theme={theme} />
       </div>
       <p class="hidden" aria-live="polite">
@@ -207,10 +210,20 @@ function CellTip({ grid, cell, unit }: { grid: Grid; cell: number; unit: string 
   );
 }
 
-function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anchored: boolean; onClear: () => void }) {
+/** Samples and weight of a pick; undefined until they are counted. */
+function useSum(profile: number, grid: Grid, pick: Pick | undefined) {
+  const ofCells = useMemo(() => pick && sumOfCells(grid, pick), [grid, pick?.from, pick?.until]);
+  const args = pick && !ofCells ? { id: profile, pick } : undefined;
+  const counted = useQuery(args && `span ${JSON.stringify(args)}`, (signal) =>
+    args ? analysis.span(args, signal) : Promise.reject(new Error('nothing is picked')),
+  );
+  return ofCells ?? counted.data;
+}
+
+function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boolean; onClear: () => void }) {
   const { timestamps, grid, shown, unit } = props;
-  const sum = useMemo(() => shown && sumOf(timestamps, shown), [timestamps, shown?.from, shown?.until]);
-  if (!shown || !sum) {
+  const sum = useSum(props.profile, grid, shown);
+  if (!shown) {
     return (
       <p class="soft">
         <span class="wide-only">Drag to select a time span, or tap its start and its end.</span>
@@ -238,8 +251,8 @@ function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anc
         {preciseClock(wallMs(grid, shown.from))} – {preciseClock(wallMs(grid, shown.until))}
       </b>{' '}
       <span class="soft">
-        {format.duration(shown.until - shown.from)}, {format.plural(sum.count, 'sample')},{' '}
-        {format.weight(sum.weight, unit)}
+        {format.duration(shown.until - shown.from)}
+        {sum && `, ${format.plural(sum.count, 'sample')}, ${format.weight(sum.weight, unit)}`}
         {props.anchored && <span class="narrow-only">; tap its end</span>}
       </span>
       <button type="button" title="Show all of the time (Esc)" onClick={props.onClear}>

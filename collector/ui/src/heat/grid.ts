@@ -103,3 +103,20 @@ export function wallMs(grid: Grid, ns: number): number {
 export function covered(grid: Grid, cell: number): number {
   return Math.max(grid.first, Math.min(grid.end - 1, cell));
 }
+
+/**
+ * Samples and weight of a pick that is made of complete cells, as those of a hand are; undefined for
+ * others, and for what reaches behind the last column.
+ */
+export function sumOfCells(grid: Grid, pick: Pick): { count: number; weight: number } | undefined {
+  const [first, end] = cellsOf(grid, pick);
+  const starts = pick.from === Math.max(0, beginOf(grid, first));
+  const ends = pick.until === Math.min(grid.durationNs, beginOf(grid, end));
+  if (!starts || !ends) return undefined;
+  const sum = { count: 0, weight: 0 };
+  for (let cell = first; cell < end; cell++) {
+    sum.count += grid.count[cell];
+    sum.weight += grid.weight[cell];
+  }
+  return sum;
+}

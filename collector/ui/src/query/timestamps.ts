@@ -17,12 +17,15 @@ export const TIMESTAMPS_MAX = 4_000_000;
 /** Longest time covered. Unit: nanoseconds. Whole numbers are exact up to here, which is 104 days. */
 export const COVERED_NS_MAX = 2 ** 53;
 
-/** Timestamps in columns, oldest first. */
-export interface Timestamps {
-  /** Begin of the time covered. */
+/** The time that timestamps cover. */
+export interface Covered {
   startUnixNs: bigint;
-  /** Its length. Unit: nanoseconds. */
+  /** Unit: nanoseconds. */
   durationNs: number;
+}
+
+/** Timestamps in columns, oldest first. */
+export interface Timestamps extends Covered {
   /** Samples of that time whose timestamp found no room. */
   dropped: number;
   /** Since `startUnixNs`. Unit: nanoseconds. */
@@ -189,17 +192,17 @@ export function between(profile: Profile, timestamps: Timestamps, pick: Pick): P
 }
 
 /** `1700000000250000-1700000000500000`, in microseconds since the epoch, for the address; empty for none. */
-export function writePick(timestamps: Timestamps, pick: Pick | undefined): string {
-  const wall = (ns: number) => String((timestamps.startUnixNs + BigInt(Math.round(ns))) / 1000n);
+export function writePick(covered: Covered, pick: Pick | undefined): string {
+  const wall = (ns: number) => String((covered.startUnixNs + BigInt(Math.round(ns))) / 1000n);
   return pick ? `${wall(pick.from)}-${wall(pick.until)}` : '';
 }
 
 /** The pick that a text means within the time covered; undefined when it means none. */
-export function readPick(timestamps: Timestamps, text: string): Pick | undefined {
+export function readPick(covered: Covered, text: string): Pick | undefined {
   const found = /^(\d{1,18})-(\d{1,18})$/.exec(text);
   if (!found) return undefined;
   const since = (digits: string) =>
-    Math.max(0, Math.min(timestamps.durationNs, Number(BigInt(digits) * 1000n - timestamps.startUnixNs)));
+    Math.max(0, Math.min(covered.durationNs, Number(BigInt(digits) * 1000n - covered.startUnixNs)));
   const [from, until] = [since(found[1]), since(found[2])];
   return from < until ? { from, until } : undefined;
 }

@@ -31,17 +31,23 @@ interface Held<T> {
   trouble?: Trouble;
 }
 
+interface Options<T> {
+  words?: (error: unknown) => Trouble | undefined;
+  dispose?: (answer: T) => void;
+}
+
 const kindOf = (key: string) => key.split('\n', 1)[0];
 
 /**
  * Queries whenever `key` changes, and never while it is undefined. Answers of another `kind` are not shown
  * while waiting: what a key is of is told by what stands before its first newline. `words` says what went
- * wrong; undefined for what was given up on purpose.
+ * wrong; undefined for what was given up on purpose. `dispose` is given each answer when it is not shown any
+ * more, or never was.
  */
 export function useQuery<T>(
   key: string | undefined,
   ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>,
-  words: (error: unknown) => Trouble | undefined = troubleOf,
+  { words = troubleOf, dispose }: Options<T> = {},
 ): Query<T> {
   const [held, setHeld] = useState<Held<T>>({ key: undefined, kind: undefined });
   const [slow, setSlow] = useState(false);
@@ -49,6 +55,7 @@ export function useQuery<T>(
   const [turn, setTurn] = useState(0);
   const asker = useRef(ask);
   asker.current = ask;
+  const { keep, disposer } = useKept(dispose);
 
   useEffect(() => {
     if (key === undefined) return;
@@ -70,16 +77,22 @@ export function useQuery<T>(
       setHeld(next);
     };
     asker.current(control.signal, tell).then(
-      (data) => settle(() => ({ key, kind: kindOf(key), data })),
+      (data) => {
+        if (control.signal.aborted) disposer.current?.(data);
+        else {
+          keep(data);
+          settle(() => ({ key, kind: kindOf(key), data }));
+        }
+      },
       (error: unknown) => {
         const trouble = words(error);
-        if (trouble)
-          settle((before) => ({
-            key,
-            kind: kindOf(key),
-            data: before.kind === kindOf(key) ? before.data : undefined,
-            trouble,
-          }));
+        if (!trouble || control.signal.aborted) return;
+        const kind = kindOf(key);
+        settle((before) => {
+          const data = before.kind === kind ? before.data : undefined;
+          if (data === undefined) keep(undefined);
+          return { key, kind, data, trouble };
+        });
       },
     );
     return () => {
@@ -101,4 +114,18 @@ export function useQuery<T>(
       setTurn((value) => value + 1);
     },
   };
+}
+
+/** Disposes of an answer when another takes its place, or the component is gone. */
+function useKept<T>(dispose: ((answer: T) => void) | undefined) {
+  const kept = useRef<T | undefined>(undefined);
+  const disposer = useRef(dispose);
+  disposer.current = dispose;
+  const keep = (next: T | undefined) => {
+    const before = kept.current;
+    kept.current = next;
+    if (before !== undefined && before !== next) disposer.current?.(before);
+  };
+  useEffect(() => () => keep(undefined), []);
+  return { keep, disposer };
 }

@@ -2,19 +2,19 @@
 // them up.
 
 import { useMemo } from 'preact/hooks';
+import { type Graph, analysis } from '../analysis/client';
+import type { ProfileSource } from '../analysis/protocol';
 import { FilterInput } from '../app/FilterInput';
 import { getState, setState, useDisplayState, useViewState } from '../state/store';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
-import { type Selection, top } from '../query/client';
+import { top } from '../query/client';
+import type { Selection } from '../query/selection';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
-import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
 import { escapeRegex } from '../flame/search';
-import { type Tree, functionRows } from '../flame/tree';
 import * as format from '../text/format';
-import { sumsByLabel, sumsByModule } from './sums';
 
 interface TopRow {
   key: string;
@@ -28,11 +28,10 @@ interface TopRow {
 }
 
 /** A selection of the collector, or a profile that only this page has. */
-export type Source = { selection: Selection; selectionKey: string } | { profile: Profile };
+export type Source = { selection: Selection; selectionKey: string } | { profile: ProfileSource };
 
 interface Props {
-  tree: Tree;
-  unit: string;
+  graph: Graph;
   /** Where the samples came from: who can be asked for exact sums, or what has them all. */
   source: Source;
   labels: readonly string[];
@@ -82,45 +81,33 @@ function Body(props: Props) {
   return rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
 }
 
-function Local(props: Props & { profile: Profile }) {
-  const { profile } = props;
-  const { rows: of } = useViewState('rows');
+/** By module or label, of a profile that only this page has. */
+function Local(props: Props & { profile: ProfileSource }) {
+  const { rows: by } = useViewState('rows');
   const { samples } = useDisplayState('samples');
-  const rows = useMemo(() => {
-    const values = samples ? profile.count : profile.weight;
-    const sums = of === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, of);
-    return sums.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE }));
-  }, [profile, of, samples]);
+  const args = { of: props.profile, by, samples };
+  const query = useQuery(`sums ${by}\n${JSON.stringify(args)}`, async (signal) => {
+    const { rows, whole } = await analysis.sums(args, signal);
+    return { rows: rows.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE })), whole, samples };
+  });
   return (
-    <Rows
-      {...props}
-      rows={rows}
-      whole={(samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)}
-      samples={samples}
-    />
+    <Answer query={query} what="the table">
+      {(answer) => <Rows {...props} {...answer} />}
+    </Answer>
   );
 }
 
 function Functions(props: Props) {
-  const { tree } = props;
-  const { samples } = useDisplayState('samples');
-  const rows = useMemo(() => {
-    const { names } = tree;
-    // The heavier of two without time of their own stands first.
-    const sums = functionRows(tree).sort((left, right) => right.total - left.total);
-    return sums.map((row) => ({
-      key: String(row.name),
-      name: names.text[row.name],
-      module: names.module[row.name],
-      kind: names.kind[row.name],
-      own: row.own,
-      total: row.total,
-      waker: row.waker && { name: names.text[row.waker.name], value: row.waker.value },
-    }));
-  }, [tree]);
+  const { graph } = props;
+  const rows = useMemo(() => rowsOf(graph), [graph]);
   return (
     <>
-      <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={samples} />
+      <Rows
+        {...props}
+        rows={rows}
+        whole={graph.layout.tree.total[0][0]}
+        samples={graph.request.options.measure === 'count'}
+      />
       {props.pruned > 0 && (
         <p class="more">
           {format.percent(props.pruned)} of CPU time sits in frames too small to draw; it is counted in their callers.{' '}
@@ -131,6 +118,22 @@ function Functions(props: Props) {
       )}
     </>
   );
+}
+
+/** Functions of a graph as rows. */
+function rowsOf({ functions, layout }: Graph): TopRow[] {
+  if (!functions) return [];
+  const { name, own, total, waker, woken } = functions;
+  const { text, module, kind } = layout.tree.names;
+  return Array.from(name, (id, at) => ({
+    key: String(id),
+    name: text[id],
+    module: module[id],
+    kind: kind[id],
+    own: own[at],
+    total: total[at],
+    waker: waker[at] ? { name: text[waker[at]], value: woken[at] } : undefined,
+  }));
 }
 
 function Others(props: Props & { selection: Selection; selectionKey: string }) {
@@ -174,7 +177,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
         : rows.filter((row) => row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted)),
     [rows, wanted],
   );
-  const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.unit));
+  const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.graph.unit));
   const isFunction = of === 'function' || of === 'exact';
   const waits = rows.some((row) => row.waker !== undefined);
   const wokenBy: ColumnOf<TopRow>[] = !waits

@@ -1,7 +1,18 @@
 import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
-import { COLUMNS_MAX, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from '../../src/heat/grid';
+import {
+  COLUMNS_MAX,
+  ROWS,
+  ROW_NS,
+  beginOf,
+  cellsOf,
+  covered,
+  gridOf,
+  pickOf,
+  sumOfCells,
+  wallMs,
+} from '../../src/heat/grid';
 import { STEPS, coloursOf, stepOf, valueOfStep } from '../../src/heat/scale';
 import {
   type Timestamps,
@@ -217,6 +228,27 @@ describe('the grid', () => {
     }
     expect([covered(grid, 0), covered(grid, 9999)]).toEqual([12, 3 * ROWS + 12]);
     expect(beginOf(grid, 50)).toBe(750_000_000);
+  });
+
+  test('knows the sums of picks that are complete cells, and of no others', () => {
+    const next = random(12);
+    const list = Array.from({ length: 500 }, () => [Math.floor(next() * 3e9), 1] as const).sort(
+      (left, right) => left[0] - right[0],
+    );
+    const { timestamps } = profileOf(...list);
+    const grid = gridOf(timestamps);
+    for (const [one, other] of [
+      [20, 20],
+      [0, 40],
+      [77, 30],
+      [100, 9999],
+    ]) {
+      const pick = pickOf(grid, one, other);
+      if (!pick) throw new Error('no pick');
+      expect(sumOfCells(grid, pick)).toEqual(sumOf(timestamps, pick));
+    }
+    expect(sumOfCells(grid, { from: 1000, until: 2 * ROW_NS })).toBeUndefined();
+    expect(sumOfCells(grid, { from: 0, until: ROW_NS + 1 })).toBeUndefined();
   });
 
   test('does not grow with what a stranger says', () => {
