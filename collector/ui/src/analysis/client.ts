@@ -81,6 +81,19 @@ export class Analysis {
     private readonly baseUrl: () => string,
   ) {}
 
+  /**
+   * Starts the worker, where it does not run. The page does so as it starts: the worker is read while the
+   * page is drawn, and is of the same version, though the collector may be upgraded under an open page.
+   */
+  open(): Port {
+    if (this.port) return this.port;
+    const port = this.start();
+    port.onmessage = ({ data }) => this.take(data);
+    port.onerror = () => this.fail();
+    this.port = port;
+    return port;
+  }
+
   /** Loads one merged profile. `progress` is told how many stacks have come. To be released. */
   load(
     selection: Selection,
@@ -180,13 +193,7 @@ export class Analysis {
   }
 
   private post(message: ToWorker): void {
-    if (!this.port) {
-      const port = this.start();
-      port.onmessage = ({ data }) => this.take(data);
-      port.onerror = () => this.fail();
-      this.port = port;
-    }
-    this.port.postMessage(message);
+    this.open().postMessage(message);
   }
 
   private take(message: FromWorker): void {

@@ -225,6 +225,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     await page.waitForSelector('.facts');
     await page.route('**/analysis.js', (route) => route.abort());
     await page.evaluate(() => (location.hash = ''));
+    await page.reload();
     await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
     await page.waitForSelector('.u-over');
     await page.unroute('**/analysis.js');
