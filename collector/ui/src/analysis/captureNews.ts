@@ -1,4 +1,5 @@
-// What a capture tells, with its profiles put together and handed to the engine. Runs in the worker.
+// What a capture tells, with its profiles put together and handed to the engine. Runs in the
+// worker.
 
 import type { FleetCaptureResponse } from '../gen/fleetprof/collector/v1/control_pb';
 import { ProfileError } from '../query/columns';
@@ -7,8 +8,8 @@ import type { Engine } from './engine';
 import type { CaptureNews } from './protocol';
 
 /**
- * Takes a capture's answers in order. A profile is told as soon as it is complete: it is worth seeing,
- * whatever comes after it.
+ * Takes a capture's answers in order. A profile is told as soon as it is complete: it is worth
+ * seeing, whatever comes after it.
  * @throws ProfileError when a profile contradicts itself, or ends before its last part.
  */
 export async function* captureNews(

@@ -1,4 +1,5 @@
-// The page's side of the worker that holds profiles: requests and their answers, one worker for the page.
+// The page's side of the worker that holds profiles: requests and their answers, one worker for the
+// page.
 
 import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
 import type { Layout } from '../flame/layout';
@@ -82,8 +83,9 @@ export class Analysis {
   ) {}
 
   /**
-   * Starts the worker, where it does not run. The page does so as it starts: the worker is read while the
-   * page is drawn, and is of the same version, though the collector may be upgraded under an open page.
+   * Starts the worker, where it does not run. The page does so as it starts: the worker is read
+   * while the page is drawn, and is of the same version, though the collector may be upgraded under
+   * an open page.
    */
   open(): Port {
     if (this.port) return this.port;

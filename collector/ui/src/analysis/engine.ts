@@ -1,8 +1,8 @@
-// Holds profiles, and makes of them what the page shows: trees, layouts, tables, cells, files. Runs in the
-// worker; knows nothing of messages.
+// Holds profiles, and makes of them what the page shows: trees, layouts, tables, cells, files. Runs
+// in the worker; knows nothing of messages.
 //
-// What takes long goes in stages: after each the caller may do something else, such as hear that the
-// result is not wanted any more.
+// What takes long goes in stages: after each the caller may do something else, such as hear that
+// the result is not wanted any more.
 
 import { diffStep } from '../flame/colour';
 import { changeOf, measure } from '../flame/diff';
@@ -191,7 +191,8 @@ export class Engine {
 function shapeOf(tree: Tree, { diff }: GraphRequest, of = tree): PackedShape {
   const layout = layOut(tree, diff ? measure(of, diff.compare, diff.width) : single);
   const { tree: _, ...columns } = layout;
-  // The tree stays for what is asked of it next: what goes away is copied here, not where it is drawn.
+  // The tree stays for what is asked of it next: what goes away is copied here, not where it is
+  // drawn.
   const sent = ([first, second]: [Float64Array, Float64Array]): [Float64Array, Float64Array] => [
     first.slice(),
     diff ? second.slice() : new Float64Array(),

@@ -1,7 +1,7 @@
 // What the page asks of the worker that holds profiles, and what comes back.
 //
-// A profile stays in the worker, under a number; the page has what it shows of it: facts, and columns
-// that are transferred. A request that is not wanted any more is cancelled by its number.
+// A profile stays in the worker, under a number; the page has what it shows of it: facts, and
+// columns that are transferred. A request that is not wanted any more is cancelled by its number.
 
 import type {
   FleetCaptureInfo,
@@ -80,7 +80,10 @@ export interface FunctionColumns {
   name: Uint32Array;
   own: Float64Array;
   total: Float64Array;
-  /** Of waits: who ended the most of them, and how much that is; name 0: nobody. Empty: nobody waits. */
+  /**
+   * Of waits: who ended the most of them, and how much that is; name 0: nobody. Empty: nobody
+   * waits.
+   */
   waker: Uint32Array;
   woken: Float64Array;
 }

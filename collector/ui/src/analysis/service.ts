@@ -59,7 +59,8 @@ export class Service {
     } catch (error) {
       this.send({ number, trouble: operation === 'capture' ? captureTrouble(error) : troubleOf(error) }, []);
     } finally {
-      // An answer of which a part cannot be read ends at the collector too, and on the hosts of a capture.
+      // An answer of which a part cannot be read ends at the collector too, and on the hosts of a
+      // capture.
       control.abort();
       this.running.delete(number);
     }

@@ -1,10 +1,13 @@
-// One computation at a time, in the order of arrival; between its stages messages are heard, so that one
-// that is cancelled ends early, and one that waits never starts.
+// One computation at a time, in the order of arrival; between its stages messages are heard, so
+// that one that is cancelled ends early, and one that waits never starts.
 
 import { ProfileError } from '../query/columns';
 import type { Stage } from './engine';
 
-/** Most computations that wait. Each part of a page has one at a time, so more is a mistake of the page. */
+/**
+ * Most computations that wait. Each part of a page has one at a time, so more is a mistake of the
+ * page.
+ */
 export const WAITING_MAX = 64;
 
 /** Lets the thread take what has come. */

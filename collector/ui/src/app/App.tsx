@@ -1,6 +1,8 @@
-// The page: its head, the selection, and one of its views. Everything shown follows from the address.
+// The page: its head, the selection, and one of its views. Everything shown follows from the
+// address.
 //
-// This component knows which data are selected and which view is open; it is drawn again when they change.
+// This component knows which data are selected and which view is open; it is drawn again when they
+// change.
 
 import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
 import { CaptureDialog, draftOf } from '../capture/CaptureDialog';

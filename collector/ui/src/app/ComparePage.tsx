@@ -1,5 +1,5 @@
-// Two ranges or selections against each other: where they are on the time axis, one graph of both, and
-// the table of changes with its error.
+// Two ranges or selections against each other: where they are on the time axis, one graph of both,
+// and the table of changes with its error.
 
 import type { ComponentChildren } from 'preact';
 import { useMemo, useState } from 'preact/hooks';

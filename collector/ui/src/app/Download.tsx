@@ -13,7 +13,9 @@ const FORMATS: readonly (readonly [extension: string, name: string, about: strin
   ['json', 'JSON', 'everything, with its quality'],
 ];
 
-/** Where the collector serves a format of a selection. Times are nanoseconds since the Unix epoch. */
+/**
+ * Where the collector serves a format of a selection. Times are nanoseconds since the Unix epoch.
+ */
 export function downloadUrl(selection: Selection, extension: string): string {
   const params = new URLSearchParams({
     selector: selection.query,

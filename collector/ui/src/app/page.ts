@@ -1,4 +1,5 @@
-// What every page is given: the data that are selected. What else a page shows it takes from the state.
+// What every page is given: the data that are selected. What else a page shows it takes from the
+// state.
 
 import type { Draft } from '../capture/form';
 import type { Selection } from '../query/selection';

@@ -104,7 +104,10 @@ export function Toggle(props: {
   );
 }
 
-/** A button that opens a panel under it. Closes on Escape, and when the focus or a click goes elsewhere. */
+/**
+ * A button that opens a panel under it. Closes on Escape, and when the focus or a click goes
+ * elsewhere.
+ */
 export function Popover(props: {
   label: ComponentChildren;
   title: string;
@@ -185,7 +188,10 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
   );
 }
 
-/** The states of a question around what shows its answer. `told`: what went wrong with it is said elsewhere. */
+/**
+ * The states of a question around what shows its answer. `told`: what went wrong with it is said
+ * elsewhere.
+ */
 export function Answer<T>(props: {
   query: Query<T>;
   what: string;

@@ -1,4 +1,5 @@
-// A capture that ended, with its profile: which hosts it is of, when samples were taken, graph and table.
+// A capture that ended, with its profile: which hosts it is of, when samples were taken, graph and
+// table.
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { analysis } from '../analysis/client';

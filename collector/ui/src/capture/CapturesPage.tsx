@@ -1,4 +1,5 @@
-// Captures of the fleet: those that run and those that ended, and the profiles that this page holds.
+// Captures of the fleet: those that run and those that ended, and the profiles that this page
+// holds.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { Answer, Empty, Icon, Name, TroubleBox } from '../app/parts';

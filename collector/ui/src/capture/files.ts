@@ -1,7 +1,8 @@
-// A profile that only this page has, as files: folded stacks, and the project's own JSON with the times of
-// samples. Other formats are written by `agent-ctl import` from the JSON.
+// A profile that only this page has, as files: folded stacks, and the project's own JSON with the
+// times of samples. Other formats are written by `agent-ctl import` from the JSON.
 //
-// Text is escaped as the writers of the other programs do it, so that what one wrote the other reads.
+// Text is escaped as the writers of the other programs do it, so that what one wrote the other
+// reads.
 
 import { END_WORDS, KIND_WORDS, TRUNCATED, UNNAMED_WORDS, isTruncated } from '../query/outcome';
 import { type Timestamps, type Pick, firstAt } from '../query/timestamps';
@@ -10,7 +11,8 @@ import type { Profile } from '../query/profile';
 /** Value of the key `schema`. */
 export const SCHEMA = 'fleetprof.profile/1';
 
-// Control characters, separators of lines, bidirectional controls, the byte order mark, non-characters.
+// Control characters, separators of lines, bidirectional controls, the byte order mark,
+// non-characters.
 const HOSTILE =
   /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufdd0-\ufdef]|[\ufffe\uffff]|\p{Cs}/u;
 const NON_CHARACTER = (point: number) => (point & 0xfffe) === 0xfffe;
@@ -44,7 +46,10 @@ function codeOf(found: string): string {
   return point < 0x80 ? `\\x${point.toString(16).padStart(2, '0')}` : `\\u{${point.toString(16)}}`;
 }
 
-/** Folded stacks: `root;…;leaf count`, sorted. Cut stacks stand under `[truncated]`, as in the graph. */
+/**
+ * Folded stacks: `root;…;leaf count`, sorted. Cut stacks stand under `[truncated]`, as in the
+ * graph.
+ */
 export function folded(profile: Profile, values: Float64Array): string[] {
   const escaped = new Map<number, string>();
   const nameOf = (frame: number) => {
@@ -86,7 +91,9 @@ function text(value: string): string {
   });
 }
 
-/** JSON of a profile, in pieces. `timed`: the timestamps it has, and the part of them that it is of. */
+/**
+ * JSON of a profile, in pieces. `timed`: the timestamps it has, and the part of them that it is of.
+ */
 export function json(profile: Profile, timed?: { timestamps: Timestamps; pick: Pick | undefined }): string[] {
   const { about } = profile;
   const order = profile.weight
@@ -178,7 +185,10 @@ function numbers(keys: Record<string, string>, of: object | undefined): string {
     .join(',')}}`;
 }
 
-/** Timestamps of the samples, by their places in the file; those of samples that are not there are counted. */
+/**
+ * Timestamps of the samples, by their places in the file; those of samples that are not there are
+ * counted.
+ */
 function times(profile: Profile, order: Float64Array, timestamps: Timestamps, pick: Pick | undefined): string[] {
   const key = (labelSet: number, stack: number, end: number) => `${labelSet} ${stack} ${end}`;
   const places = new Map<string, number>();

@@ -1,7 +1,9 @@
-// One fan-out as this page follows it: from the plan over what each host does to the profile and the result.
+// One fan-out as this page follows it: from the plan over what each host does to the profile and
+// the result.
 //
-// Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session does. What
-// comes is a stranger's: hosts and notices are bounded. Its profiles are put together and held by the worker.
+// Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session
+// does. What comes is a stranger's: hosts and notices are bounded. Its profiles are put together
+// and held by the worker.
 
 import {
   type FleetCaptureInfo,
@@ -25,7 +27,10 @@ export const NOTICES_MAX = 200;
 export const HOST_NOTICES_MAX = 32;
 export const TEXT_LEN_MAX = 4096;
 
-/** Time from the end of a capture until its profile is here, beyond what the request allows. Unit: ms. */
+/**
+ * Time from the end of a capture until its profile is here, beyond what the request allows. Unit:
+ * ms.
+ */
 const MERGE_MS = 180_000;
 
 /** What a host has beyond the duration where the request does not say. Unit: ms. */

@@ -1,5 +1,5 @@
-// A profile as a graph with its tools: search, colours, focus, callers and callees, and the table of
-// functions beside it.
+// A profile as a graph with its tools: search, colours, focus, callers and callees, and the table
+// of functions beside it.
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useMemo, useState } from 'preact/hooks';
@@ -80,7 +80,10 @@ function useLook({ layout, change }: Shape): Look {
   }, [layout, change, theme, colours]);
 }
 
-/** What frames are described by: as the graph was made, which may be before the last change of the display. */
+/**
+ * What frames are described by: as the graph was made, which may be before the last change of the
+ * display.
+ */
 function describing(layout: Layout, { request, unit }: Graph): Describing {
   return { layout, unit, samples: request.options.measure === 'count', compare: request.diff?.compare };
 }

@@ -1,5 +1,5 @@
-// What the search of a panel has found, for those of its parts that show it: a key in the search draws
-// them again, and nothing around them.
+// What the search of a panel has found, for those of its parts that show it: a key in the search
+// draws them again, and nothing around them.
 
 import { type ComponentChildren, createContext } from 'preact';
 import { useContext, useMemo } from 'preact/hooks';

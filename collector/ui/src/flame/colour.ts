@@ -1,4 +1,5 @@
-// Colours of frames: by kind, by module, or by change. Text on all of them is dark, in either theme.
+// Colours of frames: by kind, by module, or by change. Text on all of them is dark, in either
+// theme.
 
 import { KIND } from '../query/outcome';
 import { hash } from '../text/hash';

@@ -6,10 +6,15 @@ import type { TreeValues } from './tree';
 /** Shares of each side are compared, or cores: the mean over the time that each side covers. */
 export type Compare = 'share' | 'sum';
 
-/** Whose width a node has: `both` is the larger of the two, so that what vanished keeps its place. */
+/**
+ * Whose width a node has: `both` is the larger of the two, so that what vanished keeps its place.
+ */
 export type Width = 'both' | 'after' | 'before';
 
-/** By how much values before are scaled: in shares both profiles are as large, in cores as their means are. */
+/**
+ * By how much values before are scaled: in shares both profiles are as large, in cores as their
+ * means are.
+ */
 export function scale(tree: TreeValues, compare: Compare): number {
   const [before, after] = [tree.total[0][0], tree.total[1][0]];
   const [was, is] = ratesOf(tree, compare);

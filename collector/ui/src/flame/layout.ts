@@ -1,5 +1,5 @@
-// Where the nodes of a tree stand: level by level, each level sorted from left to right, so that what is
-// visible and what is under the pointer are found by binary search.
+// Where the nodes of a tree stand: level by level, each level sorted from left to right, so that
+// what is visible and what is under the pointer are found by binary search.
 
 import { ranksOf } from './names';
 import type { Tree, TreeValues } from './tree';
@@ -26,7 +26,10 @@ export interface Layout {
   whole: number;
 }
 
-/** What the width of a node is, from its own values; widths of children never exceed that of parents. */
+/**
+ * What the width of a node is, from its own values; widths of children never exceed that of
+ * parents.
+ */
 export type Measure = (before: number, after: number) => number;
 
 /** Width is the first column. */
@@ -110,7 +113,10 @@ interface Children {
   list: Uint32Array;
 }
 
-/** Children of each node by name: an order that stays when values change, so that eyes keep their place. */
+/**
+ * Children of each node by name: an order that stays when values change, so that eyes keep their
+ * place.
+ */
 function childrenInOrder(tree: Tree, wide: Float64Array): Children {
   const size = tree.parent.length;
   const ranks = ranksOf(tree.names);

@@ -1,5 +1,5 @@
-// What frames are called: a frame of the graph is a function of a module, of one kind; files and lines
-// are told beside it, but do not make another frame.
+// What frames are called: a frame of the graph is a function of a module, of one kind; files and
+// lines are told beside it, but do not make another frame.
 
 import { KIND, LOST, OTHER, TRUNCATED } from '../query/outcome';
 import type { Profile } from '../query/profile';
@@ -92,7 +92,9 @@ export function namesWithText(names: NameTable, text: string): Set<number> {
   return found;
 }
 
-/** Position of each name in the order in which neighbours are drawn: by text, what is no code last. */
+/**
+ * Position of each name in the order in which neighbours are drawn: by text, what is no code last.
+ */
 export function ranksOf(names: NameTable): Uint32Array {
   const { text, module, kind } = names;
   const last = (id: number) => (kind[id] === KIND.synthetic ? 1 + [OTHER, TRUNCATED, LOST].indexOf(text[id]) : 0);

@@ -1,5 +1,5 @@
-// A node of a graph as it stands in an address: hashes of names from the root, which find the same node
-// in the same data, and as far as it is still there in newer data.
+// A node of a graph as it stands in an address: hashes of names from the root, which find the same
+// node in the same data, and as far as it is still there in newer data.
 
 import { hash } from '../text/hash';
 import type { Layout } from './layout';

@@ -1,4 +1,5 @@
-// Tries a pattern on names, away from the page: a pattern may take for ever, and this thread can be ended.
+// Tries a pattern on names, away from the page: a pattern may take for ever, and this thread can be
+// ended.
 
 import { namePattern } from './search';
 

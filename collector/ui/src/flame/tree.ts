@@ -1,7 +1,7 @@
 // From stacks to the tree that a flame graph draws: equal names under equal parents are one node.
 //
-// All in typed arrays; a node's parent has a smaller id, so sums run without recursion. A tree has two
-// columns of values: the second is used where two profiles are compared.
+// All in typed arrays; a node's parent has a smaller id, so sums run without recursion. A tree has
+// two columns of values: the second is used where two profiles are compared.
 
 import { END_LOST, KIND, TRUNCATED, isTruncated, isWaitState, isWaker } from '../query/outcome';
 import type { Profile } from '../query/profile';
@@ -28,7 +28,9 @@ export interface TreeValues {
   own: [Float64Array, Float64Array];
   /** Here and below. */
   total: [Float64Array, Float64Array];
-  /** What the roots of two profiles are in cores, or events a second; absent where it is not known. */
+  /**
+   * What the roots of two profiles are in cores, or events a second; absent where it is not known.
+   */
   rates?: readonly [number, number];
 }
 
@@ -127,7 +129,8 @@ function addProfile(builder: TreeBuilder, names: Names, profile: Profile, column
   const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, namesWithText(names, options.focus));
   const rootOf = rootOfSamples(builder, names, profile, options.root);
   const roots = profile.stack.map((_, sample) => rootOf(sample));
-  // Root by root, so that one table from stack to node serves all and each stack is walked once a root.
+  // Root by root, so that one table from stack to node serves all and each stack is walked once a
+  // root.
   const order = roots.map((_, sample) => sample).sort((left, right) => roots[left] - roots[right]);
   const nodes = new Uint32Array(profile.parent.length);
   let current = NONE;
@@ -222,8 +225,8 @@ export function buildTree(names: Names, profile: Profile, options: Options): Tre
 }
 
 /**
- * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was lost would
- * be as wide as nothing else, and nobody knows what it was.
+ * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was
+ * lost would be as wide as nothing else, and nobody knows what it was.
  */
 export function buildDiffTree(
   names: Names,
@@ -283,7 +286,10 @@ function heaviest(of: Map<number, number> | undefined): Pick<Row, 'waker'> {
   return waker ? { waker } : {};
 }
 
-/** By node: the frame at which its stack goes on beyond a thread that waits, or 0; undefined: nobody waits. */
+/**
+ * By node: the frame at which its stack goes on beyond a thread that waits, or 0; undefined: nobody
+ * waits.
+ */
 function waitsOf(tree: Tree): Uint32Array | undefined {
   const { names, parent, name } = tree;
   const marks = names.text.map((text, id) => names.kind[id] === KIND.synthetic && isWaker(text));
@@ -306,8 +312,8 @@ export function outermostNodes(tree: Tree): Uint8Array {
   const { parent, name } = tree;
   const size = parent.length;
   const outermost = new Uint8Array(size).fill(1);
-  // Depth first over the tree with a count of open nodes by name: linear, where walking up from each
-  // node would take as long as stacks are deep.
+  // Depth first over the tree with a count of open nodes by name: linear, where walking up from
+  // each node would take as long as stacks are deep.
   const first = new Uint32Array(size).fill(NONE);
   const next = new Uint32Array(size).fill(NONE);
   for (let node = size - 1; node > 0; node--) {

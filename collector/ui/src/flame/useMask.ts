@@ -5,7 +5,10 @@ import type { NameTable } from './names';
 import { type Search, matchNames, nameText, problemOf } from './search';
 import type { SearchRequest } from './searchWorker';
 
-/** Time a pattern has for all names. Unit: milliseconds. 100,000 names take most patterns a tenth of it. */
+/**
+ * Time a pattern has for all names. Unit: milliseconds. 100,000 names take most patterns a tenth of
+ * it.
+ */
 export const PATTERN_MS = 3000;
 
 /** What a search came to. */

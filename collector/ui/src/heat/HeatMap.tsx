@@ -1,4 +1,5 @@
-// The heat map on the page: its canvas and axes, what is under the pointer, the keys, and what is picked.
+// The heat map on the page: its canvas and axes, what is under the pointer, the keys, and what is
+// picked.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon } from '../app/parts';

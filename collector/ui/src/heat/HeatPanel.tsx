@@ -8,7 +8,10 @@ import type { Pick } from '../query/timestamps';
 import { useQuery } from '../query/useQuery';
 import { HeatMap } from './HeatMap';
 
-/** Around a heat map and what is below it: Escape, where nothing else wants it, shows all of the time again. */
+/**
+ * Around a heat map and what is below it: Escape, where nothing else wants it, shows all of the
+ * time again.
+ */
 export function Timed({ children, onEscape }: { children: ComponentChildren; onEscape: (() => void) | undefined }) {
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === 'Escape' && !/^(INPUT|TEXTAREA|SELECT)$/.test((event.target as HTMLElement).tagName))

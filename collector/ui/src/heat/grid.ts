@@ -1,7 +1,7 @@
 // Timestamps as cells: a column is a second, a row a part of it, from the top down.
 //
-// Columns begin with whole seconds of the clock, so that what happens at the same part of every second, on
-// whichever host, stands in one row.
+// Columns begin with whole seconds of the clock, so that what happens at the same part of every
+// second, on whichever host, stands in one row.
 
 import type { Timestamps, Pick } from '../query/timestamps';
 
@@ -26,7 +26,9 @@ export interface Grid {
   /** First cell that has time covered, and the first behind the last. */
   first: number;
   end: number;
-  /** Begin of the first column. Unit: nanoseconds since the begin of the time covered; not above 0. */
+  /**
+   * Begin of the first column. Unit: nanoseconds since the begin of the time covered; not above 0.
+   */
   originNs: number;
   /** Length of the time covered. Unit: nanoseconds. */
   durationNs: number;
@@ -105,8 +107,8 @@ export function covered(grid: Grid, cell: number): number {
 }
 
 /**
- * Samples and weight of a pick that is made of complete cells, as those of a hand are; undefined for
- * others, and for what reaches behind the last column.
+ * Samples and weight of a pick that is made of complete cells, as those of a hand are; undefined
+ * for others, and for what reaches behind the last column.
  */
 export function sumOfCells(grid: Grid, pick: Pick): { count: number; weight: number } | undefined {
   const [first, end] = cellsOf(grid, pick);

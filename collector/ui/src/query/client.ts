@@ -1,5 +1,5 @@
-// Queries the collector. What is large, profiles and captures, is queried where it is decoded: in the
-// worker (`src/analysis`).
+// Queries the collector. What is large, profiles and captures, is queried where it is decoded: in
+// the worker (`src/analysis`).
 
 import { createClient } from '@connectrpc/connect';
 import type {

@@ -8,7 +8,10 @@ import { baseOf, rebase } from './unit';
 
 export { ProfileError } from './columns';
 
-/** Most stacks taken. The server folds beyond 200,000 by default; more than this would freeze the page. */
+/**
+ * Most stacks taken. The server folds beyond 200,000 by default; more than this would freeze the
+ * page.
+ */
 export const NODES_MAX = 2_000_000;
 
 /** Most samples (stack × labels × end) taken. */

@@ -1,20 +1,22 @@
 // When samples were taken: read from chunks, and the profile of a part of that time.
 //
-// Timestamps repeat what the samples of the profile say in sum, so they are never added to them. What was
-// sampled (stack, labels, end) is kept once for all timestamps that share it, so that the profile of a part of
-// the time is one pass over its timestamps.
+// Timestamps repeat what the samples of the profile say in sum, so they are never added to them.
+// What was sampled (stack, labels, end) is kept once for all timestamps that share it, so that the
+// profile of a part of the time is one pass over its timestamps.
 
 import type { ProfileChunk, Times } from '../gen/fleetprof/profile/v1/profile_pb';
 import { ProfileError, below, bytes, floats, words } from './columns';
 import type { Profile } from './profile';
 
 /**
- * Most timestamps kept: 1 hour of 10 CPUs at 99 Hz, or 30 s of 1,000. 20 bytes each. The time covered ends before
- * the first that finds no room; the samples are in the profile all the same.
+ * Most timestamps kept: 1 hour of 10 CPUs at 99 Hz, or 30 s of 1,000. 20 bytes each. The time
+ * covered ends before the first that finds no room; the samples are in the profile all the same.
  */
 export const TIMESTAMPS_MAX = 4_000_000;
 
-/** Longest time covered. Unit: nanoseconds. Whole numbers are exact up to here, which is 104 days. */
+/**
+ * Longest time covered. Unit: nanoseconds. Whole numbers are exact up to here, which is 104 days.
+ */
 export const COVERED_NS_MAX = 2 ** 53;
 
 /** The time that timestamps cover. */
@@ -191,7 +193,10 @@ export function between(profile: Profile, timestamps: Timestamps, pick: Pick): P
   };
 }
 
-/** `1700000000250000-1700000000500000`, in microseconds since the epoch, for the address; empty for none. */
+/**
+ * `1700000000250000-1700000000500000`, in microseconds since the epoch, for the address; empty for
+ * none.
+ */
 export function writePick(covered: Covered, pick: Pick | undefined): string {
   const wall = (ns: number) => String((covered.startUnixNs + BigInt(Math.round(ns))) / 1000n);
   return pick ? `${wall(pick.from)}-${wall(pick.until)}` : '';

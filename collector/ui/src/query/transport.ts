@@ -1,5 +1,5 @@
-// gRPC-Web to the collector, at the address that the page came from: for the page and for its workers,
-// which have no document to know the address by.
+// gRPC-Web to the collector, at the address that the page came from: for the page and for its
+// workers, which have no document to know the address by.
 
 import type { Transport } from '@connectrpc/connect';
 import { createGrpcWebTransport } from '@connectrpc/connect-web';

@@ -1,4 +1,5 @@
-// Queries while a page is shown: one at a time for each place; a query that is superseded is cancelled.
+// Queries while a page is shown: one at a time for each place; a query that is superseded is
+// cancelled.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { type Trouble, troubleOf } from './errors';
@@ -39,10 +40,10 @@ interface Options<T> {
 const kindOf = (key: string) => key.split('\n', 1)[0];
 
 /**
- * Queries whenever `key` changes, and never while it is undefined. Answers of another `kind` are not shown
- * while waiting: what a key is of is told by what stands before its first newline. `words` says what went
- * wrong; undefined for what was given up on purpose. `dispose` is given each answer when it is not shown any
- * more, or never was.
+ * Queries whenever `key` changes, and never while it is undefined. Answers of another `kind` are
+ * not shown while waiting: what a key is of is told by what stands before its first newline.
+ * `words` says what went wrong; undefined for what was given up on purpose. `dispose` is given each
+ * answer when it is not shown any more, or never was.
  */
 export function useQuery<T>(
   key: string | undefined,

@@ -1,7 +1,8 @@
-// The state as it stands in the address: everything that a link must carry, and nothing else. Links that
-// were written stay valid: a parameter never changes its name or its meaning.
+// The state as it stands in the address: everything that a link must carry, and nothing else. Links
+// that were written stay valid: a parameter never changes its name or its meaning.
 //
-// The address is a stranger's text: what is unknown or too long is left out, and every field has a default.
+// The address is a stranger's text: what is unknown or too long is left out, and every field has a
+// default.
 
 import { DISPLAY_DEFAULTS, type DisplayState } from './display';
 import { type FrameFilter, SELECTION_DEFAULTS, type SelectionState } from './selection';
@@ -12,7 +13,10 @@ export interface State extends SelectionState, ViewState, DisplayState {}
 
 export const DEFAULTS: State = { ...SELECTION_DEFAULTS, ...VIEW_DEFAULTS, ...DISPLAY_DEFAULTS };
 
-/** Longest text of one field. Unit: UTF-16 units. A link longer than this is not one that this page wrote. */
+/**
+ * Longest text of one field. Unit: UTF-16 units. A link longer than this is not one that this page
+ * wrote.
+ */
 export const FIELD_LEN_MAX = 64 << 10;
 
 /** Most entries of a list in the address. */
@@ -94,7 +98,9 @@ export function write(state: State): string {
   return params.toString().replace(/%2C/g, ',').replace(/%3A/g, ':').replace(/%2F/g, '/');
 }
 
-/** A change of the state. What pointed into the old data and means nothing in the new is taken back. */
+/**
+ * A change of the state. What pointed into the old data and means nothing in the new is taken back.
+ */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
   const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture'] as const).some(

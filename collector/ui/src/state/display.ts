@@ -1,5 +1,5 @@
-// Slice of the state: how data are drawn, and in which unit. The theme belongs here too, but is of the
-// browser and not of the link: `theme.ts`.
+// Slice of the state: how data are drawn, and in which unit. The theme belongs here too, but is of
+// the browser and not of the link: `theme.ts`.
 
 import type { Compare, Width } from '../flame/diff';
 

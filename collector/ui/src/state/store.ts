@@ -1,7 +1,8 @@
 // Holds the state in slices, and tells each component of the fields that it shows.
 //
-// A component is drawn again when one of its fields changes, and for nothing else: a key in a search field
-// draws the field and what it searches. The address bar follows each change, and leads back.
+// A component is drawn again when one of its fields changes, and for nothing else: a key in a
+// search field draws the field and what it searches. The address bar follows each change, and leads
+// back.
 
 import { useLayoutEffect, useReducer, useRef } from 'preact/hooks';
 import { DEFAULTS, type State, changed, read, write } from './address';
@@ -94,7 +95,8 @@ export function followAddress(): void {
 }
 
 /**
- * Sets fields of the state. `replace`: no step of the browser's history, for what changes while typing.
+ * Sets fields of the state. `replace`: no step of the browser's history, for what changes while
+ * typing.
  */
 export function setState(change: Partial<State>, how: { replace?: boolean } = {}): void {
   // From the address, not from what a component was drawn with: two changes in one event both hold.

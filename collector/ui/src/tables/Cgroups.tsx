@@ -1,4 +1,5 @@
-// CPU by slice, service and container: the tree of cgroups, added up over the hosts that are selected.
+// CPU by slice, service and container: the tree of cgroups, added up over the hosts that are
+// selected.
 
 import { useMemo, useState } from 'preact/hooks';
 import { Bar, Empty, Icon, Name } from '../app/parts';

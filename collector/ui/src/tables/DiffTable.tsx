@@ -26,7 +26,10 @@ interface Props {
 /** Fewer samples than this on a side are told: changes of some points are chance then. */
 const FEW_SAMPLES = 1000;
 
-/** What is said of a side with few samples: from which change on a function of a tenth of it can be told. */
+/**
+ * What is said of a side with few samples: from which change on a function of a tenth of it can be
+ * told.
+ */
 export function fewText(side: string, samples: number): string {
   const points = 1.96 * Math.sqrt((0.1 * 0.9) / Math.max(1, samples)) * 100;
   return `${side}: ${format.plural(samples, 'sample')}, too few for changes under ${Math.ceil(points)} pp`;

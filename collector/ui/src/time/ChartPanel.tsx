@@ -1,5 +1,5 @@
-// CPU over time: the chart, its legend, what stands under the pointer, and its table for those who do
-// not see it.
+// CPU over time: the chart, its legend, what stands under the pointer, and its table for those who
+// do not see it.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon, Name } from '../app/parts';

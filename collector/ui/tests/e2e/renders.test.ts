@@ -1,5 +1,5 @@
-// How much of the page is drawn for what somebody does: components are counted, in a build of the same
-// sources that keeps their names and counts each call.
+// How much of the page is drawn for what somebody does: components are counted, in a build of the
+// same sources that keeps their names and counts each call.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -535,7 +535,10 @@ export function top(of: Asked, by: string, byTotal: boolean, limit: number) {
 /** Parts of a range whose spread errors are of. */
 const PARTS = 10;
 
-/** As the collector does: what was lost is not compared, and errors are from the spread between parts of each range. */
+/**
+ * As the collector does: what was lost is not compared, and errors are from the spread between
+ * parts of each range.
+ */
 export function diff(before: Asked, after: Asked, limit: number) {
   const side = (of: Asked) => {
     const sampled = (one: Asked) => samples(one).filter((sample) => sample.stack.end !== 9);

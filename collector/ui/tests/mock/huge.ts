@@ -9,7 +9,10 @@ export interface HugeProfile {
   weights: number[];
 }
 
-/** Nodes and functions of the huge profile, and of the largest that a collector answers with by default. */
+/**
+ * Nodes and functions of the huge profile, and of the largest that a collector answers with by
+ * default.
+ */
 export const SIZES = {
   huge: { nodes: 100_000, functions: 6000 },
   largest: { nodes: 200_000, functions: 60_000 },

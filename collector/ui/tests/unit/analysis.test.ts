@@ -51,7 +51,10 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
   return { fake, seen };
 }
 
-/** The page and the worker, with messages as between threads: what is transferred is gone at its sender. */
+/**
+ * The page and the worker, with messages as between threads: what is transferred is gone at its
+ * sender.
+ */
 function linked(fake = collector().fake) {
   let service: Service;
   const port: Port = {

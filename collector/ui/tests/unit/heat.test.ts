@@ -265,7 +265,8 @@ describe('the grid', () => {
 });
 
 describe('the scale', () => {
-  // What cones see of linear light: without the red, the green or the blue kind (Viénot 1999, Brettel 1997).
+  // What cones see of linear light: without the red, the green or the blue kind (Viénot 1999,
+  // Brettel 1997).
   const SEEN: Record<string, number[][]> = {
     all: [
       [1, 0, 0],
