@@ -1,5 +1,6 @@
 // The head of the page: its views, the time range, and what concerns the page as such.
 
+import type { State } from '../state/address';
 import { addressOf, getState, setState, useSelectionState, useViewState } from '../state/store';
 import { flipTheme, useTheme } from '../state/theme';
 import type { View } from '../state/view';
@@ -17,7 +18,15 @@ export const VIEWS: readonly (readonly [View, string])[] = [
   ['collector', 'Collector'],
 ];
 
-const EVERYTHING = { view: 'profile', query: '', zoom: '', focus: '', fn: '', search: '', filters: [] } as const;
+const EVERYTHING: Partial<State> = {
+  view: 'profile',
+  query: '',
+  zoom: '',
+  focus: '',
+  fn: '',
+  search: '',
+  filters: [],
+};
 
 interface HeadProps {
   range: Range | undefined;
@@ -31,7 +40,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
   return (
     <header class="head">
       <h1>
-        <Link to={{ ...EVERYTHING, filters: [] }} title="Everything">
+        <Link to={EVERYTHING} title="Everything">
           <Mark /> Fleetprof
         </Link>
       </h1>

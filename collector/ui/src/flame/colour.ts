@@ -59,10 +59,17 @@ export function nameColours(names: NameTable, by: 'kind' | 'module', theme: Them
     }
     return found;
   };
+  // Names are many, modules are few.
+  const modules = new Map<string, string>();
+  const ofModule = (module: string) => {
+    const found = modules.get(module) ?? moduleColour(module, theme);
+    modules.set(module, found);
+    return found;
+  };
   return names.text.map((text, id) => {
     const kind = names.kind[id];
     if (kind === KIND_LABEL || kind === KIND.synthetic) return kindColour(kind, theme);
-    return by === 'kind' ? shadesOf(kind)[hash(text) % SHADES] : moduleColour(names.module[id], theme);
+    return by === 'kind' ? shadesOf(kind)[hash(text) % SHADES] : ofModule(names.module[id]);
   });
 }
 

@@ -10,7 +10,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Plugin, build } from 'vite';
 import { SEEDED, drawn, settled, useSite } from './browser';
 
-const ROOT = process.env.RENDERS_ROOT ?? fileURLToPath(new URL('../..', import.meta.url));
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const dist = mkdtempSync(join(tmpdir(), 'fleetprof-ui-renders-'));
 
 /** Before the page starts: each component that is called is counted by its name. */
