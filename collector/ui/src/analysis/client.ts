@@ -8,6 +8,7 @@ import type { NameTable } from '../flame/names';
 import { type Trouble, TroubleError } from '../query/errors';
 import type { Selection } from '../query/selection';
 import { pageBase } from '../query/transport';
+import { inlinePort } from './inline';
 import { unpackNames } from './names';
 import type {
   CaptureNews,
@@ -229,6 +230,9 @@ function shapeOf(packed: PackedShape, names: NameTable, rates?: readonly [number
 
 /** That of the page. */
 export const analysis = new Analysis(
-  () => new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' }) as Port,
+  () =>
+    new URLSearchParams(location.search).get('worker') === 'off'
+      ? inlinePort()
+      : (new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' }) as Port),
   pageBase,
 );

@@ -220,6 +220,16 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     });
   });
 
+  test('can be left out, for tools that do not wait for workers', async () => {
+    const page = await site.open('view=collector');
+    await page.goto(`${site.url}/?worker=off#${scenario('moments')}`);
+    await drawn(page);
+    await page.waitForSelector('.heat-box canvas');
+    expect(page.workers()).toEqual([]);
+    await page.getByLabel('Search functions and modules').fill('a');
+    expect(new URL(page.url()).search).toBe('?worker=off');
+  });
+
   test('that cannot start is told of; what needs none is shown, and it is tried again', async () => {
     const page = await site.open('view=collector');
     await page.waitForSelector('.facts');
