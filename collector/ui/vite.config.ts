@@ -26,7 +26,10 @@ export default defineConfig({
   },
   worker: {
     format: 'es',
-    rollupOptions: { output: { entryFileNames: 'search.js' } },
+    // Each worker is one file, named after what it does.
+    rollupOptions: {
+      output: { entryFileNames: ({ name }) => (name === 'searchWorker' ? 'search.js' : 'analysis.js') },
+    },
   },
   server: {
     // The mock, or a collector on its default address.

@@ -7,7 +7,14 @@ import './flame/flame.css';
 import './heat/heat.css';
 import './capture/capture.css';
 import { render } from 'preact';
+import { analysis } from './analysis/client';
 import { App } from './app/App';
+import { followAddress } from './state/store';
+import { followTheme } from './state/theme';
+
+analysis.open();
+followAddress();
+followTheme();
 
 const place = document.getElementById('app');
 if (place) render(<App />, place);

@@ -1,15 +1,17 @@
-// Two ranges or selections against each other: where they are on the time axis, one graph of both, and
-// the table of changes with its error.
+// Two ranges or selections against each other: where they are on the time axis, one graph of both,
+// and the table of changes with its error.
 
+import type { ComponentChildren } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import { useDiffGraph } from '../analysis/useGraph';
 import { FlamePanel } from '../flame/FlamePanel';
-import { Names } from '../flame/names';
-import { buildDiffTree } from '../flame/tree';
-import { type Subject, diff, profile, series } from '../query/client';
+import { diff, series } from '../query/client';
+import type { Selection } from '../query/selection';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
-import type { Profile } from '../query/profile';
-import { withMatcher } from '../query/selector';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
+import { setState, useDisplayState, useSelectionState } from '../state/store';
 import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
@@ -26,8 +28,9 @@ import { type PageProps, keyOf } from './page';
 const AROUND = 0.25;
 
 export function ComparePage(props: PageProps) {
-  const { state, setState, range } = props;
-  const spec = state.bfrom !== '' && state.bto !== '' ? { from: state.bfrom, to: state.bto } : undefined;
+  const { range } = props;
+  const { bfrom, bto } = useSelectionState('bfrom', 'bto');
+  const spec = bfrom !== '' && bto !== '' ? { from: bfrom, to: bto } : undefined;
   const resolved = spec ? resolve(spec, range.to) : rightBefore(range);
   if (typeof resolved === 'string') {
     return (
@@ -47,38 +50,32 @@ export function ComparePage(props: PageProps) {
 }
 
 function Compared(props: PageProps & { beforeRange: Range }) {
-  const { state, setState, subject, subjectKey, beforeRange, labels } = props;
-  const beforeSubject: Subject = { range: beforeRange, query: state.bquery ?? state.query, filters: state.filters };
-  const beforeKey = keyOf(beforeSubject, 0);
-  const bothKey = `${subjectKey}\n${beforeKey}`;
-  const pair = useAsked(`pair ${state.root}\n${bothKey}`, async (signal, progress) => {
-    const stacks = [0, 0];
-    const part = (which: 0 | 1) => (value: number) => {
-      stacks[which] = value;
-      progress(stacks[0] + stacks[1]);
-    };
-    const [before, after] = await Promise.all([
-      profile(beforeSubject, state.root, signal, part(0)),
-      profile(subject, state.root, signal, part(1)),
-    ]);
-    return { before, after };
-  });
+  const { selection, selectionKey, beforeRange, labels } = props;
+  const { query, bquery, filters, root } = useSelectionState('query', 'bquery', 'filters', 'root');
+  const beforeSelection: Selection = { range: beforeRange, query: bquery ?? query, filters };
+  const beforeKey = keyOf(beforeSelection, 0);
+  const bothKey = `${selectionKey}\n${beforeKey}`;
+  const pair = useQuery(
+    `pair ${root}\n${bothKey}`,
+    (signal, progress) => loadBoth([beforeSelection, selection], root, signal, progress),
+    { dispose: release },
+  );
   // Sides of different length are compared by what they took of the CPU on average, over the time
   // they cover.
-  const means = useAsked(`means\n${bothKey}`, async (signal) => {
-    const [before, after] = await Promise.all([series(beforeSubject, '', signal), series(subject, '', signal)]);
+  const means = useQuery(`means\n${bothKey}`, async (signal) => {
+    const [before, after] = await Promise.all([series(beforeSelection, '', signal), series(selection, '', signal)]);
     return { before, after };
   });
   const rates = useMemo(
-    () => (means.data && pair.data ? ratesOf(means.data, pair.data, state.filters.length > 0, props.now()) : undefined),
+    () => (means.data && pair.data ? ratesOf(means.data, pair.data, filters.length > 0, props.now()) : undefined),
     [means.data, pair.data],
   );
-  const table = useAsked(`diff\n${bothKey}`, (signal) => diff(beforeSubject, subject, signal));
+  const table = useQuery(`diff\n${bothKey}`, (signal) => diff(beforeSelection, selection, signal));
   return (
     <>
       <h2 class="hidden">Comparison</h2>
       <Sides {...props} before={pair.data?.before} after={pair.data?.after} />
-      <Answer asked={pair} what="both profiles" unit="stacks">
+      <Answer query={pair} what="both profiles" unit="stacks">
         {(data) => (
           <Both
             {...props}
@@ -88,10 +85,8 @@ function Compared(props: PageProps & { beforeRange: Range }) {
             ratesKnown={means.data !== undefined}
             labels={labels}
             table={
-              <Answer asked={table} what="the table of changes">
-                {(answer) => (
-                  <DiffTable answer={answer} rates={rates} unit={data.after.unit} state={state} setState={setState} />
-                )}
+              <Answer query={table} what="the table of changes">
+                {(answer) => <DiffTable answer={answer} rates={rates} unit={data.after.unit} />}
               </Answer>
             }
           />
@@ -101,10 +96,47 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   );
 }
 
+interface Pair {
+  before: LoadedProfile;
+  after: LoadedProfile;
+}
+
+function release({ before, after }: Pair): void {
+  analysis.release(before);
+  analysis.release(after);
+}
+
+/** Both profiles, or none: where one cannot be had the other is released. */
+async function loadBoth(
+  sides: readonly [before: Selection, after: Selection],
+  root: string,
+  signal: AbortSignal,
+  progress: (stacks: number) => void,
+): Promise<Pair> {
+  const stacks = [0, 0];
+  // The first that fails ends the other: nothing is shown of one side.
+  const control = new AbortController();
+  signal.addEventListener('abort', () => control.abort(), { once: true });
+  const loads = sides.map((selection, side) =>
+    analysis.load(selection, root, control.signal, (value) => {
+      stacks[side] = value;
+      progress(stacks[0] + stacks[1]);
+    }),
+  );
+  try {
+    const [before, after] = await Promise.all(loads);
+    return { before, after };
+  } catch (error) {
+    control.abort();
+    for (const load of loads) load.then((profile) => analysis.release(profile)).catch(() => undefined);
+    throw error;
+  }
+}
+
 /** Means of both sides; undefined where one is not known. */
 function ratesOf(
   means: Record<'before' | 'after', SeriesResponse>,
-  pair: { before: Profile; after: Profile },
+  pair: Pair,
   filtered: boolean,
   nowMs: number,
 ): [number, number] | undefined {
@@ -119,10 +151,15 @@ function ratesOf(
   return rates.every(Number.isFinite) ? rates : undefined;
 }
 
-type SidesProps = PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined };
+type SidesProps = PageProps & {
+  beforeRange: Range;
+  before: LoadedProfile | undefined;
+  after: LoadedProfile | undefined;
+};
 
 function Sides(props: SidesProps) {
-  const { state, setState, range, beforeRange, theme, labels } = props;
+  const { range, beforeRange, labels } = props;
+  const { query, by } = useSelectionState('query', 'by');
   const [brushes, setBrushes] = useState<'before' | 'after'>('before');
   const around = useMemo(() => {
     const [from, to] = [Math.min(range.from, beforeRange.from), Math.max(range.to, beforeRange.to)];
@@ -131,8 +168,8 @@ function Sides(props: SidesProps) {
       to: Math.round(Math.max(to, Math.min(props.now(), to + AROUND * (to - from)))),
     };
   }, [range.from, range.to, beforeRange.from, beforeRange.to]);
-  const subject: Subject = { range: around, query: state.query, filters: [] };
-  const chart = useAsked(`series ${state.by}\n${keyOf(subject, 0)}`, (signal) => series(subject, state.by, signal));
+  const selection: Selection = { range: around, query, filters: [] };
+  const chart = useQuery(`series ${by}\n${keyOf(selection, 0)}`, (signal) => series(selection, by, signal));
   const setBefore = (to: Range) => {
     const spec = absoluteSpec(to);
     setState({ bfrom: spec.from, bto: spec.to });
@@ -144,8 +181,8 @@ function Sides(props: SidesProps) {
         <AfterSide {...props} />
       </div>
       <div class="tools">
-        <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
-        <NotFiltered state={state} />
+        <GroupBy labels={labels} />
+        <NotFiltered />
         <span class="inline">
           Drag on the chart to set:
           <Choice
@@ -159,13 +196,10 @@ function Sides(props: SidesProps) {
           />
         </span>
       </div>
-      <Answer asked={chart} what="the chart">
+      <Answer query={chart} what="the chart">
         {(answer) => (
           <ChartPanel
             answer={answer}
-            by={state.by}
-            hidden={state.hidden}
-            dark={theme === 'dark'}
             now={props.now()}
             range={around}
             marks={[
@@ -173,7 +207,6 @@ function Sides(props: SidesProps) {
               { ...range, tone: 'after' },
             ]}
             brushHint={`Drag to set the range ${brushes}`}
-            onHidden={(hidden) => setState({ hidden })}
             onBrush={(brushed) => {
               if (brushes === 'before') setBefore(brushed);
               else
@@ -183,7 +216,6 @@ function Sides(props: SidesProps) {
                   bto: absoluteSpec(beforeRange).to,
                 });
             }}
-            onFilter={(value) => setState({ query: withMatcher(state.query, { label: state.by, op: '=', value }) })}
           />
         )}
       </Answer>
@@ -192,15 +224,16 @@ function Sides(props: SidesProps) {
 }
 
 function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
-  const { state, setState, range, beforeRange, setBefore } = props;
+  const { range, beforeRange, setBefore } = props;
+  const { query, bquery } = useSelectionState('query', 'bquery');
   return (
     <div class="side before">
       <h3>Before</h3>
       <QueryBar
         label="Selector of the side before"
-        query={state.bquery ?? state.query}
+        query={bquery ?? query}
         range={beforeRange}
-        onChange={(query) => setState({ bquery: query === state.query ? undefined : query })}
+        onChange={(next) => setState({ bquery: next === query ? undefined : next })}
       />
       <div class="side-line">
         <span>{format.span(beforeRange.from, beforeRange.to)}</span>
@@ -231,15 +264,16 @@ function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
 }
 
 function AfterSide(props: SidesProps) {
-  const { state, setState, range } = props;
+  const { range } = props;
+  const { query, bquery } = useSelectionState('query', 'bquery');
   return (
     <div class="side after">
       <h3>After</h3>
       <QueryBar
         label="Selector of the side after"
-        query={state.query}
+        query={query}
         range={range}
-        onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })}
+        onChange={(next) => setState({ query: next, bquery: bquery ?? query })}
       />
       <div class="side-line">
         <span>{format.span(range.from, range.to)}</span>
@@ -251,28 +285,18 @@ function AfterSide(props: SidesProps) {
 
 function Both(
   props: PageProps & {
-    before: Profile;
-    after: Profile;
+    before: LoadedProfile;
+    after: LoadedProfile;
     rates: [number, number] | undefined;
     ratesKnown: boolean;
-    table: preact.ComponentChildren;
+    table: ComponentChildren;
   },
 ) {
-  const { state, setState, before, after, rates } = props;
-  const tree = useMemo(
-    () =>
-      buildDiffTree(
-        new Names(),
-        before,
-        after,
-        { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root },
-        rates,
-      ),
-    [before, after, rates, state.samples, state.collapse, state.focus, state.root],
-  );
-  if (before.stack.length === 0 || after.stack.length === 0) {
+  const { before, after, rates } = props;
+  const { compare } = useDisplayState('compare');
+  if (before.rows === 0 || after.rows === 0) {
     return (
-      <Empty title={`No data ${before.stack.length === 0 ? 'in the baseline' : 'after'}`}>
+      <Empty title={`No data ${before.rows === 0 ? 'in the baseline' : 'after'}`}>
         <p>Choose another range, or another selector for that side.</p>
       </Empty>
     );
@@ -288,51 +312,64 @@ function Both(
   }
   return (
     <>
-      {state.compare === 'sum' && !rates && props.ratesKnown && (
+      {compare === 'sum' && !rates && props.ratesKnown && (
         <p class="notice">
           How many cores a side had is not known: in none of its time are enough samples left. Shares are shown.
         </p>
       )}
       <LossBox sampling={before.quality?.sampling} what="before" />
       <LossBox sampling={after.quality?.sampling} what="after" />
-      <FlamePanel
-        tree={tree}
-        unit={after.unit}
-        state={state}
-        setState={setState}
-        theme={props.theme}
-        diff
-        labels={props.labels}
-        table={props.table}
-        tools={
-          <>
-            <Choice
-              label="What is compared"
-              value={state.compare}
-              of={[
-                ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
-                [
-                  'sum',
-                  after.unit === 'nanoseconds' ? 'Cores' : 'Per second',
-                  rates
-                    ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
-                    : 'Not known: no time of one side has data that can be believed',
-                ],
-              ]}
-              onChange={(compare) => setState({ compare })}
-            />
-            <Choice
-              label="Width"
-              value={state.width}
-              of={[
-                ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
-                ['before', 'before', 'Width is before'],
-                ['after', 'after', 'Width is after; what is gone has none'],
-              ]}
-              onChange={(width) => setState({ width })}
-            />
-          </>
-        }
+      <Graphs before={before} after={after} rates={rates} labels={props.labels} table={props.table} />
+    </>
+  );
+}
+
+interface GraphsProps extends Pair {
+  rates: [number, number] | undefined;
+  labels: readonly string[];
+  table: ComponentChildren;
+}
+
+function Graphs({ before, after, rates, labels, table }: GraphsProps) {
+  const query = useDiffGraph({ id: before.id }, { id: after.id }, rates);
+  return (
+    <Answer query={query} what="the graph">
+      {(graph) => (
+        <FlamePanel graph={graph} labels={labels} table={table} tools={<Measures unit={after.unit} rates={rates} />} />
+      )}
+    </Answer>
+  );
+}
+
+/** What of two profiles is compared, and whose width frames have. */
+function Measures({ unit, rates }: { unit: string; rates: readonly [number, number] | undefined }) {
+  const { compare, width } = useDisplayState('compare', 'width');
+  return (
+    <>
+      <Choice
+        label="What is compared"
+        value={compare}
+        of={[
+          ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
+          [
+            'sum',
+            unit === 'nanoseconds' ? 'Cores' : 'Per second',
+            rates
+              ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
+              : 'Not known: no time of one side has data that can be believed',
+          ],
+        ]}
+        onChange={(next) => setState({ compare: next })}
+      />
+      <Choice
+        label="Width"
+        value={width}
+        of={[
+          ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
+          ['before', 'before', 'Width is before'],
+          ['after', 'after', 'Width is after; what is gone has none'],
+        ]}
+        onChange={(next) => setState({ width: next })}
       />
     </>
   );

@@ -1,7 +1,7 @@
 // The profile as a file, in every format the collector writes.
 
 import { Icon, Popover } from './parts';
-import type { Subject } from '../query/client';
+import type { Selection } from '../query/selection';
 import { toNs } from '../time/range';
 
 const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [
@@ -13,18 +13,20 @@ const FORMATS: readonly (readonly [extension: string, name: string, about: strin
   ['json', 'JSON', 'everything, with its quality'],
 ];
 
-/** Where the collector serves a format of a selection. Times are nanoseconds since the Unix epoch. */
-export function downloadUrl(subject: Subject, extension: string): string {
+/**
+ * Where the collector serves a format of a selection. Times are nanoseconds since the Unix epoch.
+ */
+export function downloadUrl(selection: Selection, extension: string): string {
   const params = new URLSearchParams({
-    selector: subject.query,
-    from: String(toNs(subject.range.from)),
-    to: String(toNs(subject.range.to)),
+    selector: selection.query,
+    from: String(toNs(selection.range.from)),
+    to: String(toNs(selection.range.to)),
   });
-  for (const filter of subject.filters) params.append('frame', `${filter.op}:${filter.regex}`);
+  for (const filter of selection.filters) params.append('frame', `${filter.op}:${filter.regex}`);
   return `api/profile.${extension}?${params}`;
 }
 
-export function Download({ subject, note }: { subject: Subject; note?: string }) {
+export function Download({ selection, note }: { selection: Selection; note?: string }) {
   return (
     <Popover
       title="Download the profile"
@@ -39,7 +41,7 @@ export function Download({ subject, note }: { subject: Subject; note?: string })
         <ul class="menu">
           {FORMATS.map(([extension, name, about]) => (
             <li key={extension}>
-              <a href={downloadUrl(subject, extension)} download onClick={() => close()}>
+              <a href={downloadUrl(selection, extension)} download onClick={() => close()}>
                 <b>{name}</b> <span class="soft">{about}</span>
               </a>
             </li>

@@ -1,17 +1,14 @@
-// By which label lines and stacks are told apart.
+// By which label lines of the chart are told apart.
 
-interface Props {
-  value: string;
-  labels: readonly string[];
-  onChange: (label: string) => void;
-}
+import { setState, useSelectionState } from '../state/store';
 
-export function GroupBy({ value, labels, onChange }: Props) {
-  const all = [...new Set([...labels, ...(value ? [value] : [])])];
+export function GroupBy({ labels }: { labels: readonly string[] }) {
+  const { by } = useSelectionState('by');
+  const all = [...new Set([...labels, ...(by ? [by] : [])])];
   return (
     <label class="inline">
       Group by
-      <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+      <select value={by} onChange={(event) => setState({ by: event.currentTarget.value })}>
         <option value="">none</option>
         {all.map((label) => (
           <option key={label} value={label}>

@@ -2,16 +2,17 @@
 
 import { Empty } from './parts';
 import type { PageProps } from './page';
+import { setState } from '../state/store';
 import { status } from '../query/client';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
 import { absoluteSpec, toMs, widened } from '../time/range';
 import { LOST_FROM } from '../time/series';
 
 /** `lost`: the part of what its hosts took that was lost. */
-export function NoSamples({ state, setState, range, now, lost }: PageProps & { lost: number }) {
-  const asked = useAsked('status\n', status);
-  const kept = asked.data?.kept;
+export function NoSamples({ selection, range, now, lost }: PageProps & { lost: number }) {
+  const query = useQuery('status\n', status);
+  const kept = query.data?.kept;
   const [from, to] = kept ? [toMs(kept.startUnixNs), toMs(kept.endUnixNs)] : [0, 0];
   const outside = to > from && (range.to <= from || range.from >= to);
   return (
@@ -21,7 +22,7 @@ export function NoSamples({ state, setState, range, now, lost }: PageProps & { l
           ? `The collector keeps ${format.span(from, to)}, and the range is outside of it.`
           : lost >= LOST_FROM
             ? `${format.percent(lost)} of the samples of its hosts were lost in this range, and a lost sample does not tell whose it was: what is selected may have run all the same.`
-            : state.query || state.filters.length
+            : selection.query || selection.filters.length
               ? 'Nothing matches the selector and the filters in this range.'
               : 'Nothing came from any host in this range.'}
       </p>
@@ -35,7 +36,7 @@ export function NoSamples({ state, setState, range, now, lost }: PageProps & { l
             Show the newest hour there is
           </button>
         )}
-        {(state.query !== '' || state.filters.length > 0) && (
+        {(selection.query !== '' || selection.filters.length > 0) && (
           <button type="button" onClick={() => setState({ query: '', filters: [] })}>
             Select everything
           </button>

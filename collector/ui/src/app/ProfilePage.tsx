@@ -1,20 +1,20 @@
 // CPU over time, and below it the profile of the same selection.
 
 import { useMemo } from 'preact/hooks';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import { useGraph } from '../analysis/useGraph';
 import { linesDraft } from '../capture/form';
 import { FlamePanel } from '../flame/FlamePanel';
-import { Names } from '../flame/names';
-import { buildTree } from '../flame/tree';
-import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
-import { profile, series } from '../query/client';
-import { readPick, writePick } from '../query/moments';
+import { HeatPanel, Timed } from '../heat/HeatPanel';
+import { series } from '../query/client';
+import { readPick, writePick } from '../query/timestamps';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { escapeRegex } from '../flame/search';
-import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
+import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import { type Source, TopTable } from '../tables/TopTable';
-import { labelsOf } from '../tables/sums';
 import { ChartPanel } from '../time/ChartPanel';
 import * as format from '../text/format';
 import { REST_ID, hostsLost } from '../time/series';
@@ -28,10 +28,13 @@ import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
 
 export function ProfilePage(props: PageProps) {
-  const { state, setState, subject, subjectKey, theme, labels } = props;
-  const chart = useAsked(`series ${state.by}\n${subjectKey}`, (signal) => series(subject, state.by, signal));
-  const stacks = useAsked(`profile ${state.root}\n${subjectKey}`, (signal, progress) =>
-    profile(subject, state.root, signal, progress),
+  const { selection, selectionKey, labels } = props;
+  const { by, root } = useSelectionState('by', 'root');
+  const chart = useQuery(`series ${by}\n${selectionKey}`, (signal) => series(selection, by, signal));
+  const stacks = useQuery(
+    `profile ${root}\n${selectionKey}`,
+    (signal, progress) => analysis.load(selection, root, signal, progress),
+    { dispose: (data) => analysis.release(data) },
   );
   // What is wrong with both is told once.
   const told =
@@ -44,35 +47,30 @@ export function ProfilePage(props: PageProps) {
       <h2 class="hidden">Profile</h2>
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
-          <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
-          <NotFiltered state={state} />
+          <GroupBy labels={labels} />
+          <NotFiltered />
           <QualityLine quality={quality} />
         </div>
-        <Answer asked={chart} told={told} what="the chart">
+        <Answer query={chart} told={told} what="the chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
-              by={state.by}
-              hidden={state.hidden}
-              dark={theme === 'dark'}
               now={props.now()}
               range={props.range}
               brushHint="Drag to zoom into a part of the time"
-              onHidden={(hidden) => setState({ hidden })}
               onBrush={(range) => setState(absoluteSpec(range))}
-              onFilter={(value) => setState({ query: withMatcher(state.query, { label: state.by, op: '=', value }) })}
             />
           )}
         </Answer>
       </section>
-      <Answer asked={stacks} what="the profile" unit="stacks">
+      <Answer query={stacks} what="the profile" unit="stacks">
         {(data) =>
-          data.stack.length === 0 ? (
+          data.rows === 0 ? (
             <NoSamples {...props} lost={hostsLost(chart.data)} />
           ) : (
             <>
               <LossBox sampling={data.quality?.sampling} what="of this selection" />
-              <Lines {...props} answer={chart.data} />
+              <Lines answer={chart.data} />
               <Stacks {...props} profile={data} />
             </>
           )
@@ -86,22 +84,24 @@ export function ProfilePage(props: PageProps) {
 const VALUES_MAX = 20;
 
 /** Said where the chart shows some of its lines: the graph and the table are of all. */
-function Lines({ state, setState, answer }: PageProps & { answer: SeriesResponse | undefined }) {
-  if (!answer || !state.hidden.length) return null;
+function Lines({ answer }: { answer: SeriesResponse | undefined }) {
+  const { by } = useSelectionState('by');
+  const { hidden } = useViewState('hidden');
+  if (!answer || !hidden.length) return null;
   const lines = answer.lines.map((line) => ({
-    id: line.rest ? REST_ID : (line.labels[state.by] ?? ''),
+    id: line.rest ? REST_ID : (line.labels[by] ?? ''),
     rest: line.rest,
   }));
-  const shown = lines.filter((line) => !state.hidden.includes(line.id));
+  const shown = lines.filter((line) => !hidden.includes(line.id));
   if (shown.length === lines.length) return null;
   const values = shown.map((line) => line.id);
-  const can = state.by !== '' && shown.length > 0 && shown.length <= VALUES_MAX && shown.every((line) => !line.rest);
+  const can = by !== '' && shown.length > 0 && shown.length <= VALUES_MAX && shown.every((line) => !line.rest);
   const select = () => {
     const matcher =
       values.length === 1
         ? ({ op: '=', value: values[0] } as const)
         : ({ op: '=~', value: values.map(escapeRegex).join('|') } as const);
-    setState({ query: withMatcher(state.query, { label: state.by, ...matcher }), hidden: [] });
+    setState({ query: withMatcher(getState().query, { label: by, ...matcher }), hidden: [] });
   };
   return (
     <p class="notice lines-note" role="note">
@@ -127,63 +127,49 @@ function Lines({ state, setState, answer }: PageProps & { answer: SeriesResponse
   );
 }
 
-function prunedPart(profile: Profile): number {
+function prunedPart(profile: LoadedProfile): number {
   const total = Number(profile.quality?.totalWeight ?? 0n);
   return total > 0 ? Number(profile.quality?.prunedWeight ?? 0n) / total : 0;
 }
 
-function Stacks(props: PageProps & { profile: Profile }) {
-  const { state, setState, theme, labels, subject, subjectKey } = props;
-  const { moments, unit } = props.profile;
-  const pick = useMemo(() => moments && readPick(moments, state.pick), [moments, state.pick]);
-  const part = usePart(props.profile, pick);
-  const tree = useMemo(
-    () =>
-      buildTree(new Names(), part, {
-        measure: state.samples ? 'count' : 'weight',
-        collapse: state.collapse,
-        focus: state.focus,
-        root: state.root,
-      }),
-    [part, state.samples, state.collapse, state.focus, state.root],
-  );
-  // What the collector sums up is of the whole time.
-  const source: Source = pick ? { profile: part } : { subject, subjectKey };
+function Stacks(props: PageProps & { profile: LoadedProfile }) {
+  const { labels, selection, selectionKey, profile } = props;
+  const { timestamps } = profile;
+  const { pick: picked } = useSelectionState('pick');
+  const pick = useMemo(() => timestamps && readPick(timestamps, picked), [timestamps, picked]);
+  const of = { id: profile.id, pick };
+  const query = useGraph(of);
+  // What the collector sums up is of the complete time.
+  const source: Source = pick ? { profile: of } : { selection, selectionKey };
   return (
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
-      {moments && (
+      {timestamps && (
         <HeatPanel
-          moments={moments}
-          unit={unit}
-          samples={state.samples}
-          theme={theme}
+          profile={profile}
+          timestamps={timestamps}
           pick={pick}
-          onPick={(next) => setState({ pick: writePick(moments, next) })}
+          onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       )}
-      <FlamePanel
-        tree={tree}
-        unit={unit}
-        state={state}
-        setState={setState}
-        theme={theme}
-        diff={false}
-        labels={labels}
-        profile={part}
-        onRecord={(text) => props.openCapture(state.query, linesDraft(text))}
-        tools={<Download subject={subject} note={pick ? 'the full range, not the picked part' : undefined} />}
-        table={
-          <TopTable
-            tree={tree}
-            unit={unit}
-            state={state}
-            setState={setState}
-            source={source}
-            labels={pick ? labelsOf(part) : labels}
-            pruned={pick ? 0 : prunedPart(props.profile)}
+      <Answer query={query} what="the graph">
+        {(graph) => (
+          <FlamePanel
+            graph={graph}
+            labels={labels}
+            hasLines={profile.hasLines}
+            onRecord={(text) => props.openCapture(getState().query, linesDraft(text))}
+            tools={<Download selection={selection} note={pick ? 'the full range, not the picked part' : undefined} />}
+            table={
+              <TopTable
+                graph={graph}
+                source={source}
+                labels={pick ? profile.labels : labels}
+                pruned={pick ? 0 : prunedPart(profile)}
+              />
+            }
           />
-        }
-      />
+        )}
+      </Answer>
     </Timed>
   );
 }

@@ -1,4 +1,5 @@
-// What is selected: the selector as text, and each of its matchers as a chip that can be taken away.
+// What is selected: the selector as text, and each of its matchers as a chip that can be taken
+// away.
 
 import type { ComponentChildren } from 'preact';
 import { Icon, Name } from './parts';

@@ -1,20 +1,15 @@
-// What every page is given.
+// What every page is given: the data that are selected. What else a page shows it takes from the
+// state.
 
 import type { Draft } from '../capture/form';
+import type { Selection } from '../query/selection';
 import type { Range } from '../time/range';
-import type { Subject } from '../query/client';
-import type { State } from './state';
-import type { SetState } from './store';
-import type { Theme } from './theme';
 
 export interface PageProps {
-  state: State;
-  setState: SetState;
-  theme: Theme;
   range: Range;
-  subject: Subject;
-  /** Says what is asked about; changes when it is to be asked again. */
-  subjectKey: string;
+  selection: Selection;
+  /** Says what the selection is; changes when it is to be queried again. */
+  selectionKey: string;
   /** Names of labels that there are. */
   labels: readonly string[];
   now: () => number;
@@ -22,7 +17,7 @@ export interface PageProps {
   openCapture: (query: string, change?: Partial<Draft>) => void;
 }
 
-/** A text that is the same for equal subjects. */
-export function keyOf(subject: Subject, turn: number): string {
-  return JSON.stringify([subject.range, subject.query, subject.filters, turn]);
+/** A text that is the same for equal selections. */
+export function keyOf(selection: Selection, turn: number): string {
+  return JSON.stringify([selection.range, selection.query, selection.filters, turn]);
 }

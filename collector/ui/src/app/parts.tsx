@@ -4,7 +4,7 @@ import type { ComponentChildren } from 'preact';
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { count } from '../text/format';
 import { clipped, printable, shown } from '../text/printable';
-import type { Asked } from '../query/use';
+import type { Query } from '../query/useQuery';
 import type { Trouble } from '../query/errors';
 
 /** A text from outside: as text, with what is hostile written out, the whole of it in the title. */
@@ -104,7 +104,10 @@ export function Toggle(props: {
   );
 }
 
-/** A button that opens a panel under it. Closes on Escape, and when the focus or a click goes elsewhere. */
+/**
+ * A button that opens a panel under it. Closes on Escape, and when the focus or a click goes
+ * elsewhere.
+ */
 export function Popover(props: {
   label: ComponentChildren;
   title: string;
@@ -185,40 +188,43 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
   );
 }
 
-/** The states of a question around what shows its answer. `told`: what went wrong with it is said elsewhere. */
+/**
+ * The states of a question around what shows its answer. `told`: what went wrong with it is said
+ * elsewhere.
+ */
 export function Answer<T>(props: {
-  asked: Asked<T>;
+  query: Query<T>;
   what: string;
   unit?: string;
   told?: boolean;
   children: (data: T) => ComponentChildren;
 }) {
-  const { asked } = props;
+  const { query } = props;
   // What is told elsewhere is not told again, but what is shown is as old.
-  const trouble = props.told ? undefined : asked.trouble;
+  const trouble = props.told ? undefined : query.trouble;
   return (
     <div
-      class={`answer${(asked.slow || asked.trouble) && asked.data !== undefined ? ' stale' : ''}`}
-      aria-busy={asked.waiting}
+      class={`answer${(query.slow || query.trouble) && query.data !== undefined ? ' stale' : ''}`}
+      aria-busy={query.waiting}
     >
-      {asked.slow && (
+      {query.slow && (
         <div class="waiting" role="status">
           <progress aria-label={`Loading ${props.what}`} />
-          {asked.progress > 0 && (
+          {query.progress > 0 && (
             <span>
-              {count(asked.progress)} {props.unit ?? 'rows'}
+              {count(query.progress)} {props.unit ?? 'rows'}
             </span>
           )}
         </div>
       )}
-      {trouble && <TroubleBox trouble={trouble} again={asked.again} />}
-      {trouble && asked.data !== undefined && <p class="notice">Showing the previous result.</p>}
-      {asked.data !== undefined ? (
-        props.children(asked.data)
-      ) : asked.slow ? (
+      {trouble && <TroubleBox trouble={trouble} again={query.again} />}
+      {trouble && query.data !== undefined && <p class="notice">Showing the previous result.</p>}
+      {query.data !== undefined ? (
+        props.children(query.data)
+      ) : query.slow ? (
         <Skeleton />
       ) : (
-        !asked.trouble && <div class="quiet-box" />
+        !query.trouble && <div class="quiet-box" />
       )}
     </div>
   );

@@ -1,4 +1,5 @@
-// Tables whose rows are sorted by a click on a column's head, and of which the first rows are drawn.
+// Tables whose rows are sorted by a click on a column's head, and of which the first rows are
+// drawn.
 
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';

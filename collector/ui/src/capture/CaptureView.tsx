@@ -1,24 +1,25 @@
-// A capture that ended, with its profile: which hosts it is of, when samples were taken, graph and table.
+// A capture that ended, with its profile: which hosts it is of, when samples were taken, graph and
+// table.
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import { Choice, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
+import { analysis } from '../analysis/client';
+import type { FileKind, LoadedProfile } from '../analysis/protocol';
+import { useGraph } from '../analysis/useGraph';
+import { Answer, Choice, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
-import { linkTo } from '../app/store';
+import { Link } from '../app/Link';
+import { useDisplayState } from '../state/store';
 import { FlamePanel } from '../flame/FlamePanel';
-import { Names } from '../flame/names';
-import { buildTree } from '../flame/tree';
-import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
-import type { Pick } from '../query/moments';
-import type { Profile } from '../query/profile';
-import { END_LOST } from '../query/outcome';
+import { HeatPanel, Timed } from '../heat/HeatPanel';
+import type { Pick } from '../query/timestamps';
+import { type Trouble, troubleOf } from '../query/errors';
 import { lossOf, samplingNotes } from '../query/quality';
 import { TopTable } from '../tables/TopTable';
-import { labelsOf } from '../tables/sums';
 import * as format from '../text/format';
 import { toMs } from '../time/range';
 import { LeftOut, whatOf } from './CaptureDialog';
 import { HostLines, tallyText } from './HostLines';
-import { folded, json, save } from './files';
+import { save } from './save';
 import { linesDraft } from './form';
 import { type Session, tallyOf } from './session';
 import { idOf } from './store';
@@ -27,7 +28,7 @@ import { idOf } from './store';
 const NOTICES_SHOWN = 8;
 
 export function CaptureView(props: PageProps & { session: Session }) {
-  const { session, state, setState } = props;
+  const { session } = props;
   // This profile cannot be asked for again: which part is looked at is no one else's business.
   const [side, setSide] = useState<'during' | 'before'>('during');
   const [pick, setPick] = useState<Pick>();
@@ -36,17 +37,16 @@ export function CaptureView(props: PageProps & { session: Session }) {
     setPick(undefined);
     setSide('during');
   }, [session]);
-  const part = usePart(profile ?? NOTHING, pick);
   if (!profile) return null;
-  const { moments } = profile;
+  const { timestamps } = profile;
   // That is said above, and there is nothing else to say.
-  const allLost = takenOf(profile) === 0 && profile.stack.length > 0;
+  const allLost = profile.taken === 0 && profile.rows > 0;
   return (
     <section class="capture-view" aria-label="Capture">
       <header class="page-head">
-        <a class="back" href={linkTo(state, { capture: '' })}>
+        <Link class="back" to={{ capture: '' }}>
           <Icon of="left" /> All captures
-        </a>
+        </Link>
         <h2>Capture {idOf(session)}</h2>
         <span class="capture-what">
           <Name text={whatOf(session.request)} max={200} />
@@ -76,15 +76,8 @@ export function CaptureView(props: PageProps & { session: Session }) {
         />
       )}
       <Timed onEscape={pick && (() => setPick(undefined))}>
-        {allLost ? null : moments ? (
-          <HeatPanel
-            moments={moments}
-            unit={profile.unit}
-            samples={state.samples}
-            theme={props.theme}
-            pick={pick}
-            onPick={setPick}
-          />
+        {allLost ? null : timestamps ? (
+          <HeatPanel profile={profile} timestamps={timestamps} pick={pick} onPick={setPick} />
         ) : (
           <p class="soft">
             {side === 'before'
@@ -92,20 +85,18 @@ export function CaptureView(props: PageProps & { session: Session }) {
               : 'When samples were taken was not kept: there is no heat map.'}
           </p>
         )}
-        {allLost ? null : profile.stack.length === 0 ? (
+        {allLost ? null : profile.rows === 0 ? (
           <Empty title="Nothing was sampled">
             <p>Nothing that was selected had the event in this time.</p>
           </Empty>
         ) : (
           <Stacks
             {...props}
-            part={part}
+            profile={profile}
             pick={pick}
-            whole={profile}
             selector={session.request.selector}
-            withLines={side !== 'before' && session.request.capture?.lines}
+            withLines={side !== 'before' && session.request.capture?.lines === true}
             name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`}
-            setState={setState}
           />
         )}
       </Timed>
@@ -113,36 +104,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
   );
 }
 
-/** Stands where there is no profile, so that hooks have something to be of. */
-const NOTHING: Profile = {
-  strings: [''],
-  kind: new Uint8Array(),
-  unnamed: new Uint8Array(),
-  fn: new Uint32Array(),
-  systemName: new Uint32Array(),
-  module: new Uint32Array(),
-  file: new Uint32Array(),
-  line: new Uint32Array(),
-  parent: new Uint32Array(1),
-  frame: new Uint32Array(1),
-  labelSets: [new Uint32Array()],
-  labels: new Uint32Array(),
-  stack: new Uint32Array(),
-  end: new Uint8Array(),
-  count: new Float64Array(),
-  weight: new Float64Array(),
-  unit: '',
-  quality: undefined,
-  about: { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined },
-  moments: undefined,
-};
-
-/** Samples that were not lost. */
-function takenOf(profile: Profile): number {
-  return profile.count.reduce((sum, count, sample) => sum + (profile.end[sample] === END_LOST ? 0 : count), 0);
-}
-
-function Hosts({ session, profile }: { session: Session; profile: Profile }) {
+function Hosts({ session, profile }: { session: Session; profile: LoadedProfile }) {
   const tally = useMemo(() => tallyOf(session.hosts.values()), [session]);
   const partial = tally.answered < tally.all || tally.partial > 0;
   const [open, setOpen] = useState(false);
@@ -160,7 +122,7 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
         </strong>
         <span class="soft">
           {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} ·{' '}
-          {format.plural(takenOf(profile), 'sample')}
+          {format.plural(profile.taken, 'sample')}
           {about.event !== '' && ` of ${about.event.slice(0, 60)}`}
         </span>
         <ul class="capture-notes">
@@ -193,73 +155,50 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   );
 }
 
-function Stacks(
-  props: PageProps & {
-    part: Profile;
-    whole: Profile;
-    pick: Pick | undefined;
-    name: string;
-    selector: string;
-    withLines: boolean | undefined;
-  },
-) {
-  const { state, setState, theme, part, whole } = props;
-  const labels = useMemo(() => labelsOf(whole), [whole]);
-  const tree = useMemo(
-    () =>
-      buildTree(new Names(), part, {
-        measure: state.samples ? 'count' : 'weight',
-        collapse: state.collapse,
-        focus: state.focus,
-        root: state.root,
-      }),
-    [part, state.samples, state.collapse, state.focus, state.root],
-  );
+interface StacksProps extends PageProps {
+  profile: LoadedProfile;
+  pick: Pick | undefined;
+  name: string;
+  selector: string;
+  withLines: boolean;
+}
+
+function Stacks(props: StacksProps) {
+  const { profile, pick } = props;
+  const of = { id: profile.id, pick };
+  const query = useGraph(of);
   return (
-    <FlamePanel
-      tree={tree}
-      unit={part.unit}
-      state={state}
-      setState={setState}
-      theme={theme}
-      diff={false}
-      once
-      labels={labels}
-      profile={part}
-      withLines={props.withLines}
-      onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
-      tools={<Files {...props} />}
-      table={
-        <TopTable
-          tree={tree}
-          unit={part.unit}
-          state={state}
-          setState={setState}
-          source={{ profile: part }}
-          labels={labels}
-          pruned={0}
+    <Answer query={query} what="the graph">
+      {(graph) => (
+        <FlamePanel
+          graph={graph}
+          once
+          labels={profile.labels}
+          hasLines={props.withLines || profile.hasLines}
+          onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
+          tools={<Files profile={profile} pick={pick} name={props.name} />}
+          table={<TopTable graph={graph} source={{ profile: of }} labels={profile.labels} pruned={0} />}
         />
-      }
-    />
+      )}
+    </Answer>
   );
 }
 
 /** Files of what is shown. The collector does not keep the profile, so the page writes them. */
-function Files({
-  part,
-  whole,
-  pick,
-  name,
-  state,
-}: {
-  part: Profile;
-  whole: Profile;
-  pick: Pick | undefined;
-  name: string;
-  state: PageProps['state'];
-}) {
-  const { moments } = whole;
+function Files({ profile, pick, name }: { profile: LoadedProfile; pick: Pick | undefined; name: string }) {
+  const { samples } = useDisplayState('samples');
+  const [trouble, setTrouble] = useState<Trouble>();
   const label = pick ? `${name}-part` : name;
+  const write = (kind: FileKind, close: () => void) => {
+    setTrouble(undefined);
+    analysis.file({ of: { id: profile.id, pick }, kind, samples }, new AbortController().signal).then(
+      (file) => {
+        save(file, `${label}.${kind}`);
+        close();
+      },
+      (error: unknown) => setTrouble(troubleOf(error)),
+    );
+  };
   return (
     <Popover
       title="Download the profile"
@@ -272,27 +211,17 @@ function Files({
     >
       {(close) => (
         <div class="menu">
-          <button
-            type="button"
-            onClick={() => {
-              save(json(part, moments && { moments, pick }), `${label}.json`, 'application/json');
-              close();
-            }}
-          >
+          {trouble && <TroubleBox trouble={trouble} />}
+          <button type="button" onClick={() => write('json', close)}>
             <b>JSON</b>{' '}
             <span class="soft">
-              everything, with {moments ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of it
+              everything, with {profile.timestamps ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of
+              it
             </span>
           </button>
-          <button
-            type="button"
-            onClick={() => {
-              save(folded(part, state.samples ? part.count : part.weight), `${label}.folded`, 'text/plain');
-              close();
-            }}
-          >
+          <button type="button" onClick={() => write('folded', close)}>
             <b>Folded stacks</b>{' '}
-            <span class="soft">one line a stack, counts are {state.samples ? 'samples' : part.unit || 'weights'}</span>
+            <span class="soft">one line a stack, counts are {samples ? 'samples' : profile.unit || 'weights'}</span>
           </button>
           <p class="soft">
             {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with this

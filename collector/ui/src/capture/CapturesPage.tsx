@@ -1,12 +1,15 @@
-// Captures of the fleet: those that run and those that ended, and the profiles that this page holds.
+// Captures of the fleet: those that run and those that ended, and the profiles that this page
+// holds.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { Answer, Empty, Icon, Name, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
+import { FilterInput } from '../app/FilterInput';
 import { type ColumnOf, SortedTable } from '../app/sorting';
+import { getState, setState, useViewState } from '../state/store';
 import type { FleetCaptureInfo } from '../gen/fleetprof/collector/v1/control_pb';
 import type { Trouble } from '../query/errors';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
 import { shown } from '../text/printable';
 import { toMs } from '../time/range';
@@ -20,16 +23,16 @@ import { useNews } from './store';
 const ASK_MS = 3000;
 
 export function CapturesPage(props: PageProps) {
-  const { state } = props;
+  const { capture } = useViewState('capture');
   useNews(captures);
-  const held = state.capture === '' ? undefined : captures.find(state.capture);
+  const held = capture === '' ? undefined : captures.find(capture);
   if (held) return <CaptureView {...props} session={held} />;
   return (
     <>
-      {state.capture !== '' && (
+      {capture !== '' && (
         <p class="notice">
-          The profile of capture {shown(state.capture, 40)} is not here: profiles of captures are kept by the page that
-          took them, the last few of them, and not by the collector. Files that were downloaded from it are.
+          The profile of capture {shown(capture, 40)} is not here: profiles of captures are kept by the page that took
+          them, the last few of them, and not by the collector. Files that were downloaded from it are.
         </p>
       )}
       <List {...props} />
@@ -41,10 +44,12 @@ function List(props: PageProps) {
   const [turn, setTurn] = useState(0);
   const [trouble, setTrouble] = useState<Trouble>();
   const [ending, setEnding] = useState<readonly bigint[]>([]);
-  const asked = useAsked(`captures\n${turn}\n${props.subjectKey}`, listCaptures, captureTrouble);
+  const query = useQuery(`captures\n${turn}\n${props.selectionKey}`, listCaptures, {
+    words: captureTrouble,
+  });
   // After a failure it is asked again by hand: what is said of it stays.
   const stopped = useRef(false);
-  stopped.current = asked.trouble !== undefined || asked.waiting;
+  stopped.current = query.trouble !== undefined || query.waiting;
   useEffect(() => {
     const timer = setInterval(() => {
       if (!document.hidden && !stopped.current) setTurn((value) => value + 1);
@@ -62,51 +67,48 @@ function List(props: PageProps) {
       },
     );
   };
-  const wanted = props.state.filter.toLowerCase();
   return (
     <section class="page" aria-label="Captures">
       <header class="page-head">
         <h2>Captures</h2>
-        <button type="button" class="primary" onClick={() => props.openCapture(props.state.query)}>
+        <button type="button" class="primary" onClick={() => props.openCapture(getState().query)}>
           <Icon of="plus" /> New capture
         </button>
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter by who, what or why"
-          aria-label="Filter captures"
-          value={props.state.filter}
-          onInput={(event) => props.setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter captures" placeholder="Filter by who, what or why" />
       </header>
       {trouble && <TroubleBox trouble={trouble} />}
-      <Answer asked={asked} what="the captures">
-        {(answer) => (
-          <div class="scroll" tabIndex={0} role="region" aria-label="Table of captures">
-            <SortedTable
-              caption="Captures"
-              columns={columns(props, ending, cancel)}
-              rows={answer.captures.filter((one) =>
-                [what(one), who(one), one.peer, reason(one)].some((text) => text.toLowerCase().includes(wanted)),
-              )}
-              sort={props.state.sort || 'started'}
-              onSort={(sort) => props.setState({ sort })}
-              keyOf={(one) => String(one.id)}
-              empty={
-                <Empty title={answer.captures.length ? 'No matching captures' : 'No captures yet'}>
-                  {!answer.captures.length && (
-                    <p>
-                      A capture samples one host or many for a while, with any event, and shows when each sample was
-                      taken.
-                    </p>
-                  )}
-                </Empty>
-              }
-            />
-          </div>
-        )}
+      <Answer query={query} what="the captures">
+        {(answer) => <Rows captures={answer.captures} columns={columns(props, ending, cancel)} />}
       </Answer>
     </section>
+  );
+}
+
+function Rows(props: { captures: readonly FleetCaptureInfo[]; columns: readonly ColumnOf<FleetCaptureInfo>[] }) {
+  const { filter, sort } = useViewState('filter', 'sort');
+  const wanted = filter.toLowerCase();
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Table of captures">
+      <SortedTable
+        caption="Captures"
+        columns={props.columns}
+        rows={props.captures.filter((one) =>
+          [what(one), who(one), one.peer, reason(one)].some((text) => text.toLowerCase().includes(wanted)),
+        )}
+        sort={sort || 'started'}
+        onSort={(next) => setState({ sort: next })}
+        keyOf={(one) => String(one.id)}
+        empty={
+          <Empty title={props.captures.length ? 'No matching captures' : 'No captures yet'}>
+            {!props.captures.length && (
+              <p>
+                A capture samples one host or many for a while, with any event, and shows when each sample was taken.
+              </p>
+            )}
+          </Empty>
+        }
+      />
+    </div>
   );
 }
 
@@ -119,7 +121,6 @@ function columns(
   ending: readonly bigint[],
   cancel: (id: bigint) => void,
 ): ColumnOf<FleetCaptureInfo>[] {
-  const { setState } = props;
   return [
     { key: 'id', title: 'No.', number: true, by: (one) => Number(one.id), cell: (one) => String(one.id) },
     {

@@ -1,6 +1,7 @@
 // Asks the collector for captures.
 
 import { createClient } from '@connectrpc/connect';
+import { analysis } from '../analysis/client';
 import { CaptureService, type ListFleetCapturesResponse } from '../gen/fleetprof/collector/v1/control_pb';
 import { transport } from '../query/client';
 import { Captures } from './store';
@@ -8,7 +9,11 @@ import { Captures } from './store';
 const client = createClient(CaptureService, transport);
 
 /** Captures of this page. */
-export const captures = new Captures(client);
+export const captures = new Captures({
+  capture: (request, options) => analysis.capture(request, options),
+  cancel: (request) => client.cancel(request),
+  release: (profile) => analysis.release(profile),
+});
 
 /** Captures of the fleet that run and that ended, newest first. */
 export function listCaptures(signal: AbortSignal): Promise<ListFleetCapturesResponse> {

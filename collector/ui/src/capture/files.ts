@@ -1,16 +1,18 @@
-// A profile that only this page has, as files: folded stacks, and the project's own JSON with the times of
-// samples. Other formats are written by `agent-ctl import` from the JSON.
+// A profile that only this page has, as files: folded stacks, and the project's own JSON with the
+// times of samples. Other formats are written by `agent-ctl import` from the JSON.
 //
-// Text is escaped as the writers of the other programs do it, so that what one wrote the other reads.
+// Text is escaped as the writers of the other programs do it, so that what one wrote the other
+// reads.
 
 import { END_WORDS, KIND_WORDS, TRUNCATED, UNNAMED_WORDS, isTruncated } from '../query/outcome';
-import { type Moments, type Pick, firstAt } from '../query/moments';
+import { type Timestamps, type Pick, firstAt } from '../query/timestamps';
 import type { Profile } from '../query/profile';
 
 /** Value of the key `schema`. */
 export const SCHEMA = 'fleetprof.profile/1';
 
-// Control characters, separators of lines, bidirectional controls, the byte order mark, non-characters.
+// Control characters, separators of lines, bidirectional controls, the byte order mark,
+// non-characters.
 const HOSTILE =
   /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufdd0-\ufdef]|[\ufffe\uffff]|\p{Cs}/u;
 const NON_CHARACTER = (point: number) => (point & 0xfffe) === 0xfffe;
@@ -44,7 +46,10 @@ function codeOf(found: string): string {
   return point < 0x80 ? `\\x${point.toString(16).padStart(2, '0')}` : `\\u{${point.toString(16)}}`;
 }
 
-/** Folded stacks: `root;…;leaf count`, sorted. Cut stacks stand under `[truncated]`, as in the graph. */
+/**
+ * Folded stacks: `root;…;leaf count`, sorted. Cut stacks stand under `[truncated]`, as in the
+ * graph.
+ */
 export function folded(profile: Profile, values: Float64Array): string[] {
   const escaped = new Map<number, string>();
   const nameOf = (frame: number) => {
@@ -86,8 +91,10 @@ function text(value: string): string {
   });
 }
 
-/** JSON of a profile, in pieces. `timed`: the moments it has, and the part of them that it is of. */
-export function json(profile: Profile, timed?: { moments: Moments; pick: Pick | undefined }): string[] {
+/**
+ * JSON of a profile, in pieces. `timed`: the timestamps it has, and the part of them that it is of.
+ */
+export function json(profile: Profile, timed?: { timestamps: Timestamps; pick: Pick | undefined }): string[] {
   const { about } = profile;
   const order = profile.weight
     .map((_, sample) => sample)
@@ -112,7 +119,7 @@ export function json(profile: Profile, timed?: { moments: Moments; pick: Pick | 
     ...lines(samples),
     ']',
   ];
-  if (timed) pieces.push(...times(profile, order, timed.moments, timed.pick));
+  if (timed) pieces.push(...times(profile, order, timed.timestamps, timed.pick));
   pieces.push('}\n');
   return pieces;
 }
@@ -178,31 +185,34 @@ function numbers(keys: Record<string, string>, of: object | undefined): string {
     .join(',')}}`;
 }
 
-/** Moments of the samples, by their places in the file; those of samples that are not there are counted. */
-function times(profile: Profile, order: Float64Array, moments: Moments, pick: Pick | undefined): string[] {
+/**
+ * Timestamps of the samples, by their places in the file; those of samples that are not there are
+ * counted.
+ */
+function times(profile: Profile, order: Float64Array, timestamps: Timestamps, pick: Pick | undefined): string[] {
   const key = (labelSet: number, stack: number, end: number) => `${labelSet} ${stack} ${end}`;
   const places = new Map<string, number>();
   for (const [place, sample] of order.entries())
     places.set(key(profile.labels[sample], profile.stack[sample], profile.end[sample]), place);
-  const placeOf = Array.from(moments.keys.stack, (stack, row) =>
-    places.get(key(moments.keys.labels[row], stack, moments.keys.end[row])),
+  const placeOf = Array.from(timestamps.keys.stack, (stack, row) =>
+    places.get(key(timestamps.keys.labels[row], stack, timestamps.keys.end[row])),
   );
-  const { from, until } = pick ?? { from: 0, until: moments.durationNs };
-  const [first, end] = [firstAt(moments, from), firstAt(moments, until)];
+  const { from, until } = pick ?? { from: 0, until: timestamps.durationNs };
+  const [first, end] = [firstAt(timestamps, from), firstAt(timestamps, until)];
   const columns: [after: string[], sample: number[], weight: string[]] = [[], [], []];
-  let [before, dropped] = [from, pick ? 0 : moments.dropped];
+  let [before, dropped] = [from, pick ? 0 : timestamps.dropped];
   for (let index = first; index < end; index++) {
-    const place = placeOf[moments.row[index]];
+    const place = placeOf[timestamps.row[index]];
     if (place === undefined) {
       dropped++;
       continue;
     }
-    columns[0].push(whole(moments.at[index] - before));
+    columns[0].push(whole(timestamps.at[index] - before));
     columns[1].push(place);
-    columns[2].push(whole(moments.weight[index]));
-    before = moments.at[index];
+    columns[2].push(whole(timestamps.weight[index]));
+    before = timestamps.at[index];
   }
-  const start = moments.startUnixNs + BigInt(Math.round(from));
+  const start = timestamps.startUnixNs + BigInt(Math.round(from));
   return [
     `,\n"moments":{"start_unix_ns":${start},"duration_ns":${whole(until - from)},"dropped":${whole(dropped)},"after_ns":[`,
     columns[0].join(','),
@@ -212,15 +222,4 @@ function times(profile: Profile, order: Float64Array, moments: Moments, pick: Pi
     columns[2].join(','),
     ']}',
   ];
-}
-
-/** Gives the browser a file to keep. */
-export function save(pieces: readonly string[], name: string, type: string): void {
-  const url = URL.createObjectURL(new Blob(pieces as string[], { type }));
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = name;
-  link.click();
-  // The browser reads it after the click.
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

@@ -66,7 +66,10 @@ export const BEFORE_MAX_NS = 24 * HOUR_NS;
 /** Longest text about who and why. Unit: bytes. */
 export const TEXT_BYTES_MAX = 256;
 
-/** Labels that samples keep, so that stacks can be split by them; others are merged away on the hosts. */
+/**
+ * Labels that samples keep, so that stacks can be split by them; others are merged away on the
+ * hosts.
+ */
 export const GROUP_BY: readonly string[] = ['host', 'unit', 'container', 'container_name', 'pod', 'comm', 'thread'];
 
 /** Events offered; others can be written. */

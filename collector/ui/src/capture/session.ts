@@ -1,19 +1,20 @@
-// One fan-out as this page follows it: from the plan over what each host does to the profile and the result.
+// One fan-out as this page follows it: from the plan over what each host does to the profile and
+// the result.
 //
-// Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session does. What
-// comes is a stranger's: hosts and notices are bounded, and a profile that contradicts itself ends it.
+// Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session
+// does. What comes is a stranger's: hosts and notices are bounded. Its profiles are put together
+// and held by the worker.
 
 import {
   type FleetCaptureInfo,
   type FleetCaptureRequest,
-  type FleetCaptureResponse,
   type FleetPlan,
   type HostProgress,
   HostState,
 } from '../gen/fleetprof/collector/v1/control_pb';
+import type { CaptureNews, LoadedProfile } from '../analysis/protocol';
 import { ProfileError } from '../query/columns';
 import type { Trouble } from '../query/errors';
-import { Assembler, type Profile } from '../query/profile';
 import { captureTrouble } from './trouble';
 
 /** Most hosts followed; more are counted. */
@@ -26,7 +27,10 @@ export const NOTICES_MAX = 200;
 export const HOST_NOTICES_MAX = 32;
 export const TEXT_LEN_MAX = 4096;
 
-/** Time from the end of a capture until its profile is here, beyond what the request allows. Unit: ms. */
+/**
+ * Time from the end of a capture until its profile is here, beyond what the request allows. Unit:
+ * ms.
+ */
 const MERGE_MS = 180_000;
 
 /** What a host has beyond the duration where the request does not say. Unit: ms. */
@@ -42,8 +46,10 @@ export interface CaptureCalls {
   capture(
     request: FleetCaptureRequest,
     options: { signal: AbortSignal; timeoutMs: number },
-  ): AsyncIterable<FleetCaptureResponse>;
+  ): AsyncIterable<CaptureNews>;
   cancel(request: { id: bigint }): Promise<unknown>;
+  /** Nobody looks at a profile any more. */
+  release(profile: LoadedProfile): void;
 }
 
 /** A capture of this page. */
@@ -55,9 +61,9 @@ export class Session {
   /** Hosts that found no room in `hosts`. */
   hostsUnheld = 0;
   result: FleetCaptureInfo | undefined;
-  profile: Profile | undefined;
+  profile: LoadedProfile | undefined;
   /** Of the flight recorders, of the time before. */
-  past: Profile | undefined;
+  past: LoadedProfile | undefined;
   /** Why it failed, or what is missing although there is a profile. */
   trouble: Trouble | undefined;
   /** Ending it early failed. */
@@ -77,7 +83,6 @@ export class Session {
 
   /** Asks; resolves when nothing more comes. Never rejects. */
   async run(): Promise<void> {
-    const [now, past] = [new Assembler(), new Assembler()];
     try {
       const durationMs = Number(this.request.capture?.durationNs ?? 0n) / 1e6;
       const patienceMs = Number(this.request.patienceNs) / 1e6 || PATIENCE_MS;
@@ -85,8 +90,8 @@ export class Session {
         signal: this.control.signal,
         timeoutMs: durationMs + patienceMs + MERGE_MS,
       });
-      for await (const { body } of answers) {
-        this.take(body, now, past);
+      for await (const news of answers) {
+        this.take(news);
         this.tell();
       }
       if (!this.result) this.trouble = captureTrouble(new ProfileError('the answer ended before its result'));
@@ -95,38 +100,33 @@ export class Session {
       // What was to come is not wanted any more: it ends on the hosts too.
       this.control.abort();
     }
-    // A profile that is whole is worth seeing, whatever came after it.
-    if (now.complete) this.profile = now.finish();
-    if (past.complete) this.past = past.finish();
-    if (!now.complete && now.stacks > 0)
-      this.trouble ??= captureTrouble(new ProfileError('the profile ended before its last part'));
+    // A profile that is complete is worth seeing, whatever came after it.
     this.phase = this.result || this.profile ? 'done' : 'failed';
     this.tell(true);
   }
 
-  private take(body: FleetCaptureResponse['body'], now: Assembler, past: Assembler): void {
-    switch (body.case) {
+  private take(news: CaptureNews): void {
+    switch (news.case) {
       case 'plan':
-        this.plan = body.value;
+        this.plan = news.value;
         if (this.phase === 'asking') this.phase = 'running';
-        for (const host of body.value.hosts) this.follow(host);
+        for (const host of news.value.hosts) this.follow(host);
         break;
       case 'host':
-        this.follow(body.value);
+        this.follow(news.value);
+        break;
+      case 'stacks':
+        this.stacks = news.value;
+        break;
+      case 'profile':
+        this.profile = news.value;
         break;
       case 'past':
-        past.addChunk(body.value);
-        break;
-      case 'chunk':
-        now.addChunk(body.value);
-        this.stacks = now.stacks;
+        this.past = news.value;
         break;
       case 'result':
-        this.result = { ...body.value, notices: body.value.notices.slice(0, NOTICES_MAX) };
-        for (const host of body.value.hosts) this.follow(host);
-        break;
-      case undefined:
-        // Of a newer collector.
+        this.result = { ...news.value, notices: news.value.notices.slice(0, NOTICES_MAX) };
+        for (const host of news.value.hosts) this.follow(host);
         break;
     }
   }
@@ -169,6 +169,13 @@ export class Session {
       this.endTrouble = captureTrouble(error);
       this.tell(true);
     });
+  }
+
+  /** Nobody looks at it any more: its profiles go. */
+  release(): void {
+    for (const profile of [this.profile, this.past]) if (profile) this.calls.release(profile);
+    this.profile = undefined;
+    this.past = undefined;
   }
 
   /** Ends it and throws away what there is. */

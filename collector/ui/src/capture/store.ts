@@ -1,5 +1,5 @@
-// Captures of this page: the one that runs, and the profiles of the last that ended. The collector keeps the
-// list of captures, but no profile of them: what is here is gone when the page is left.
+// Captures of this page: the one that runs, and the profiles of the last that ended. The collector
+// keeps the list of captures, but no profile of them: what is here is gone when the page is left.
 
 import { useEffect, useState } from 'preact/hooks';
 import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
@@ -23,9 +23,12 @@ export class Captures {
     const session = new Session(request, this.calls);
     this.current = session;
     void session.run().then(() => {
-      if (this.current !== session || !session.profile) return;
+      if (this.current !== session || !session.profile) {
+        session.release();
+        return;
+      }
       this.held.unshift(session);
-      this.held.splice(HELD_MAX);
+      for (const oldest of this.held.splice(HELD_MAX)) oldest.release();
       this.tell();
     });
     this.tell();

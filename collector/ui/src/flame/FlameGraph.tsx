@@ -8,12 +8,12 @@ import type { Layout } from './layout';
 import { levelCount, pathTo } from './layout';
 import { readPath, writePath } from './path';
 import type { Found } from './search';
+import { useFound } from './SearchScope';
 
 export interface FlameGraphProps {
   label: string;
   layout: Layout;
   look: Look;
-  found: Found | undefined;
   /** Root at the bottom. */
   inverted: boolean;
   zoom: string;
@@ -30,8 +30,8 @@ export interface FlameGraphProps {
 }
 
 /** The graph on its canvas, which follows the properties, and what it has told. */
-function useGraph(props: FlameGraphProps) {
-  const { layout, look, found, inverted, zoom, pan } = props;
+function useGraph(props: FlameGraphProps, found: Found | undefined) {
+  const { layout, look, inverted, zoom, pan } = props;
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const spacer = useRef<HTMLDivElement>(null);
@@ -84,8 +84,9 @@ function useGraph(props: FlameGraphProps) {
 }
 
 export function FlameGraph(props: FlameGraphProps) {
-  const { layout, found, inverted } = props;
-  const { box, canvas, spacer, graph, hover, selected, zoomed, part, choose, zoomTo } = useGraph(props);
+  const { layout, inverted } = props;
+  const found = useFound(layout);
+  const { box, canvas, spacer, graph, hover, selected, zoomed, part, choose, zoomTo } = useGraph(props, found);
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const at = selected ?? zoomed;

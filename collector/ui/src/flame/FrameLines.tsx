@@ -1,41 +1,46 @@
 // The source lines of the chosen frame, or the way to have them recorded.
 
-import { useMemo } from 'preact/hooks';
+import { analysis } from '../analysis/client';
+import type { ProfileSource } from '../analysis/protocol';
 import { Name } from '../app/parts';
-import type { Profile } from '../query/profile';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
-import { canHaveLines, hasLines, linesOf } from './lines';
+import { canHaveLines } from './lines';
 
 /** Most lines written out: those with most samples. */
 const LINES_SHOWN = 12;
 
 interface Props {
-  profile: Profile;
+  source: ProfileSource;
   /** The function. */
   text: string;
   kind: number;
   unit: string;
   samples: boolean;
-  /** It was recorded with lines, whether there are any or not. */
-  withLines: boolean | undefined;
+  /** Some frame has a line, or it was recorded with them, whether there are any or not. */
+  hasLines: boolean;
   /** Opens the dialog that records with lines. */
   onRecord: ((text: string) => void) | undefined;
 }
 
-export function FrameLines({ profile, text, kind, unit, samples, withLines, onRecord }: Props) {
-  const rows = useMemo(
-    () => (canHaveLines(kind) ? linesOf(profile, text, samples ? profile.count : profile.weight) : []),
-    [profile, text, kind, samples],
+export function FrameLines({ source, text, kind, unit, samples, hasLines, onRecord }: Props) {
+  const can = canHaveLines(kind);
+  const args = { of: source, fn: text, samples };
+  // What has no lines anywhere needs no look at all its stacks.
+  const query = useQuery(can && hasLines ? `lines ${JSON.stringify(args)}` : undefined, (signal) =>
+    analysis.lines(args, signal),
   );
-  const known = useMemo(() => withLines || hasLines(profile), [withLines, profile]);
-  if (!canHaveLines(kind)) return null;
+  if (!can) return null;
+  const rows = hasLines ? query.data : [];
+  // They come in a moment; where they cannot be had, the graph says why.
+  if (!rows) return null;
   if (rows.length === 0) {
     return (
       <p class="detail-lines soft">
-        {known
+        {hasLines
           ? 'This was recorded with source lines, and has none of this function: no debug information where it runs, or over captures.lines_mib or the time limit.'
           : 'No source lines: they are recorded on demand.'}
-        {!known && onRecord && (
+        {!hasLines && onRecord && (
           <button
             type="button"
             title="A capture of what is selected, with source lines and inlined functions"

@@ -1,9 +1,10 @@
-// Colours of frames: by kind, by module, or by change. Text on all of them is dark, in either theme.
+// Colours of frames: by kind, by module, or by change. Text on all of them is dark, in either
+// theme.
 
 import { KIND } from '../query/outcome';
 import { hash } from '../text/hash';
 import type { Change } from './diff';
-import type { Names } from './names';
+import type { NameTable } from './names';
 import { KIND_LABEL } from './tree';
 
 type Theme = 'dark' | 'light';
@@ -48,7 +49,7 @@ export function moduleColour(module: string, theme: Theme): string {
 }
 
 /** Colours by name id. */
-export function nameColours(names: Names, by: 'kind' | 'module', theme: Theme): string[] {
+export function nameColours(names: NameTable, by: 'kind' | 'module', theme: Theme): string[] {
   const shades = new Map<number, string[]>();
   const shadesOf = (kind: number) => {
     let found = shades.get(kind);
@@ -58,10 +59,17 @@ export function nameColours(names: Names, by: 'kind' | 'module', theme: Theme): 
     }
     return found;
   };
+  // Names are many, modules are few.
+  const modules = new Map<string, string>();
+  const ofModule = (module: string) => {
+    const found = modules.get(module) ?? moduleColour(module, theme);
+    modules.set(module, found);
+    return found;
+  };
   return names.text.map((text, id) => {
     const kind = names.kind[id];
     if (kind === KIND_LABEL || kind === KIND.synthetic) return kindColour(kind, theme);
-    return by === 'kind' ? shadesOf(kind)[hash(text) % SHADES] : moduleColour(names.module[id], theme);
+    return by === 'kind' ? shadesOf(kind)[hash(text) % SHADES] : ofModule(names.module[id]);
   });
 }
 

@@ -1,34 +1,39 @@
 // Two profiles in one graph: how wide a node is, and how much it changed.
 
 import type { Measure } from './layout';
-import type { Tree } from './tree';
+import type { TreeValues } from './tree';
 
 /** Shares of each side are compared, or cores: the mean over the time that each side covers. */
 export type Compare = 'share' | 'sum';
 
-/** Whose width a node has: `both` is the larger of the two, so that what vanished keeps its place. */
+/**
+ * Whose width a node has: `both` is the larger of the two, so that what vanished keeps its place.
+ */
 export type Width = 'both' | 'after' | 'before';
 
-/** By how much values before are scaled: in shares both profiles are as large, in cores as their means are. */
-export function scale(tree: Tree, compare: Compare): number {
+/**
+ * By how much values before are scaled: in shares both profiles are as large, in cores as their
+ * means are.
+ */
+export function scale(tree: TreeValues, compare: Compare): number {
   const [before, after] = [tree.total[0][0], tree.total[1][0]];
   const [was, is] = ratesOf(tree, compare);
   return before > 0 && after > 0 && is > 0 ? (was / is) * (after / before) : 1;
 }
 
 /** What the roots are: the same in shares, the mean of each side's own time in cores. */
-function ratesOf(tree: Tree, compare: Compare): readonly [number, number] {
+function ratesOf(tree: TreeValues, compare: Compare): readonly [number, number] {
   return compare === 'share' || !tree.rates ? [1, 1] : tree.rates;
 }
 
 /** A node in cores (or events a second), of one side; undefined where that is not known. */
-export function rateOf(tree: Tree, node: number, side: 0 | 1): number | undefined {
+export function rateOf(tree: TreeValues, node: number, side: 0 | 1): number | undefined {
   const whole = tree.total[side][0];
   return tree.rates && whole > 0 ? (tree.total[side][node] / whole) * tree.rates[side] : undefined;
 }
 
 /** The measure for a layout. */
-export function measure(tree: Tree, compare: Compare, width: Width): Measure {
+export function measure(tree: TreeValues, compare: Compare, width: Width): Measure {
   const factor = scale(tree, compare);
   switch (width) {
     case 'before':
@@ -53,7 +58,7 @@ export interface Change {
 }
 
 /** The change of a tree node. */
-export function changeOf(tree: Tree, node: number, compare: Compare): Change {
+export function changeOf(tree: TreeValues, node: number, compare: Compare): Change {
   const [before, after] = [tree.total[0][node], tree.total[1][node]];
   const [wholeBefore, wholeAfter] = [tree.total[0][0], tree.total[1][0]];
   const [rateBefore, rateAfter] = ratesOf(tree, compare);

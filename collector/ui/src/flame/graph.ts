@@ -225,7 +225,8 @@ export class Graph {
     this.events.hover(node, x, y);
   }
 
-  // With Ctrl (which a pinch sends too) the width is zoomed around the pointer; sideways it is moved.
+  // With Ctrl (which a pinch sends too) the width is zoomed around the pointer; sideways it is
+  // moved.
   private wheel(event: WheelEvent): void {
     const { scene } = this;
     if (event.ctrlKey || event.metaKey) {

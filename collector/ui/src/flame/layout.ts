@@ -1,11 +1,12 @@
-// Where the nodes of a tree stand: level by level, each level sorted from left to right, so that what is
-// visible and what is under the pointer are found by binary search.
+// Where the nodes of a tree stand: level by level, each level sorted from left to right, so that
+// what is visible and what is under the pointer are found by binary search.
 
-import type { Tree } from './tree';
+import { ranksOf } from './names';
+import type { Tree, TreeValues } from './tree';
 
 /** Nodes in order of level and position. Unit of positions: that of the tree's values. */
 export interface Layout {
-  tree: Tree;
+  tree: TreeValues;
   /** First node of each level, and the end. */
   levels: Uint32Array;
   /** Left edge and width. */
@@ -25,7 +26,10 @@ export interface Layout {
   whole: number;
 }
 
-/** What the width of a node is, from its own values; widths of children never exceed that of parents. */
+/**
+ * What the width of a node is, from its own values; widths of children never exceed that of
+ * parents.
+ */
 export type Measure = (before: number, after: number) => number;
 
 /** Width is the first column. */
@@ -43,8 +47,9 @@ export function layOut(tree: Tree, measure: Measure = single): Layout {
     if (node > 0) wide[tree.parent[node]] += wide[node];
   }
   const children = childrenInOrder(tree, wide);
+  const { names, own, total, rates } = tree;
   const out: Layout = {
-    tree,
+    tree: { names, own, total, rates },
     levels: new Uint32Array(),
     x: new Float64Array(size),
     width: new Float64Array(size),
@@ -64,7 +69,7 @@ export function layOut(tree: Tree, measure: Measure = single): Layout {
   for (let depth = 1; levelStart < placed && depth <= LEVELS_MAX; depth++) {
     const levelEnd = placed;
     for (let at = levelStart; at < levelEnd; at++) {
-      placed = placeChildren(out, children, wide, at, placed, depth);
+      placed = placeChildren(out, tree.name, children, wide, at, placed, depth);
     }
     levels.push(levelEnd);
     levelStart = levelEnd;
@@ -76,6 +81,7 @@ export function layOut(tree: Tree, measure: Measure = single): Layout {
 
 function placeChildren(
   out: Layout,
+  name: Uint32Array,
   children: Children,
   wide: Float64Array,
   at: number,
@@ -92,7 +98,7 @@ function placeChildren(
     out.width[next] = wide[child];
     out.parent[next] = at;
     out.node[next] = child;
-    out.name[next] = out.tree.name[child];
+    out.name[next] = name[child];
     out.depth[next] = depth;
     left += wide[child];
     next++;
@@ -107,10 +113,13 @@ interface Children {
   list: Uint32Array;
 }
 
-/** Children of each node by name: an order that stays when values change, so that eyes keep their place. */
+/**
+ * Children of each node by name: an order that stays when values change, so that eyes keep their
+ * place.
+ */
 function childrenInOrder(tree: Tree, wide: Float64Array): Children {
   const size = tree.parent.length;
-  const ranks = tree.names.ranks();
+  const ranks = ranksOf(tree.names);
   const start = new Uint32Array(size + 1);
   for (let node = 1; node < size; node++) if (wide[node] > 0) start[tree.parent[node] + 1]++;
   for (let node = 0; node < size; node++) start[node + 1] += start[node];

@@ -1,5 +1,5 @@
-// What frames are called: a frame of the graph is a function of a module, of one kind; files and lines
-// are told beside it, but do not make another frame.
+// What frames are called: a frame of the graph is a function of a module, of one kind; files and
+// lines are told beside it, but do not make another frame.
 
 import { KIND, LOST, OTHER, TRUNCATED } from '../query/outcome';
 import type { Profile } from '../query/profile';
@@ -8,14 +8,26 @@ import type { Profile } from '../query/profile';
 export const SPELLINGS_MAX = 8;
 
 /** Names as dense ids. Name 0 is the root of all. */
-export class Names {
+export interface NameTable {
+  readonly length: number;
+  readonly text: readonly string[];
+  readonly module: readonly string[];
+  readonly file: readonly string[];
+  readonly line: ArrayLike<number>;
+  readonly kind: ArrayLike<number>;
+  readonly unnamed: ArrayLike<number>;
+  /** How runtimes spell a name, where they do otherwise: a line each, the first that were met. */
+  readonly spelled: readonly string[];
+}
+
+/** Names that are still being given. */
+export class Names implements NameTable {
   readonly text: string[] = [];
   readonly module: string[] = [];
   readonly file: string[] = [];
   readonly line: number[] = [];
   readonly kind: number[] = [];
   readonly unnamed: number[] = [];
-  /** How runtimes spell a name, where they do otherwise: a line each, the first that were met. */
   readonly spelled: string[] = [];
   private readonly ids = new Map<string, number>();
 
@@ -69,33 +81,35 @@ export class Names {
       return id;
     });
   }
+}
 
-  /** Ids of all names with this text, whatever module and kind. */
-  withText(text: string): Set<number> {
-    const found = new Set<number>();
-    this.text.forEach((one, id) => {
-      if (one === text) found.add(id);
-    });
-    return found;
-  }
+/** Ids of all names with this text, whatever module and kind. */
+export function namesWithText(names: NameTable, text: string): Set<number> {
+  const found = new Set<number>();
+  names.text.forEach((one, id) => {
+    if (one === text) found.add(id);
+  });
+  return found;
+}
 
-  /** Position of each name in the order in which neighbours are drawn: by text, what is no code last. */
-  ranks(): Uint32Array {
-    const last = (id: number) =>
-      this.kind[id] === KIND.synthetic ? 1 + [OTHER, TRUNCATED, LOST].indexOf(this.text[id]) : 0;
-    const order = this.text.map((_, id) => id);
-    const compare = (left: string, right: string) => (left < right ? -1 : left > right ? 1 : 0);
-    order.sort(
-      (left, right) =>
-        last(left) - last(right) ||
-        compare(this.text[left], this.text[right]) ||
-        compare(this.module[left], this.module[right]) ||
-        this.kind[left] - this.kind[right],
-    );
-    const ranks = new Uint32Array(order.length);
-    order.forEach((id, rank) => {
-      ranks[id] = rank;
-    });
-    return ranks;
-  }
+/**
+ * Position of each name in the order in which neighbours are drawn: by text, what is no code last.
+ */
+export function ranksOf(names: NameTable): Uint32Array {
+  const { text, module, kind } = names;
+  const last = (id: number) => (kind[id] === KIND.synthetic ? 1 + [OTHER, TRUNCATED, LOST].indexOf(text[id]) : 0);
+  const order = text.map((_, id) => id);
+  const compare = (left: string, right: string) => (left < right ? -1 : left > right ? 1 : 0);
+  order.sort(
+    (left, right) =>
+      last(left) - last(right) ||
+      compare(text[left], text[right]) ||
+      compare(module[left], module[right]) ||
+      kind[left] - kind[right],
+  );
+  const ranks = new Uint32Array(order.length);
+  order.forEach((id, rank) => {
+    ranks[id] = rank;
+  });
+  return ranks;
 }

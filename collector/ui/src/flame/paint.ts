@@ -1,5 +1,5 @@
-// Draws the visible part of a layout. The work is bounded by pixels, not by nodes: what is narrower than
-// a pixel is drawn as one strip, and the nodes behind it are leapt over.
+// Draws the visible part of a layout. The work is bounded by pixels, not by nodes: what is narrower
+// than a pixel is drawn as one strip, and the nodes behind it are leapt over.
 
 import { KIND } from '../query/outcome';
 import { clipped } from '../text/printable';

@@ -1,12 +1,12 @@
-// A node of a graph as it stands in an address: hashes of names from the root, which find the same node
-// in the same data, and as far as it is still there in newer data.
+// A node of a graph as it stands in an address: hashes of names from the root, which find the same
+// node in the same data, and as far as it is still there in newer data.
 
 import { hash } from '../text/hash';
 import type { Layout } from './layout';
 import { pathTo } from './layout';
-import type { Names } from './names';
+import type { NameTable } from './names';
 
-function hashOf(names: Names, name: number): string {
+function hashOf(names: NameTable, name: number): string {
   return hash(`${names.kind[name]} ${names.module[name]} ${names.text[name]}`).toString(36);
 }
 

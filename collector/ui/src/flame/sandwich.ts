@@ -1,7 +1,9 @@
 // Callers and callees of one function, wherever it stands in the stacks.
 //
-// Each outermost place of the function counts once, so both trees are as wide as the function's total.
+// Each outermost place of the function counts once, so both trees are as wide as the function's
+// total.
 
+import { namesWithText } from './names';
 import type { Tree } from './tree';
 import { TreeBuilder, outermostNodes } from './tree';
 
@@ -17,13 +19,14 @@ export interface Sandwich {
 
 /** The sandwich of all functions with this text as name. */
 export function sandwich(tree: Tree, text: string): Sandwich {
-  const wanted = tree.names.withText(text);
+  const wanted = namesWithText(tree.names, text);
   const outermost = outermostNodes(tree);
   const isPlace = (node: number) => node > 0 && outermost[node] === 1 && wanted.has(tree.name[node]);
   const callers = new TreeBuilder(tree.names);
   const callees = new TreeBuilder(tree.names);
   const result: Pick<Sandwich, 'total' | 'own'> = { total: [0, 0], own: [0, 0] };
-  // The node of the callees' tree for each node at or under a place; 0 is the function, so ids are + 1.
+  // The node of the callees' tree for each node at or under a place; 0 is the function, so ids are
+  // + 1.
   const under = new Uint32Array(tree.parent.length);
   for (let node = 1; node < tree.parent.length; node++) {
     const inside = under[tree.parent[node]];

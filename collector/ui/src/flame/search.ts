@@ -1,11 +1,11 @@
 // What a search matches: names first, then nodes, and the share of all that stands under a match.
 //
-// A text is looked for here. A pattern comes from a link as well as from a hand, and there are patterns
-// that take for ever: it is tried in a thread of its own (`searchWorker.ts`), which is ended when it takes
-// too long (`useMask.ts`).
+// A text is looked for here. A pattern comes from a link as well as from a hand, and there are
+// patterns that take for ever: it is tried in a thread of its own (`searchWorker.ts`), which is
+// ended when it takes too long (`useMask.ts`).
 
 import type { Layout } from './layout';
-import type { Names } from './names';
+import type { NameTable } from './names';
 
 /** A search as written. */
 export interface Search {
@@ -27,7 +27,9 @@ export interface Found {
 /** Longest pattern taken: a regular expression can be slow in the square of what it is given. */
 export const SEARCH_LEN_MAX = 1024;
 
-/** Longest name a regular expression is tried on; of longer ones the begin is. Unit: UTF-16 units. */
+/**
+ * Longest name a regular expression is tried on; of longer ones the begin is. Unit: UTF-16 units.
+ */
 export const NAME_LEN_MAX = 2048;
 
 /** What is wrong with a search, as a sentence. */
@@ -51,7 +53,10 @@ export function nameText(text: string): Matches {
   return (name, module, spelled = '') => [name, module, spelled].some((one) => one.toLowerCase().includes(wanted));
 }
 
-/** Tells which names match a pattern, in any case. It may take for ever; throws when it is no pattern. */
+/**
+ * Tells which names match a pattern, in any case. It may take for ever; throws when it is no
+ * pattern.
+ */
 export function namePattern(text: string): Matches {
   const pattern = new RegExp(text, 'iu');
   const fits = (one: string) => pattern.test(one.slice(0, NAME_LEN_MAX));
@@ -60,7 +65,7 @@ export function namePattern(text: string): Matches {
 }
 
 /** 1 for each name that matches. */
-export function matchNames(names: Names, matches: Matches): Uint8Array {
+export function matchNames(names: NameTable, matches: Matches): Uint8Array {
   const mask = new Uint8Array(names.length);
   for (let id = 1; id < names.length; id++)
     mask[id] = matches(names.text[id], names.module[id], names.spelled[id]) ? 1 : 0;

@@ -1,14 +1,15 @@
-// Tries a pattern on names, away from the page: a pattern may take for ever, and this thread can be ended.
+// Tries a pattern on names, away from the page: a pattern may take for ever, and this thread can be
+// ended.
 
 import { namePattern } from './search';
 
 /** The names to search from now on, or a pattern to try on them. */
-export type Asked =
+export type SearchRequest =
   | { text: readonly string[]; module: readonly string[]; spelled: readonly string[] }
   | { pattern: string };
 
 const scope = self as unknown as {
-  onmessage: (event: MessageEvent<Asked>) => void;
+  onmessage: (event: MessageEvent<SearchRequest>) => void;
   postMessage: (mask: Uint8Array, transfer: Transferable[]) => void;
 };
 

@@ -1,11 +1,11 @@
 // From stacks to the tree that a flame graph draws: equal names under equal parents are one node.
 //
-// All in typed arrays; a node's parent has a smaller id, so sums run without recursion. A tree has two
-// columns of values: the second is used where two profiles are compared.
+// All in typed arrays; a node's parent has a smaller id, so sums run without recursion. A tree has
+// two columns of values: the second is used where two profiles are compared.
 
 import { END_LOST, KIND, TRUNCATED, isTruncated, isWaitState, isWaker } from '../query/outcome';
 import type { Profile } from '../query/profile';
-import type { Names } from './names';
+import { type NameTable, type Names, namesWithText } from './names';
 
 /** How stacks become paths. */
 export interface Options {
@@ -21,17 +21,23 @@ export interface Options {
   sampled?: boolean;
 }
 
-/** Nodes by id; node 0 is the root. */
-export interface Tree {
-  names: Names;
-  parent: Uint32Array;
-  name: Uint32Array;
+/** What is told of a node: nodes by id, node 0 is the root. */
+export interface TreeValues {
+  names: NameTable;
   /** Ending here. */
   own: [Float64Array, Float64Array];
   /** Here and below. */
   total: [Float64Array, Float64Array];
-  /** What the roots of two profiles are in cores, or events a second; absent where it is not known. */
+  /**
+   * What the roots of two profiles are in cores, or events a second; absent where it is not known.
+   */
   rates?: readonly [number, number];
+}
+
+/** A tree with its edges. */
+export interface Tree extends TreeValues {
+  parent: Uint32Array;
+  name: Uint32Array;
 }
 
 /** Builds a tree from paths. */
@@ -43,7 +49,7 @@ export class TreeBuilder {
   // Open addressing: node id + 1 of the child with (parent, name); 0 is free.
   private table = new Uint32Array(4096);
 
-  constructor(readonly names: Names) {}
+  constructor(readonly names: NameTable) {}
 
   /** The child of a node with this name. */
   child(parent: number, name: number): number {
@@ -116,15 +122,15 @@ export class TreeBuilder {
 const NONE = 0xffffffff;
 
 /** Puts a profile's samples into a column of a tree. */
-export function addProfile(builder: TreeBuilder, profile: Profile, column: 0 | 1, options: Options): void {
-  const { names } = builder;
+function addProfile(builder: TreeBuilder, names: Names, profile: Profile, column: 0 | 1, options: Options): void {
   const nameOf = names.ofFrames(profile);
   const unknown = names.intern('[unknown]', '', KIND.synthetic);
   const values = options.measure === 'count' ? profile.count : profile.weight;
-  const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, names.withText(options.focus));
-  const rootOf = rootOfSamples(builder, profile, options.root);
+  const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, namesWithText(names, options.focus));
+  const rootOf = rootOfSamples(builder, names, profile, options.root);
   const roots = profile.stack.map((_, sample) => rootOf(sample));
-  // Root by root, so that one table from stack to node serves all and each stack is walked once a root.
+  // Root by root, so that one table from stack to node serves all and each stack is walked once a
+  // root.
   const order = roots.map((_, sample) => sample).sort((left, right) => roots[left] - roots[right]);
   const nodes = new Uint32Array(profile.parent.length);
   let current = NONE;
@@ -177,8 +183,12 @@ function stacksWith(profile: Profile, nameOf: Uint32Array, wanted: Set<number>):
 }
 
 /** The node that a sample's stack begins at: the root, its label, and the mark of a cut stack. */
-function rootOfSamples(builder: TreeBuilder, profile: Profile, label: string): (sample: number) => number {
-  const { names } = builder;
+function rootOfSamples(
+  builder: TreeBuilder,
+  names: Names,
+  profile: Profile,
+  label: string,
+): (sample: number) => number {
   const truncated = names.intern(TRUNCATED, '', KIND.synthetic);
   const ofSet = new Map<number, number>();
   const labelNode = (set: number): number => {
@@ -210,13 +220,13 @@ function labelOf(profile: Profile, set: number, label: string): string {
 /** The tree of one profile. */
 export function buildTree(names: Names, profile: Profile, options: Options): Tree {
   const builder = new TreeBuilder(names);
-  addProfile(builder, profile, 0, options);
+  addProfile(builder, names, profile, 0, options);
   return builder.finish();
 }
 
 /**
- * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was lost would
- * be as wide as nothing else, and nobody knows what it was.
+ * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was
+ * lost would be as wide as nothing else, and nobody knows what it was.
  */
 export function buildDiffTree(
   names: Names,
@@ -226,8 +236,8 @@ export function buildDiffTree(
   rates?: readonly [number, number],
 ): Tree {
   const builder = new TreeBuilder(names);
-  addProfile(builder, before, 0, { ...options, sampled: true });
-  addProfile(builder, after, 1, { ...options, sampled: true });
+  addProfile(builder, names, before, 0, { ...options, sampled: true });
+  addProfile(builder, names, after, 1, { ...options, sampled: true });
   return { ...builder.finish(), rates };
 }
 
@@ -276,7 +286,10 @@ function heaviest(of: Map<number, number> | undefined): Pick<Row, 'waker'> {
   return waker ? { waker } : {};
 }
 
-/** By node: the frame at which its stack goes on beyond a thread that waits, or 0; undefined: nobody waits. */
+/**
+ * By node: the frame at which its stack goes on beyond a thread that waits, or 0; undefined: nobody
+ * waits.
+ */
 function waitsOf(tree: Tree): Uint32Array | undefined {
   const { names, parent, name } = tree;
   const marks = names.text.map((text, id) => names.kind[id] === KIND.synthetic && isWaker(text));
@@ -299,8 +312,8 @@ export function outermostNodes(tree: Tree): Uint8Array {
   const { parent, name } = tree;
   const size = parent.length;
   const outermost = new Uint8Array(size).fill(1);
-  // Depth first over the tree with a count of open nodes by name: linear, where walking up from each
-  // node would take as long as stacks are deep.
+  // Depth first over the tree with a count of open nodes by name: linear, where walking up from
+  // each node would take as long as stacks are deep.
   const first = new Uint32Array(size).fill(NONE);
   const next = new Uint32Array(size).fill(NONE);
   for (let node = size - 1; node > 0; node--) {

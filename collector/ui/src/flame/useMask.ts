@@ -1,11 +1,14 @@
 // Which names a search matches: at once for a text, from another thread for a pattern.
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import type { Names } from './names';
+import type { NameTable } from './names';
 import { type Search, matchNames, nameText, problemOf } from './search';
-import type { Asked } from './searchWorker';
+import type { SearchRequest } from './searchWorker';
 
-/** Time a pattern has for all names. Unit: milliseconds. 100,000 names take most patterns a tenth of it. */
+/**
+ * Time a pattern has for all names. Unit: milliseconds. 100,000 names take most patterns a tenth of
+ * it.
+ */
 export const PATTERN_MS = 3000;
 
 /** What a search came to. */
@@ -19,7 +22,7 @@ export interface Matched {
 }
 
 interface Job {
-  names: Names;
+  names: NameTable;
   pattern: string;
   /** Told the mask; undefined when the pattern took too long. */
   done: (mask: Uint8Array | undefined) => void;
@@ -28,7 +31,7 @@ interface Job {
 /** One thread for all searches of the page: of those that wait only the newest matters. */
 class Finder {
   private worker: Worker | undefined;
-  private loaded: Names | undefined;
+  private loaded: NameTable | undefined;
   private busy: Job | undefined;
   private next: Job | undefined;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -45,12 +48,12 @@ class Finder {
       this.worker.onmessage = (event: MessageEvent<Uint8Array>) => this.finish(event.data);
       this.worker.onerror = () => this.giveUp();
     }
-    const ask = (asked: Asked) => this.worker?.postMessage(asked);
+    const send = (request: SearchRequest) => this.worker?.postMessage(request);
     if (this.loaded !== job.names) {
-      ask({ text: job.names.text, module: job.names.module, spelled: job.names.spelled });
+      send({ text: job.names.text, module: job.names.module, spelled: job.names.spelled });
       this.loaded = job.names;
     }
-    ask({ pattern: job.pattern });
+    send({ pattern: job.pattern });
     this.timer = setTimeout(() => this.giveUp(), PATTERN_MS);
   }
 
@@ -76,14 +79,14 @@ const finder = new Finder();
 const TOO_SLOW = 'the pattern takes too long on these names: write it without repeats of repeats';
 
 /** Matches `search` against `names`. */
-export function useMask(names: Names, search: Search): Matched {
+export function useMask(names: NameTable, search: Search): Matched {
   const { text, regex } = search;
   const problem = useMemo(() => problemOf({ text, regex }), [text, regex]);
   const plain = useMemo(
     () => (text === '' || regex || problem ? undefined : matchNames(names, nameText(text))),
     [names, text, regex, problem],
   );
-  const [tried, setTried] = useState<{ names: Names; text: string; mask: Uint8Array | undefined }>();
+  const [tried, setTried] = useState<{ names: NameTable; text: string; mask: Uint8Array | undefined }>();
   const pattern = regex && text !== '' && !problem;
   useEffect(() => {
     if (!pattern) return;

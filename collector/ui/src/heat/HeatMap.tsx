@@ -1,22 +1,29 @@
-// The heat map on the page: its canvas and axes, what is under the pointer, the keys, and what is picked.
+// The heat map on the page: its canvas and axes, what is under the pointer, the keys, and what is
+// picked.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon } from '../app/parts';
-import type { Theme } from '../app/theme';
+import { useDisplayState } from '../state/store';
+import { type Theme, useTheme } from '../state/theme';
 import { Tip } from '../flame/FlameGraph';
-import { type Moments, type Pick, sumOf } from '../query/moments';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import type { Pick } from '../query/timestamps';
+import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
-import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from './grid';
-import { CELL_HEIGHT, HeatCanvas } from './map';
+import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, pickOf, sumOfCells, wallMs } from './grid';
+import { CELL_HEIGHT, HeatCanvas, type HeatLook } from './map';
 import { STEPS, coloursOf, css, valueOfStep } from './scale';
 
 export interface HeatMapProps {
-  moments: Moments;
+  /** Number of the profile, for what only the worker can count. */
+  profile: number;
+  timestamps: NonNullable<LoadedProfile['timestamps']>;
+  grid: Grid;
+  /** Time that putting timestamps into cells took. Unit: milliseconds. */
+  gridMs: number;
   /** Of weights. */
   unit: string;
-  /** Colour is samples, not weight. */
-  samples: boolean;
-  theme: Theme;
   pick: Pick | undefined;
   onPick: (pick: Pick | undefined) => void;
 }
@@ -52,14 +59,12 @@ function usePicking(grid: Grid, { pick, onPick }: HeatMapProps) {
 type Picking = ReturnType<typeof usePicking>;
 
 export function HeatMap(props: HeatMapProps) {
-  const { moments, samples, theme } = props;
-  const grid = useMemo(() => {
-    const begun = performance.now();
-    const made = gridOf(moments);
-    return { ...made, ms: performance.now() - begun };
-  }, [moments]);
+  const { timestamps, grid } = props;
+  // Colour is samples, or weight.
+  const { samples } = useDisplayState('samples');
+  const theme = useTheme();
   const picking = usePicking(grid, props);
-  const { box, canvas, spacer, map, hover } = useCanvas(grid, props, picking);
+  const { box, canvas, spacer, map, hover } = useCanvas({ grid, samples, theme }, picking);
   const { cursor, shown, clear } = picking;
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -73,7 +78,7 @@ export function HeatMap(props: HeatMapProps) {
     hover ??
     (cursor !== undefined && map.current ? { cell: cursor, ...map.current.placeOf(cursor), key: true } : undefined);
   return (
-    <div class="heat" data-grid-ms={grid.ms.toFixed(1)}>
+    <div class="heat" data-grid-ms={props.gridMs.toFixed(1)}>
       <div class="heat-area">
         <div class="heat-axis" aria-hidden="true" style={{ height: `${ROWS * CELL_HEIGHT}px` }}>
           <span>0 ms</span>
@@ -87,7 +92,7 @@ export function HeatMap(props: HeatMapProps) {
           class="heat-box"
           tabIndex={0}
           role="application"
-          aria-label={`Heat map of ${format.plural(moments.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
+          aria-label={`Heat map of ${format.plural(timestamps.count, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
           onKeyDown={onKeyDown}
           onBlur={() => picking.setCursor(undefined)}
         >
@@ -96,7 +101,7 @@ export function HeatMap(props: HeatMapProps) {
         </div>
       </div>
       <div class="heat-foot">
-        <Picked {...props} grid={grid} shown={shown} anchored={picking.anchor !== undefined} onClear={clear} />
+        <Picked {...props} shown={shown} anchored={picking.anchor !== undefined} onClear={clear} />
         <Legend grid={grid} unit={props.unit} samples={samples} theme={theme} />
       </div>
       <p class="hidden" aria-live="polite">
@@ -110,7 +115,8 @@ export function HeatMap(props: HeatMapProps) {
 }
 
 /** The canvas, which follows the properties, and what is under the pointer. */
-function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
+function useCanvas(look: HeatLook, picking: Picking) {
+  const { grid } = look;
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const spacer = useRef<HTMLDivElement>(null);
@@ -118,7 +124,6 @@ function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
   const [hover, setHover] = useState<{ cell: number; x: number; y: number }>();
   const latest = useRef(picking);
   latest.current = picking;
-  const look = { grid, samples: props.samples, theme: props.theme };
   useEffect(() => {
     if (!box.current || !canvas.current || !spacer.current) return;
     const made = new HeatCanvas(box.current, canvas.current, spacer.current, look, {
@@ -141,7 +146,7 @@ function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
   useEffect(() => {
     map.current?.setLook(look);
     setHover(undefined);
-  }, [grid, props.samples, props.theme]);
+  }, [grid, look.samples, look.theme]);
   const { shown, cursor } = picking;
   useEffect(() => map.current?.setPicked(shown && cellsOf(grid, shown)), [grid, shown?.from, shown?.until]);
   useEffect(() => map.current?.setCursor(cursor), [cursor]);
@@ -206,19 +211,29 @@ function CellTip({ grid, cell, unit }: { grid: Grid; cell: number; unit: string 
   );
 }
 
-function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anchored: boolean; onClear: () => void }) {
-  const { moments, grid, shown, unit } = props;
-  const sum = useMemo(() => shown && sumOf(moments, shown), [moments, shown?.from, shown?.until]);
-  if (!shown || !sum) {
+/** Samples and weight of a pick; undefined until they are counted. */
+function useSum(profile: number, grid: Grid, pick: Pick | undefined) {
+  const ofCells = useMemo(() => pick && sumOfCells(grid, pick), [grid, pick?.from, pick?.until]);
+  const args = pick && !ofCells ? { id: profile, pick } : undefined;
+  const counted = useQuery(args && `span ${JSON.stringify(args)}`, (signal) =>
+    args ? analysis.span(args, signal) : Promise.reject(new Error('nothing is picked')),
+  );
+  return ofCells ?? counted.data;
+}
+
+function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boolean; onClear: () => void }) {
+  const { timestamps, grid, shown, unit } = props;
+  const sum = useSum(props.profile, grid, shown);
+  if (!shown) {
     return (
       <p class="soft">
         <span class="wide-only">Drag to select a time span, or tap its start and its end.</span>
         <span class="narrow-only">Tap the start and the end of a time span.</span>
-        {moments.dropped > 0 && (
+        {timestamps.dropped > 0 && (
           <span class="warned">
             {' '}
-            {format.plural(moments.dropped, 'sample')} {moments.dropped === 1 ? 'has' : 'have'} no timestamp and{' '}
-            {moments.dropped === 1 ? 'is' : 'are'} not on the map.
+            {format.plural(timestamps.dropped, 'sample')} {timestamps.dropped === 1 ? 'has' : 'have'} no timestamp and{' '}
+            {timestamps.dropped === 1 ? 'is' : 'are'} not on the map.
           </span>
         )}
         {grid.beyond > 0 && (
@@ -237,8 +252,8 @@ function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anc
         {preciseClock(wallMs(grid, shown.from))} – {preciseClock(wallMs(grid, shown.until))}
       </b>{' '}
       <span class="soft">
-        {format.duration(shown.until - shown.from)}, {format.plural(sum.count, 'sample')},{' '}
-        {format.weight(sum.weight, unit)}
+        {format.duration(shown.until - shown.from)}
+        {sum && `, ${format.plural(sum.count, 'sample')}, ${format.weight(sum.weight, unit)}`}
         {props.anchored && <span class="narrow-only">; tap its end</span>}
       </span>
       <button type="button" title="Show all of the time (Esc)" onClick={props.onClear}>

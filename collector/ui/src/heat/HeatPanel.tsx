@@ -1,22 +1,17 @@
 // A profile whose samples have times: the heat map, and which part of it is looked at.
 
 import type { ComponentChildren } from 'preact';
-import { useMemo } from 'preact/hooks';
-import { Empty } from '../app/parts';
-import { type Pick, between } from '../query/moments';
-import type { Profile } from '../query/profile';
-import { HeatMap, type HeatMapProps } from './HeatMap';
+import { analysis } from '../analysis/client';
+import type { LoadedProfile } from '../analysis/protocol';
+import { Answer, Empty } from '../app/parts';
+import type { Pick } from '../query/timestamps';
+import { useQuery } from '../query/useQuery';
+import { HeatMap } from './HeatMap';
 
-/** The part of a profile that is picked; the whole where nothing is. */
-export function usePart(profile: Profile, pick: Pick | undefined): Profile {
-  const { moments } = profile;
-  return useMemo(
-    () => (moments && pick ? between(profile, moments, pick) : profile),
-    [profile, pick?.from, pick?.until],
-  );
-}
-
-/** Around a heat map and what is below it: Escape, where nothing else wants it, shows all of the time again. */
+/**
+ * Around a heat map and what is below it: Escape, where nothing else wants it, shows all of the
+ * time again.
+ */
 export function Timed({ children, onEscape }: { children: ComponentChildren; onEscape: (() => void) | undefined }) {
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === 'Escape' && !/^(INPUT|TEXTAREA|SELECT)$/.test((event.target as HTMLElement).tagName))
@@ -29,20 +24,47 @@ export function Timed({ children, onEscape }: { children: ComponentChildren; onE
   );
 }
 
-export function HeatPanel(props: HeatMapProps & { tools?: ComponentChildren }) {
+interface Props {
+  profile: LoadedProfile;
+  timestamps: NonNullable<LoadedProfile['timestamps']>;
+  pick: Pick | undefined;
+  onPick: (pick: Pick | undefined) => void;
+}
+
+export function HeatPanel(props: Props) {
   return (
     <section class="heat-panel" aria-label="Heat map">
       <header>
         <h3>Samples over time</h3>
         <span class="soft">one column per second, top to bottom is the time within it</span>
-        {props.tools}
       </header>
-      {props.moments.at.length === 0 && (
+      {props.timestamps.count === 0 ? (
         <Empty title="Nothing was sampled in this time">
           <p>Times were kept, and no sample fell into them.</p>
         </Empty>
+      ) : (
+        <Cells {...props} />
       )}
-      {props.moments.at.length > 0 && <HeatMap {...props} />}
     </section>
+  );
+}
+
+function Cells({ profile, timestamps, pick, onPick }: Props) {
+  const { id, unit } = profile;
+  const query = useQuery(`grid\n${id}`, async (signal) => ({ id, ...(await analysis.grid(id, signal)) }));
+  return (
+    <Answer query={query} what="the heat map">
+      {(cells) => (
+        <HeatMap
+          profile={cells.id}
+          timestamps={timestamps}
+          grid={cells.grid}
+          gridMs={cells.ms}
+          unit={unit}
+          pick={pick}
+          onPick={onPick}
+        />
+      )}
+    </Answer>
   );
 }

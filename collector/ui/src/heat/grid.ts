@@ -1,9 +1,9 @@
-// Moments as cells: a column is a second, a row a part of it, from the top down.
+// Timestamps as cells: a column is a second, a row a part of it, from the top down.
 //
-// Columns begin with whole seconds of the clock, so that what happens at the same part of every second, on
-// whichever host, stands in one row.
+// Columns begin with whole seconds of the clock, so that what happens at the same part of every
+// second, on whichever host, stands in one row.
 
-import type { Moments, Pick } from '../query/moments';
+import type { Timestamps, Pick } from '../query/timestamps';
 
 /** Rows of a column: 20 ms each, two samples at 99 Hz of one CPU. */
 export const ROWS = 50;
@@ -13,7 +13,7 @@ const SECOND_NS = 1e9;
 /** Time of one row. Unit: nanoseconds. */
 export const ROW_NS = SECOND_NS / ROWS;
 
-/** Most columns: more than 4 hours. Moments behind them are counted, not drawn. */
+/** Most columns: more than 4 hours. Timestamps behind them are counted, not drawn. */
 export const COLUMNS_MAX = 16_384;
 
 /** Cells stand column by column, from the top down: a cell's number grows with its time. */
@@ -26,38 +26,40 @@ export interface Grid {
   /** First cell that has time covered, and the first behind the last. */
   first: number;
   end: number;
-  /** Begin of the first column. Unit: nanoseconds since the begin of the time covered; not above 0. */
+  /**
+   * Begin of the first column. Unit: nanoseconds since the begin of the time covered; not above 0.
+   */
   originNs: number;
   /** Length of the time covered. Unit: nanoseconds. */
   durationNs: number;
   /** Begin of the first column. Unit: milliseconds since the epoch. */
   startMs: number;
-  /** Moments behind the last column. */
+  /** Timestamps behind the last column. */
   beyond: number;
   mostCount: number;
   mostWeight: number;
 }
 
-/** Puts moments into cells: one pass. */
-export function gridOf(moments: Moments): Grid {
+/** Puts timestamps into cells: one pass. */
+export function gridOf(timestamps: Timestamps): Grid {
   const second = BigInt(SECOND_NS);
-  const into = Number(((moments.startUnixNs % second) + second) % second);
-  const columns = Math.max(1, Math.min(COLUMNS_MAX, Math.ceil((into + moments.durationNs) / SECOND_NS)));
+  const into = Number(((timestamps.startUnixNs % second) + second) % second);
+  const columns = Math.max(1, Math.min(COLUMNS_MAX, Math.ceil((into + timestamps.durationNs) / SECOND_NS)));
   const cells = columns * ROWS;
   const grid: Grid = {
     columns,
     count: new Float64Array(cells),
     weight: new Float64Array(cells),
     first: Math.floor(into / ROW_NS),
-    end: Math.min(cells, Math.max(1, Math.ceil((into + moments.durationNs) / ROW_NS))),
+    end: Math.min(cells, Math.max(1, Math.ceil((into + timestamps.durationNs) / ROW_NS))),
     originNs: -into,
-    durationNs: moments.durationNs,
-    startMs: Number((moments.startUnixNs - BigInt(into)) / 1_000_000n),
+    durationNs: timestamps.durationNs,
+    startMs: Number((timestamps.startUnixNs - BigInt(into)) / 1_000_000n),
     beyond: 0,
     mostCount: 0,
     mostWeight: 0,
   };
-  const { at, weight } = moments;
+  const { at, weight } = timestamps;
   for (let index = 0; index < at.length; index++) {
     const cell = Math.floor((at[index] + into) / ROW_NS);
     if (cell >= cells) {
@@ -102,4 +104,21 @@ export function wallMs(grid: Grid, ns: number): number {
 /** A cell inside of what is covered. */
 export function covered(grid: Grid, cell: number): number {
   return Math.max(grid.first, Math.min(grid.end - 1, cell));
+}
+
+/**
+ * Samples and weight of a pick that is made of complete cells, as those of a hand are; undefined
+ * for others, and for what reaches behind the last column.
+ */
+export function sumOfCells(grid: Grid, pick: Pick): { count: number; weight: number } | undefined {
+  const [first, end] = cellsOf(grid, pick);
+  const starts = pick.from === Math.max(0, beginOf(grid, first));
+  const ends = pick.until === Math.min(grid.durationNs, beginOf(grid, end));
+  if (!starts || !ends) return undefined;
+  const sum = { count: 0, weight: 0 };
+  for (let cell = first; cell < end; cell++) {
+    sum.count += grid.count[cell];
+    sum.weight += grid.weight[cell];
+  }
+  return sum;
 }

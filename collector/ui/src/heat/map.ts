@@ -1,8 +1,8 @@
 // A heat map on a canvas: what it shows, what the pointer does with it.
 //
-// Knows nothing of the page: it is given a grid, colours and what is picked, and tells what was done. Only the
-// columns that can be seen are drawn, a pixel a cell, which the canvas then makes larger: the work is bounded
-// by the width of the window, not by the length of the time.
+// Knows nothing of the page: it is given a grid, colours and what is picked, and tells what was
+// done. Only the columns that can be seen are drawn, a pixel a cell, which the canvas then makes
+// larger: the work is bounded by the width of the window, not by the length of the time.
 
 import { type Grid, ROWS, covered, wallMs } from './grid';
 import { GROUNDS, coloursOf, stepOf } from './scale';

@@ -1,5 +1,5 @@
-// Colours of the heat map: one path from light to dark (in the dark theme from dark to light), so that more
-// is told by lightness alone, with every kind of colour blindness and on paper.
+// Colours of the heat map: one path from light to dark (in the dark theme from dark to light), so
+// that more is told by lightness alone, with every kind of colour blindness and on paper.
 
 type Theme = 'dark' | 'light';
 
@@ -49,8 +49,8 @@ export const GROUNDS: Record<Theme, { empty: Rgb; outside: Rgb; line: string; cu
 };
 
 /**
- * Step of a value above 0. By square root: cells of a few samples are still told apart where one cell has
- * hundreds.
+ * Step of a value above 0. By square root: cells of a few samples are still told apart where one
+ * cell has hundreds.
  */
 export function stepOf(value: number, most: number): number {
   if (!(value > 0) || !(most > 0)) return 0;

@@ -173,7 +173,8 @@ function useSuggestions(text: string, place: Place | undefined, range: Range | u
     const timer = setTimeout(() => {
       suggest(text, place, range, control.signal).then(
         (values) => !control.signal.aborted && setFound({ key, values }),
-        // Completion is a help: without an answer there is none, and the question itself will say why.
+        // Completion is a help: without an answer there is none, and the question itself will say
+        // why.
         () => !control.signal.aborted && setFound({ key, values: [] }),
       );
     }, DEBOUNCE_MS);

@@ -1,27 +1,21 @@
-// Asks the collector, over gRPC-Web, at the address that the page came from.
+// Queries the collector. What is large, profiles and captures, is queried where it is decoded: in
+// the worker (`src/analysis`).
 
-import { create } from '@bufbuild/protobuf';
 import { createClient } from '@connectrpc/connect';
-import { createGrpcWebTransport } from '@connectrpc/connect-web';
-import { FrameFilterOp, FrameFilterSchema, TimeRangeSchema } from '../gen/fleetprof/agent/v1/agent_pb';
 import type {
   CgroupsResponse,
   DiffResponse,
   HostsResponse,
   LabelValuesResponse,
-  Selection,
   SeriesResponse,
   StatusResponse,
   TopResponse,
 } from '../gen/fleetprof/collector/v1/query_pb';
-import { QueryService, SelectionSchema } from '../gen/fleetprof/collector/v1/query_pb';
+import { QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Range } from '../time/range';
-import { toNs } from '../time/range';
-import { Assembler, type Profile } from './profile';
+import { type Selection, messageOf, timeRangeOf } from './selection';
+import { pageBase, transportTo } from './transport';
 import { rebaseCgroups, rebaseDiff, rebaseHosts, rebaseSeries, rebaseTop } from './unit';
-
-/** Longest a question waits. Unit: milliseconds. The collector has a limit of its own below it. */
-export const DEADLINE_MS = 60_000;
 
 /** Most lines of a chart. More than this nobody tells apart; the rest is one line. */
 export const LINES_MAX = 15;
@@ -29,88 +23,48 @@ export const LINES_MAX = 15;
 /** Most rows of a table that the collector is asked for. */
 export const ROWS_MAX = 1000;
 
-/** What is asked about. */
-export interface Subject {
-  range: Range;
-  query: string;
-  filters: readonly { op: 'keep' | 'drop'; regex: string }[];
-}
-
 /** gRPC-Web to the collector. */
-export const transport = createGrpcWebTransport({
-  // Beside the page, so that it works below a path of a reverse proxy.
-  baseUrl: new URL('.', document.baseURI).href.replace(/\/$/, ''),
-  defaultTimeoutMs: DEADLINE_MS,
-});
+export const transport = transportTo(pageBase());
 
 const client = createClient(QueryService, transport);
 
-function timeRange(range: Range) {
-  return create(TimeRangeSchema, { startUnixNs: toNs(range.from), endUnixNs: toNs(range.to) });
-}
-
-function selection(subject: Subject, withFrames = true): Selection {
-  const OPS = { keep: FrameFilterOp.KEEP, drop: FrameFilterOp.DROP };
-  return create(SelectionSchema, {
-    range: timeRange(subject.range),
-    selector: subject.query,
-    frameFilters: withFrames
-      ? subject.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex }))
-      : [],
-  });
-}
-
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
-export async function series(subject: Subject, by: string, signal: AbortSignal): Promise<SeriesResponse> {
+export async function series(selection: Selection, by: string, signal: AbortSignal): Promise<SeriesResponse> {
   return rebaseSeries(
     await client.series(
-      { selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
+      { selection: messageOf(selection, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
       { signal },
     ),
   );
 }
 
-/** One merged profile. `progress` is told how many stacks have come. */
-export async function profile(
-  subject: Subject,
-  groupBy: string,
-  signal: AbortSignal,
-  progress: (stacks: number) => void,
-): Promise<Profile> {
-  const assembler = new Assembler();
-  const answers = client.profile(
-    { selection: selection(subject), groupBy: groupBy === '' ? [] : [groupBy] },
-    { signal },
-  );
-  for await (const message of answers) {
-    assembler.add(message);
-    progress(assembler.stacks);
-  }
-  return assembler.finish();
-}
-
 /** A table by function, module or label, from the collector's own sums. */
-export async function top(subject: Subject, by: string, byTotal: boolean, signal: AbortSignal): Promise<TopResponse> {
+export async function top(
+  selection: Selection,
+  by: string,
+  byTotal: boolean,
+  signal: AbortSignal,
+): Promise<TopResponse> {
   return rebaseTop(
-    await client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
+    await client.top({ selection: messageOf(selection), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
   );
 }
 
 /** Two selections against each other, with the statistical error. */
-export async function diff(before: Subject, after: Subject, signal: AbortSignal): Promise<DiffResponse> {
+export async function diff(before: Selection, after: Selection, signal: AbortSignal): Promise<DiffResponse> {
   return rebaseDiff(
-    await client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal }),
+    await client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal }),
   );
 }
 
 /** Every host heard of. */
 export async function hosts(range: Range, signal: AbortSignal): Promise<HostsResponse> {
-  return rebaseHosts(await client.hosts({ range: timeRange(range) }, { signal }));
+  return rebaseHosts(await client.hosts({ range: timeRangeOf(range) }, { signal }));
 }
 
 /** CPU by cgroup, with frame filters from stacks. */
-export async function cgroups(subject: Subject, signal: AbortSignal): Promise<CgroupsResponse> {
-  return rebaseCgroups(await client.cgroups({ selection: selection(subject) }, { signal }));
+export async function cgroups(selection: Selection, signal: AbortSignal): Promise<CgroupsResponse> {
+  return rebaseCgroups(await client.cgroups({ selection: messageOf(selection) }, { signal }));
 }
 
 /** What this collector is. */
@@ -120,7 +74,7 @@ export function status(signal: AbortSignal): Promise<StatusResponse> {
 
 /** Names of labels. */
 export async function labelNames(range: Range, signal: AbortSignal): Promise<string[]> {
-  const answer = await client.labelNames({ selection: { range: timeRange(range) } }, { signal });
+  const answer = await client.labelNames({ selection: { range: timeRangeOf(range) } }, { signal });
   return answer.names;
 }
 
@@ -133,7 +87,7 @@ export function labelValues(
   signal: AbortSignal,
 ): Promise<LabelValuesResponse> {
   return client.labelValues(
-    { selection: { range: timeRange(range), selector: query }, name, prefix, limit: 50 },
+    { selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit: 50 },
     { signal },
   );
 }

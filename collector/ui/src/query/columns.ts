@@ -1,4 +1,5 @@
-// What a profile is put together from: columns that grow, and the checks of what strangers put into them.
+// What a profile is put together from: columns that grow, and the checks of what strangers put into
+// them.
 
 /** What is wrong with an answer. */
 export class ProfileError extends Error {

@@ -16,6 +16,14 @@ export interface Trouble {
   code: string;
 }
 
+/** Something whose trouble was told where it happened, in another thread. */
+export class TroubleError extends Error {
+  override name = 'TroubleError';
+  constructor(readonly trouble: Trouble) {
+    super(trouble.title);
+  }
+}
+
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
   [Code.InvalidArgument]: ['Invalid query', 'Fix the selector, pattern or time range.', false],
   [Code.ResourceExhausted]: [
@@ -62,6 +70,7 @@ const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boo
 /** Undefined for what was given up on purpose. */
 export function troubleOf(error: unknown): Trouble | undefined {
   if (error instanceof DOMException && error.name === 'AbortError') return undefined;
+  if (error instanceof TroubleError) return error.trouble;
   if (error instanceof ProfileError) {
     return {
       title: 'The answer cannot be read',

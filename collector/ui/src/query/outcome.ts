@@ -1,5 +1,5 @@
-// The tables of the profile format that the page shows: kinds of frames, ends of stacks, reasons for
-// a missing name. Ids are stable; an id that is not in a table is of a newer agent.
+// The tables of the profile format that the page shows: kinds of frames, ends of stacks, reasons
+// for a missing name. Ids are stable; an id that is not in a table is of a newer agent.
 
 export const KIND = { native: 0, kernel: 1, jit: 2, interpreted: 3, inlined: 4, synthetic: 5 } as const;
 
@@ -21,8 +21,8 @@ export const OTHER = '[other]';
 export const END_LOST = 9;
 
 /**
- * True for the frame at which the stack of a wait goes on beyond the thread that waits: who woke it, whose
- * frames follow, or that nobody was seen to.
+ * True for the frame at which the stack of a wait goes on beyond the thread that waits: who woke
+ * it, whose frames follow, or that nobody was seen to.
  */
 export function isWaker(name: string): boolean {
   return name.startsWith('[woken by ') || name === '[waker unseen]' || name === '[still waiting]';

@@ -3,12 +3,15 @@
 import type { DataQuality, ProfileResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Coverage, Info, ProfileChunk, Quality } from '../gen/fleetprof/profile/v1/profile_pb';
 import { ProfileError, below, bound, bytes, floats, words } from './columns';
-import { type Moments, MomentsBuilder } from './moments';
+import { type Timestamps, TimestampsBuilder } from './timestamps';
 import { baseOf, rebase } from './unit';
 
 export { ProfileError } from './columns';
 
-/** Most stacks taken. The server folds beyond 200,000 by default; more than this would freeze the page. */
+/**
+ * Most stacks taken. The server folds beyond 200,000 by default; more than this would freeze the
+ * page.
+ */
 export const NODES_MAX = 2_000_000;
 
 /** Most samples (stack × labels × end) taken. */
@@ -44,7 +47,7 @@ export interface Profile {
   quality: DataQuality | undefined;
   about: About;
   /** Undefined: no times were kept. */
-  moments: Moments | undefined;
+  timestamps: Timestamps | undefined;
 }
 
 /** Facts of the profile as a whole, as its own first chunk tells them. */
@@ -76,7 +79,7 @@ export class Assembler {
   private readonly end = bytes();
   private readonly count = floats();
   private readonly weight = floats();
-  private readonly moments = new MomentsBuilder();
+  private readonly timestamps = new TimestampsBuilder();
   private unit = '';
   /** What weights are multiplied by to be in `unit`. */
   private by = 1;
@@ -135,7 +138,7 @@ export class Assembler {
       this.labelSets.push(Uint32Array.from(set.keyValues));
     }
     this.addSamples(chunk);
-    this.moments.add(chunk, { labelSets: this.labelSets.length, stacks: this.parent.length });
+    this.timestamps.add(chunk, { labelSets: this.labelSets.length, stacks: this.parent.length });
     this.last = chunk.last;
   }
 
@@ -144,7 +147,7 @@ export class Assembler {
     const base = baseOf(unit);
     [this.unit, this.by] = [base.unit, base.by];
     this.about = { startUnixNs, durationNs, event, period: period * BigInt(base.by), sampling: quality, coverage };
-    if (info.times) this.moments.begin(info.times);
+    if (info.times) this.timestamps.begin(info.times);
   }
 
   private addFrames(chunk: ProfileChunk): void {
@@ -216,7 +219,7 @@ export class Assembler {
       unit: this.unit || this.quality?.unit || '',
       quality: this.quality,
       about: this.about,
-      moments: this.moments.finish(),
+      timestamps: this.timestamps.finish(),
     };
   }
 }

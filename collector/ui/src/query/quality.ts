@@ -22,9 +22,10 @@ const MOSTLY = 0.5;
 export const COVERAGE_LOW = WARN_FROM.coverage;
 
 /**
- * Part of the CPU time which the kernel measured that was sampled: the one meaning of "coverage" on all pages.
- * `takenNs` is without what was lost. What the agent took from its own samples, because the kernel told nothing,
- * says nothing and counts on neither side. Undefined: nothing was measured.
+ * Part of the CPU time which the kernel measured that was sampled: the one meaning of "coverage" on
+ * all pages. `takenNs` is without what was lost. What the agent took from its own samples, because
+ * the kernel told nothing, says nothing and counts on neither side. Undefined: nothing was
+ * measured.
  */
 export function coverageOf(
   of: { takenNs: bigint; expectedNs: bigint; estimatedNs: bigint } | undefined,

@@ -1,7 +1,7 @@
 // The text form of selectors, as the collector reads it: `unit="nginx.service",comm=~"ja.*"`.
 //
-// Parsed here to tell a mistake while it is typed, to complete names and values, and to add and remove
-// matchers by click. The collector parses the text again; patterns are judged there alone.
+// Parsed here to tell a mistake while it is typed, to complete names and values, and to add and
+// remove matchers by click. The collector parses the text again; patterns are judged there alone.
 
 /** `^=` is the cgroup path itself and everything below it. */
 export type Op = '=' | '!=' | '=~' | '!~' | '^=';

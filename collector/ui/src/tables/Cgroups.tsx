@@ -1,10 +1,11 @@
-// CPU by slice, service and container: the tree of cgroups, added up over the hosts that are selected.
+// CPU by slice, service and container: the tree of cgroups, added up over the hosts that are
+// selected.
 
 import { useMemo, useState } from 'preact/hooks';
 import { Bar, Empty, Icon, Name } from '../app/parts';
 import { ROWS_DRAWN } from '../app/sorting';
-import type { State } from '../app/state';
-import type { SetState } from '../app/store';
+import { FilterInput } from '../app/FilterInput';
+import { getState, setState, useViewState } from '../state/store';
 import type { CgroupsResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { withMatcher } from '../query/selector';
 import * as format from '../text/format';
@@ -17,19 +18,18 @@ interface Props {
   range: Range;
   /** Time of the range that has data. Unit: nanoseconds. */
   coveredNs: number;
-  state: State;
-  setState: SetState;
 }
 
-export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
+export function Cgroups({ answer, range, coveredNs }: Props) {
+  const { filter, toggled: paths } = useViewState('filter', 'toggled');
   const roots = useMemo(() => treeOf(answer.cgroups), [answer]);
   const whole =
     Number(answer.quality?.totalWeight ?? 0n) || roots.reduce((sum, row) => sum + Number(row.cgroup.totalWeight), 0);
-  const toggled = useMemo(() => new Set(state.toggled), [state.toggled.join('\n')]);
-  const rows = useMemo(() => visible(roots, whole, toggled, state.filter), [roots, whole, toggled, state.filter]);
+  const toggled = useMemo(() => new Set(paths), [paths]);
+  const rows = useMemo(() => visible(roots, whole, toggled, filter), [roots, whole, toggled, filter]);
   const [drawn, setDrawn] = useState(ROWS_DRAWN);
   const toggle = (path: string) =>
-    setState({ toggled: toggled.has(path) ? state.toggled.filter((one) => one !== path) : [...state.toggled, path] });
+    setState({ toggled: toggled.has(path) ? paths.filter((one) => one !== path) : [...paths, path] });
   const rangeNs = coveredNs > 0 ? coveredNs : (range.to - range.from) * 1e6;
   const alone = roots.length === 1;
   const unit = answer.quality?.unit ?? 'nanoseconds';
@@ -38,14 +38,7 @@ export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
       <header class="page-head">
         <h2>Containers and services</h2>
         <span class="soft">{format.plural(answer.cgroups.length, 'cgroup')}, summed over hosts</span>
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter by path, unit, container or pod"
-          aria-label="Filter cgroups"
-          value={state.filter}
-          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter cgroups" placeholder="Filter by path, unit, container or pod" />
       </header>
       {!rows.length ? (
         <Empty title={answer.cgroups.length ? 'No matching cgroups' : 'No samples in this selection'} />
@@ -88,12 +81,12 @@ export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
                   rangeNs={rangeNs}
                   unit={unit}
                   open={isOpen(row, whole, toggled)}
-                  filtered={state.filter !== ''}
+                  filtered={filter !== ''}
                   onToggle={() => toggle(row.cgroup.path)}
                   onOpen={() =>
                     setState({
                       view: 'profile',
-                      query: withMatcher(state.query, { label: 'cgroup', op: '^=', value: row.cgroup.path }),
+                      query: withMatcher(getState().query, { label: 'cgroup', op: '^=', value: row.cgroup.path }),
                     })
                   }
                 />

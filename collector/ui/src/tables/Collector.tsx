@@ -2,8 +2,8 @@
 
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Bar, Empty, Name } from '../app/parts';
-import type { State } from '../app/state';
-import type { SetState } from '../app/store';
+import { FilterInput } from '../app/FilterInput';
+import { setState, useViewState } from '../state/store';
 import type { Counter } from '../gen/fleetprof/agent/v1/agent_pb';
 import type { StatusResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { shown } from '../text/printable';
@@ -12,11 +12,9 @@ import { toMs } from '../time/range';
 
 const SEVERITY = ['', 'note', 'warning', 'error'];
 
-export function Collector({ answer, state, setState }: { answer: StatusResponse; state: State; setState: SetState }) {
+export function Collector({ answer }: { answer: StatusResponse }) {
   const kept = answer.kept;
   const [used, most] = [Number(answer.storeBytes), Number(answer.storeBytesMax)];
-  const wanted = state.filter.toLowerCase();
-  const counters = answer.counters.filter((one) => `${one.name}${one.labels}`.toLowerCase().includes(wanted));
   return (
     <section class="page" aria-label="Collector">
       <header class="page-head">
@@ -70,27 +68,28 @@ export function Collector({ answer, state, setState }: { answer: StatusResponse;
       )}
       <header class="page-head">
         <h3>Counters</h3>
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter counters"
-          aria-label="Filter counters"
-          value={state.filter}
-          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter counters" placeholder="Filter counters" />
       </header>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Table of counters">
-        <SortedTable
-          caption="Counters"
-          columns={COUNTERS}
-          rows={counters}
-          sort={state.sort || 'name'}
-          onSort={(sort) => setState({ sort })}
-          keyOf={(one) => `${one.name}{${one.labels}}`}
-          empty={<Empty title="No counters" />}
-        />
-      </div>
+      <Counters of={answer.counters} />
     </section>
+  );
+}
+
+function Counters({ of }: { of: readonly Counter[] }) {
+  const { filter, sort } = useViewState('filter', 'sort');
+  const wanted = filter.toLowerCase();
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Table of counters">
+      <SortedTable
+        caption="Counters"
+        columns={COUNTERS}
+        rows={of.filter((one) => `${one.name}${one.labels}`.toLowerCase().includes(wanted))}
+        sort={sort || 'name'}
+        onSort={(next) => setState({ sort: next })}
+        keyOf={(one) => `${one.name}{${one.labels}}`}
+        empty={<Empty title="No counters" />}
+      />
+    </div>
   );
 }
 

@@ -1,8 +1,8 @@
 // What changed, by function, with the error of the measurement.
 
 import { useMemo } from 'preact/hooks';
-import type { State } from '../app/state';
-import type { SetState } from '../app/store';
+import { FilterInput } from '../app/FilterInput';
+import { setState, useDisplayState, useViewState } from '../state/store';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Empty, Module, Name } from '../app/parts';
 import type { DiffResponse, DiffRow } from '../gen/fleetprof/collector/v1/query_pb';
@@ -21,14 +21,15 @@ interface Props {
   /** Both sides in cores, or events a second; undefined: not known. */
   rates: readonly [number, number] | undefined;
   unit: string;
-  state: State;
-  setState: SetState;
 }
 
 /** Fewer samples than this on a side are told: changes of some points are chance then. */
 const FEW_SAMPLES = 1000;
 
-/** What is said of a side with few samples: from which change on a function of a tenth of it can be told. */
+/**
+ * What is said of a side with few samples: from which change on a function of a tenth of it can be
+ * told.
+ */
 export function fewText(side: string, samples: number): string {
   const points = 1.96 * Math.sqrt((0.1 * 0.9) / Math.max(1, samples)) * 100;
   return `${side}: ${format.plural(samples, 'sample')}, too few for changes under ${Math.ceil(points)} pp`;
@@ -37,8 +38,10 @@ export function fewText(side: string, samples: number): string {
 /** Rows that are no code: what was cut, folded, or has no name. */
 const isCode = (row: DiffRow) => row.kind !== KIND.synthetic;
 
-export function DiffTable({ answer, rates, unit, state, setState }: Props) {
-  const wanted = state.filter.toLowerCase();
+export function DiffTable({ answer, rates, unit }: Props) {
+  const { filter, sort } = useViewState('filter', 'sort');
+  const { compare } = useDisplayState('compare');
+  const wanted = filter.toLowerCase();
   const rows = useMemo(
     () =>
       answer.rows.filter(
@@ -51,7 +54,7 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
   const apart = useMemo(() => answer.rows.filter((row) => !isCode(row)), [answer]);
   const [before, after] = [answer.beforeSampled, answer.afterSampled].map((side) => Number(side?.weight ?? 0n));
   const sure = Math.min(...[answer.beforeSampled, answer.afterSampled].map((side) => side?.parts ?? 0)) >= 2;
-  const cores = state.compare === 'sum' && rates !== undefined;
+  const cores = compare === 'sum' && rates !== undefined;
   const [was, is] = cores ? rates : [1, 1];
   const share = (row: DiffRow) =>
     [
@@ -156,14 +159,7 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
   return (
     <section class="top" aria-label="Table of changes">
       <div class="tools">
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter rows"
-          aria-label="Filter rows of the table"
-          value={state.filter}
-          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter rows of the table" placeholder="Filter rows" />
       </div>
       {notes.length > 0 && (
         <ul class="diff-notes">
@@ -177,8 +173,8 @@ export function DiffTable({ answer, rates, unit, state, setState }: Props) {
           caption="Change by function"
           columns={columns}
           rows={rows}
-          sort={state.sort || 'change'}
-          onSort={(sort) => setState({ sort })}
+          sort={sort || 'change'}
+          onSort={(next) => setState({ sort: next })}
           keyOf={(row) => `${row.kind} ${row.module} ${row.name}`}
           rowClass={(row) => (row.significant ? '' : 'unsure')}
           leftOut={Number(answer.rowsLeftOut)}

@@ -2,8 +2,8 @@
 
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Bar, Empty, Icon, Name } from '../app/parts';
-import type { State } from '../app/state';
-import type { SetState } from '../app/store';
+import { FilterInput } from '../app/FilterInput';
+import { getState, setState, useViewState } from '../state/store';
 import type { Host, HostsResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { withMatcher } from '../query/selector';
 import * as format from '../text/format';
@@ -20,8 +20,6 @@ interface Props {
   answer: HostsResponse;
   range: Range;
   now: number;
-  state: State;
-  setState: SetState;
   /** Asks for a capture of a selection. */
   onCapture: (query: string) => void;
 }
@@ -43,8 +41,9 @@ function severityOf(host: Host): number {
   return host.blind || lostOf(host) >= 0.5 ? 2 : host.warnings.length > 0 || lostOf(host) > 0.01 ? 1 : 0;
 }
 
-export function Hosts({ answer, range, now, state, setState, onCapture }: Props) {
-  const wanted = state.filter.toLowerCase();
+export function Hosts({ answer, range, now, onCapture }: Props) {
+  const { filter, sort } = useViewState('filter', 'sort');
+  const wanted = filter.toLowerCase();
   const hosts = answer.hosts.filter((host) =>
     [hostname(host), host.hostId, host.facts?.kernel ?? '', ...Object.values(host.facts?.labels ?? {})].some((text) =>
       text.toLowerCase().includes(wanted),
@@ -54,7 +53,7 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
   const warned = answer.hosts.filter((host) => host.warnings.length > 0).length;
   const away = answer.hosts.filter((host) => !host.connected).length;
   // What is wrong stands first, until somebody sorts.
-  if (state.sort === '')
+  if (sort === '')
     hosts.sort((left, right) => severityOf(right) - severityOf(left) || (hostname(left) < hostname(right) ? -1 : 1));
   return (
     <section class="page" aria-label="Hosts">
@@ -66,22 +65,15 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
           {away > 0 && `, ${format.count(away)} not connected`}
           {warned > 0 && `, ${format.count(warned)} with warnings`}
         </span>
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter by name, id, kernel or label"
-          aria-label="Filter hosts"
-          value={state.filter}
-          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter hosts" placeholder="Filter by name, id, kernel or label" />
       </header>
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of hosts">
         <SortedTable
           caption="Hosts"
-          columns={columns(range, now, answer.quality?.unit ?? '', state, setState, onCapture)}
+          columns={columns(range, now, answer.quality?.unit ?? '', onCapture)}
           rows={hosts}
-          sort={state.sort}
-          onSort={(sort) => setState({ sort })}
+          sort={sort}
+          onSort={(next) => setState({ sort: next })}
           keyOf={(host) => `${host.hostId} ${host.bootId}`}
           rowClass={(host) => (severityOf(host) === 2 ? 'blind' : host.connected ? '' : 'away')}
           empty={
@@ -100,18 +92,14 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
   );
 }
 
-function columns(
-  range: Range,
-  now: number,
-  unit: string,
-  state: State,
-  setState: SetState,
-  onCapture: Props['onCapture'],
-): ColumnOf<Host>[] {
+function columns(range: Range, now: number, unit: string, onCapture: Props['onCapture']): ColumnOf<Host>[] {
   const seen = (host: Host) => toMs(host.lastSeenUnixNs);
   const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
   const openHost = (host: Host) =>
-    setState({ view: 'profile', query: withMatcher(state.query, { label: 'host', op: '=', value: hostname(host) }) });
+    setState({
+      view: 'profile',
+      query: withMatcher(getState().query, { label: 'host', op: '=', value: hostname(host) }),
+    });
   return [
     {
       key: 'host',

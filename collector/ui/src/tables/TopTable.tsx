@@ -1,20 +1,20 @@
-// Where the time went: functions of the graph beside it, or modules and labels as the collector adds
-// them up.
+// Where the time went: functions of the graph beside it, or modules and labels as the collector
+// adds them up.
 
 import { useMemo } from 'preact/hooks';
-import type { State } from '../app/state';
-import type { SetState } from '../app/store';
-import { type ColumnOf, SortedTable } from '../app/sorting';
+import { type Graph, analysis } from '../analysis/client';
+import type { ProfileSource } from '../analysis/protocol';
+import { FilterInput } from '../app/FilterInput';
+import { getState, setState, useDisplayState, useViewState } from '../state/store';
+import { type ColumnOf, SortedTable, sorted } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
-import { type Subject, top } from '../query/client';
+import { top } from '../query/client';
+import type { Selection } from '../query/selection';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
-import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
-import { useAsked } from '../query/use';
+import { useQuery } from '../query/useQuery';
 import { escapeRegex } from '../flame/search';
-import { type Tree, functionRows } from '../flame/tree';
 import * as format from '../text/format';
-import { sumsByLabel, sumsByModule } from './sums';
 
 interface TopRow {
   key: string;
@@ -28,13 +28,10 @@ interface TopRow {
 }
 
 /** A selection of the collector, or a profile that only this page has. */
-export type Source = { subject: Subject; subjectKey: string } | { profile: Profile };
+export type Source = { selection: Selection; selectionKey: string } | { profile: ProfileSource };
 
 interface Props {
-  tree: Tree;
-  unit: string;
-  state: State;
-  setState: SetState;
+  graph: Graph;
   /** Where the samples came from: who can be asked for exact sums, or what has them all. */
   source: Source;
   labels: readonly string[];
@@ -46,31 +43,24 @@ interface Props {
 const BUILT_IN = ['function', 'exact', 'module'];
 
 export function TopTable(props: Props) {
-  const { state, setState } = props;
+  const { rows } = useViewState('rows');
   return (
     <section class="top" aria-label="Table">
       <div class="tools">
         <label class="inline">
           Top
-          <select value={state.rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
+          <select value={rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
-            {'subject' in props.source && <option value="exact">functions (exact)</option>}
+            {'selection' in props.source && <option value="exact">functions (exact)</option>}
             <option value="module">modules</option>
-            {[...new Set([...props.labels, ...(BUILT_IN.includes(state.rows) ? [] : [state.rows])])].map((label) => (
+            {[...new Set([...props.labels, ...(BUILT_IN.includes(rows) ? [] : [rows])])].map((label) => (
               <option key={label} value={label}>
                 {label.slice(0, 40)}
               </option>
             ))}
           </select>
         </label>
-        <input
-          type="search"
-          class="filter"
-          placeholder="Filter rows"
-          aria-label="Filter rows of the table"
-          value={state.filter}
-          onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })}
-        />
+        <FilterInput label="Filter rows of the table" placeholder="Filter rows" />
       </div>
       <div class="scroll" tabIndex={0} role="region" aria-label="Rows of the table">
         <Body {...props} />
@@ -80,52 +70,44 @@ export function TopTable(props: Props) {
 }
 
 function Body(props: Props) {
-  const { state, source } = props;
+  const { source } = props;
+  const { rows } = useViewState('rows');
   if ('profile' in source)
-    return state.rows === 'function' || state.rows === 'exact' ? (
+    return rows === 'function' || rows === 'exact' ? (
       <Functions {...props} />
     ) : (
       <Local {...props} profile={source.profile} />
     );
-  return state.rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
+  return rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
 }
 
-function Local(props: Props & { profile: Profile }) {
-  const { profile, state } = props;
-  const rows = useMemo(() => {
-    const values = state.samples ? profile.count : profile.weight;
-    const sums = state.rows === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, state.rows);
-    return sums.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE }));
-  }, [profile, state.rows, state.samples]);
+/** By module or label, of a profile that only this page has. */
+function Local(props: Props & { profile: ProfileSource }) {
+  const { rows: by } = useViewState('rows');
+  const { samples } = useDisplayState('samples');
+  const args = { of: props.profile, by, samples };
+  const query = useQuery(`sums ${by}\n${JSON.stringify(args)}`, async (signal) => {
+    const { rows, whole } = await analysis.sums(args, signal);
+    return { rows: rows.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE })), whole, samples };
+  });
   return (
-    <Rows
-      {...props}
-      rows={rows}
-      whole={(state.samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)}
-      samples={state.samples}
-    />
+    <Answer query={query} what="the table">
+      {(answer) => <Rows {...props} {...answer} />}
+    </Answer>
   );
 }
 
 function Functions(props: Props) {
-  const { tree, state, setState } = props;
-  const rows = useMemo(() => {
-    const { names } = tree;
-    // The heavier of two without time of their own stands first.
-    const sums = functionRows(tree).sort((left, right) => right.total - left.total);
-    return sums.map((row) => ({
-      key: String(row.name),
-      name: names.text[row.name],
-      module: names.module[row.name],
-      kind: names.kind[row.name],
-      own: row.own,
-      total: row.total,
-      waker: row.waker && { name: names.text[row.waker.name], value: row.waker.value },
-    }));
-  }, [tree]);
+  const { graph } = props;
+  const rows = useMemo(() => rowsOf(graph), [graph]);
   return (
     <>
-      <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={state.samples} />
+      <Rows
+        {...props}
+        rows={rows}
+        whole={graph.layout.tree.total[0][0]}
+        samples={graph.request.options.measure === 'count'}
+      />
       {props.pruned > 0 && (
         <p class="more">
           {format.percent(props.pruned)} of CPU time sits in frames too small to draw; it is counted in their callers.{' '}
@@ -138,14 +120,32 @@ function Functions(props: Props) {
   );
 }
 
-function Others(props: Props & { subject: Subject; subjectKey: string }) {
-  const { state, subject } = props;
-  const byTotal = state.sort.endsWith('total');
-  const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) =>
-    top(subject, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal),
+/** Functions of a graph as rows. */
+function rowsOf({ functions, layout }: Graph): TopRow[] {
+  if (!functions) return [];
+  const { name, own, total, waker, woken } = functions;
+  const { text, module, kind } = layout.tree.names;
+  return Array.from(name, (id, at) => ({
+    key: String(id),
+    name: text[id],
+    module: module[id],
+    kind: kind[id],
+    own: own[at],
+    total: total[at],
+    waker: waker[at] ? { name: text[waker[at]], value: woken[at] } : undefined,
+  }));
+}
+
+function Others(props: Props & { selection: Selection; selectionKey: string }) {
+  const { selection } = props;
+  const { rows: of, sort } = useViewState('rows', 'sort');
+  const { samples } = useDisplayState('samples');
+  const byTotal = sort.endsWith('total');
+  const query = useQuery(`top-${of}\n${props.selectionKey}\n${byTotal}`, (signal) =>
+    top(selection, of === 'exact' ? 'function' : of, byTotal, signal),
   );
   return (
-    <Answer asked={asked} what="the table">
+    <Answer query={query} what="the table">
       {(answer) => (
         <Rows
           {...props}
@@ -154,11 +154,11 @@ function Others(props: Props & { subject: Subject; subjectKey: string }) {
             name: row.name,
             module: row.module,
             kind: row.kind,
-            own: Number(state.samples ? row.selfCount : row.selfWeight),
-            total: Number(state.samples ? row.totalCount : row.totalWeight),
+            own: Number(samples ? row.selfCount : row.selfWeight),
+            total: Number(samples ? row.totalCount : row.totalWeight),
           }))}
-          whole={Number((state.samples ? answer.quality?.totalCount : answer.quality?.totalWeight) ?? 0n)}
-          samples={state.samples}
+          whole={Number((samples ? answer.quality?.totalCount : answer.quality?.totalWeight) ?? 0n)}
+          samples={samples}
           leftOut={Number(answer.rowsLeftOut)}
         />
       )}
@@ -167,17 +167,10 @@ function Others(props: Props & { subject: Subject; subjectKey: string }) {
 }
 
 function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number }) {
-  const { rows, whole, state, setState } = props;
-  const wanted = state.filter.toLowerCase();
-  const kept = useMemo(
-    () =>
-      wanted === ''
-        ? rows
-        : rows.filter((row) => row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted)),
-    [rows, wanted],
-  );
-  const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.unit));
-  const isFunction = state.rows === 'function' || state.rows === 'exact';
+  const { rows, whole } = props;
+  const { rows: of, filter, sort } = useViewState('rows', 'filter', 'sort');
+  const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.graph.unit));
+  const isFunction = of === 'function' || of === 'exact';
   const waits = rows.some((row) => row.waker !== undefined);
   const wokenBy: ColumnOf<TopRow>[] = !waits
     ? []
@@ -224,7 +217,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
     },
     {
       key: 'name',
-      title: isFunction ? 'Function' : state.rows === 'module' ? 'Module' : state.rows.slice(0, 40),
+      title: isFunction ? 'Function' : of === 'module' ? 'Module' : of.slice(0, 40),
       by: (row) => row.name,
       cell: (row) => (
         <span class="cell-name">
@@ -246,7 +239,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
               class="plain square-small"
               title="Callers and callees"
               aria-label="Callers and callees"
-              onClick={() => setState({ fn: row.name, panel: state.panel === 'table' ? 'both' : state.panel })}
+              onClick={() => showCallers(row.name)}
             >
               ⇅
             </button>
@@ -257,19 +250,20 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   ];
   columns.push(...wokenBy);
   const choose = (row: TopRow) => {
-    if (isFunction || state.rows === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
-    else if ('subject' in props.source) filterBy(row.name);
-    else setState({ root: state.rows, search: `^${escapeRegex(row.name)}$`, regex: true });
+    if (isFunction || of === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
+    else if ('selection' in props.source) filterBy(row.name);
+    else setState({ root: of, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
-  const filterBy = (value: string) =>
-    setState({ query: withMatcher(state.query, { label: state.rows, op: '=', value }) });
+  const filterBy = (value: string) => setState({ query: withMatcher(getState().query, { label: of, op: '=', value }) });
+  const ordered = useMemo(() => sorted(rows, columns, sort || 'own'), [rows, sort]);
+  const kept = useKept(ordered, filter);
   return (
     <SortedTable
-      caption={`CPU by ${state.rows}`}
+      caption={`CPU by ${of}`}
       columns={columns}
       rows={kept}
-      sort={state.sort || 'own'}
-      onSort={(sort) => setState({ sort })}
+      sort={sort || 'own'}
+      onSort={(next) => setState({ sort: next })}
       keyOf={(row) => row.key}
       leftOut={props.leftOut}
       empty={
@@ -283,4 +277,24 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       }
     />
   );
+}
+
+/**
+ * Rows that have a text in their name or module, in any case. There may be 60,000 of them, for each
+ * key: they come sorted, which is quick to sort again, and their texts are kept.
+ */
+function useKept(rows: readonly TopRow[], filter: string): readonly TopRow[] {
+  const wanted = filter.toLowerCase();
+  const filters = wanted !== '';
+  const texts = useMemo(
+    () => (filters ? rows.map((row) => `${row.name}\0${row.module}`.toLowerCase()) : []),
+    [rows, filters],
+  );
+  return useMemo(() => (filters ? rows.filter((_, at) => texts[at].includes(wanted)) : rows), [rows, texts, wanted]);
+}
+
+/** Callers and callees are graphs: where only the table is shown, they come beside it. */
+function showCallers(fn: string): void {
+  const { panel } = getState();
+  setState({ fn, panel: panel === 'table' ? 'both' : panel });
 }

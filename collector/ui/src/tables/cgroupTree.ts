@@ -55,7 +55,10 @@ export function isOpen(row: CgroupRow, whole: number, toggled: ReadonlySet<strin
   return open !== toggled.has(row.cgroup.path);
 }
 
-/** The rows that are seen, from top to bottom. With a filter: all that match, and what they stand in. */
+/**
+ * The rows that are seen, from top to bottom. With a filter: all that match, and what they stand
+ * in.
+ */
 export function visible(
   roots: readonly CgroupRow[],
   whole: number,

@@ -42,7 +42,9 @@ export function points(fraction: number): string {
   return `${value < 0 ? '−' : '+'}${text} pp`;
 }
 
-/** A length of time: `850 µs`, `1.24 s`, `4 min 03 s`, `2 h 05 min`, `3 d 04 h`. Unit: nanoseconds. */
+/**
+ * A length of time: `850 µs`, `1.24 s`, `4 min 03 s`, `2 h 05 min`, `3 d 04 h`. Unit: nanoseconds.
+ */
 export function duration(ns: number): string {
   if (!Number.isFinite(ns)) return '–';
   if (ns < 0) return `−${duration(-ns)}`;

@@ -1,13 +1,17 @@
-// Text from strangers, made fit for showing: what cannot be seen, or moves what is seen, is written out.
+// Text from strangers, made fit for showing: what cannot be seen, or moves what is seen, is written
+// out.
 //
 // Function names, comms and cgroup paths are chosen by whoever runs code on a machine of the fleet.
 
-/** Longest text put into one element or one line of canvas; the rest is counted. Unit: UTF-16 units. */
+/**
+ * Longest text put into one element or one line of canvas; the rest is counted. Unit: UTF-16 units.
+ */
 export const TEXT_LEN_MAX = 600;
 
-// C0, DEL, C1; soft hyphen; Arabic letter mark; Hangul fillers; Mongolian vowel separator; zero-width
-// and bidirectional controls; separators; word joiner and invisible operators; BOM; annotation
-// characters; tags; variation selectors of the supplement; lone surrogates and non-characters.
+// C0, DEL, C1; soft hyphen; Arabic letter mark; Hangul fillers; Mongolian vowel separator;
+// zero-width and bidirectional controls; separators; word joiner and invisible operators; BOM;
+// annotation characters; tags; variation selectors of the supplement; lone surrogates and
+// non-characters.
 const HOSTILE =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb\ufdd0-\ufdef\ufffe\uffff\u{e0000}-\u{e01ef}]|\p{Cs}/gu;
 

@@ -1,9 +1,12 @@
-// CPU over time: the chart, its legend, what stands under the pointer, and its table for those who do
-// not see it.
+// CPU over time: the chart, its legend, what stands under the pointer, and its table for those who
+// do not see it.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon, Name } from '../app/parts';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { withMatcher } from '../query/selector';
+import { getState, setState, useSelectionState, useViewState } from '../state/store';
+import { useTheme } from '../state/theme';
 import * as format from '../text/format';
 import type { Mark } from './plot';
 import { Plot } from './plot';
@@ -13,25 +16,22 @@ import { causeText, chartOf, colourOf, gapsOf, idOf, missing } from './series';
 
 interface Props {
   answer: SeriesResponse;
-  by: string;
-  hidden: readonly string[];
-  dark: boolean;
   marks?: readonly Mark[];
   brushHint: string;
   /** When the answer was asked for. Unit: milliseconds. */
   now: number;
   /** What was asked for. */
   range: Range;
-  onHidden: (hidden: string[]) => void;
   onBrush: (range: Range) => void;
-  onFilter: (value: string) => void;
 }
 
 export function ChartPanel(props: Props) {
-  const { answer, by, hidden } = props;
+  const { answer } = props;
+  const { by } = useSelectionState('by');
+  const { hidden } = useViewState('hidden');
   const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
-  const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden.join('\n')]);
+  const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden]);
   if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;
   const lacks = missing(chart, (props.range.to - props.range.from) * 1e6);
   return (
@@ -46,7 +46,7 @@ export function ChartPanel(props: Props) {
             {lacks}
           </p>
         )}
-        <Legend {...props} chart={chart} />
+        <Legend chart={chart} by={by} hidden={hidden} />
       </div>
     </div>
   );
@@ -58,7 +58,8 @@ function rateUnit(chart: Chart): string {
 }
 
 function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: readonly Gap[] }) {
-  const { chart, lines, gaps, dark, marks } = props;
+  const { chart, lines, gaps, marks } = props;
+  const dark = useTheme() === 'dark';
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | undefined>(undefined);
   const brush = useRef(props.onBrush);
@@ -176,12 +177,15 @@ function LineName({ line, restLines }: { line: Line; restLines: number }) {
   return <Name text={line.name} empty="(none)" max={80} />;
 }
 
-function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Chart }) {
+function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: readonly string[] }) {
   const shown = (line: Line) => !hidden.includes(idOf(line));
   const alone = (line: Line) => shown(line) && chart.lines.every((one) => one === line || !shown(one));
   const toggle = (line: Line) =>
-    onHidden(shown(line) ? [...hidden, idOf(line)] : hidden.filter((id) => id !== idOf(line)));
-  const isolate = (line: Line) => onHidden(alone(line) ? [] : chart.lines.filter((one) => one !== line).map(idOf));
+    setState({ hidden: shown(line) ? [...hidden, idOf(line)] : hidden.filter((id) => id !== idOf(line)) });
+  const isolate = (line: Line) =>
+    setState({ hidden: alone(line) ? [] : chart.lines.filter((one) => one !== line).map(idOf) });
+  const select = (line: Line) =>
+    setState({ query: withMatcher(getState().query, { label: by, op: '=', value: line.name }) });
   return (
     <div class="legend" role="group" aria-label="Lines of the chart" tabIndex={-1}>
       <table>
@@ -242,7 +246,7 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
                     class="plain square-small"
                     title="Select only this"
                     aria-label={`Select only ${line.name || 'what has no value'}`}
-                    onClick={() => onFilter(line.name)}
+                    onClick={() => select(line)}
                   >
                     <Icon of="plus" />
                   </button>

@@ -1,7 +1,8 @@
 // Ranges of time as people write them, and as the protocol has them.
 //
-// An end of a range is `now`, `now-1h30m`, a date (`2026-11-21 22:00`, ISO with or without zone), or
-// milliseconds since the epoch. What is written stays in the address; it is resolved when it is asked.
+// An end of a range is `now`, `now-1h30m`, a date (`2026-11-21 22:00`, ISO with or without zone),
+// or milliseconds since the epoch. What is written stays in the address; it is resolved when it is
+// asked.
 
 /** Both ends as written. */
 export interface Spec {

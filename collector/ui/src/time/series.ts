@@ -18,15 +18,18 @@ export interface Line {
   colour: number;
 }
 
-/** What a step can say: its rates, nothing because nobody sent anything, or too little because samples were lost. */
+/**
+ * What a step can say: its rates, nothing because nobody sent anything, or too little because
+ * samples were lost.
+ */
 export type StepState = 'known' | 'none' | 'lost';
 
 /** From which lost part of what the hosts took a step is not believed. */
 export const LOST_FROM = 0.1;
 
 /**
- * Time of windows that the newest step must have on each host to be drawn, or nine tenths of it: with those of
- * some hosts alone its lines do not compare. Unit: nanoseconds.
+ * Time of windows that the newest step must have on each host to be drawn, or nine tenths of it:
+ * with those of some hosts alone its lines do not compare. Unit: nanoseconds.
  */
 const ARRIVED_NS = 30e9;
 
@@ -41,7 +44,9 @@ export interface Chart {
   states: StepState[];
   /** Lost part of what the hosts of each step took. */
   lost: Float64Array;
-  /** Time with windows in the steps, and what of it has too many samples lost. Unit: nanoseconds. */
+  /**
+   * Time with windows in the steps, and what of it has too many samples lost. Unit: nanoseconds.
+   */
   coveredNs: number;
   lostNs: number;
 }
@@ -70,8 +75,9 @@ export const REST_COLOUR = '#9aa3ae';
 export const STEPS_MAX = 20_000;
 
 /**
- * How long windows may be under way: one that is open, and one that is being sent. Unit: milliseconds.
- * Steps that end later and have nothing yet are not drawn: they would look as if all had stopped.
+ * How long windows may be under way: one that is open, and one that is being sent. Unit:
+ * milliseconds. Steps that end later and have nothing yet are not drawn: they would look as if all
+ * had stopped.
  */
 export const ARRIVING_MS = 20_000;
 
@@ -159,7 +165,10 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
   };
 }
 
-/** What the chart does not know, in words; empty where it is all there. `rangeNs`: the range that was asked for. */
+/**
+ * What the chart does not know, in words; empty where it is all there. `rangeNs`: the range that
+ * was asked for.
+ */
 export function missing(chart: Chart, rangeNs: number): string {
   const parts: string[] = [];
   // A window at each end may lie half outside.
@@ -237,7 +246,10 @@ export function idOf(line: Line): string {
   return line.rest ? REST_ID : line.name;
 }
 
-/** Upper edges of the lines when they stand on each other, in the order of `lines`; NaN where nothing is known. */
+/**
+ * Upper edges of the lines when they stand on each other, in the order of `lines`; NaN where
+ * nothing is known.
+ */
 export function stacked(lines: readonly Line[], steps: number): Float64Array[] {
   let below = new Float64Array(steps);
   return lines.map((line) => {

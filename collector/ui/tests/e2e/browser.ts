@@ -13,7 +13,10 @@ export const SEEDED = BASE_URL === undefined;
 
 const DIST = process.env.DIST ?? fileURLToPath(new URL('../../node_modules/.cache/e2e-dist', import.meta.url));
 
-/** How long a test waits for a state of the page. Unit: milliseconds. A loaded machine is slow, not wrong. */
+/**
+ * How long a test waits for a state of the page. Unit: milliseconds. A loaded machine is slow, not
+ * wrong.
+ */
 const WAIT_MS = 120_000;
 
 export interface Site {
@@ -24,12 +27,13 @@ export interface Site {
 }
 
 /**
- * Prepares a browser for a file of tests. No page may ask elsewhere, log an error, or be refused by the policy.
+ * Prepares a browser for a file of tests. No page may ask elsewhere, log an error, or be refused by
+ * the policy.
  *
- * Tests that want the same kind of window share one, and what it has read of the site: a page opens in half the time.
- * Pages and what they store are of one test.
+ * Tests that want the same kind of window share one, and what it has read of the site: a page opens
+ * in half the time. Pages and what they store are of one test. `dist`: which build of the page.
  */
-export function useSite(): Site {
+export function useSite(dist = DIST): Site {
   let browser: Browser;
   const contexts = new Map<string, BrowserContext>();
   let faults: string[] = [];
@@ -76,7 +80,7 @@ export function useSite(): Site {
     if (!CHROMIUM)
       throw new Error('failed to find Chromium: install the package `chromium-headless-shell`, or name it in CHROMIUM');
     browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
-    if (SEEDED) site.mock = await startMock(DIST);
+    if (SEEDED) site.mock = await startMock(dist);
     site.url = BASE_URL ?? site.mock?.url ?? '';
   });
   afterEach(async () => {

@@ -1,5 +1,5 @@
-// Captures: the dialog, the hosts as they come, the profile as a view, and the list. Against a fake server,
-// which samples nothing: what agents do is tested elsewhere.
+// Captures: the dialog, the hosts as they come, the profile as a view, and the list. Against a fake
+// server, which samples nothing: what agents do is tested elsewhere.
 
 import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
@@ -189,7 +189,8 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     const box = await page.locator('.heat-box canvas').boundingBox();
     const column = Number(await page.locator('.heat-box canvas').getAttribute('data-column'));
     if (!box) throw new Error('no map');
-    // Where the burst is follows from when the capture began: its darkest column is looked for by keys.
+    // Where the burst is follows from when the capture began: its darkest column is looked for by
+    // keys.
     await page.locator('.heat-box').focus();
     let best = { count: 0, text: '' };
     await page.keyboard.press('Home');

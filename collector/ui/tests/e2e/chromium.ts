@@ -1,4 +1,5 @@
-// Which Chromium tests run, first the one without a window, which takes half as long, and where their pictures go.
+// Which Chromium tests run, first the one without a window, which takes half as long, and where
+// their pictures go.
 
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -10,7 +10,10 @@ const FROM = Math.floor(Date.now() / 60_000) * 60_000 - 20 * 60_000;
 const range = `from=${new Date(FROM).toISOString()}&to=${new Date(FROM + 60_000).toISOString()}`;
 const timed = `${range}&query=${encodeURIComponent('scenario="moments"')}`;
 
-/** Where a time since the begin of the moments is, in the window. They begin a quarter past a second. */
+/**
+ * Where a time since the begin of the moments is, in the window. They begin a quarter past a
+ * second.
+ */
 async function place(page: Page, ms: number): Promise<{ x: number; y: number }> {
   const box = await page.locator('.heat-box canvas').boundingBox();
   if (!box) throw new Error('no map');
@@ -201,7 +204,8 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     const draws = await page.evaluate(() =>
       (window as never as { __draws: number[] }).__draws.slice().sort((left, right) => left - right),
     );
-    // From the release of the button to the frame that shows table and graph of the part. Heard before the button is released.
+    // From the release of the button to the frame that shows table and graph of the part. Heard
+    // before the button is released.
     await page.evaluate(() => {
       const store = window as never as { __released: Promise<number> };
       store.__released = new Promise((resolve) =>

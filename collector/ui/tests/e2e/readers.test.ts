@@ -1,6 +1,6 @@
-// Files that agent-ctl writes, opened as people open them, without a network: SVG, pages and bundle in the browser,
-// and what speedscope reads in speedscope. Run by `agent-ctl/tests/readers.rs`, which makes the files and says in
-// `expected.json` what has to be seen.
+// Files that agent-ctl writes, opened as people open them, without a network: SVG, pages and bundle
+// in the browser, and what speedscope reads in speedscope. Run by `agent-ctl/tests/readers.rs`,
+// which makes the files and says in `expected.json` what has to be seen.
 
 import { mkdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -30,7 +30,10 @@ let browser: Browser;
 let contexts: BrowserContext[] = [];
 let faults: string[] = [];
 
-/** Opens a file. No page may ask for what is no file, log an error, run what a name says, or ask the user unasked. */
+/**
+ * Opens a file. No page may ask for what is no file, log an error, run what a name says, or ask the
+ * user unasked.
+ */
 async function open(file: string, answer?: (dialog: Dialog) => Promise<void>): Promise<Page> {
   const context = await browser.newContext({
     viewport: { width: 1280, height: 800 },
@@ -86,7 +89,10 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
     await browser?.close();
   });
 
-  /** Own and total by function, as the table of speedscope says them: `4.60s (100%)`, or numbers without a unit. */
+  /**
+   * Own and total by function, as the table of speedscope says them: `4.60s (100%)`, or numbers
+   * without a unit.
+   */
   async function table(page: Page): Promise<Map<string, [number, number]>> {
     await page.locator('table tr td:visible').first().waitFor();
     const rows = await page
@@ -111,7 +117,10 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
     return page;
   }
 
-  /** Names as files have them: pprof as they were sampled, text without what its readers might act on. */
+  /**
+   * Names as files have them: pprof as they were sampled, text without what its readers might act
+   * on.
+   */
   const written: Record<string, (name: string) => string> = {
     'profile.speedscope.json': shown,
     'profile.pb.gz': (name) => name,

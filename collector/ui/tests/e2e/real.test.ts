@@ -1,5 +1,5 @@
-// Against the collector's own binary, with the data of collector/tests/server/page.rs: three hosts, an
-// hour of windows, and a function that was replaced by another 25 minutes ago.
+// Against the collector's own binary, with the data of collector/tests/server/page.rs: three hosts,
+// an hour of windows, and a function that was replaced by another 25 minutes ago.
 
 import type { Page } from 'playwright-core';
 import { beforeAll, beforeEach, describe, expect, test } from 'vitest';

@@ -179,6 +179,72 @@ describe.skipIf(!SEEDED)('live', () => {
   });
 });
 
+describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
+  test('leaves the page awake, whatever is made of the largest answer, for the record', async () => {
+    const page = await site.open('view=collector', { viewport: { width: 1920, height: 1080 } });
+    await page.waitForSelector('.facts');
+    await page.evaluate(() => {
+      const store = window as never as { __tasks: number[] };
+      store.__tasks = [];
+      new PerformanceObserver((list) => store.__tasks.push(...list.getEntries().map((one) => one.duration))).observe({
+        type: 'longtask',
+      });
+    });
+    const longest = async (what: string, act: () => Promise<unknown>) => {
+      await page.evaluate(() => ((window as never as { __tasks: number[] }).__tasks = []));
+      await act();
+      await settled(page);
+      const tasks = await page.evaluate(
+        () =>
+          new Promise<number[]>((resolve) =>
+            setTimeout(() => resolve((window as never as { __tasks: number[] }).__tasks), 300),
+          ),
+      );
+      console.log(`200,000 stacks, ${what}: longest task of the page ${Math.max(0, ...tasks)} ms (0: below 50)`);
+    };
+    await longest('opened', async () => {
+      await page.evaluate((hash) => (location.hash = hash), scenario('largest'));
+      await drawn(page);
+    });
+    expect(page.workers().some((one) => one.url().endsWith('/analysis.js'))).toBe(true);
+    const nodes = await page.locator('.flame-box canvas').getAttribute('data-nodes').then(Number);
+    expect(nodes).toBeGreaterThan(199_000);
+    await longest('counted in samples', () => page.getByRole('button', { name: 'Count samples' }).click());
+    await longest('callers and callees', async () => {
+      await page.getByRole('button', { name: 'Callers and callees' }).first().click();
+      await page.waitForSelector('.sandwich');
+    });
+    await longest('compared', async () => {
+      await page.evaluate((hash) => (location.hash = hash), `view=compare&${scenario('largest')}`);
+      await drawn(page);
+    });
+  });
+
+  test('can be left out, for tools that do not wait for workers', async () => {
+    const page = await site.open('view=collector');
+    await page.goto(`${site.url}/?worker=off#${scenario('moments')}`);
+    await drawn(page);
+    await page.waitForSelector('.heat-box canvas');
+    expect(page.workers()).toEqual([]);
+    await page.getByLabel('Search functions and modules').fill('a');
+    expect(new URL(page.url()).search).toBe('?worker=off');
+  });
+
+  test('that cannot start is told of; what needs none is shown, and it is tried again', async () => {
+    const page = await site.open('view=collector');
+    await page.waitForSelector('.facts');
+    await page.route('**/analysis.js', (route) => route.abort());
+    await page.evaluate(() => (location.hash = ''));
+    await page.reload();
+    await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
+    await page.waitForSelector('.u-over');
+    await page.unroute('**/analysis.js');
+    await page.getByRole('button', { name: 'Try again' }).click();
+    await drawn(page);
+    expect(await page.locator('.trouble').count()).toBe(0);
+  });
+});
+
 describe.skipIf(!SEEDED)('the large graph', () => {
   test('100,000 frames: times of pan, zoom and search, for the record', async () => {
     const begun = Date.now();

@@ -28,7 +28,7 @@ import {
   noise,
   windowsOf,
 } from './fleet';
-import { HUGE_NODES, huge } from './huge';
+import { type Size, huge } from './huge';
 import { type Stack, hostileStacks, stacksOf } from './stacks';
 import { timed } from './timed';
 
@@ -313,8 +313,8 @@ export function samples(of: Asked): Sample[] {
 
 /** The messages of a profile: its quality, then chunks. */
 export function* profile(of: Asked, groupBy: readonly string[]): Generator<ProfileResponse> {
-  if (of.scenario === 'huge') {
-    yield* hugeProfile(of);
+  if (of.scenario === 'huge' || of.scenario === 'largest') {
+    yield* hugeProfile(of, of.scenario);
     return;
   }
   if (of.scenario === 'moments' || of.scenario === 'million') {
@@ -437,12 +437,13 @@ export class Tables {
   }
 }
 
-function* hugeProfile(of: Asked): Generator<ProfileResponse> {
-  const made = huge();
+function* hugeProfile(of: Asked, size: Size): Generator<ProfileResponse> {
+  const made = huge(size);
+  const nodes = made.parents.length;
   const total = made.weights.reduce((sum, weight) => sum + weight, 0);
   yield create(ProfileResponseSchema, { quality: quality(of, total) });
   const step = 10_000;
-  for (let at = 0; at < HUGE_NODES; at += step) {
+  for (let at = 0; at < nodes; at += step) {
     const slice = made.weights.slice(at, at + step);
     yield create(ProfileResponseSchema, {
       chunk: {
@@ -464,7 +465,7 @@ function* hugeProfile(of: Asked): Generator<ProfileResponse> {
         sampleEnds: slice.map(() => 0),
         sampleCounts: slice.map(() => 1n),
         sampleWeights: slice.map((weight) => BigInt(weight)),
-        last: at + step >= HUGE_NODES,
+        last: at + step >= nodes,
       },
     });
   }
@@ -534,7 +535,10 @@ export function top(of: Asked, by: string, byTotal: boolean, limit: number) {
 /** Parts of a range whose spread errors are of. */
 const PARTS = 10;
 
-/** As the collector does: what was lost is not compared, and errors are from the spread between parts of each range. */
+/**
+ * As the collector does: what was lost is not compared, and errors are from the spread between
+ * parts of each range.
+ */
 export function diff(before: Asked, after: Asked, limit: number) {
   const side = (of: Asked) => {
     const sampled = (one: Asked) => samples(one).filter((sample) => sample.stack.end !== 9);

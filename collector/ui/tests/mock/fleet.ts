@@ -115,7 +115,9 @@ function fleet(): Entity[] {
 
 export const FLEET: readonly Entity[] = fleet();
 
-/** When new code came: stacks differ before and after. Whole minutes, half an hour before the start. */
+/**
+ * When new code came: stacks differ before and after. Whole minutes, half an hour before the start.
+ */
 export const DEPLOYED_MS = Math.floor(Date.now() / 60_000) * 60_000 - 30 * 60_000;
 
 /** Cores of an entity in the ten seconds from a time on. */
@@ -151,8 +153,8 @@ export const LOSSY = { from: DEPLOYED_MS + 10 * 60_000, to: DEPLOYED_MS + 22 * 6
 export const YOUNG_MS = DEPLOYED_MS - 16 * 60_000;
 
 /**
- * Windows of a host that begin in a time and have come by now. As of real agents they are ten seconds long and
- * begin whenever the agent was started, another part of ten seconds on each host.
+ * Windows of a host that begin in a time and have come by now. As of real agents they are ten
+ * seconds long and begin whenever the agent was started, another part of ten seconds on each host.
  */
 export function windowsOf(host: string, fromMs: number, toMs: number, firstMs: number): number {
   const length = 10_000;

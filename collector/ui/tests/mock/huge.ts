@@ -1,4 +1,4 @@
-// A profile of 100,000 frames: as deep and as uneven as real ones.
+// Profiles of 100,000 frames and more: as deep and as uneven as real ones.
 
 import { random } from './fleet';
 
@@ -9,13 +9,22 @@ export interface HugeProfile {
   weights: number[];
 }
 
-/** Nodes of the huge profile. */
-export const HUGE_NODES = 100_000;
+/**
+ * Nodes and functions of the huge profile, and of the largest that a collector answers with by
+ * default.
+ */
+export const SIZES = {
+  huge: { nodes: 100_000, functions: 6000 },
+  largest: { nodes: 200_000, functions: 60_000 },
+} as const;
+
+export type Size = keyof typeof SIZES;
 
 /** Many nodes under few functions, each node with a weight of its own. */
-export function huge(nodes = HUGE_NODES): HugeProfile {
+export function huge(size: Size): HugeProfile {
+  const { nodes, functions: names } = SIZES[size];
   const next = random(42);
-  const functions = Array.from({ length: 6000 }, (_, at) => `service_${at % 37}::module_${at % 211}::function_${at}`);
+  const functions = Array.from({ length: names }, (_, at) => `service_${at % 37}::module_${at % 211}::function_${at}`);
   const parents: number[] = [];
   const frames: number[] = [];
   const weights: number[] = [];
@@ -31,7 +40,7 @@ export function huge(nodes = HUGE_NODES): HugeProfile {
           ? made - Math.floor(next() ** 3 * Math.min(made, 50))
           : 1 + Math.floor(next() ** 2 * made);
     const frame = Math.floor(next() ** 2 * functions.length);
-    const key = parent * 8192 + frame;
+    const key = parent * 65_536 + frame;
     if (taken.has(key) || depth[parent] > 120) continue;
     taken.add(key);
     parents.push(parent);

@@ -1,5 +1,5 @@
-// Runs the mock for somebody who works on the page: `npm run mock`, then `npm run dev`, or the address it
-// prints for the built page.
+// Runs the mock for somebody who works on the page: `npm run mock`, then `npm run dev`, or the
+// address it prints for the built page.
 
 import { fileURLToPath } from 'node:url';
 import { startMock } from './server';

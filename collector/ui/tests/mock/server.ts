@@ -1,7 +1,8 @@
-// A fake collector, without a store: QueryService and CaptureService over gRPC-Web, the page, and the downloads.
+// A fake collector, without a store: QueryService and CaptureService over gRPC-Web, the page, and
+// the downloads.
 //
-// What goes wrong is asked for by selector: `scenario="slow"`, `scenario="error-unavailable"`, …, so
-// that a link has it too.
+// What goes wrong is asked for by selector: `scenario="slow"`, `scenario="error-unavailable"`, …,
+// so that a link has it too.
 
 import { createReadStream, existsSync, statSync } from 'node:fs';
 import { type IncomingMessage, type ServerResponse, createServer } from 'node:http';

@@ -1,4 +1,5 @@
-// Profiles with the time of each sample: steady work, a beat at the same part of every second, and one burst.
+// Profiles with the time of each sample: steady work, a beat at the same part of every second, and
+// one burst.
 
 import { type MessageInitShape, create } from '@bufbuild/protobuf';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';

@@ -5,6 +5,8 @@ import { escapeFolded, folded, json } from '../../src/capture/files';
 import { DRAFT, type Draft, GROUP_BY, lengthNs, linesDraft, problemsOf, requestOf } from '../../src/capture/form';
 import { HOSTS_HELD_MAX, HOST_NOTICES_MAX, Session, TEXT_LEN_MAX, tallyOf } from '../../src/capture/session';
 import { Captures, HELD_MAX, idOf } from '../../src/capture/store';
+import { captureNews } from '../../src/analysis/captureNews';
+import { Engine } from '../../src/analysis/engine';
 import {
   FleetCaptureInfoSchema,
   type FleetCaptureResponse,
@@ -148,19 +150,22 @@ const result = (more: object = {}): Body => ({
 /** A collector that says these things, and then this error. */
 function saying(bodies: readonly Body[], error?: unknown) {
   const cancelled: bigint[] = [];
+  const engine = new Engine();
+  async function* answers(signal: AbortSignal) {
+    for (const body of bodies) {
+      if (signal.aborted) throw new ConnectError('left', Code.Canceled);
+      yield create(FleetCaptureResponseSchema, { body });
+    }
+    if (error !== undefined) throw error;
+  }
   const calls = {
-    async *capture(_: unknown, options: { signal: AbortSignal }) {
-      for (const body of bodies) {
-        if (options.signal.aborted) throw new ConnectError('left', Code.Canceled);
-        yield create(FleetCaptureResponseSchema, { body });
-      }
-      if (error !== undefined) throw error;
-    },
+    capture: (_: unknown, options: { signal: AbortSignal }) => captureNews(answers(options.signal), engine),
     cancel: async ({ id }: { id: bigint }) => {
       cancelled.push(id);
     },
+    release: ({ id }: { id: number }) => engine.release(id),
   };
-  return { calls, cancelled };
+  return { calls, cancelled, engine };
 }
 
 async function ended(bodies: readonly Body[], error?: unknown): Promise<Session> {
@@ -181,7 +186,7 @@ describe('a session', () => {
     ]);
     expect(session.phase).toBe('done');
     expect(session.trouble).toBeUndefined();
-    expect(session.profile?.moments?.at.length).toBeGreaterThan(40);
+    expect(session.profile?.timestamps?.count).toBeGreaterThan(40);
     expect(tallyOf(session.hosts.values())).toMatchObject({ all: 2, answered: 1, failed: 1, samples: 5 });
     // The last word on a host had neither name nor numbers.
     expect(session.hosts.get('0')).toMatchObject({ hostname: 'h0', state: HostState.DONE });
@@ -194,10 +199,9 @@ describe('a session', () => {
       ...CHUNKS.map(chunk),
       result(),
     ]);
-    expect([session.past?.stack.length, session.profile?.stack.length]).toEqual([
-      session.profile?.stack.length,
-      session.past?.stack.length,
-    ]);
+    expect(session.past?.rows).toBeGreaterThan(0);
+    expect(session.past?.rows).toBe(session.profile?.rows);
+    expect(session.past?.id).not.toBe(session.profile?.id);
   });
 
   test('without a profile is done, with nothing to see', async () => {
@@ -295,13 +299,15 @@ describe('a session', () => {
 });
 
 test('the page holds the last profiles', async () => {
-  const captures = new Captures(saying([plan(1), ...CHUNKS.map(chunk), result()]).calls);
+  const { calls, engine } = saying([plan(1), ...CHUNKS.map(chunk), result()]);
+  const captures = new Captures(calls);
   for (let turn = 0; turn < HELD_MAX + 2; turn++) {
     const session = captures.start(requestOf(DRAFT));
     await new Promise<void>((resolve) => captures.subscribe(() => resolve()));
     expect(captures.held[0]).toBe(session);
   }
   expect(captures.held).toHaveLength(HELD_MAX);
+  expect(engine.size).toBe(HELD_MAX);
   expect(captures.find('7')).toBe(captures.held[0]);
   expect(idOf(captures.held[0])).toBe('7');
   captures.leave();
@@ -374,7 +380,7 @@ describe('files', () => {
 
   test('JSON has everything, and the times', () => {
     const profile = assembled([small()]);
-    const text = json(profile, profile.moments && { moments: profile.moments, pick: undefined }).join('');
+    const text = json(profile, profile.timestamps && { timestamps: profile.timestamps, pick: undefined }).join('');
     expect(text).not.toMatch(/[<>\u2028]/);
     expect(text).toContain('"expected_ns":1152921504606846976');
     expect(JSON.parse(text)).toMatchObject({
@@ -403,8 +409,10 @@ describe('files', () => {
 
   test('JSON of a part has its times from its own begin', () => {
     const profile = assembled([small()]);
-    if (!profile.moments) throw new Error('no moments');
-    const part = JSON.parse(json(profile, { moments: profile.moments, pick: { from: 4, until: 10 } }).join('')).moments;
+    if (!profile.timestamps) throw new Error('no timestamps');
+    const part = JSON.parse(
+      json(profile, { timestamps: profile.timestamps, pick: { from: 4, until: 10 } }).join(''),
+    ).moments;
     expect(part).toEqual({ start_unix_ns: 9, duration_ns: 6, dropped: 0, after_ns: [1], sample: [1], weight: [10] });
   });
 

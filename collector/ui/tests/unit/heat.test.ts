@@ -1,17 +1,36 @@
 import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
-import { COLUMNS_MAX, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from '../../src/heat/grid';
+import {
+  COLUMNS_MAX,
+  ROWS,
+  ROW_NS,
+  beginOf,
+  cellsOf,
+  covered,
+  gridOf,
+  pickOf,
+  sumOfCells,
+  wallMs,
+} from '../../src/heat/grid';
 import { STEPS, coloursOf, stepOf, valueOfStep } from '../../src/heat/scale';
-import { type Moments, MomentsBuilder, between, firstAt, readPick, sumOf, writePick } from '../../src/query/moments';
+import {
+  type Timestamps,
+  TimestampsBuilder,
+  between,
+  firstAt,
+  readPick,
+  sumOf,
+  writePick,
+} from '../../src/query/timestamps';
 import { Assembler, type Profile, ProfileError } from '../../src/query/profile';
 import { random } from '../mock/fleet';
 
 const START = 1_700_000_000_250_000_000n;
 
-/** A chunk with functions a, b, c at stacks 1, 2, 3 and a moment of 10 for each pair. */
-function chunkOf(moments: readonly (readonly [atNs: number, stack: number])[], durationNs = 3_000_000_000n) {
-  const columns = moments.map(([at], index) => BigInt(at - (index > 0 ? moments[index - 1][0] : 0)));
+/** A chunk with functions a, b, c at stacks 1, 2, 3 and a timestamp of 10 for each pair. */
+function chunkOf(timestamps: readonly (readonly [atNs: number, stack: number])[], durationNs = 3_000_000_000n) {
+  const columns = timestamps.map(([at], index) => BigInt(at - (index > 0 ? timestamps[index - 1][0] : 0)));
   return create(ProfileChunkSchema, {
     info: { unit: 'nanoseconds', event: 'cpu-clock', times: { startUnixNs: START, durationNs, dropped: 7n } },
     strings: ['', 'a', 'b', 'c'],
@@ -24,30 +43,30 @@ function chunkOf(moments: readonly (readonly [atNs: number, stack: number])[], d
     sampleCounts: [1n],
     sampleWeights: [10n],
     momentDeltasNs: columns,
-    momentLabelSets: moments.map(() => 0),
-    momentStacks: moments.map(([, stack]) => stack),
-    momentEnds: moments.map(() => 0),
-    momentWeights: moments.map(() => 10n),
+    momentLabelSets: timestamps.map(() => 0),
+    momentStacks: timestamps.map(([, stack]) => stack),
+    momentEnds: timestamps.map(() => 0),
+    momentWeights: timestamps.map(() => 10n),
     last: true,
   });
 }
 
-function profileOf(...moments: (readonly [atNs: number, stack: number])[]): Profile & { moments: Moments } {
+function profileOf(...timestamps: (readonly [atNs: number, stack: number])[]): Profile & { timestamps: Timestamps } {
   const assembler = new Assembler();
-  assembler.addChunk(chunkOf(moments));
+  assembler.addChunk(chunkOf(timestamps));
   const profile = assembler.finish();
-  if (!profile.moments) throw new Error('no moments');
-  return { ...profile, moments: profile.moments };
+  if (!profile.timestamps) throw new Error('no timestamps');
+  return { ...profile, timestamps: profile.timestamps };
 }
 
-describe('moments of an answer', () => {
+describe('timestamps of an answer', () => {
   test('are read with what they are of', () => {
-    const { moments } = profileOf([0, 1], [100, 2], [100, 1], [2_000_000_000, 1]);
-    expect([...moments.at]).toEqual([0, 100, 100, 2_000_000_000]);
-    expect([...moments.row]).toEqual([0, 1, 0, 0]);
-    expect([...moments.keys.stack]).toEqual([1, 2]);
-    expect(moments.dropped).toBe(7);
-    expect(moments.startUnixNs).toBe(START);
+    const { timestamps } = profileOf([0, 1], [100, 2], [100, 1], [2_000_000_000, 1]);
+    expect([...timestamps.at]).toEqual([0, 100, 100, 2_000_000_000]);
+    expect([...timestamps.row]).toEqual([0, 1, 0, 0]);
+    expect([...timestamps.keys.stack]).toEqual([1, 2]);
+    expect(timestamps.dropped).toBe(7);
+    expect(timestamps.startUnixNs).toBe(START);
   });
 
   test('go on from chunk to chunk', () => {
@@ -63,14 +82,14 @@ describe('moments of an answer', () => {
       last: true,
     });
     assembler.addChunk(more);
-    expect([...(assembler.finish().moments?.at ?? [])]).toEqual([50, 75]);
+    expect([...(assembler.finish().timestamps?.at ?? [])]).toEqual([50, 75]);
   });
 
   test('are absent where no times were kept, and empty where nothing was sampled', () => {
     const without = new Assembler();
     without.addChunk(create(ProfileChunkSchema, { info: { unit: 'nanoseconds' }, last: true }));
-    expect(without.finish().moments).toBeUndefined();
-    expect(profileOf().moments.at).toHaveLength(0);
+    expect(without.finish().timestamps).toBeUndefined();
+    expect(profileOf().timestamps.at).toHaveLength(0);
   });
 
   test('that contradict themselves are refused', () => {
@@ -89,11 +108,11 @@ describe('moments of an answer', () => {
   test('later than what they say to cover are covered', () => {
     const assembler = new Assembler();
     assembler.addChunk(chunkOf([[10, 1]], 5n));
-    expect(assembler.finish().moments?.durationNs).toBe(11);
+    expect(assembler.finish().timestamps?.durationNs).toBe(11);
   });
 
   test('that find no room are counted, and the time covered ends before them', () => {
-    const builder = new MomentsBuilder(2);
+    const builder = new TimestampsBuilder(2);
     const chunk = chunkOf([
       [10, 1],
       [20, 1],
@@ -108,19 +127,19 @@ describe('moments of an answer', () => {
   test('of many rows keep each its own', () => {
     const next = random(7);
     const list = Array.from({ length: 5000 }, (_, at) => [at, 1 + Math.floor(next() * 3)] as const);
-    const { moments } = profileOf(...list);
-    expect(moments.keys.stack).toHaveLength(3);
-    for (const [index, [, stack]] of list.entries()) expect(moments.keys.stack[moments.row[index]]).toBe(stack);
+    const { timestamps } = profileOf(...list);
+    expect(timestamps.keys.stack).toHaveLength(3);
+    for (const [index, [, stack]] of list.entries()) expect(timestamps.keys.stack[timestamps.row[index]]).toBe(stack);
   });
 });
 
 describe('a part of the time', () => {
   test('has what was sampled in it, its end not with it', () => {
     const profile = profileOf([0, 1], [100, 2], [200, 2], [300, 3]);
-    const part = between(profile, profile.moments, { from: 100, until: 300 });
+    const part = between(profile, profile.timestamps, { from: 100, until: 300 });
     expect([[...part.stack], [...part.count], [...part.weight]]).toEqual([[2], [2], [20]]);
     expect(part.about.startUnixNs).toBe(START + 100n);
-    expect(sumOf(profile.moments, { from: 100, until: 301 })).toEqual({ count: 3, weight: 30 });
+    expect(sumOf(profile.timestamps, { from: 100, until: 301 })).toEqual({ count: 3, weight: 30 });
   });
 
   test('whichever two parts, together they are the whole', () => {
@@ -136,22 +155,22 @@ describe('a part of the time', () => {
       const [before, after] = [
         { from: 0, until: cut },
         { from: cut, until: 3e9 },
-      ].map((pick) => sum(between(profile, profile.moments, pick)));
+      ].map((pick) => sum(between(profile, profile.timestamps, pick)));
       expect(before + after).toBe(4000);
     }
   });
 
   test('is found by its time', () => {
-    const { moments } = profileOf([5, 1], [5, 1], [9, 1]);
-    expect([0, 5, 6, 9, 10].map((ns) => firstAt(moments, ns))).toEqual([0, 0, 2, 2, 3]);
+    const { timestamps } = profileOf([5, 1], [5, 1], [9, 1]);
+    expect([0, 5, 6, 9, 10].map((ns) => firstAt(timestamps, ns))).toEqual([0, 0, 2, 2, 3]);
   });
 
   test('is written in the address and read back', () => {
-    const { moments } = profileOf([0, 1]);
+    const { timestamps } = profileOf([0, 1]);
     const pick = { from: 1_500_000, until: 2_500_000 };
-    expect(writePick(moments, pick)).toBe('1700000000251500-1700000000252500');
-    expect(readPick(moments, writePick(moments, pick))).toEqual(pick);
-    expect(readPick(moments, '0-999999999999999999')).toEqual({ from: 0, until: 3e9 });
+    expect(writePick(timestamps, pick)).toBe('1700000000251500-1700000000252500');
+    expect(readPick(timestamps, writePick(timestamps, pick))).toEqual(pick);
+    expect(readPick(timestamps, '0-999999999999999999')).toEqual({ from: 0, until: 3e9 });
     const now = '1700000000251500';
     for (const wrong of [
       '',
@@ -164,15 +183,15 @@ describe('a part of the time', () => {
       'a-b',
       `${now}-9999999999999999999`,
     ])
-      expect(readPick(moments, wrong)).toBeUndefined();
-    expect(writePick(moments, undefined)).toBe('');
+      expect(readPick(timestamps, wrong)).toBeUndefined();
+    expect(writePick(timestamps, undefined)).toBe('');
   });
 });
 
 describe('the grid', () => {
   test('has seconds of the clock across and parts of them down', () => {
-    const { moments } = profileOf([0, 1], [750_000_000, 1], [750_000_001, 1], [2_999_999_999, 1]);
-    const grid = gridOf(moments);
+    const { timestamps } = profileOf([0, 1], [750_000_000, 1], [750_000_001, 1], [2_999_999_999, 1]);
+    const grid = gridOf(timestamps);
     // Begins at a quarter past a second, and covers three.
     expect([grid.columns, grid.first, grid.end, grid.originNs]).toEqual([4, 12, 3 * ROWS + 13, -250_000_000]);
     const cells = [...grid.count.entries()].filter(([, count]) => count > 0);
@@ -185,17 +204,17 @@ describe('the grid', () => {
     expect(wallMs(grid, 0)).toBe(1_700_000_000_250);
   });
 
-  test('has every moment in a cell', () => {
+  test('has every timestamp in a cell', () => {
     const next = random(11);
     const list = Array.from({ length: 300 }, () => [Math.floor(next() * 3e9), 1] as const).sort(
       (left, right) => left[0] - right[0],
     );
-    const grid = gridOf(profileOf(...list).moments);
+    const grid = gridOf(profileOf(...list).timestamps);
     expect(grid.count.reduce((sum, count) => sum + count, 0)).toBe(300);
   });
 
   test('picks from cell to cell in order of time, cut to what is covered', () => {
-    const grid = gridOf(profileOf([0, 1]).moments);
+    const grid = gridOf(profileOf([0, 1]).timestamps);
     expect(pickOf(grid, 60, 50)).toEqual({ from: 750_000_000, until: 750_000_000 + 11 * ROW_NS });
     expect(pickOf(grid, 0, 12)).toEqual({ from: 0, until: 13 * ROW_NS - 250_000_000 });
     expect(pickOf(grid, 0, 3)).toBeUndefined();
@@ -211,10 +230,31 @@ describe('the grid', () => {
     expect(beginOf(grid, 50)).toBe(750_000_000);
   });
 
+  test('knows the sums of picks that are complete cells, and of no others', () => {
+    const next = random(12);
+    const list = Array.from({ length: 500 }, () => [Math.floor(next() * 3e9), 1] as const).sort(
+      (left, right) => left[0] - right[0],
+    );
+    const { timestamps } = profileOf(...list);
+    const grid = gridOf(timestamps);
+    for (const [one, other] of [
+      [20, 20],
+      [0, 40],
+      [77, 30],
+      [100, 9999],
+    ]) {
+      const pick = pickOf(grid, one, other);
+      if (!pick) throw new Error('no pick');
+      expect(sumOfCells(grid, pick)).toEqual(sumOf(timestamps, pick));
+    }
+    expect(sumOfCells(grid, { from: 1000, until: 2 * ROW_NS })).toBeUndefined();
+    expect(sumOfCells(grid, { from: 0, until: ROW_NS + 1 })).toBeUndefined();
+  });
+
   test('does not grow with what a stranger says', () => {
-    const { moments } = profileOf([0, 1]);
+    const { timestamps } = profileOf([0, 1]);
     const grid = gridOf({
-      ...moments,
+      ...timestamps,
       durationNs: 2 ** 53,
       at: Float64Array.of(0, 2 ** 52, 2 ** 52),
       row: new Uint32Array(3),
@@ -225,7 +265,8 @@ describe('the grid', () => {
 });
 
 describe('the scale', () => {
-  // What cones see of linear light: without the red, the green or the blue kind (Viénot 1999, Brettel 1997).
+  // What cones see of linear light: without the red, the green or the blue kind (Viénot 1999,
+  // Brettel 1997).
   const SEEN: Record<string, number[][]> = {
     all: [
       [1, 0, 0],

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { DEFAULTS, FIELD_LEN_MAX, LIST_MAX, type State, changed, read, write } from '../../src/app/state';
+import { DEFAULTS, FIELD_LEN_MAX, LIST_MAX, type State, changed, read, write } from '../../src/state/address';
 
 test('the defaults are an empty address', () => {
   expect(write(DEFAULTS)).toBe('');

@@ -246,7 +246,7 @@ function profileOf(stacks: Record<string, number>): Profile {
     unit: 'nanoseconds',
     quality: undefined,
     about: {} as never,
-    moments: undefined,
+    timestamps: undefined,
   } as Profile;
 }
 

@@ -1,4 +1,5 @@
-// Asks while a page is shown: one question at a time for each place, superseded ones are cancelled.
+// Queries while a page is shown: one at a time for each place; a query that is superseded is
+// cancelled.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { type Trouble, troubleOf } from './errors';
@@ -6,24 +7,24 @@ import { type Trouble, troubleOf } from './errors';
 /** How long an answer may take before the page shows that it waits. Unit: milliseconds. */
 export const PATIENCE_MS = 300;
 
-/** What has come of a question. */
-export interface Asked<T> {
-  /** The newest answer; of the question before while the new one is under way. */
+/** A query and its answer so far. */
+export interface Query<T> {
+  /** The newest answer; that of the query before while the new one is under way. */
   data: T | undefined;
-  /** Of the newest question. */
+  /** Of the newest query. */
   trouble: Trouble | undefined;
-  /** The newest question has no answer yet. */
+  /** The newest query has no answer yet. */
   waiting: boolean;
   /** It has had none for longer than {@link PATIENCE_MS}. */
   slow: boolean;
-  /** What has come so far, in the question's own unit. */
+  /** What has come so far, in the query's own unit. */
   progress: number;
-  /** Asks the same again. */
+  /** Sends the same query again. */
   again: () => void;
 }
 
 interface Held<T> {
-  /** Of the newest question that was answered; undefined when it is to be asked again. */
+  /** Of the newest query that was answered; undefined when it is to be sent again. */
   key: string | undefined;
   /** What `data` is of. */
   kind: string | undefined;
@@ -31,24 +32,31 @@ interface Held<T> {
   trouble?: Trouble;
 }
 
+interface Options<T> {
+  words?: (error: unknown) => Trouble | undefined;
+  dispose?: (answer: T) => void;
+}
+
 const kindOf = (key: string) => key.split('\n', 1)[0];
 
 /**
- * Asks whenever `key` changes, and never while it is undefined. Answers of another `kind` are not shown
- * while waiting: what a key is of is told by what stands before its first newline. `words` says what went
- * wrong; undefined for what was given up on purpose.
+ * Queries whenever `key` changes, and never while it is undefined. Answers of another `kind` are
+ * not shown while waiting: what a key is of is told by what stands before its first newline.
+ * `words` says what went wrong; undefined for what was given up on purpose. `dispose` is given each
+ * answer when it is not shown any more, or never was.
  */
-export function useAsked<T>(
+export function useQuery<T>(
   key: string | undefined,
   ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>,
-  words: (error: unknown) => Trouble | undefined = troubleOf,
-): Asked<T> {
+  { words = troubleOf, dispose }: Options<T> = {},
+): Query<T> {
   const [held, setHeld] = useState<Held<T>>({ key: undefined, kind: undefined });
   const [slow, setSlow] = useState(false);
   const [progress, setProgress] = useState(0);
   const [turn, setTurn] = useState(0);
   const asker = useRef(ask);
   asker.current = ask;
+  const { keep, disposer } = useKept(dispose);
 
   useEffect(() => {
     if (key === undefined) return;
@@ -70,16 +78,22 @@ export function useAsked<T>(
       setHeld(next);
     };
     asker.current(control.signal, tell).then(
-      (data) => settle(() => ({ key, kind: kindOf(key), data })),
+      (data) => {
+        if (control.signal.aborted) disposer.current?.(data);
+        else {
+          keep(data);
+          settle(() => ({ key, kind: kindOf(key), data }));
+        }
+      },
       (error: unknown) => {
         const trouble = words(error);
-        if (trouble)
-          settle((before) => ({
-            key,
-            kind: kindOf(key),
-            data: before.kind === kindOf(key) ? before.data : undefined,
-            trouble,
-          }));
+        if (!trouble || control.signal.aborted) return;
+        const kind = kindOf(key);
+        settle((before) => {
+          const data = before.kind === kind ? before.data : undefined;
+          if (data === undefined) keep(undefined);
+          return { key, kind, data, trouble };
+        });
       },
     );
     return () => {
@@ -101,4 +115,18 @@ export function useAsked<T>(
       setTurn((value) => value + 1);
     },
   };
+}
+
+/** Disposes of an answer when another takes its place, or the component is gone. */
+function useKept<T>(dispose: ((answer: T) => void) | undefined) {
+  const kept = useRef<T | undefined>(undefined);
+  const disposer = useRef(dispose);
+  disposer.current = dispose;
+  const keep = (next: T | undefined) => {
+    const before = kept.current;
+    kept.current = next;
+    if (before !== undefined && before !== next) disposer.current?.(before);
+  };
+  useEffect(() => () => keep(undefined), []);
+  return { keep, disposer };
 }

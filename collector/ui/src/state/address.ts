@@ -1,106 +1,22 @@
-// The page as it stands in its address: everything that a link must carry, and nothing else.
+// The state as it stands in the address: everything that a link must carry, and nothing else. Links
+// that were written stay valid: a parameter never changes its name or its meaning.
 //
-// The address is a stranger's text: what is unknown or too long is left out, and every field has a default.
+// The address is a stranger's text: what is unknown or too long is left out, and every field has a
+// default.
 
-import type { Compare, Width } from '../flame/diff';
+import { DISPLAY_DEFAULTS, type DisplayState } from './display';
+import { type FrameFilter, SELECTION_DEFAULTS, type SelectionState } from './selection';
+import { VIEW_DEFAULTS, type ViewState } from './view';
 
-export type View = 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
-export type Colours = 'kind' | 'module';
-export type Panel = 'flame' | 'both' | 'table';
+/** All slices together: what an address says. Names of fields are those of its parameters. */
+export interface State extends SelectionState, ViewState, DisplayState {}
 
-export interface FrameFilter {
-  op: 'keep' | 'drop';
-  regex: string;
-}
+export const DEFAULTS: State = { ...SELECTION_DEFAULTS, ...VIEW_DEFAULTS, ...DISPLAY_DEFAULTS };
 
-export interface State {
-  view: View;
-  /** The range, as written. */
-  from: string;
-  to: string;
-  /** Refreshes with every window. */
-  live: boolean;
-  /** Selector text. */
-  query: string;
-  /** Applied by the collector, in order. */
-  filters: FrameFilter[];
-  /** Label that the chart is grouped by; empty: one line. */
-  by: string;
-  /** Lines of the chart that are hidden, by name. */
-  hidden: string[];
-  /** Label between root and stacks; empty: none. */
-  root: string;
-  panel: Panel;
-  colours: Colours;
-  /** Root at the bottom. */
-  flame: boolean;
-  collapse: boolean;
-  samples: boolean;
-  search: string;
-  regex: boolean;
-  /** Path of hashes to the frame that fills the width. */
-  zoom: string;
-  /** A part of the width that is no frame's: begin and end as fractions. */
-  pan: string;
-  focus: string;
-  /** Function of the sandwich; empty: none. */
-  fn: string;
-  /** As `zoom`, in the graph of its callers; `zoom` is in that of its callees. */
-  callers: string;
-  /** What rows of the table are: `function`, `module` or a label. */
-  rows: string;
-  sort: string;
-  filter: string;
-  /** The other side of a comparison; empty: the range before, the same selector. */
-  bfrom: string;
-  bto: string;
-  bquery: string | undefined;
-  compare: Compare;
-  width: Width;
-  /** Part of the heat map that is shown alone; empty: all of its time. */
-  pick: string;
-  /** Number of the capture that is looked at; empty: the list of captures. */
-  capture: string;
-  /** Rows of a tree that were opened or closed by hand. */
-  toggled: string[];
-}
-
-export const DEFAULTS: State = {
-  view: 'profile',
-  from: 'now-1h',
-  to: 'now',
-  live: false,
-  query: '',
-  filters: [],
-  by: 'host',
-  hidden: [],
-  root: '',
-  panel: 'both',
-  colours: 'kind',
-  flame: false,
-  collapse: false,
-  samples: false,
-  search: '',
-  regex: false,
-  zoom: '',
-  pan: '',
-  focus: '',
-  fn: '',
-  callers: '',
-  rows: 'function',
-  sort: '',
-  filter: '',
-  bfrom: '',
-  bto: '',
-  bquery: undefined,
-  compare: 'share',
-  width: 'both',
-  pick: '',
-  capture: '',
-  toggled: [],
-};
-
-/** Longest text of one field. Unit: UTF-16 units. A link longer than this is not one that this page wrote. */
+/**
+ * Longest text of one field. Unit: UTF-16 units. A link longer than this is not one that this page
+ * wrote.
+ */
 export const FIELD_LEN_MAX = 64 << 10;
 
 /** Most entries of a list in the address. */
@@ -182,7 +98,9 @@ export function write(state: State): string {
   return params.toString().replace(/%2C/g, ',').replace(/%3A/g, ':').replace(/%2F/g, '/');
 }
 
-/** A change of the state. What pointed into the old data and means nothing in the new is taken back. */
+/**
+ * A change of the state. What pointed into the old data and means nothing in the new is taken back.
+ */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
   const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture'] as const).some(

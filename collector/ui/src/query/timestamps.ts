@@ -1,29 +1,34 @@
 // When samples were taken: read from chunks, and the profile of a part of that time.
 //
-// Moments repeat what the samples of the profile say in sum, so they are never added to them. What was
-// sampled (stack, labels, end) is kept once for all moments that share it, so that the profile of a part of
-// the time is one pass over its moments.
+// Timestamps repeat what the samples of the profile say in sum, so they are never added to them.
+// What was sampled (stack, labels, end) is kept once for all timestamps that share it, so that the
+// profile of a part of the time is one pass over its timestamps.
 
 import type { ProfileChunk, Times } from '../gen/fleetprof/profile/v1/profile_pb';
 import { ProfileError, below, bytes, floats, words } from './columns';
 import type { Profile } from './profile';
 
 /**
- * Most moments kept: 1 hour of 10 CPUs at 99 Hz, or 30 s of 1,000. 20 bytes each. The time covered ends before
- * the first that finds no room; the samples are in the profile all the same.
+ * Most timestamps kept: 1 hour of 10 CPUs at 99 Hz, or 30 s of 1,000. 20 bytes each. The time
+ * covered ends before the first that finds no room; the samples are in the profile all the same.
  */
-export const MOMENTS_MAX = 4_000_000;
+export const TIMESTAMPS_MAX = 4_000_000;
 
-/** Longest time covered. Unit: nanoseconds. Whole numbers are exact up to here, which is 104 days. */
+/**
+ * Longest time covered. Unit: nanoseconds. Whole numbers are exact up to here, which is 104 days.
+ */
 export const COVERED_NS_MAX = 2 ** 53;
 
-/** Moments in columns, oldest first. */
-export interface Moments {
-  /** Begin of the time covered. */
+/** The time that timestamps cover. */
+export interface Covered {
   startUnixNs: bigint;
-  /** Its length. Unit: nanoseconds. */
+  /** Unit: nanoseconds. */
   durationNs: number;
-  /** Samples of that time whose moment found no room. */
+}
+
+/** Timestamps in columns, oldest first. */
+export interface Timestamps extends Covered {
+  /** Samples of that time whose timestamp found no room. */
   dropped: number;
   /** Since `startUnixNs`. Unit: nanoseconds. */
   at: Float64Array;
@@ -33,14 +38,14 @@ export interface Moments {
   keys: { labels: Uint32Array; stack: Uint32Array; end: Uint8Array };
 }
 
-/** A part of the time that moments cover: from, until. Unit: nanoseconds since its begin. */
+/** A part of the time that timestamps cover: from, until. Unit: nanoseconds since its begin. */
 export interface Pick {
   from: number;
   until: number;
 }
 
-/** Takes the moments of chunks in order. */
-export class MomentsBuilder {
+/** Takes the timestamps of chunks in order. */
+export class TimestampsBuilder {
   private times: Times | undefined;
   private readonly at = floats();
   private readonly weight = floats();
@@ -53,7 +58,7 @@ export class MomentsBuilder {
   private last = 0;
   private beyond = 0;
 
-  constructor(private readonly most = MOMENTS_MAX) {}
+  constructor(private readonly most = TIMESTAMPS_MAX) {}
 
   /** The time that is covered. */
   begin(times: Times): void {
@@ -62,21 +67,21 @@ export class MomentsBuilder {
   }
 
   /**
-   * Takes the moments of one chunk, whose tables are known.
+   * Takes the timestamps of one chunk, whose tables are known.
    * @throws ProfileError when they contradict the tables or each other.
    */
   add(chunk: ProfileChunk, known: { labelSets: number; stacks: number }): void {
     const { momentDeltasNs, momentLabelSets, momentStacks, momentEnds, momentWeights } = chunk;
     const count = momentStacks.length;
     if ([momentDeltasNs, momentLabelSets, momentEnds, momentWeights].some((column) => column.length !== count)) {
-      throw new ProfileError('columns of moments differ in length');
+      throw new ProfileError('columns of timestamps differ in length');
     }
     if (count === 0) return;
-    if (!this.times) throw new ProfileError('moments without the time they are of');
+    if (!this.times) throw new ProfileError('timestamps without the time they are of');
     for (const column of [this.at, this.weight, this.row]) column.reserve(Math.min(count, this.most - this.at.length));
     for (let index = 0; index < count; index++) {
       this.last += Number(momentDeltasNs[index]);
-      if (this.last > COVERED_NS_MAX) throw new ProfileError('a moment is later than can be counted');
+      if (this.last > COVERED_NS_MAX) throw new ProfileError('a timestamp is later than can be counted');
       const labels = below(momentLabelSets[index], known.labelSets, 'label set');
       const stack = below(momentStacks[index], known.stacks, 'stack');
       if (this.at.length === this.most) {
@@ -116,13 +121,13 @@ export class MomentsBuilder {
     this.table = table;
   }
 
-  /** The moments; undefined when no times were kept. With times kept there may still be none. */
-  finish(): Moments | undefined {
+  /** The timestamps; undefined when no times were kept. With times kept there may still be none. */
+  finish(): Timestamps | undefined {
     if (!this.times || (this.times.durationNs === 0n && this.at.length === 0)) return undefined;
     const end = this.at.length > 0 ? this.at.at(this.at.length - 1) + 1 : 0;
     return {
       startUnixNs: this.times.startUnixNs,
-      // What is told and what is seen may differ by a rounding: all moments are inside.
+      // What is told and what is seen may differ by a rounding: all timestamps are inside.
       durationNs: this.beyond > 0 ? end : Math.max(Number(this.times.durationNs), end),
       dropped: Number(this.times.dropped) + this.beyond,
       at: this.at.finish(),
@@ -138,34 +143,34 @@ function slotOf(labels: number, stack: number, end: number): number {
   return (mixed ^ (mixed >>> 15)) >>> 0;
 }
 
-/** First moment at or after a time. */
-export function firstAt(moments: Moments, ns: number): number {
-  let [low, high] = [0, moments.at.length];
+/** First timestamp at or after a time. */
+export function firstAt(timestamps: Timestamps, ns: number): number {
+  let [low, high] = [0, timestamps.at.length];
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if (moments.at[middle] >= ns) high = middle;
+    if (timestamps.at[middle] >= ns) high = middle;
     else low = middle + 1;
   }
   return low;
 }
 
 /** Samples and weight of a part of the time. */
-export function sumOf(moments: Moments, pick: Pick): { count: number; weight: number } {
-  const [first, end] = [firstAt(moments, pick.from), firstAt(moments, pick.until)];
+export function sumOf(timestamps: Timestamps, pick: Pick): { count: number; weight: number } {
+  const [first, end] = [firstAt(timestamps, pick.from), firstAt(timestamps, pick.until)];
   let weight = 0;
-  for (let index = first; index < end; index++) weight += moments.weight[index];
+  for (let index = first; index < end; index++) weight += timestamps.weight[index];
   return { count: Math.max(0, end - first), weight };
 }
 
 /** The profile of a part of the time. Tables are shared with the whole, so names keep their ids. */
-export function between(profile: Profile, moments: Moments, pick: Pick): Profile {
-  const { keys } = moments;
+export function between(profile: Profile, timestamps: Timestamps, pick: Pick): Profile {
+  const { keys } = timestamps;
   const counts = new Float64Array(keys.stack.length);
   const weights = new Float64Array(keys.stack.length);
-  const [first, end] = [firstAt(moments, pick.from), firstAt(moments, pick.until)];
+  const [first, end] = [firstAt(timestamps, pick.from), firstAt(timestamps, pick.until)];
   for (let index = first; index < end; index++) {
-    counts[moments.row[index]]++;
-    weights[moments.row[index]] += moments.weight[index];
+    counts[timestamps.row[index]]++;
+    weights[timestamps.row[index]] += timestamps.weight[index];
   }
   const rows = Uint32Array.from(counts.keys()).filter((row) => counts[row] > 0);
   return {
@@ -179,27 +184,30 @@ export function between(profile: Profile, moments: Moments, pick: Pick): Profile
     quality: undefined,
     about: {
       ...profile.about,
-      startUnixNs: moments.startUnixNs + BigInt(Math.round(pick.from)),
+      startUnixNs: timestamps.startUnixNs + BigInt(Math.round(pick.from)),
       durationNs: BigInt(Math.round(pick.until - pick.from)),
       sampling: undefined,
       coverage: undefined,
     },
-    moments: undefined,
+    timestamps: undefined,
   };
 }
 
-/** `1700000000250000-1700000000500000`, in microseconds since the epoch, for the address; empty for none. */
-export function writePick(moments: Moments, pick: Pick | undefined): string {
-  const wall = (ns: number) => String((moments.startUnixNs + BigInt(Math.round(ns))) / 1000n);
+/**
+ * `1700000000250000-1700000000500000`, in microseconds since the epoch, for the address; empty for
+ * none.
+ */
+export function writePick(covered: Covered, pick: Pick | undefined): string {
+  const wall = (ns: number) => String((covered.startUnixNs + BigInt(Math.round(ns))) / 1000n);
   return pick ? `${wall(pick.from)}-${wall(pick.until)}` : '';
 }
 
 /** The pick that a text means within the time covered; undefined when it means none. */
-export function readPick(moments: Moments, text: string): Pick | undefined {
+export function readPick(covered: Covered, text: string): Pick | undefined {
   const found = /^(\d{1,18})-(\d{1,18})$/.exec(text);
   if (!found) return undefined;
   const since = (digits: string) =>
-    Math.max(0, Math.min(moments.durationNs, Number(BigInt(digits) * 1000n - moments.startUnixNs)));
+    Math.max(0, Math.min(covered.durationNs, Number(BigInt(digits) * 1000n - covered.startUnixNs)));
   const [from, until] = [since(found[1]), since(found[2])];
   return from < until ? { from, until } : undefined;
 }

@@ -1,0 +1,238 @@
+// The page's side of the worker that holds profiles: requests and their answers, one worker for the
+// page.
+
+import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
+import type { Layout } from '../flame/layout';
+import type { LineRow } from '../flame/lines';
+import type { NameTable } from '../flame/names';
+import { type Trouble, TroubleError } from '../query/errors';
+import type { Selection } from '../query/selection';
+import { pageBase } from '../query/transport';
+import { inlinePort } from './inline';
+import { unpackNames } from './names';
+import type {
+  CaptureNews,
+  Change,
+  FromWorker,
+  FunctionColumns,
+  GraphRequest,
+  LoadedProfile,
+  Operation,
+  Operations,
+  PackedShape,
+  Request,
+  ToWorker,
+} from './protocol';
+
+/** A graph as it is drawn. */
+export interface Shape {
+  layout: Layout;
+  change: Change | undefined;
+}
+
+/** The graph of all stacks, and the functions in it. */
+export interface Graph extends Shape {
+  /** What it is of, which may be what was asked for before. */
+  request: GraphRequest;
+  unit: string;
+  functions: FunctionColumns | undefined;
+}
+
+/** Callers and callees of a function, and what it has itself and in all, by column. */
+export interface SandwichGraphs {
+  callers: Shape;
+  callees: Shape;
+  own: [number, number];
+  total: [number, number];
+}
+
+/** The worker, or what stands for it in tests. */
+export interface Port {
+  onmessage: ((event: { data: FromWorker }) => void) | null;
+  onerror: ((event: unknown) => void) | null;
+  postMessage(message: ToWorker): void;
+  terminate(): void;
+}
+
+interface Pending {
+  operation: Operation;
+  resolve: (answer: never) => void;
+  reject: (error: unknown) => void;
+  told: { progress?: ((value: number) => void) | undefined; news?: ((news: CaptureNews) => void) | undefined };
+  /** Nobody waits for it any more. */
+  left: boolean;
+}
+
+const FAILED: Trouble = {
+  title: 'The page cannot work on profiles',
+  detail: 'its worker failed to start, or ended',
+  advice: 'Load the page again. If it stays, the profile may be too large for this browser: narrow the selection.',
+  retry: true,
+  code: 'worker',
+};
+
+const givenUp = () => new DOMException('not wanted any more', 'AbortError');
+
+export class Analysis {
+  private port: Port | undefined;
+  private readonly pending = new Map<number, Pending>();
+  private next = 1;
+
+  constructor(
+    private readonly start: () => Port,
+    private readonly baseUrl: () => string,
+  ) {}
+
+  /**
+   * Starts the worker, where it does not run. The page does so as it starts: the worker is read
+   * while the page is drawn, and is of the same version, though the collector may be upgraded under
+   * an open page.
+   */
+  open(): Port {
+    if (this.port) return this.port;
+    const port = this.start();
+    port.onmessage = ({ data }) => this.take(data);
+    port.onerror = () => this.fail();
+    this.port = port;
+    return port;
+  }
+
+  /** Loads one merged profile. `progress` is told how many stacks have come. To be released. */
+  load(
+    selection: Selection,
+    groupBy: string,
+    signal: AbortSignal,
+    progress?: (stacks: number) => void,
+  ): Promise<LoadedProfile> {
+    return this.call('load', { baseUrl: this.baseUrl(), selection, groupBy }, signal, { progress });
+  }
+
+  /** Forgets a profile. */
+  release(profile: LoadedProfile): void {
+    this.port?.postMessage({ release: profile.id });
+  }
+
+  async graph(request: GraphRequest, signal: AbortSignal): Promise<Graph> {
+    const { names, functions, unit, ...shape } = await this.call('graph', request, signal);
+    return { request, unit, functions, ...shapeOf(shape, unpackNames(names), request.diff?.rates) };
+  }
+
+  async sandwich(graph: Graph, fn: string, signal: AbortSignal): Promise<SandwichGraphs> {
+    const { names } = graph.layout.tree;
+    const { callers, callees, own, total } = await this.call('sandwich', { request: graph.request, fn }, signal);
+    return { callers: shapeOf(callers, names), callees: shapeOf(callees, names), own, total };
+  }
+
+  lines(args: Operations['lines']['args'], signal: AbortSignal): Promise<LineRow[]> {
+    return this.call('lines', args, signal);
+  }
+
+  sums(args: Operations['sums']['args'], signal: AbortSignal): Promise<Operations['sums']['answer']> {
+    return this.call('sums', args, signal);
+  }
+
+  grid(id: number, signal: AbortSignal): Promise<Operations['grid']['answer']> {
+    return this.call('grid', { id }, signal);
+  }
+
+  span(args: Operations['span']['args'], signal: AbortSignal): Promise<Operations['span']['answer']> {
+    return this.call('span', args, signal);
+  }
+
+  file(args: Operations['file']['args'], signal: AbortSignal): Promise<Blob> {
+    return this.call('file', args, signal);
+  }
+
+  /** A capture of the fleet, until it has ended. Its profiles are to be released. */
+  async *capture(
+    request: FleetCaptureRequest,
+    { signal, timeoutMs }: { signal: AbortSignal; timeoutMs: number },
+  ): AsyncGenerator<CaptureNews> {
+    const waiting: CaptureNews[] = [];
+    let wake = () => {};
+    const news = (one: CaptureNews) => {
+      waiting.push(one);
+      wake();
+    };
+    let ended = false;
+    const end = this.call('capture', { baseUrl: this.baseUrl(), request, timeoutMs }, signal, { news }).finally(() => {
+      ended = true;
+      wake();
+    });
+    // It is awaited below, after what was told before it.
+    end.catch(() => undefined);
+    for (;;) {
+      const one = waiting.shift();
+      if (one) yield one;
+      else if (ended) break;
+      else await new Promise<void>((resolve) => (wake = resolve));
+    }
+    await end;
+  }
+
+  private call<O extends Operation>(
+    operation: O,
+    args: Operations[O]['args'],
+    signal: AbortSignal,
+    told: Pending['told'] = {},
+  ): Promise<Operations[O]['answer']> {
+    return new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(givenUp());
+      const number = this.next++;
+      const pending: Pending = { operation, resolve, reject, told, left: false };
+      this.pending.set(number, pending);
+      signal.addEventListener('abort', () => this.leave(number, pending), { once: true });
+      this.post({ number, operation, args } as Request);
+    });
+  }
+
+  private leave(number: number, pending: Pending): void {
+    if (!this.pending.has(number)) return;
+    this.post({ cancel: number });
+    // What a capture says of its end is still to be heard.
+    if (pending.operation === 'capture') return;
+    pending.left = true;
+    pending.reject(givenUp());
+  }
+
+  private post(message: ToWorker): void {
+    this.open().postMessage(message);
+  }
+
+  private take(message: FromWorker): void {
+    const pending = this.pending.get(message.number);
+    if (!pending) return;
+    if ('progress' in message) {
+      if (!pending.left) pending.told.progress?.(message.progress);
+    } else if ('news' in message) pending.told.news?.(message.news);
+    else {
+      this.pending.delete(message.number);
+      if ('trouble' in message) pending.reject(message.trouble ? new TroubleError(message.trouble) : givenUp());
+      else if (pending.left && pending.operation === 'load') this.release(message.answer as LoadedProfile);
+      else pending.resolve(message.answer as never);
+    }
+  }
+
+  /** All that the worker held is gone; the next request starts another. */
+  private fail(): void {
+    this.port?.terminate();
+    this.port = undefined;
+    const pending = [...this.pending.values()];
+    this.pending.clear();
+    for (const one of pending) one.reject(new TroubleError(FAILED));
+  }
+}
+
+function shapeOf(packed: PackedShape, names: NameTable, rates?: readonly [number, number]): Shape {
+  const { layout, own, total, change } = packed;
+  return { layout: { ...layout, tree: { names, own, total, rates } }, change };
+}
+
+/** That of the page. */
+export const analysis = new Analysis(
+  () =>
+    new URLSearchParams(location.search).get('worker') === 'off'
+      ? inlinePort()
+      : (new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' }) as Port),
+  pageBase,
+);

@@ -1,0 +1,151 @@
+// What the page asks of the worker that holds profiles, and what comes back.
+//
+// A profile stays in the worker, under a number; the page has what it shows of it: facts, and
+// columns that are transferred. A request that is not wanted any more is cancelled by its number.
+
+import type {
+  FleetCaptureInfo,
+  FleetCaptureRequest,
+  FleetPlan,
+  HostProgress,
+} from '../gen/fleetprof/collector/v1/control_pb';
+import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
+import type { Compare, Width } from '../flame/diff';
+import type { Layout } from '../flame/layout';
+import type { LineRow } from '../flame/lines';
+import type { Options } from '../flame/tree';
+import type { Grid } from '../heat/grid';
+import type { Trouble } from '../query/errors';
+import type { About } from '../query/profile';
+import type { Selection } from '../query/selection';
+import type { Covered, Pick } from '../query/timestamps';
+import type { Sum } from '../tables/sums';
+import type { PackedNames } from './names';
+
+/** What the page knows of a profile that the worker holds. */
+export interface LoadedProfile {
+  /** By which the worker knows it, until it is released. */
+  id: number;
+  unit: string;
+  quality: DataQuality | undefined;
+  about: About;
+  /** Rows: stack × labels × end. */
+  rows: number;
+  /** Samples that were not lost. */
+  taken: number;
+  /** Names of the labels that it has. */
+  labels: string[];
+  hasLines: boolean;
+  /** Undefined: no times were kept. */
+  timestamps: (Covered & { count: number; dropped: number }) | undefined;
+}
+
+/** A profile, or a part of its time. */
+export interface ProfileSource {
+  id: number;
+  pick?: Pick | undefined;
+}
+
+/** What graph is made of which profile. */
+export interface GraphRequest {
+  of: ProfileSource;
+  options: Options;
+  /** Two profiles are compared: `of` is after. */
+  diff?: {
+    before: ProfileSource;
+    /** What the roots are in cores, or events a second; undefined: not known. */
+    rates: readonly [number, number] | undefined;
+    compare: Compare;
+    width: Width;
+  };
+}
+
+/** A layout on its way: names are told once for all of a tree. */
+export interface PackedShape {
+  layout: Omit<Layout, 'tree'>;
+  /** By tree node. Of a profile alone the second columns are empty. */
+  own: [Float64Array, Float64Array];
+  total: [Float64Array, Float64Array];
+  change: Change | undefined;
+}
+
+/** Of a comparison, by layout node: the step on the scale of colours, and 1 for what is gone. */
+export interface Change {
+  steps: Int8Array;
+  vanished: Uint8Array;
+}
+
+/** Rows of the table of functions in columns, the largest total first. */
+export interface FunctionColumns {
+  name: Uint32Array;
+  own: Float64Array;
+  total: Float64Array;
+  /**
+   * Of waits: who ended the most of them, and how much that is; name 0: nobody. Empty: nobody
+   * waits.
+   */
+  waker: Uint32Array;
+  woken: Float64Array;
+}
+
+/** The graph of all stacks, and the functions in it. */
+export interface PackedGraph extends PackedShape {
+  unit: string;
+  names: PackedNames;
+  /** Undefined: two profiles are compared, whose table is the collector's. */
+  functions: FunctionColumns | undefined;
+}
+
+/** Callers and callees of a function, and what it has itself and in all. */
+export interface PackedSandwich {
+  callers: PackedShape;
+  callees: PackedShape;
+  own: [number, number];
+  total: [number, number];
+}
+
+/** What a capture has told. */
+export type CaptureNews =
+  | { case: 'plan'; value: FleetPlan }
+  | { case: 'host'; value: HostProgress }
+  | { case: 'result'; value: FleetCaptureInfo }
+  /** Stacks of the profile so far. */
+  | { case: 'stacks'; value: number }
+  | { case: 'profile'; value: LoadedProfile }
+  /** Of the flight recorders, of the time before. */
+  | { case: 'past'; value: LoadedProfile };
+
+/** Kinds of files that are written from a profile of this page. */
+export type FileKind = 'json' | 'folded';
+
+/** What can be asked for: arguments and answer. */
+export interface Operations {
+  load: { args: { baseUrl: string; selection: Selection; groupBy: string }; answer: LoadedProfile };
+  capture: { args: { baseUrl: string; request: FleetCaptureRequest; timeoutMs: number }; answer: undefined };
+  graph: { args: GraphRequest; answer: PackedGraph };
+  sandwich: { args: { request: GraphRequest; fn: string }; answer: PackedSandwich };
+  lines: { args: { of: ProfileSource; fn: string; samples: boolean }; answer: LineRow[] };
+  sums: { args: { of: ProfileSource; by: string; samples: boolean }; answer: { rows: Sum[]; whole: number } };
+  grid: { args: { id: number }; answer: { grid: Grid; ms: number } };
+  span: { args: { id: number; pick: Pick }; answer: { count: number; weight: number } };
+  file: { args: { of: ProfileSource; kind: FileKind; samples: boolean }; answer: Blob };
+}
+
+export type Operation = keyof Operations;
+
+export interface Request<O extends Operation = Operation> {
+  number: number;
+  operation: O;
+  args: Operations[O]['args'];
+}
+
+/** From the page. */
+export type ToWorker = Request | { cancel: number } | { release: number };
+
+/** From the worker; `number` is that of the request. */
+export type FromWorker =
+  | { number: number; answer: unknown }
+  /** Undefined: it was cancelled. */
+  | { number: number; trouble: Trouble | undefined }
+  | { number: number; progress: number }
+  | { number: number; news: CaptureNews };

@@ -1,0 +1,32 @@
+// Graphs of profiles, as the state says that they are made.
+
+import { type Query, useQuery } from '../query/useQuery';
+import { useDisplayState, useSelectionState, useViewState } from '../state/store';
+import { type Graph, analysis } from './client';
+import type { GraphRequest, ProfileSource } from './protocol';
+
+/** The graph of a profile. While another is made, the one before is shown. */
+export function useGraph(of: ProfileSource): Query<Graph> {
+  return useRequest({ of, options: useOptions() });
+}
+
+/** The graph of two profiles. */
+export function useDiffGraph(
+  before: ProfileSource,
+  after: ProfileSource,
+  rates: readonly [number, number] | undefined,
+): Query<Graph> {
+  const { compare, width } = useDisplayState('compare', 'width');
+  return useRequest({ of: after, options: useOptions(), diff: { before, rates, compare, width } });
+}
+
+function useRequest(request: GraphRequest): Query<Graph> {
+  return useQuery(`graph\n${JSON.stringify(request)}`, (signal) => analysis.graph(request, signal));
+}
+
+function useOptions(): GraphRequest['options'] {
+  const { samples, collapse } = useDisplayState('samples', 'collapse');
+  const { focus } = useViewState('focus');
+  const { root } = useSelectionState('root');
+  return { measure: samples ? 'count' : 'weight', collapse, focus, root };
+}

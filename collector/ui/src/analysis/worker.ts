@@ -1,0 +1,13 @@
+// The worker that holds profiles: binds the service to the page's messages.
+
+import type { FromWorker, ToWorker } from './protocol';
+import { Service } from './service';
+
+const scope = self as unknown as {
+  onmessage: (event: MessageEvent<ToWorker>) => void;
+  postMessage: (message: FromWorker, transfer: Transferable[]) => void;
+};
+
+const service = new Service((message, transfer) => scope.postMessage(message, transfer));
+
+scope.onmessage = ({ data }) => service.take(data);

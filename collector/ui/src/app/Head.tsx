@@ -1,0 +1,119 @@
+// The head of the page: its views, the time range, and what concerns the page as such.
+
+import type { State } from '../state/address';
+import { addressOf, getState, setState, useSelectionState, useViewState } from '../state/store';
+import { flipTheme, useTheme } from '../state/theme';
+import type { View } from '../state/view';
+import { TimePicker } from '../time/TimePicker';
+import { type Range, absoluteSpec } from '../time/range';
+import { Link } from './Link';
+import { CopyButton, Icon, Popover } from './parts';
+
+export const VIEWS: readonly (readonly [View, string])[] = [
+  ['profile', 'Profile'],
+  ['compare', 'Compare'],
+  ['cgroups', 'Containers'],
+  ['hosts', 'Hosts'],
+  ['captures', 'Captures'],
+  ['collector', 'Collector'],
+];
+
+const EVERYTHING: Partial<State> = {
+  view: 'profile',
+  query: '',
+  zoom: '',
+  focus: '',
+  fn: '',
+  search: '',
+  filters: [],
+};
+
+interface HeadProps {
+  range: Range | undefined;
+  now: () => number;
+  onRefresh: () => void;
+}
+
+export function Head({ range, now, onRefresh }: HeadProps) {
+  const { from, to, live } = useSelectionState('from', 'to', 'live');
+  const { view } = useViewState('view');
+  return (
+    <header class="head">
+      <h1>
+        <Link to={EVERYTHING} title="Everything">
+          <Mark /> Fleetprof
+        </Link>
+      </h1>
+      <nav aria-label="Pages">
+        {VIEWS.map(([one, title]) => (
+          <Link key={one} to={{ view: one }} aria-current={one === view ? 'page' : undefined}>
+            {title}
+          </Link>
+        ))}
+      </nav>
+      <TimePicker
+        spec={{ from, to }}
+        range={range}
+        live={live}
+        now={now}
+        onRange={(spec) => setState(spec)}
+        onLive={(next) =>
+          setState(next && getState().to !== 'now' ? { live: next, from: 'now-15m', to: 'now' } : { live: next })
+        }
+        onRefresh={onRefresh}
+      />
+      <div class="head-end">
+        <Popover
+          title="Copy a link to this page"
+          align="right"
+          label={
+            <>
+              <Icon of="link" /> <span class="wide-only">Link</span>
+            </>
+          }
+        >
+          {() => (
+            <div class="menu">
+              <CopyButton
+                title="Copy a link that shows exactly these samples"
+                text={() => `${location.href.split('#')[0]}${addressOf(range ? absoluteSpec(range) : {})}`}
+              >
+                <b>Copy link (fixed times)</b> <span class="soft">for others to see the same</span>
+              </CopyButton>
+              <CopyButton title="Copy the address as it is" text={() => location.href}>
+                <b>Copy link {to.startsWith('now') ? '(relative times)' : 'as it is'}</b>{' '}
+                <span class="soft">{to.startsWith('now') ? 'moves with the clock' : 'the times are fixed'}</span>
+              </CopyButton>
+            </div>
+          )}
+        </Popover>
+        <ThemeButton />
+      </div>
+    </header>
+  );
+}
+
+function ThemeButton() {
+  const theme = useTheme();
+  return (
+    <button
+      type="button"
+      class="square"
+      title={theme === 'dark' ? 'Light' : 'Dark'}
+      aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'}
+      onClick={flipTheme}
+    >
+      <Icon of="theme" />
+    </button>
+  );
+}
+
+function Mark() {
+  return (
+    <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true" focusable="false">
+      <rect x="1" y="3" width="18" height="4" rx="1" fill="#e2803a" />
+      <rect x="1" y="8" width="12" height="4" rx="1" fill="#3f7fd6" />
+      <rect x="1" y="13" width="7" height="4" rx="1" fill="#4aa568" />
+    </svg>
+  );
+}

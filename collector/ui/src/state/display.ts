@@ -1,0 +1,29 @@
+// Slice of the state: how data are drawn, and in which unit. The theme belongs here too, but is of
+// the browser and not of the link: `theme.ts`.
+
+import type { Compare, Width } from '../flame/diff';
+
+export type Colours = 'kind' | 'module';
+
+export interface DisplayState {
+  colours: Colours;
+  /** Root at the bottom. */
+  flame: boolean;
+  /** A run of the same function is one frame. */
+  collapse: boolean;
+  /** Samples are counted, not CPU time. */
+  samples: boolean;
+  /** Unit of a comparison: shares, or cores. */
+  compare: Compare;
+  /** Whose width frames of a comparison have. */
+  width: Width;
+}
+
+export const DISPLAY_DEFAULTS: DisplayState = {
+  colours: 'kind',
+  flame: false,
+  collapse: false,
+  samples: false,
+  compare: 'share',
+  width: 'both',
+};

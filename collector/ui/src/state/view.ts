@@ -1,0 +1,48 @@
+// Slice of the state: what of the data is looked at, and from where.
+
+export type View = 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
+export type Panel = 'flame' | 'both' | 'table';
+
+export interface ViewState {
+  view: View;
+  panel: Panel;
+  /** Lines of the chart that are hidden, by name. */
+  hidden: string[];
+  search: string;
+  regex: boolean;
+  /** Path of hashes to the frame that fills the width. */
+  zoom: string;
+  /** A part of the width that is no frame's: start and end as fractions. */
+  pan: string;
+  focus: string;
+  /** Function of the sandwich; empty: none. */
+  fn: string;
+  /** As `zoom`, in the graph of its callers; `zoom` is in that of its callees. */
+  callers: string;
+  /** What rows of the table are: `function`, `module` or a label. */
+  rows: string;
+  sort: string;
+  filter: string;
+  /** Number of the capture that is looked at; empty: the list of captures. */
+  capture: string;
+  /** Rows of a tree that were opened or closed by hand. */
+  toggled: string[];
+}
+
+export const VIEW_DEFAULTS: ViewState = {
+  view: 'profile',
+  panel: 'both',
+  hidden: [],
+  search: '',
+  regex: false,
+  zoom: '',
+  pan: '',
+  focus: '',
+  fn: '',
+  callers: '',
+  rows: 'function',
+  sort: '',
+  filter: '',
+  capture: '',
+  toggled: [],
+};
