@@ -33,7 +33,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// What is captured, apart from who: the same for one host and for a fleet.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Sampling {
-    /// How long
+    /// How long to capture
     #[arg(
         short,
         long,

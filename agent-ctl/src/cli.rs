@@ -80,7 +80,7 @@ pub enum Command {
     Status(status::Args),
     /// Check that sampling works; show what is degraded and how to fix it
     Doctor(doctor::Args),
-    /// List the hosts of a fleet: when they were heard of, their CPU time, what is missing of them
+    /// List the hosts of a fleet: when each was last seen, its CPU time, missing data
     Hosts(hosts::Args),
     /// Show the tree of cgroups with their CPU time
     Cgroups(cgroups::Args),

@@ -64,7 +64,7 @@ Examples:
     Check {
         /// The file
         file: PathBuf,
-        /// Whose configuration it is [default: by the file name, or agent]
+        /// Program that the file configures [default: by the file name, or agent]
         #[arg(long, value_enum)]
         of: Option<Of>,
     },

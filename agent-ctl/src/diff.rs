@@ -77,7 +77,7 @@ pub struct Args {
         help_heading = "Output"
     )]
     limit: usize,
-    /// Format [default: by the file name, or text]
+    /// Output format [default: by the file name, or text]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<DiffFormat>,
     /// Do not scale the first side to the second's total (folded, svg, html)

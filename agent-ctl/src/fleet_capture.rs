@@ -59,7 +59,7 @@ pub struct Fleet {
         help_heading = "Fleet"
     )]
     pub max_hosts: Option<u32>,
-    /// How long hosts are waited for beyond the duration (with --collector) [default: 15s]
+    /// How long to wait for hosts after the duration (with --collector) [default: 15s]
     #[arg(
         long,
         value_name = "DURATION",

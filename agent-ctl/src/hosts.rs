@@ -23,7 +23,7 @@ use std::time::Duration;
 #[command(after_help = "\
 Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use \
 over the range, or of cycles a second where a host counts those, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data \
-while the host was alive, SPOOL what waits on the host's disk. A host that was not heard of for three \
+while the host was alive, SPOOL what waits on the host's disk. A host that was not seen for three \
 minutes is silent; after --gone-after it is gone, and no longer counts as trouble. JSON has every host, \
 whatever --limit says. WARNINGS has what the agent says of itself too: the worst in full, others by name. \
 Exit code 6: a host is silent, sends no samples or has warnings, or data of the range is missing.
@@ -42,7 +42,7 @@ pub struct Args {
     /// Only hosts that are silent or have warnings
     #[arg(long)]
     trouble: bool,
-    /// A host that was not heard of for this long is gone for good
+    /// A host that was not seen for this long is gone for good
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::when::duration)]
     gone_after: Duration,
     /// Most rows
@@ -58,7 +58,7 @@ enum Sort {
     Name,
     /// CPU time in the range, most first
     Cpu,
-    /// When it was heard of, longest ago first
+    /// When it was last seen, longest ago first
     Seen,
 }
 

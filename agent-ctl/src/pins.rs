@@ -90,7 +90,7 @@ struct Show {
     group_by: Vec<String>,
     #[command(flatten)]
     output: Output,
-    /// Do not say what the profile covers and misses
+    /// Do not print what the profile covers and misses
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }

@@ -93,7 +93,7 @@ pub struct Args {
     times: bool,
     #[command(flatten)]
     look: Look,
-    /// Do not say what the profile covers and misses
+    /// Do not print what the profile covers and misses
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }

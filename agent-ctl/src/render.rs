@@ -131,7 +131,7 @@ pub struct Look {
     /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
     #[arg(long, help_heading = "Output")]
     pub annotate: bool,
-    /// Root at the top of a flame graph
+    /// Draw the flame graph with the root at the top
     #[arg(long, help_heading = "Output")]
     pub icicle: bool,
     /// Heading of a flame graph [default: by the event]

@@ -65,7 +65,7 @@ In CI, before stripping:
   agent-ctl --collector c1 symbols upload target/release/api
   strip target/release/api")]
     Upload {
-        /// The files
+        /// Files to upload: programs with symbols, or separate debug files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         #[command(flatten)]

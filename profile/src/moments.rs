@@ -10,7 +10,7 @@ use crate::sample::SampleKey;
 /// One sample and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment {
-    /// Time since [`Moments::start_unix_ns`]. For time spent waiting: when it ended. Unit: nanoseconds.
+    /// Time since [`Moments::start_unix_ns`]; of a wait, its end. Unit: nanoseconds.
     pub at_ns: u64,
     /// What was sampled, with ids of the profile's dictionary.
     pub key: SampleKey,

@@ -106,7 +106,7 @@ impl<'p> Shown<'p> {
             notes.push("no source lines: the agent found no debug information".to_owned());
         }
         if !is_native {
-            notes.push("lines and instructions are told of native code alone".to_owned());
+            notes.push("instructions are known for native code only".to_owned());
         }
         if tally.binaries.len() > 1 && !files.is_empty() {
             let builds = tally.binaries.len();

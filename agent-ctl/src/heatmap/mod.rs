@@ -96,7 +96,7 @@ pub struct Args {
     /// by the file name, or text, and folded stacks of what is picked]
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     format: Option<String>,
-    /// Characters that every terminal has
+    /// Use only characters that every terminal has
     #[arg(long, help_heading = "Output")]
     ascii: bool,
     #[command(flatten)]

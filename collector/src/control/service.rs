@@ -116,7 +116,7 @@ impl CaptureService for Control {
         let id = request.into_inner().id;
         if !self.0.fanouts.cancel(id, &peer) {
             return Err(Status::not_found(format!(
-                "no capture over the fleet with id {id} runs here"
+                "no capture over the fleet with ID {id} is running"
             )));
         }
         tracing::info!(id, peer, "capture over the fleet is cancelled");

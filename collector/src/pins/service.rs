@@ -130,7 +130,7 @@ async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Sta
     let message = timeout(MESSAGE_MAX, requests.message()).await;
     let message = message.map_err(|_| {
         let seconds = MESSAGE_MAX.as_secs();
-        Status::deadline_exceeded(format!("nothing came for {seconds} s"))
+        Status::deadline_exceeded(format!("the agent sent nothing for {seconds} s"))
     })?;
     let message = message.map_err(|status| match status.code() {
         // Of the decoder: too large, or no message at all. All else is the connection's.

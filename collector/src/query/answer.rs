@@ -6,8 +6,8 @@ use crate::store::{HostFacts, HostRange, HostRecord, Step, StoreQuality, TimeRan
 use profile::{CostDiff, Coverage, FunctionChange, NameSource, NamedLater, TopRow, Value};
 use proto::{agent, collector as wire};
 
-/// Most text of one answer. Unit: bytes. Clients refuse a message of more than 4 MiB unless told
-/// otherwise; rows beyond are counted as left out.
+/// Most text in one answer. Unit: bytes. By default, clients refuse a message of more than 4 MiB.
+/// Rows that do not fit are counted as left out.
 pub const TEXT_BYTES_MAX: usize = 3 << 20;
 
 /// Kind of a row that is no frame.

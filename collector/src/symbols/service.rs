@@ -150,7 +150,7 @@ impl Symbols {
             let message = timeout(MESSAGE_MAX, messages.message()).await;
             let message = message.map_err(|_| {
                 let seconds = MESSAGE_MAX.as_secs();
-                Status::deadline_exceeded(format!("nothing came for {seconds} s"))
+                Status::deadline_exceeded(format!("the client sent nothing for {seconds} s"))
             })?;
             let Some(message) = message? else { break };
             if std::mem::take(&mut first) {

@@ -72,9 +72,9 @@ pub enum EventError {
         /// The file.
         path: String,
     },
-    /// Too much else is looked at, or does not answer.
+    /// All helper threads are reading other files, or wait for file systems that do not answer.
     #[error(
-        "failed to set a uprobe in `{path}`: all that look into programs are busy with others\n  try again in a moment"
+        "failed to set a uprobe in `{path}`: all helper threads are busy with other files\n  try again in a moment"
     )]
     Busy {
         /// The file.

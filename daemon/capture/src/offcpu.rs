@@ -115,7 +115,7 @@ impl Setup {
         })
     }
 
-    /// The events, by number.
+    /// Returns the events; the number of an event is its place in the slice.
     pub fn probes(&self) -> &[Probe] {
         &self.probes
     }

@@ -423,10 +423,10 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Ended as it should, it is closed already and this does nothing.
+        // A capture that ended normally is closed already, and this does nothing.
         let info = CaptureInfo {
             state: CaptureState::Failed.into(),
-            error: "the capture failed in the daemon".to_owned(),
+            error: "the capture ended without a result: the daemon's log says why".to_owned(),
             ..lock(&self.running.info).clone()
         };
         self.captures.close(&self.running, info);

@@ -22,13 +22,13 @@ const SLOT_BYTES: usize = 16 << 10;
 /// Slots of the reserve.
 const SLOTS: usize = 2;
 
-/// Begin of a slot that holds a text.
+/// Start of a slot that holds a text.
 const SLOT_MAGIC: &[u8; 8] = b"FPGAPS\0\x01";
 
 /// Magic, version, length, checksum of the text.
 const SLOT_HEAD: usize = 8 + 8 + 4 + 4;
 
-/// Begin of the last line of the file, which has its version.
+/// Start of the last line of the file, which holds the file's version.
 const VERSION_LINE: &str = "version ";
 
 /// See the module.

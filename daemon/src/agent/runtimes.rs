@@ -119,7 +119,7 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
                 "",
             ));
         }
-        // Short-lived: what would help the next one is told by those that live.
+        // Short-lived: the advice for those that live helps the next one too.
         Unnamed::JitProcessGone => return None,
         _ => {}
     }
@@ -127,44 +127,44 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
     let advice = match facts.runtime {
         Runtime::HotSpot => return for_hotspot(entry, facts, jit),
         Runtime::DotNet if !writes && !jit.dotnet_enable => told(
-            ".NET tells no names of the methods it compiles unless it is asked to",
+            ".NET writes the names of compiled methods only if it is asked to",
             "start it with the environment variable DOTNET_PerfMapEnabled=3, or set jit.dotnet_enable to true \
              and restart the agent",
         ),
         Runtime::DotNet => told(
-            for_asked(entry, ".NET does not tell the names of all code"),
+            for_asked(entry, ".NET does not write the names of all code"),
             "",
         ),
         Runtime::Node if !writes => told(
-            "Node tells no names of the functions it compiles unless it is asked to when it starts",
+            "Node writes the names of compiled functions only if it is started with a switch",
             "start it with NODE_OPTIONS=--perf-basic-prof; --interpreted-frames-native-stack names interpreted \
              functions too",
         ),
         Runtime::CPython => match facts.version {
             Some(version) if version < (3, 12) => told(
-                "this Python cannot tell the names of its functions: 3.12 and later can",
+                "this Python cannot write the names of its functions: 3.12 and later can",
                 "run it with Python 3.12 or later and -X perf",
             ),
             _ if !writes => told(
-                "Python tells no names of its functions unless it is asked to when it starts",
+                "Python writes the names of its functions only if it is started with a switch",
                 "start it with -X perf, or with PYTHONPERFSUPPORT=1 in its environment",
             ),
             _ => return None,
         },
         Runtime::Beam if !writes => told(
-            "Erlang tells no names of the functions it compiles unless it is asked to when it starts",
+            "Erlang writes the names of compiled functions only if it is started with a switch",
             "start it with +JPperf true, or with ERL_FLAGS=\"+JPperf true\" in its environment",
         ),
         Runtime::Php if !writes => told(
-            "PHP tells no names of the functions it compiles unless it is asked to",
+            "PHP writes the names of compiled functions only if its configuration says so",
             "set opcache.jit_debug=0x10 in its configuration, or start it with -d opcache.jit_debug=0x10",
         ),
         Runtime::LuaJit => told(
-            "LuaJIT tells no names of its traces unless it was built to",
+            "LuaJIT writes the names of its traces only if it was built to",
             "build it with XCFLAGS=-DLUAJIT_USE_PERFTOOLS",
         ),
         Runtime::Wasmtime if !writes => told(
-            "wasmtime tells no names of the functions it compiles unless it is asked to",
+            "wasmtime writes the names of compiled functions only if it is asked to",
             "run it with --profile=perfmap, or set Config::profiler to PerfMap in the program that embeds it",
         ),
         Runtime::Unknown if entry.counts.named == 0 => told(
@@ -173,7 +173,7 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
         ),
         _ if writes && entry.counts.named == 0 => told(
             format!(
-                "it was told to write the names of its code, and they are not found: {}",
+                "it is set to write the names of its code, and they are not found: {}",
                 entry.counts.reason.sentence()
             ),
             "see whether there is a /tmp/perf-PID.map in its root, PID being its own as it sees it",
@@ -186,7 +186,7 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
 fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     let advice = if !jit.hotspot_attach {
         told(
-            "a JVM tells the names of the methods it compiled only when it is asked to",
+            "a JVM writes the names of compiled methods only when it is asked to",
             format!(
                 "set jit.hotspot_attach to true and restart the agent, which then asks every JVM by itself; or, \
                  with JDK 17 and later, run once as its user: jcmd {} Compiler.perfmap",
@@ -195,7 +195,7 @@ fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::A
         )
     } else if facts.settings.no_attach {
         told(
-            "the JVM does not let itself be attached to",
+            "the JVM refuses attaching",
             "start it without -XX:+DisableAttachMechanism",
         )
     } else {

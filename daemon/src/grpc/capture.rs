@@ -23,7 +23,8 @@ pub(super) async fn forward(
         }
     }
     if !ended {
-        let failed = Status::internal("the capture failed in the daemon");
+        let failed =
+            Status::internal("the capture ended without a result: the daemon's log says why");
         // A client that has gone does not need to hear it.
         let _ = outlet.send(Err(failed)).await;
     }

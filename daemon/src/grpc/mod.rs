@@ -228,7 +228,7 @@ pub enum ServeError {
         path: PathBuf,
     },
     /// Something at the path is not a socket.
-    #[error("failed to listen on `{path}`: there is a file that is not a socket")]
+    #[error("failed to listen on `{path}`: the path exists and is not a socket")]
     NotASocket {
         /// The path.
         path: PathBuf,

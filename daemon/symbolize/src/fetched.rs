@@ -81,7 +81,7 @@ impl FetchedFiles {
         lock(&self.state)
     }
 
-    /// Has a build asked for, unless that was done lately; true when it is there.
+    /// Queues a build to be fetched, unless that was done lately. True when its file is there.
     pub fn want(&self, build_id: &str) -> bool {
         let mut state = self.state();
         if state.there.contains(build_id) {

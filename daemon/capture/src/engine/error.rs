@@ -91,9 +91,9 @@ pub enum EngineError {
         /// The event.
         event: String,
     },
-    /// Too much else is looked at, or does not answer.
+    /// All helper threads are reading other files, or wait for file systems that do not answer.
     #[error(
-        "failed to open `{event}`: all that look into programs are busy with others\n  try again in a moment"
+        "failed to open `{event}`: all helper threads are busy with other files\n  try again in a moment"
     )]
     Busy {
         /// The event.

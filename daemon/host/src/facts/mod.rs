@@ -19,37 +19,37 @@ pub struct Capability {
     pub name: &'static str,
 }
 
-/// Read files of others whatever their permissions.
+/// Allows reading files of other users, whatever their permissions.
 pub const CAP_DAC_READ_SEARCH: Capability = Capability {
     bit: 2,
     name: "cap_dac_read_search",
 };
-/// Lock memory beyond the limit: large rings.
+/// Allows locking memory beyond the limit, for large rings.
 pub const CAP_IPC_LOCK: Capability = Capability {
     bit: 14,
     name: "cap_ipc_lock",
 };
-/// Look into processes of others.
+/// Allows looking into processes of other users.
 pub const CAP_SYS_PTRACE: Capability = Capability {
     bit: 19,
     name: "cap_sys_ptrace",
 };
-/// Everything, CAP_PERFMON included.
+/// Allows everything that `CAP_PERFMON` and `CAP_CHECKPOINT_RESTORE` do, and much more.
 pub const CAP_SYS_ADMIN: Capability = Capability {
     bit: 21,
     name: "cap_sys_admin",
 };
-/// See kernel addresses.
+/// Allows seeing kernel addresses.
 pub const CAP_SYSLOG: Capability = Capability {
     bit: 34,
     name: "cap_syslog",
 };
-/// Sample all CPUs and the kernel (5.8 and later).
+/// Allows sampling all CPUs and the kernel (Linux 5.8 and later).
 pub const CAP_PERFMON: Capability = Capability {
     bit: 38,
     name: "cap_perfmon",
 };
-/// Follow `/proc/PID/map_files` (5.9 and later).
+/// Allows following the links in `/proc/PID/map_files` (Linux 5.9 and later).
 pub const CAP_CHECKPOINT_RESTORE: Capability = Capability {
     bit: 40,
     name: "cap_checkpoint_restore",

@@ -47,7 +47,7 @@ const OPEN_FILES_MAX: usize = 4096;
 /// Command of the protocol's first version: version, command, three arguments, each ended by NUL.
 const COMMAND: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
 
-/// Why a JVM was not had to write its map.
+/// Why attaching to the JVM failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The process ended, or another has its pid.
@@ -57,7 +57,7 @@ pub enum AttachError {
     #[error("the process is no HotSpot JVM")]
     NotHotSpot,
     /// Switched off in the JVM.
-    #[error("the JVM does not let itself be attached to (-XX:+DisableAttachMechanism)")]
+    #[error("the JVM refuses attaching (-XX:+DisableAttachMechanism)")]
     SwitchedOff,
     /// There is no socket, and the signal would reach the program or end it.
     #[error("the JVM leaves signals to its program (-Xrs) and its socket is gone")]

@@ -53,7 +53,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// That of a function which was just called.
+    /// The frame of a function that was just called.
     pub const ENTERED: Frame = Frame {
         sp: Some(8),
         fp: None,
@@ -62,7 +62,7 @@ impl Frame {
         outermost: false,
     };
 
-    /// That of what the kernel enters: nobody called.
+    /// The frame at the address where the kernel enters a program: it has no caller.
     pub const BEGUN: Frame = Frame {
         outermost: true,
         ..Frame::ENTERED
