@@ -63,6 +63,7 @@ mod units;
 mod when;
 
 use anyhow::Context;
+use clap::CommandFactory;
 use cli::{Cli, Command};
 use std::process::ExitCode;
 use terminal::{Out, clean_lines};
@@ -120,8 +121,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,
-        Command::Completions(args) => completions::run(&out, args),
-        Command::Man(args) => man::run(&out, args),
+        Command::Completions(args) => completions::run(&out, Cli::command(), args),
+        Command::Man(args) => man::run(&out, Cli::command(), args),
     }
 }
 
