@@ -4,10 +4,10 @@
 //! agent too: then it says how to start one and checks what the agent would need of this machine.
 
 use crate::client::Client;
+use crate::degradation::{Degradation, Finding, severity};
 use crate::form::Form;
 use crate::local::{self, Local};
 use crate::peer::{Connection, Target};
-use crate::status::{Degradation, severity};
 use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
 use crate::{exit, runtimes, summary, units};
@@ -53,18 +53,6 @@ fn burn_length(text: &str) -> Result<Duration, String> {
 
 /// Range of the tables of stack ends and unnamed frames.
 const TABLES_SINCE: Duration = Duration::from_secs(300);
-
-/// A found problem, on this machine or said by the agent.
-pub struct Finding {
-    /// Stable word.
-    pub id: String,
-    /// What is so and what it means.
-    pub message: String,
-    /// Command that fixes it; may be empty.
-    pub remedy: String,
-    /// How bad.
-    pub severity: Severity,
-}
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
@@ -348,12 +336,6 @@ fn not_arriving(proof: &Proof) -> Finding {
                  agent-ctl status --json"
             .to_owned(),
         severity,
-    }
-}
-
-impl Finding {
-    fn json(&self) -> Degradation<'_> {
-        Degradation::new(&self.id, self.severity, &self.message, &self.remedy)
     }
 }
 

@@ -1,11 +1,11 @@
 //! `agent-ctl hosts`: every host a collector has heard of, and what is wrong with it.
 
 use crate::collector::Collector;
+use crate::degradation::Degradation;
 use crate::fleet::{self, Fleet};
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::select::When;
-use crate::status::Degradation;
 use crate::terminal::{Out, Table};
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};

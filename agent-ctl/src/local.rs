@@ -1,6 +1,6 @@
 //! What this machine lets a profiler do, read without an agent: sysctls, cgroup mounts, /proc.
 
-use crate::doctor::Finding;
+use crate::degradation::Finding;
 use proto::agent::Severity;
 use std::path::Path;
 

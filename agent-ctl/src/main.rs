@@ -24,6 +24,7 @@ mod collector;
 mod completions;
 mod config;
 mod connection;
+mod degradation;
 mod diff;
 mod doctor;
 mod exit;

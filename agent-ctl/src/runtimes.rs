@@ -1,6 +1,6 @@
 //! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all as JSON.
 
-use crate::doctor::Finding;
+use crate::degradation::Finding;
 use crate::terminal::{Out, Table, clean};
 use crate::units;
 use proto::agent::{RuntimeStatus, Severity};

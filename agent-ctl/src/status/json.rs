@@ -1,10 +1,11 @@
 //! The status as JSON: every field of the agent's answer, under names that scripts rely on.
 
-use super::{export, own_share, severity};
+use super::{export, own_share};
+use crate::degradation::Degradation;
 use crate::runtimes;
 use crate::when::rfc3339;
 use profile::{Coverage, Quality};
-use proto::agent::{GetStatusResponse, Governed, Outcome, Severity};
+use proto::agent::{GetStatusResponse, Governed, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -133,40 +134,6 @@ struct OwnCost<'a> {
     rss_bytes: u64,
     cpu_ns_by_thread: BTreeMap<&'a str, u64>,
     wakeups: u64,
-}
-
-/// A degradation as JSON.
-#[derive(Serialize)]
-pub struct Degradation<'a> {
-    id: &'a str,
-    severity: &'static str,
-    message: &'a str,
-    remedy: &'a str,
-    /// Since when it holds, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
-}
-
-impl<'a> Degradation<'a> {
-    /// One of the status.
-    pub fn of(found: &'a proto::agent::Degradation) -> Degradation<'a> {
-        let since = found.since_unix_ns;
-        Degradation {
-            since: (since != 0).then(|| rfc3339(since)),
-            ..Degradation::new(&found.id, found.severity(), &found.message, &found.remedy)
-        }
-    }
-
-    /// One from its parts.
-    pub fn new(id: &'a str, found: Severity, message: &'a str, remedy: &'a str) -> Degradation<'a> {
-        Degradation {
-            id,
-            severity: severity(found).0,
-            message,
-            remedy,
-            since: None,
-        }
-    }
 }
 
 #[derive(Serialize)]
