@@ -1,8 +1,8 @@
 //! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
 
 use crate::captures;
+use crate::look::Look;
 use crate::peer::Peer;
-use crate::render::Look;
 use crate::select::{self, Frames, Labels};
 use crate::source::Question;
 use crate::units;

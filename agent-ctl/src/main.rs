@@ -40,6 +40,7 @@ mod heatmap;
 mod hosts;
 mod import;
 mod local;
+mod look;
 mod loss;
 mod man;
 mod nothing;

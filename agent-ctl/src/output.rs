@@ -1,7 +1,8 @@
 //! Where a profile goes and in which format: the options that say it, and the writing of the file.
 
 use crate::exit::{self, fail};
-use crate::render::{Format, Look};
+use crate::look::Look;
+use crate::render::Format;
 use crate::terminal::{Out, write_stdout};
 use anyhow::{Context, Result};
 use std::io::Write;
