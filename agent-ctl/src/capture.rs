@@ -9,10 +9,10 @@ use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet_capture::Fleet;
+use crate::group_by;
 use crate::look::{Look, MeasureBy};
 use crate::output::{choose, deliver, is_stdout};
 use crate::peer::Connection;
-use crate::profile_cmd::{group_by, known_to_agent};
 use crate::render::{self, Format};
 use crate::select::{self, Frames, Labels};
 use crate::source::Source;
@@ -306,10 +306,10 @@ pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<
     let peer = connection.peer()?;
     if !peer.is_collector() {
         order.fleet.refuse_for_agent()?;
-        known_to_agent(&order.group_by)?;
+        group_by::known_to_agent(&order.group_by)?;
     }
     let (group_by, instructions) = match &order.rendering {
-        Rendering::Profile(format) => (group_by(&order.group_by, *format, &peer), false),
+        Rendering::Profile(format) => (group_by::labels(&order.group_by, *format, &peer), false),
         Rendering::Annotated(_) => (order.group_by.clone(), true),
     };
     let sampling = &order.sampling;
@@ -650,7 +650,7 @@ impl Written<'_> {
         let bytes = match self.rendering {
             Rendering::Annotated(annotated) => annotated.write(profile)?,
             Rendering::Profile(format) => {
-                let labels = render::root_labels(&self.labels, profile);
+                let labels = group_by::root_labels(&self.labels, profile);
                 let mut facts = self.facts.clone();
                 facts.extend(facts::of_capture(result));
                 let extra = render::Extra {

@@ -2,6 +2,7 @@
 
 use crate::exit::{self, fail};
 use crate::facts;
+use crate::group_by;
 use crate::output::Output;
 use crate::render::{self, Format};
 use crate::select::{Frames, Labels};
@@ -92,7 +93,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
         let notes = import.notes.iter();
         facts.extend(notes.map(|note| facts::fact("Query", "note", note)));
         let extra = render::Extra {
-            root_labels: render::root_labels(&group_by, &profile),
+            root_labels: group_by::root_labels(&group_by, &profile),
             fleet: None,
             facts,
         };

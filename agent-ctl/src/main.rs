@@ -36,6 +36,7 @@ mod fake;
 mod fleet;
 mod fleet_capture;
 mod form;
+mod group_by;
 mod heatmap;
 mod hosts;
 mod import;
@@ -48,7 +49,6 @@ mod number;
 mod output;
 mod peer;
 mod pins;
-#[path = "profile.rs"]
 mod profile_cmd;
 mod render;
 mod runtimes;

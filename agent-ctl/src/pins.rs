@@ -6,9 +6,9 @@ use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
 use crate::exit::{self, fail};
 use crate::form::Form;
+use crate::group_by;
 use crate::output::Output;
 use crate::peer::{Connection, Kind, Peer};
-use crate::profile_cmd::group_by;
 use crate::render;
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, Table, clean};
@@ -365,7 +365,7 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
         kind: Kind::Agent,
         ..peer.clone()
     };
-    let group_by = group_by(&args.group_by, format, &one);
+    let group_by = group_by::labels(&args.group_by, format, &one);
     let request = QueryProfileRequest {
         range: Some(pin.range.unwrap_or_default()),
         matchers: args.labels.matchers()?,
@@ -382,7 +382,7 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
     }
     let summary = summary::line(&profile, clock);
     let coverage = summary::coverage(&profile.info.coverage, &profile.info.unit);
-    let labels = render::root_labels(&group_by, &profile);
+    let labels = group_by::root_labels(&group_by, &profile);
     let look = args.output.look.clone();
     let mut facts = vec![
         facts::fact("Pin", "trigger", &pin.trigger),

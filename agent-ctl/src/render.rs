@@ -9,7 +9,6 @@ use clap::ValueEnum;
 use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
 use profile::{Diff, GroupBy, Info, Profile, Query};
 use proto::{agent, query};
-use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -120,30 +119,6 @@ impl DiffFormat {
 
 /// Endings of the formats of a comparison.
 pub const DIFF_ENDINGS: &str = ".txt .folded .svg .html .json";
-
-/// Labels that stand as frames below the root, for samples grouped by `group_by`: those, or with
-/// `*` every label that a sample has, what holds others before what it holds.
-pub fn root_labels(group_by: &[String], profile: &Profile) -> Vec<String> {
-    if !group_by.iter().any(|label| label == "*") {
-        return group_by.to_vec();
-    }
-    let mut sets: Vec<_> = profile.samples.keys().map(|key| key.labels).collect();
-    sets.sort_unstable();
-    sets.dedup();
-    let mut found = BTreeSet::new();
-    for labels in sets {
-        found.extend(profile.dict.labels(labels).map(|(key, _)| key.to_owned()));
-    }
-    // What an agent does not give is of its host: its name, its service, its zone.
-    let rank = |label: &String| {
-        crate::profile_cmd::LABELS
-            .iter()
-            .position(|known| known == label)
-    };
-    let mut labels: Vec<String> = found.into_iter().collect();
-    labels.sort_by_key(rank);
-    labels
-}
 
 /// What belongs to a profile that is written.
 #[derive(Default)]

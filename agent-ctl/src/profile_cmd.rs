@@ -7,6 +7,7 @@ use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet::{self, Fleet};
 use crate::fleet_capture;
+use crate::group_by;
 use crate::look::Look;
 use crate::loss;
 use crate::nothing;
@@ -164,14 +165,14 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         filters: args.frames.filters()?,
     };
     select::check(&samples.matchers, &peer)?;
-    let group_by = group_by(&args.group_by, format, &peer);
+    let group_by = group_by::labels(&args.group_by, format, &peer);
     let mut source = Source::connect(connection, &peer).await?;
     let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
     if let Source::Collector(collector) = &mut source {
-        let unknown = |label: &String| !is_word(label) && label != key::HOST;
+        let unknown = |label: &String| !group_by::is_word(label) && label != key::HOST;
         if args.group_by.iter().any(unknown) {
-            known(&args.group_by, &collector.label_names(range).await?)?;
+            group_by::known(&args.group_by, &collector.label_names(range).await?)?;
         }
     }
     let question = Question {
@@ -218,7 +219,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         note!("agent-ctl: no times of that range: the agent keeps those of the last minutes");
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let labels = render::root_labels(&group_by, &profile);
+    let labels = group_by::root_labels(&group_by, &profile);
     let look = args.look;
     let told = fleet.clone();
     if let Some(fleet) = &fleet {
@@ -287,99 +288,5 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
             "an agent knows its own host alone",
         ));
     }
-    known_to_agent(&args.group_by)
-}
-
-/// Refuses labels of `--group-by` that no agent gives its samples.
-///
-/// # Errors
-/// With the nearest one that agents give.
-pub fn known_to_agent(asked: &[String]) -> Result<()> {
-    known(asked, &LABELS.map(str::to_owned))
-}
-
-/// Labels that agents give samples; what holds others before what it holds.
-pub const LABELS: [&str; 14] = [
-    key::CGROUP,
-    key::SLICE,
-    key::UNIT,
-    key::NAMESPACE,
-    key::POD,
-    key::POD_UID,
-    key::RUNTIME,
-    key::IMAGE,
-    key::CONTAINER_NAME,
-    key::CONTAINER,
-    key::COMM,
-    key::THREAD,
-    key::PID,
-    key::CONTEXT,
-];
-
-/// True for words of `--group-by` that are no label.
-fn is_word(word: &str) -> bool {
-    matches!(word, "*" | "none")
-}
-
-/// Labels named in an error.
-const LABELS_NAMED: usize = 30;
-
-/// Refuses a label of `--group-by` that no sample has: it would put every sample under `[no LABEL]`,
-/// and is most likely a slip of the pen. Where there are no labels there are no samples either, and
-/// that is said later.
-fn known(asked: &[String], names: &[String]) -> Result<()> {
-    for word in asked {
-        // Which labels of containers there are is known to nobody here.
-        let of_container =
-            word.starts_with(key::CONTAINER_LABEL) || word.starts_with(key::POD_LABEL);
-        if is_word(word) || of_container || names.is_empty() || names.contains(word) {
-            continue;
-        }
-        let alike = |name: &&String| strsim::jaro_winkler(name, &word.to_lowercase());
-        let nearest = names
-            .iter()
-            .max_by(|a, b| alike(a).total_cmp(&alike(b)))
-            .map_or("", String::as_str);
-        let mut listed = names[..names.len().min(LABELS_NAMED)].join(", ");
-        if names.len() > LABELS_NAMED {
-            listed.push_str(", …");
-        }
-        return Err(fail(
-            exit::USAGE,
-            format!(
-                "failed to group by `{}`: no sample has this label: the nearest is `{}`\n\
-                 labels are {}",
-                clean(word),
-                clean(nearest),
-                clean(&listed)
-            ),
-        ));
-    }
-    Ok(())
-}
-
-/// The labels to keep: what was asked for, or what suits the format.
-pub fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
-    let defaults: &[&str] = match format {
-        // A fleet has too many cgroups and threads for all of them to be told apart unasked.
-        Format::Pprof | Format::Json if peer.is_collector() => {
-            &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
-        }
-        // Their threads are told apart by these.
-        Format::Firefox | Format::PerfScript if peer.is_collector() => &[key::COMM],
-        Format::Firefox | Format::PerfScript => &[key::COMM, key::PID, key::THREAD],
-        Format::Pprof | Format::Json => &[
-            key::CGROUP,
-            key::UNIT,
-            key::CONTAINER,
-            key::COMM,
-            key::THREAD,
-        ],
-        _ => &[key::COMM],
-    };
-    match asked {
-        [] => defaults.iter().map(|&label| label.to_owned()).collect(),
-        [none] if none == "none" => Vec::new(),
-        _ => asked.to_vec(),
-    }
+    group_by::known_to_agent(&args.group_by)
 }
