@@ -18,7 +18,7 @@ use crate::select::{self, Frames, Labels};
 use crate::source::Source;
 use crate::terminal::{Out, clean, json, write_stdout};
 use crate::when::Clock;
-use crate::{captures, fleet_capture, loss, summary, units};
+use crate::{capture_info, fleet_capture, loss, summary, units};
 use anyhow::Result;
 use profile::Profile;
 use profile::formats::Fact;
@@ -360,7 +360,7 @@ pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<
     };
     let code = written.deliver(&taken, &clock)?;
     if order.json {
-        let info = captures::Json::of(&taken.result);
+        let info = capture_info::Json::of(&taken.result);
         write_stdout((json(&info, true)? + "\n").as_bytes())?;
     }
     Ok(code)

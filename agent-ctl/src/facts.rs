@@ -1,6 +1,6 @@
 //! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
 
-use crate::captures;
+use crate::capture_info;
 use crate::look::Look;
 use crate::peer::Peer;
 use crate::select::{self, Frames, Labels};
@@ -126,7 +126,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     let mut facts = Vec::new();
     if let Some(request) = &info.request {
         facts.extend([
-            fact("Capture", "event", captures::event(&request.event)),
+            fact("Capture", "event", capture_info::event(&request.event)),
             fact("Capture", "filter", &request.filter),
             fact("Capture", "asked for", ns(request.duration_ns)),
             fact("Capture", "before it", ns(request.before_ns)),
@@ -135,7 +135,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
         ]);
     }
     facts.extend([
-        fact("Capture", "state", captures::word(info.state())),
+        fact("Capture", "state", capture_info::state_word(info.state())),
         fact("Capture", "by", &info.peer),
         fact("Capture", "error", &info.error),
     ]);

@@ -16,6 +16,7 @@ macro_rules! note {
 
 mod annotate;
 mod capture;
+mod capture_info;
 mod captures;
 mod cgroups;
 mod cli;
