@@ -330,7 +330,8 @@ pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<
             &order.frames,
             &request.matchers,
         ));
-        facts.extend(Source::connect(connection, &peer).await?.facts().await?);
+        let mut source = Source::connect(connection, &peer).await?;
+        facts.extend(facts::of_source(&mut source).await?);
     }
     let written = Written {
         rendering: &order.rendering,

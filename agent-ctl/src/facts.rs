@@ -4,9 +4,10 @@ use crate::capture_info;
 use crate::look::Look;
 use crate::peer::Peer;
 use crate::select::{self, Frames, Labels};
-use crate::source::Question;
+use crate::source::{Question, Source};
 use crate::units;
 use crate::when::{Clock, rfc3339};
+use anyhow::Result;
 use profile::formats::Fact;
 use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher};
 use std::time::Duration;
@@ -93,8 +94,19 @@ fn matcher_text(matcher: &LabelMatcher) -> String {
     format!("{}{op}{:?}", matcher.label, matcher.value)
 }
 
+/// What is known of the host or fleet besides, for a file that is read later.
+///
+/// # Errors
+/// When an agent does not answer.
+pub async fn of_source(source: &mut Source) -> Result<Vec<Fact>> {
+    match source {
+        Source::Agent(client) => Ok(of_agent(&client.status().await?)),
+        Source::Collector(_) => Ok(Vec::new()),
+    }
+}
+
 /// The host, and how its daemon samples.
-pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
+fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     let mut facts = vec![
         fact("Host", "name", &status.host),
         fact("Host", "kernel", &status.kernel),

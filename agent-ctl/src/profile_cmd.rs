@@ -186,7 +186,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut facts = Vec::new();
     if format == Format::Bundle {
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
-        facts.extend(source.facts().await?);
+        facts.extend(facts::of_source(&mut source).await?);
     }
     let timed = question.times;
     let asked_now = (!peer.is_collector() && question.fresh).then_some(range);

@@ -257,7 +257,7 @@ async fn ask(
     let mut facts = Vec::new();
     if let What::Picked(Format::Bundle) = what {
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
-        facts.extend(source.facts().await?);
+        facts.extend(facts::of_source(&mut source).await?);
     }
     let Answer { profile, .. } = source.profile(question).await?;
     Ok((profile, facts, clock))
