@@ -4,7 +4,6 @@
 //! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader must know
 //! follows on standard error. Ctrl-C ends the capture with what there is; a second one leaves it.
 
-use crate::annotate::Annotated;
 use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
 use crate::facts;
@@ -241,13 +240,15 @@ pub struct Taken {
 }
 
 /// How a profile is written.
-#[derive(Debug)]
 pub enum Rendering {
     /// As a file.
     Profile(Format),
-    /// One function of it.
-    Annotated(Annotated),
+    /// By instruction, as this writes it.
+    Instructions(WriteProfile),
 }
+
+/// Writes a profile as bytes.
+pub type WriteProfile = Box<dyn Fn(&Profile) -> Result<Vec<u8>>>;
 
 /// What is recorded from now on, and what becomes of it.
 pub struct Order {
@@ -310,7 +311,7 @@ pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<
     }
     let (group_by, instructions) = match &order.rendering {
         Rendering::Profile(format) => (group_by::labels(&order.group_by, *format, &peer), false),
-        Rendering::Annotated(_) => (order.group_by.clone(), true),
+        Rendering::Instructions(_) => (order.group_by.clone(), true),
     };
     let sampling = &order.sampling;
     let mut request = sampling.request(&order.labels, &order.frames, group_by.clone())?;
@@ -649,7 +650,7 @@ impl Written<'_> {
         (clock, result): (&Clock, &CaptureInfo),
     ) -> Result<()> {
         let bytes = match self.rendering {
-            Rendering::Annotated(annotated) => annotated.write(profile)?,
+            Rendering::Instructions(write) => write(profile)?,
             Rendering::Profile(format) => {
                 let labels = group_by::root_labels(&self.labels, profile);
                 let mut facts = self.facts.clone();

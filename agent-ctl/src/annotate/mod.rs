@@ -82,8 +82,7 @@ pub struct Args {
 }
 
 /// What is shown of a profile.
-#[derive(Debug)]
-pub struct Annotated {
+struct Annotated {
     function: String,
     sources: Sources,
     instructions: bool,
@@ -119,7 +118,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         labels: args.labels,
         frames: Frames::default(),
         group_by: LABELS.map(str::to_owned).to_vec(),
-        rendering: capture::Rendering::Annotated(annotated),
+        rendering: capture::Rendering::Instructions(Box::new(move |profile| {
+            annotated.write(profile)
+        })),
         json: false,
         output: PathBuf::from("-"),
         look: Look::default(),
@@ -133,7 +134,7 @@ impl Annotated {
     ///
     /// # Errors
     /// When no function is meant, or it is not clear which.
-    pub fn write(&self, profile: &Profile) -> Result<Vec<u8>> {
+    fn write(&self, profile: &Profile) -> Result<Vec<u8>> {
         let (unit, measure) = measure(&profile.info);
         let function = tally::find(profile, &self.function, &measure)?;
         let tally = Tally::of(profile, function, &measure);
