@@ -3,12 +3,13 @@
 mod board;
 pub mod list;
 
-use crate::capture::{Signals, Taken, Written};
 use crate::connection::{self, Route, Transport};
+use crate::delivery::{Taken, Written};
 use crate::exit::{self, fail};
 use crate::facts::fact;
 use crate::peer::{Connection, Peer};
 use crate::select::fleet_option;
+use crate::signals::Signals;
 use crate::summary::Covered;
 use crate::terminal::{Out, clean};
 use crate::units;

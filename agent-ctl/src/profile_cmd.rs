@@ -1,8 +1,8 @@
 //! `agent-ctl profile`: a profile of a time in the recorder, in a file or on standard output. With
 //! `--lines` it is recorded from now on: windows of the past hold no instruction addresses.
 
-use crate::capture::{self, Order, Rendering, Sampling};
 use crate::collector::Samples;
+use crate::delivery::Rendering;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet::{self, Fleet};
@@ -13,6 +13,7 @@ use crate::loss;
 use crate::nothing;
 use crate::output::{OutputFile, choose, deliver, is_stdout};
 use crate::peer::{Connection, Peer};
+use crate::record::{self, LINES_FOR, Order, Sampling};
 use crate::render::{self, Format};
 use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
@@ -100,9 +101,6 @@ pub struct Args {
     quiet: bool,
 }
 
-/// How long lines are recorded when nothing is said: a thousand samples of a busy CPU.
-pub const LINES_FOR: Duration = Duration::from_secs(10);
-
 impl Args {
     /// True when it is recorded from now on.
     pub fn records(&self) -> bool {
@@ -158,7 +156,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = connection.peer()?;
     check(&args, &peer)?;
     if args.lines {
-        return capture::record(out, connection, args.order(format)?).await;
+        return record::record(out, connection, args.order(format)?).await;
     }
     let samples = Samples {
         matchers: args.labels.matchers()?,

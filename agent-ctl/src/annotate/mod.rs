@@ -1,7 +1,7 @@
 //! `agent-ctl annotate`: one function by source line, and by instruction.
 //!
 //! Windows of the past know functions alone, so it records for a while, with lines and
-//! instructions, as `capture` does (`capture.rs` has the way there and back). What comes is added
+//! instructions, as `capture` does (`record.rs` has the way there and back). What comes is added
 //! up here (`tally.rs`); sources (`source.rs`) and code (`code.rs`) are read on this machine, by
 //! this command, never by the agent.
 
@@ -11,12 +11,12 @@ mod show;
 mod source;
 mod tally;
 
-use crate::capture::{self, Order, Sampling};
+use crate::delivery::Rendering;
 use crate::fleet_capture::Fleet;
 use crate::form::Form;
 use crate::look::{Look, MeasureBy};
 use crate::peer::{Connection, Target};
-use crate::profile_cmd::LINES_FOR;
+use crate::record::{self, LINES_FOR, Order, Sampling};
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, clean};
 use anyhow::Result;
@@ -118,15 +118,13 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         labels: args.labels,
         frames: Frames::default(),
         group_by: LABELS.map(str::to_owned).to_vec(),
-        rendering: capture::Rendering::Instructions(Box::new(move |profile| {
-            annotated.write(profile)
-        })),
+        rendering: Rendering::Instructions(Box::new(move |profile| annotated.write(profile))),
         json: false,
         output: PathBuf::from("-"),
         look: Look::default(),
         quiet: args.quiet,
     };
-    capture::record(out, connection, order).await
+    record::record(out, connection, order).await
 }
 
 impl Annotated {
