@@ -2,8 +2,7 @@
 //! compiler over and over. Nothing is pinned; every part is started again as it ends, and all end
 //! when the load is dropped.
 
-use fixtures::process::{Proc, run};
-use fixtures::require::program;
+use fixtures::process::{Proc, program, run};
 use fixtures::workload::{c, source};
 use std::path::{Path, PathBuf};
 use std::process::Command;

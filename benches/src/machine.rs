@@ -27,7 +27,7 @@ impl Machine {
     /// Reads the facts.
     pub fn here() -> Machine {
         let said = |program: &str, args: &[&str]| {
-            let there = fixtures::require::program(program)?;
+            let there = fixtures::process::program(program)?;
             let mut command = Command::new(there);
             let out = fixtures::process::run(command.args(args), Duration::from_secs(10));
             Some(out.text().trim().to_owned())

@@ -170,7 +170,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
     if !is_root() {
         bail!("sampling every CPU takes root: run this as root");
     }
-    fixtures::require::program("gcc").context("needs the program `gcc`")?;
+    fixtures::process::program("gcc").context("needs the program `gcc`")?;
     if cfg!(debug_assertions) {
         eprintln!("note: a debug build: its numbers say nothing about a release");
     }

@@ -1,7 +1,6 @@
 //! A headless Chromium that opens one page: a local file, or one of a server on loopback.
 
-use crate::process::{Output, run};
-use crate::require::program;
+use crate::process::{Output, program, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

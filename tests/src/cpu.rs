@@ -1,10 +1,7 @@
 //! The second CPU, taken offline for a moment. It comes back with the end of its owner.
 
-use crate::require::Live;
+use crate::require::{Live, SECOND_CPU};
 use std::fs;
-
-/// Where the kernel is told.
-pub const SECOND: &str = "/sys/devices/system/cpu/cpu1/online";
 
 /// While it lives, the second CPU is offline.
 pub struct Offline(());
@@ -16,13 +13,13 @@ impl Offline {
     /// When the kernel refuses.
     pub fn take(_live: &Live) -> Offline {
         let offline = Offline(());
-        fs::write(SECOND, "0").expect("failed to take the second CPU offline");
+        fs::write(SECOND_CPU, "0").expect("failed to take the second CPU offline");
         offline
     }
 }
 
 impl Drop for Offline {
     fn drop(&mut self) {
-        fs::write(SECOND, "1").expect("failed to bring the second CPU back");
+        fs::write(SECOND_CPU, "1").expect("failed to bring the second CPU back");
     }
 }

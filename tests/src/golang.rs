@@ -1,8 +1,7 @@
 //! Programs in Go, built by the machine's toolchain, or that of [`TOOL`], in the ways that leave
 //! other tables behind.
 
-use crate::process::run;
-use crate::require::program;
+use crate::process::{program, run};
 use crate::workload::source;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -41,6 +41,7 @@ pub use client::Client;
 pub use collector::Collector;
 pub use daemon::Daemon;
 pub use docker::Docker;
-pub use require::{Beside, Live, Need, beside, cannot, live, met, program, skip};
+pub use process::program;
+pub use require::{Beside, Live, Need, beside, cannot, live, met, skip};
 pub use view::{View, ViewFrame, ViewSample};
 pub use workload::Workload;

@@ -39,6 +39,14 @@ pub fn wait_for<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
+/// Where a program of this name is on `PATH`.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
 /// A child with its output in files; killed when dropped.
 #[derive(Debug)]
 pub struct Proc {

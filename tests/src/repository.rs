@@ -23,7 +23,7 @@ pub fn files() -> Vec<PathBuf> {
         "--others",
         "--exclude-standard",
     ]);
-    let listed = crate::require::program("git").and_then(|_| {
+    let listed = crate::process::program("git").and_then(|_| {
         let out = crate::process::run(&mut command, Duration::from_secs(30));
         (out.code == Some(0)).then(|| out.text())
     });

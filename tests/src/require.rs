@@ -1,13 +1,17 @@
 //! What a test needs of the machine, and the lock that lets one live test run at a time.
 
+use crate::process::program;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// With this variable set to `1`, a skip fails the test: for machines that must have everything.
 pub const SKIP_FAILS: &str = "FLEETPROF_SKIP_FAILS";
+
+/// The file that takes the second CPU offline and back.
+pub const SECOND_CPU: &str = "/sys/devices/system/cpu/cpu1/online";
 
 /// Something a test cannot do without.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +39,7 @@ impl Need {
             Need::StaticC => program("gcc")
                 .is_none()
                 .then(|| "needs gcc and the static C library".to_owned()),
-            Need::SecondCpu => (!Path::new(crate::cpu::SECOND).exists())
+            Need::SecondCpu => (!Path::new(SECOND_CPU).exists())
                 .then(|| "needs a second CPU that can be taken offline".to_owned()),
             Need::Cgroup2 => crate::cgroup::root()
                 .err()
@@ -47,14 +51,6 @@ impl Need {
 /// True with effective uid 0.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
-}
-
-/// Where a program of this name is on `PATH`.
-pub fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
 }
 
 /// Reports that a test did not run and why. Goes past the capture of the test runner, so that a

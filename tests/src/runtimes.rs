@@ -6,8 +6,7 @@
 //! `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
-use crate::process::run;
-use crate::require::program;
+use crate::process::{program, run};
 use crate::workload::{Workload, source};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

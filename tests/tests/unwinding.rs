@@ -149,7 +149,7 @@ fn recording() -> Option<&'static Views> {
         let workload = Workload::spawn(cgroup.command_that_yields(program).arg("memfd"));
         run("memfd", cgroup, workload);
         for &(program, args) in DISTRIBUTED {
-            if let Some(path) = fixtures::require::program(program) {
+            if let Some(path) = fixtures::process::program(program) {
                 let cgroup = group(program);
                 let workload = Workload::spawn(cgroup.command_that_yields(path).args(args));
                 run(program, cgroup, workload);
@@ -226,7 +226,7 @@ fn every_kind_of_frame_is_complete_needs_root() {
 fn programs_of_the_distribution_are_complete_needs_root() {
     let Some(views) = recording() else { return };
     for (program, _) in DISTRIBUTED {
-        if fixtures::require::program(program).is_none() {
+        if fixtures::process::program(program).is_none() {
             fixtures::skip(format!("`{program}` is not here"));
             continue;
         }

@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("sampling every CPU takes root: run this as root");
     }
     for name in ["gcc", "perf"] {
-        fixtures::require::program(name).with_context(|| format!("needs the program `{name}`"))?;
+        fixtures::process::program(name).with_context(|| format!("needs the program `{name}`"))?;
     }
     let seconds = if args.quick {
         QUICK_SECONDS

@@ -3,8 +3,8 @@
 
 use super::Lines;
 use anyhow::{Context, ensure};
-use fixtures::process::run;
-use fixtures::require::{is_root, program};
+use fixtures::process::{program, run};
+use fixtures::require::is_root;
 use perf::record::{self, Layout, Record};
 use perf_event::data::endian::Little;
 use perf_event::data::parse::{ParseConfig, Parser};

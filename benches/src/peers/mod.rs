@@ -7,7 +7,7 @@ mod sysprof;
 
 use crate::contained::{Contained, Ended};
 use crate::watched::{self, Watched};
-use fixtures::require::program;
+use fixtures::process::program;
 use std::path::Path;
 use std::time::Duration;
 

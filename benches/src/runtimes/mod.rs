@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !is_root() {
         bail!("sampling every CPU takes root: run this as root");
     }
-    fixtures::require::program("perf").context("needs the program `perf`")?;
+    fixtures::process::program("perf").context("needs the program `perf`")?;
     let seconds = args.seconds.clamp(5, SECONDS_MAX);
     let _live = fixtures::Live::take();
     let report = measure(Duration::from_secs(seconds), &args.set)?;

@@ -1,7 +1,6 @@
 //! What runs: each runtime twice, once as it is and once with namespaces of its own.
 
-use fixtures::process::run;
-use fixtures::require::program;
+use fixtures::process::{program, run};
 use fixtures::runtimes::{self, Missing, Running, Runtime};
 use fixtures::workload::source;
 use fixtures::{Cgroup, workload};
