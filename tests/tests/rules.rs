@@ -110,12 +110,6 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];
 
-/// Crates whose top-level modules still use each other in a circle, with the reason.
-const NOT_LAYERED_YET: &[(&str, &str)] = &[(
-    "agent-ctl",
-    "`capture`, `fleet_capture` and `annotate` call each other; `doctor` and `cli` lend their types",
-)];
-
 fn members() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -174,26 +168,13 @@ fn top_level_modules_of_a_crate_never_use_each_other_in_a_circle() {
     let sources = rust_sources();
     let mut wrong = Vec::new();
     for member in &members() {
-        let crate_name = name(member);
         let manifest = Path::new(member["manifest_path"].as_str().expect("a path"));
         let src = manifest.with_file_name("src");
         let src = src
             .strip_prefix(root())
             .expect("a member lies in the workspace");
         let graph = graph(&sources, src);
-        let exempt = NOT_LAYERED_YET
-            .iter()
-            .any(|(exempt, _)| *exempt == crate_name);
-        let circles = cycles(&graph);
-        if exempt && circles.is_empty() {
-            wrong.push(format!(
-                "`{crate_name}` has no circle: it needs no exemption"
-            ));
-        }
-        for circle in circles
-            .iter()
-            .filter(|_| !exempt && !MAY_USE_ALL.contains(&crate_name))
-        {
+        for circle in cycles(&graph) {
             wrong.push(format!(
                 "modules of `{}` use each other in a circle:",
                 src.display()
