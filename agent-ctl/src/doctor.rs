@@ -72,8 +72,8 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'a Proof>,
     degradations: Vec<Degradation<'a>>,
-    stack_ends: Vec<Row>,
-    unnamed: Vec<Row>,
+    stack_ends: &'a [Row],
+    unnamed: &'a [Row],
     runtimes: Vec<runtimes::Json<'a>>,
 }
 
@@ -101,84 +101,116 @@ struct Proof {
     all_samples: u64,
 }
 
+/// What an agent that answers was found to do.
+struct Examined {
+    status: GetStatusResponse,
+    proof: Proof,
+    /// The worst first.
+    findings: Vec<Finding>,
+    /// Of the last [`TABLES_SINCE`].
+    recent: Profile,
+    stack_ends: Vec<Row>,
+    unnamed: Vec<Row>,
+}
+
 async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     let before = client.status().await?;
     let proof = prove(client, &before, args.burn).await?;
-    let after = client.status().await?;
+    let status = client.status().await?;
     let proof = Proof {
-        all_samples: taken(&after).saturating_sub(taken(&before)),
+        all_samples: taken(&status).saturating_sub(taken(&before)),
         ..proof
     };
-    let since = after
+    let since = status
         .now_unix_ns
         .saturating_sub(TABLES_SINCE.as_nanos() as i64);
     let recent = client.query(query(since, Vec::new(), Vec::new())).await?;
-    let (ends, unnamed) = (stack_ends(&recent), unnamed_leaves(&recent));
-
-    let mut findings = findings(&after);
+    let mut findings = findings(&status);
     if !proof.passed {
         findings.insert(0, not_arriving(&proof));
     }
-    let bad = findings
-        .iter()
-        .any(|found| found.severity >= Severity::Warning);
-    let code = if bad { exit::PARTIAL } else { exit::OK };
+    let examined = Examined {
+        stack_ends: stack_ends(&recent),
+        unnamed: unnamed_leaves(&recent),
+        status,
+        proof,
+        findings,
+        recent,
+    };
+    let code = match examined.is_degraded() {
+        true => exit::PARTIAL,
+        false => exit::OK,
+    };
     if args.form.is_json() {
-        out.write_json(&Json {
+        out.write_json(&examined.json())?;
+    } else {
+        out.write(&examined.show(out))?;
+    }
+    Ok(code)
+}
+
+impl Examined {
+    fn is_degraded(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|found| found.severity >= Severity::Warning)
+    }
+
+    fn json(&self) -> Json<'_> {
+        Json {
             agent: true,
             error: None,
-            proof: Some(&proof),
-            degradations: findings.iter().map(Finding::json).collect(),
-            stack_ends: ends,
-            unnamed,
-            runtimes: runtimes::Json::all(&after.runtimes),
-        })?;
-        return Ok(code);
+            proof: Some(&self.proof),
+            degradations: self.findings.iter().map(Finding::json).collect(),
+            stack_ends: &self.stack_ends,
+            unnamed: &self.unnamed,
+            runtimes: runtimes::Json::all(&self.status.runtimes),
+        }
     }
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{} fleetprofd {} answers on {}",
-        mark(out, Severity::Unspecified),
-        clean(&after.version),
-        clean(&after.host)
-    );
-    if proof.passed {
+
+    fn show(&self, out: &Out) -> String {
+        let ok = mark(out, Severity::Unspecified);
+        let mut text = format!(
+            "{ok} fleetprofd {} answers on {}\n",
+            clean(&self.status.version),
+            clean(&self.status.host)
+        );
+        if self.proof.passed {
+            let _ = writeln!(text, "{ok} {}", self.proof.sentence());
+        }
+        show_findings(out, &mut text, &self.findings);
         let _ = writeln!(
             text,
-            "{} {}",
-            mark(out, Severity::Unspecified),
-            proof.sentence()
+            "\nLast {}: {} samples; {}",
+            units::duration(TABLES_SINCE),
+            units::count(self.recent.total().count),
+            summary::missing(&self.recent.info.quality)
         );
-    }
-    show_findings(out, &mut text, &findings);
-    let _ = writeln!(
-        text,
-        "\nLast {}: {} samples; {}",
-        units::duration(TABLES_SINCE),
-        units::count(recent.total().count),
-        summary::missing(&recent.info.quality)
-    );
-    show_rows(out, &mut text, "How stacks ended", &ends);
-    show_rows(out, &mut text, "Leaf frames without a symbol", &unnamed);
-    if !after.runtimes.is_empty() {
-        let _ = writeln!(
-            text,
-            "\n{}\n{}",
-            out.tone(Tone::Strong, "Generated code"),
-            runtimes::table(out, &after.runtimes).trim_end()
+        show_rows(out, &mut text, "How stacks ended", &self.stack_ends);
+        show_rows(
+            out,
+            &mut text,
+            "Leaf frames without a symbol",
+            &self.unnamed,
         );
+        let runtimes = &self.status.runtimes;
+        if !runtimes.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{}\n{}",
+                out.tone(Tone::Strong, "Generated code"),
+                runtimes::table(out, runtimes).trim_end()
+            );
+        }
+        if !self.is_degraded() {
+            // Below lines that say what is missing, "nothing" would contradict them.
+            let verdict = match self.findings.is_empty() {
+                true => "nothing is degraded",
+                false => "nothing else is degraded",
+            };
+            let _ = writeln!(text, "\n{}", out.tone(Tone::Good, verdict));
+        }
+        text
     }
-    if !bad {
-        // Below lines that say what is missing, "nothing" would contradict them.
-        let verdict = match findings.is_empty() {
-            true => "nothing is degraded",
-            false => "nothing else is degraded",
-        };
-        let _ = writeln!(text, "\n{}", out.tone(Tone::Good, verdict));
-    }
-    out.write(&text)?;
-    Ok(code)
 }
 
 fn query(start_ns: i64, matchers: Vec<LabelMatcher>, group_by: Vec<String>) -> QueryProfileRequest {
@@ -513,8 +545,8 @@ fn without_agent(
             error: Some(format!("{error:#}")),
             proof: None,
             degradations: findings.iter().map(Finding::json).collect(),
-            stack_ends: Vec::new(),
-            unnamed: Vec::new(),
+            stack_ends: &[],
+            unnamed: &[],
             runtimes: Vec::new(),
         })?;
         return Ok(code);
