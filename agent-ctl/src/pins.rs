@@ -382,8 +382,6 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
     }
     let summary = summary::line(&profile, clock);
     let coverage = summary::coverage(&profile.info.coverage, &profile.info.unit);
-    let labels = group_by::root_labels(&group_by, &profile);
-    let look = args.output.look.clone();
     let mut facts = vec![
         facts::fact("Pin", "trigger", &pin.trigger),
         facts::fact("Pin", "cause", &pin.cause),
@@ -395,16 +393,13 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
         facts.insert(1, facts::fact("Pin", "host", &held.hostname));
         facts.insert(2, facts::fact("Pin", "host id", id));
     }
-    // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let written = move || {
-        let extra = render::Extra {
-            root_labels: labels,
-            fleet: None,
-            facts,
-        };
-        render::write_with(&profile, format, &look, extra)
+    let extra = render::Extra {
+        root_labels: group_by::root_labels(&group_by, &profile),
+        fleet: None,
+        facts,
     };
-    let bytes = tokio::task::spawn_blocking(written).await??;
+    let look = args.output.look.clone();
+    let bytes = render::write_on_thread(profile, format, look, extra).await?;
     args.output.deliver(&bytes)?;
     if !args.quiet {
         note!("{}: {}", clean(&pin.trigger), clean(&pin.cause));

@@ -19,6 +19,7 @@ use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
 use crate::summary;
 use crate::terminal::{Out, clean};
+use crate::when::Range;
 use anyhow::Result;
 use profile::key;
 use std::path::Path;
@@ -163,20 +164,14 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         filters: args.frames.filters()?,
     };
     select::check(&samples.matchers, &peer)?;
-    let group_by = group_by::labels(&args.group_by, format, &peer);
     let mut source = Source::connect(connection, &peer).await?;
     let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
-    if let Source::Collector(collector) = &mut source {
-        let unknown = |label: &String| !group_by::is_word(label) && label != key::HOST;
-        if args.group_by.iter().any(unknown) {
-            group_by::known(&args.group_by, &collector.label_names(range).await?)?;
-        }
-    }
+    refuse_unknown_labels(&args.group_by, &mut source, range).await?;
     let question = Question {
         range,
         samples,
-        group_by: group_by.clone(),
+        group_by: group_by::labels(&args.group_by, format, &peer),
         fresh: !args.closed,
         max_nodes: args.max_nodes.unwrap_or(0),
         times: args.times || format.needs_times(),
@@ -186,7 +181,6 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
         facts.extend(facts::of_source(&mut source).await?);
     }
-    let timed = question.times;
     let asked_now = (!peer.is_collector() && question.fresh).then_some(range);
     let Answer { profile, fleet } = source.profile(question.clone()).await?;
     let summary = summary::line(&profile, &clock);
@@ -202,36 +196,24 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         None => fleet::code(profile.samples.is_empty(), fleet.as_ref()),
     };
     if profile.samples.is_empty() {
-        let why = nothing::why(&mut source, &question).await?;
-        let why = why.unwrap_or_else(|| "no samples in the range".to_owned());
-        note!("agent-ctl: {why}: nothing written");
-        if let Some(fleet) = fleet {
-            fleet.note();
-        }
+        note_nothing(&mut source, &question, fleet.as_ref()).await?;
         if let Some(why) = &missing {
             loss::note(why);
         }
         return Ok(code);
     }
-    if timed && fleet.is_none() && profile.moments.is_absent() {
+    if question.times && fleet.is_none() && profile.moments.is_absent() {
         note!("agent-ctl: no times of that range: the agent keeps those of the last minutes");
     }
-    // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let labels = group_by::root_labels(&group_by, &profile);
-    let look = args.look;
-    let told = fleet.clone();
     if let Some(fleet) = &fleet {
         facts.push(facts::fact("Fleet", "made of", fleet.line()));
     }
-    let written = move || {
-        let extra = render::Extra {
-            root_labels: labels,
-            fleet: told.as_ref(),
-            facts,
-        };
-        render::write_with(&profile, format, &look, extra)
+    let extra = render::Extra {
+        root_labels: group_by::root_labels(&question.group_by, &profile),
+        fleet: fleet.clone(),
+        facts,
     };
-    let bytes = tokio::task::spawn_blocking(written).await??;
+    let bytes = render::write_on_thread(profile, format, args.look, extra).await?;
     deliver(&args.to.path, &bytes)?;
     if !args.quiet {
         if let Some(widened) = widened {
@@ -244,6 +226,37 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         loss::note(why);
     }
     Ok(code)
+}
+
+/// Refuses labels to group by that no sample of a collector has. Those of agents are known without
+/// asking.
+async fn refuse_unknown_labels(
+    group_by: &[String],
+    source: &mut Source,
+    range: Range,
+) -> Result<()> {
+    let is_unknown = |label: &String| !group_by::is_word(label) && label != key::HOST;
+    match source {
+        Source::Collector(collector) if group_by.iter().any(is_unknown) => {
+            group_by::known(group_by, &collector.label_names(range).await?)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says that nothing is written, and why there are no samples.
+async fn note_nothing(
+    source: &mut Source,
+    question: &Question,
+    fleet: Option<&Fleet>,
+) -> Result<()> {
+    let why = nothing::why(source, question).await?;
+    let why = why.unwrap_or_else(|| "no samples in the range".to_owned());
+    note!("agent-ctl: {why}: nothing written");
+    if let Some(fleet) = fleet {
+        fleet.note();
+    }
+    Ok(())
 }
 
 /// Says what was written, and what it covers and misses.

@@ -122,11 +122,11 @@ pub const DIFF_ENDINGS: &str = ".txt .folded .svg .html .json";
 
 /// What belongs to a profile that is written.
 #[derive(Default)]
-pub struct Extra<'a> {
+pub struct Extra {
     /// Labels that stand as frames below the root.
     pub root_labels: Vec<String>,
     /// What an answer of a collector is made of, which JSON has under the key `fleet`.
-    pub fleet: Option<&'a Fleet>,
+    pub fleet: Option<Fleet>,
     /// What a bundle says besides.
     pub facts: Vec<Fact>,
 }
@@ -156,12 +156,7 @@ pub fn options(look: &Look, info: &Info, root_labels: Vec<String>, facts: Vec<Fa
 ///
 /// # Errors
 /// When the writer fails.
-pub fn write_with(
-    profile: &Profile,
-    format: Format,
-    look: &Look,
-    extra: Extra<'_>,
-) -> Result<Vec<u8>> {
+pub fn write_with(profile: &Profile, format: Format, look: &Look, extra: Extra) -> Result<Vec<u8>> {
     let mut facts = extra.facts;
     if format == Format::Bundle {
         facts.extend(crate::facts::of_file());
@@ -170,9 +165,23 @@ pub fn write_with(
     let mut bytes = Vec::new();
     formats::write(profile, format.to_profile(), &options, &mut bytes)?;
     match extra.fleet {
-        Some(fleet) if format == Format::Json => with_fleet(&bytes, fleet),
+        Some(fleet) if format == Format::Json => with_fleet(&bytes, &fleet),
         _ => Ok(bytes),
     }
+}
+
+/// The same on a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
+///
+/// # Errors
+/// As [`write_with`].
+pub async fn write_on_thread(
+    profile: Profile,
+    format: Format,
+    look: Look,
+    extra: Extra,
+) -> Result<Vec<u8>> {
+    let write = move || write_with(&profile, format, &look, extra);
+    tokio::task::spawn_blocking(write).await?
 }
 
 /// A JSON object with one key more, before all others.
