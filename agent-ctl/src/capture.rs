@@ -1,4 +1,4 @@
-//! `agent-ctl capture`: samples anew, by another event or at another rate, for a while: on one host, or through a
+//! `agent-ctl capture`: records a new profile, by any event and at any rate, on one host or through a
 //! collector on many (`record.rs`).
 //!
 //! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader must know
@@ -10,7 +10,7 @@ use crate::fleet_capture::Fleet;
 use crate::look::Look;
 use crate::output::{choose, is_stdout};
 use crate::peer::Connection;
-use crate::record::{self, Order, Sampling};
+use crate::record::{self, Recording, Sampling};
 use crate::render::Format;
 use crate::select::{Frames, Labels};
 use crate::terminal::Out;
@@ -73,7 +73,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             "failed to use --json: standard output cannot take the profile too\ngive a file with -o",
         ));
     }
-    let order = Order {
+    let recording = Recording {
         rendering: Rendering::Profile(choose(out, args.format, &output)?),
         sampling: args.sampling,
         fleet: args.fleet,
@@ -85,5 +85,5 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         look: args.look,
         quiet: args.quiet,
     };
-    record::record(out, connection, order).await
+    record::record(out, connection, recording).await
 }

@@ -6,8 +6,8 @@ use proto::agent::{CaptureInfo, CaptureState, LabelMatcher};
 use serde::Serialize;
 
 /// The event of a request; where it names none, that of an agent.
-pub fn event(asked: &str) -> &str {
-    match asked {
+pub fn event(requested: &str) -> &str {
+    match requested {
         "" => "cpu-clock",
         event => event,
     }
@@ -64,7 +64,7 @@ pub struct Json<'a> {
 }
 
 impl Json<'_> {
-    /// Of what an agent told.
+    /// The capture as an agent describes it.
     pub fn of(info: &CaptureInfo) -> Json<'_> {
         let request = info.request.clone().unwrap_or_default();
         let progress = info.progress.unwrap_or_default();

@@ -50,7 +50,7 @@ impl Interceptor for Token {
 /// What calls go over.
 pub type Transport = InterceptedService<Channel, Token>;
 
-/// Whom calls go to and how long they may take.
+/// Where calls go to and how long they may take.
 #[derive(Clone)]
 pub struct Route {
     /// Who is asked.
@@ -204,7 +204,7 @@ impl Route {
             message = format!("{message}\n{}{hint}", exit::REMEDY);
         }
         // What the other side says below its first line need not be a remedy.
-        exit::said(code, message)
+        exit::error(code, message)
     }
 }
 

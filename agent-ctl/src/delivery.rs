@@ -17,12 +17,12 @@ use proto::agent::{CaptureInfo, CaptureProgress, CaptureState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a capture gave.
+/// What came of a capture.
 #[derive(Default)]
-pub struct Taken {
-    /// Of the time before.
+pub struct Captured {
+    /// The time before it.
     pub past: Option<Profile>,
-    /// Of the capture.
+    /// The capture itself.
     pub profile: Option<Profile>,
     /// How it went.
     pub result: CaptureInfo,
@@ -40,7 +40,7 @@ pub enum Rendering {
 pub type WriteProfile = Box<dyn Fn(&Profile) -> Result<Vec<u8>>>;
 
 /// Where the profile goes, and how.
-pub struct Written<'a> {
+pub struct Delivery<'a> {
     /// How it is written.
     pub rendering: &'a Rendering,
     /// Its file, `-` for standard output.
@@ -51,16 +51,16 @@ pub struct Written<'a> {
     pub labels: Vec<String>,
     /// What a bundle says besides.
     pub facts: Vec<Fact>,
-    /// Nothing is said but what its reader must know.
+    /// Notes only what the reader must know.
     pub quiet: bool,
 }
 
-impl Written<'_> {
+impl Delivery<'_> {
     /// The same, with more for a bundle to say.
     pub fn with_facts(&self, more: Vec<Fact>) -> Self {
         let mut facts = self.facts.clone();
         facts.extend(more);
-        Written {
+        Delivery {
             look: self.look.clone(),
             labels: self.labels.clone(),
             facts,
@@ -72,26 +72,26 @@ impl Written<'_> {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn deliver(&self, taken: &Taken, clock: &Clock) -> Result<u8> {
+    pub fn deliver(&self, captured: &Captured, clock: &Clock) -> Result<u8> {
         let mut look = self.look.clone();
-        let mut code = match taken.result.state() {
+        let mut code = match captured.result.state() {
             CaptureState::Complete => exit::OK,
             _ => exit::PARTIAL,
         };
-        let own = taken.profile.clone().unwrap_or_default();
+        let current = captured.profile.clone().unwrap_or_default();
         let mut apart = None;
-        let mut whole = own;
-        if let Some(past) = &taken.past {
-            let rates_differ = past.info.period != whole.info.period;
+        let mut total = current;
+        if let Some(past) = &captured.past {
+            let rates_differ = past.info.period != total.info.period;
             let mut merged = past.clone();
             // Time on a CPU and time off it have one unit and no sum.
-            let is_same = past.info.event == whole.info.event
+            let is_same = past.info.event == total.info.event
                 || past.samples.is_empty()
-                || whole.samples.is_empty();
-            match merged.merge(&whole) {
+                || total.samples.is_empty();
+            match merged.merge(&total) {
                 Ok(()) if is_same => {
-                    whole = merged;
-                    if rates_differ && look.measure(&whole.info) == MeasureBy::Count {
+                    total = merged;
+                    if rates_differ && look.measure(&total.info) == MeasureBy::Count {
                         look.measure = Some(MeasureBy::Weight);
                         self.note(
                             "widths and counts stand for weight: before the capture it was \
@@ -102,38 +102,38 @@ impl Written<'_> {
                 Ok(()) | Err(_) => apart = Some(past),
             }
         }
-        let written = match whole.samples.is_empty() {
+        let written = match total.samples.is_empty() {
             true => {
                 // An agent says it in a notice, with the reason.
-                let is_told = |notice: &String| {
+                let is_said = |notice: &String| {
                     notice == "nothing was sampled" || notice.starts_with("none of the ")
                 };
-                if !taken.result.notices.iter().any(is_told) {
+                if !captured.result.notices.iter().any(is_said) {
                     note!("agent-ctl: no samples: nothing written");
                 }
                 code = exit::PARTIAL;
                 Ok(())
             }
-            false => self.write(&whole, self.output, &look, (clock, &taken.result)),
+            false => self.write(&total, self.output, &look, (clock, &captured.result)),
         };
         if let Err(error) = written {
             // What was lost, or ended it early, may be why: of a function there may be no sample.
-            self.tell(&taken.result);
-            if let Some(why) = loss::of_profile(&whole) {
+            self.note_result(&captured.result);
+            if let Some(why) = loss::of_profile(&total) {
                 loss::note(&why);
             }
             return Err(error);
         }
         // An agent says how far lines are known, in a notice; an older one does not know of them.
-        if look.lines && !whole.samples.is_empty() && whole.dict.frames.iter().all(|f| f.line == 0)
+        if look.lines && !total.samples.is_empty() && total.dict.frames.iter().all(|f| f.line == 0)
         {
             note!("agent-ctl: no frame has a source line: no debug information, or an older agent");
         }
         if let Some(past) = apart {
-            code = self.write_apart(past, (clock, &taken.result))?.max(code);
+            code = self.write_apart(past, (clock, &captured.result))?.max(code);
         }
-        self.tell(&taken.result);
-        if let Some(why) = loss::of_profile(&whole) {
+        self.note_result(&captured.result);
+        if let Some(why) = loss::of_profile(&total) {
             loss::note(&why);
             code = exit::PARTIAL;
         }
@@ -146,7 +146,7 @@ impl Written<'_> {
             self.note("the flight recorder has no samples of the time before");
             return Ok(exit::OK);
         }
-        match beside(self.output) {
+        match past_path(self.output) {
             Some(path) => {
                 self.write(past, &path, &self.look, of)?;
                 Ok(exit::OK)
@@ -193,7 +193,7 @@ impl Written<'_> {
     }
 
     /// What it cost, and what its reader must know.
-    fn tell(&self, result: &CaptureInfo) {
+    fn note_result(&self, result: &CaptureInfo) {
         if let Some(progress) = &result.progress {
             self.note(&cost_text(progress));
         }
@@ -213,9 +213,9 @@ impl Written<'_> {
     }
 }
 
-/// The file for the past beside that of the capture: `db.past.svg` beside `db.svg`. `None` for standard
-/// output.
-fn beside(output: &Path) -> Option<PathBuf> {
+/// The file for the past, next to that of the capture: `db.past.svg` for `db.svg`. `None` for
+/// standard output.
+fn past_path(output: &Path) -> Option<PathBuf> {
     if is_stdout(output) {
         return None;
     }
@@ -237,8 +237,8 @@ fn cost_text(progress: &CaptureProgress) -> String {
     );
     let all = progress.samples_all;
     if all > progress.samples {
-        let (all, own) = (units::count(all), units::count(progress.samples));
-        text.push_str(&format!("; {own} of {all} samples matched"));
+        let (all, current) = (units::count(all), units::count(progress.samples));
+        text.push_str(&format!("; {current} of {all} samples matched"));
     }
     text
 }
@@ -255,7 +255,7 @@ mod tests {
             ("db", Some("db.past")),
             ("-", None),
         ] {
-            assert_eq!(beside(Path::new(output)), expected.map(PathBuf::from));
+            assert_eq!(past_path(Path::new(output)), expected.map(PathBuf::from));
         }
     }
 

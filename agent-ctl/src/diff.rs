@@ -9,7 +9,7 @@ use crate::render::{self, DiffFormat};
 use crate::select::{self, Frames, Labels};
 use crate::source::{Answer, Question, Source};
 use crate::spread::{self, Spread, Verdict};
-use crate::summary::{self, Covered};
+use crate::summary::{self, ProfileFacts};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, Range};
 use anyhow::Result;
@@ -145,13 +145,13 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let overlapping = overlap(&sides, &before.profile.info, &after.profile.info);
     let diff = Diff::new(&before.profile, &after.profile, &GroupBy::Keys(Vec::new()))
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
-    let judged = Judged {
+    let comparison = Comparison {
         diff: &diff,
         spread: &spread,
     };
     let text = match format {
         DiffFormat::Json => {
-            let json = Json::of(&judged, &before, &after, &args);
+            let json = Json::of(&comparison, &before, &after, &args);
             (crate::terminal::json(&json, true)? + "\n").into_bytes()
         }
         _ if empty => {
@@ -159,8 +159,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             return Ok(exit::PARTIAL);
         }
         DiffFormat::Text => {
-            note!("± is of {}", judged.error(args.total).sentence());
-            table(&judged, &args).show(out).into_bytes()
+            note!("± is of {}", comparison.error(args.total).sentence());
+            table(&comparison, &args).show(out).into_bytes()
         }
         format => render::write_diff(&diff, format, !args.absolute)?,
     };
@@ -215,7 +215,7 @@ async fn connect(
         return Ok((None, Clock::local()));
     }
     let peer = connection.peer()?;
-    // What cannot be asked is told before anybody is.
+    // Refuse what cannot be asked before anything is.
     for side in sides {
         let samples = samples(args, side.selector)?;
         if !is_file(side.text) {
@@ -332,7 +332,7 @@ fn side(text: &str, clock: &Clock) -> Result<Side> {
     let found = clock
         .parse_range(text)
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
-    Ok(Side::Range(found.told()))
+    Ok(Side::Range(found.noted()))
 }
 
 fn labels(args: &Args, selector: Option<&str>) -> Labels {
@@ -372,39 +372,41 @@ fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<(Answer
 }
 
 /// A comparison and how sure its changes are.
-struct Judged<'a> {
+struct Comparison<'a> {
     diff: &'a Diff,
     spread: &'a Spread,
 }
 
-/// What errors are of.
+/// What the errors of changes are computed from.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Of {
+enum ErrorKind {
     Sampling,
     Spread,
 }
 
-impl Of {
+impl ErrorKind {
     fn sentence(self) -> &'static str {
         match self {
-            Of::Sampling => "sampling alone: real spread between hosts and minutes is larger",
-            Of::Spread => "how much shares move between parts of the ranges",
+            ErrorKind::Sampling => {
+                "sampling alone: real spread between hosts and minutes is larger"
+            }
+            ErrorKind::Spread => "how much shares move between parts of the ranges",
         }
     }
 }
 
-impl Judged<'_> {
+impl Comparison<'_> {
     /// What the errors of own shares, or of those with callees, are of.
-    fn error(&self, total: bool) -> Of {
+    fn error(&self, total: bool) -> ErrorKind {
         match self.spread.is_known() && !total {
-            true => Of::Spread,
-            false => Of::Sampling,
+            true => ErrorKind::Spread,
+            false => ErrorKind::Sampling,
         }
     }
 
     fn rows(&self, args: &Args) -> impl Iterator<Item = (&FunctionChange, Verdict, Verdict)> {
-        let Judged { diff, spread } = *self;
+        let Comparison { diff, spread } = *self;
         let by_total = args.total;
         let of = move |row: &FunctionChange| if by_total { row.total } else { row.own };
         let mut rows: Vec<&FunctionChange> = diff.functions.iter().collect();
@@ -425,14 +427,14 @@ impl Judged<'_> {
     }
 }
 
-fn table(judged: &Judged<'_>, args: &Args) -> Table {
+fn table(comparison: &Comparison<'_>, args: &Args) -> Table {
     let heading = if args.total {
         ">TOTAL BEFORE"
     } else {
         ">SELF BEFORE"
     };
     let mut table = Table::new(&[heading, ">AFTER", ">DELTA", ">±", "", "FUNCTION", "MODULE"]);
-    for (row, own, total) in judged.rows(args).take(args.limit) {
+    for (row, own, total) in comparison.rows(args).take(args.limit) {
         let Verdict {
             share,
             error_95,
@@ -459,10 +461,10 @@ fn table(judged: &Judged<'_>, args: &Args) -> Table {
 
 #[derive(Serialize)]
 struct Json {
-    before: Covered,
-    after: Covered,
+    before: ProfileFacts,
+    after: ProfileFacts,
     /// What the errors of own shares are of; those of totals are of sampling alone.
-    errors: Of,
+    errors: ErrorKind,
     functions: Vec<JsonRow>,
 }
 
@@ -505,7 +507,7 @@ impl JsonShare {
 }
 
 impl Json {
-    fn of(judged: &Judged<'_>, before: &Answer, after: &Answer, args: &Args) -> Json {
+    fn of(comparison: &Comparison<'_>, before: &Answer, after: &Answer, args: &Args) -> Json {
         let row = |(row, own, total): (&FunctionChange, Verdict, Verdict)| JsonRow {
             function: row.function.clone(),
             module: row.module.clone(),
@@ -516,10 +518,10 @@ impl Json {
             total: JsonShare::of(row.total, total),
         };
         Json {
-            before: Covered::of(&before.profile).with(before.fleet.as_ref()),
-            after: Covered::of(&after.profile).with(after.fleet.as_ref()),
-            errors: judged.error(false),
-            functions: judged.rows(args).map(row).collect(),
+            before: ProfileFacts::of(&before.profile).with(before.fleet.as_ref()),
+            after: ProfileFacts::of(&after.profile).with(after.fleet.as_ref()),
+            errors: comparison.error(false),
+            functions: comparison.rows(args).map(row).collect(),
         }
     }
 }

@@ -102,12 +102,12 @@ struct Proof {
 }
 
 /// What an agent that answers was found to do.
-struct Examined {
+struct Examination {
     status: GetStatusResponse,
     proof: Proof,
     /// The worst first.
     findings: Vec<Finding>,
-    /// Of the last [`TABLES_SINCE`].
+    /// The samples of the last [`TABLES_SINCE`].
     recent: Profile,
     stack_ends: Vec<Row>,
     unnamed: Vec<Row>,
@@ -129,7 +129,7 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     if !proof.passed {
         findings.insert(0, not_arriving(&proof));
     }
-    let examined = Examined {
+    let examination = Examination {
         stack_ends: stack_ends(&recent),
         unnamed: unnamed_leaves(&recent),
         status,
@@ -137,19 +137,19 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
         findings,
         recent,
     };
-    let code = match examined.is_degraded() {
+    let code = match examination.is_degraded() {
         true => exit::PARTIAL,
         false => exit::OK,
     };
     if args.form.is_json() {
-        out.write_json(&examined.json())?;
+        out.write_json(&examination.json())?;
     } else {
-        out.write(&examined.show(out))?;
+        out.write(&examination.show(out))?;
     }
     Ok(code)
 }
 
-impl Examined {
+impl Examination {
     fn is_degraded(&self) -> bool {
         let mut findings = self.findings.iter();
         findings.any(|found| found.severity >= Severity::Warning)
@@ -274,7 +274,7 @@ async fn prove(client: &mut Client, before: &GetStatusResponse, burn: Duration) 
     })
 }
 
-/// Samples of this process since `start_ns`, which the agent widens to the window's begin.
+/// Samples of this process since `start_ns`, which the agent widens to the window's start.
 async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
     let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let comm = comm.trim_end_matches('\n');
@@ -290,8 +290,8 @@ async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
     let own_pid = std::process::id().to_string();
     let mut by_pid = [0, 0];
     for (sample, value) in &profile.samples {
-        let own = profile.dict.label(sample.labels, key::PID) == Some(&own_pid);
-        by_pid[usize::from(own)] += value.count;
+        let is_own = profile.dict.label(sample.labels, key::PID) == Some(&own_pid);
+        by_pid[usize::from(is_own)] += value.count;
     }
     // In a pid namespace of our own the agent knows us by another pid: the name has to do.
     Ok(if by_pid[1] > 0 || !in_pid_namespace() {
@@ -316,9 +316,9 @@ fn burn_cpu(burn: Duration) -> Duration {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         text.split(' ').next()?.parse().ok()
     };
-    let (begin, cpu_before) = (Instant::now(), cpu());
+    let (started, cpu_before) = (Instant::now(), cpu());
     let mut seed = 1u64;
-    while begin.elapsed() < burn {
+    while started.elapsed() < burn {
         for _ in 0..10_000 {
             seed =
                 std::hint::black_box(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
@@ -327,7 +327,7 @@ fn burn_cpu(burn: Duration) -> Duration {
     match (cpu_before, cpu()) {
         // A kernel without schedstat tells 0 always.
         (Some(before), Some(after)) if after > before => Duration::from_nanos(after - before),
-        _ => begin.elapsed(),
+        _ => started.elapsed(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
+//! What an incident bundle says besides the profile: what was queried, where, and how the host samples.
 
 use crate::capture_info;
 use crate::look::Look;
@@ -12,10 +12,10 @@ use profile::formats::Fact;
 use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher};
 use std::time::Duration;
 
-/// Most degradations that are told.
+/// Most degradations listed.
 const DEGRADATIONS_MAX: usize = 50;
 
-/// Most notices of a capture that are told.
+/// Most notices of a capture listed.
 const NOTICES_MAX: usize = 50;
 
 /// One fact.
@@ -132,7 +132,7 @@ fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     facts
 }
 
-/// What was captured, and what must be known of it; which samples, is told with the question.
+/// What was captured, and what must be known of it. [`of_selection`] says which samples.
 pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
     let mut facts = Vec::new();
@@ -174,7 +174,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     facts
 }
 
-/// Of the file itself.
+/// When and by what the file was made.
 pub fn of_file() -> Vec<Fact> {
     vec![
         fact("This file", "made", rfc3339(Clock::local().now_ns())),

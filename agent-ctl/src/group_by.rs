@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// With the nearest one that agents give.
-pub fn known_to_agent(asked: &[String]) -> Result<()> {
-    known(asked, &AGENT_LABELS.map(str::to_owned))
+pub fn known_to_agent(requested: &[String]) -> Result<()> {
+    known(requested, &AGENT_LABELS.map(str::to_owned))
 }
 
 /// Labels that agents give samples; what holds others before what it holds.
@@ -49,8 +49,8 @@ const LABELS_NAMED: usize = 30;
 ///
 /// # Errors
 /// With the nearest label.
-pub fn known(asked: &[String], names: &[String]) -> Result<()> {
-    for word in asked {
+pub fn known(requested: &[String], names: &[String]) -> Result<()> {
+    for word in requested {
         // Which labels of containers there are is known to nobody here.
         let of_container =
             word.starts_with(key::CONTAINER_LABEL) || word.starts_with(key::POD_LABEL);
@@ -81,7 +81,7 @@ pub fn known(asked: &[String], names: &[String]) -> Result<()> {
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
-pub fn labels(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
+pub fn labels(requested: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
         // A fleet has too many cgroups and threads for all of them to be told apart unasked.
         Format::Pprof | Format::Json if peer.is_collector() => {
@@ -99,10 +99,10 @@ pub fn labels(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
         ],
         _ => &[key::COMM],
     };
-    match asked {
+    match requested {
         [] => defaults.iter().map(|&label| label.to_owned()).collect(),
         [none] if none == "none" => Vec::new(),
-        _ => asked.to_vec(),
+        _ => requested.to_vec(),
     }
 }
 

@@ -119,8 +119,8 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
-fn group_by(asked: &[String], format: Format, profile: &Profile) -> Vec<String> {
-    match asked {
+fn group_by(requested: &[String], format: Format, profile: &Profile) -> Vec<String> {
+    match requested {
         [none] if none == "none" => Vec::new(),
         [] if matches!(
             format,
@@ -140,7 +140,7 @@ fn group_by(asked: &[String], format: Format, profile: &Profile) -> Vec<String> 
             let named = named.into_iter().find(|&label| has(label));
             named.map(str::to_owned).into_iter().collect()
         }
-        _ => asked.to_vec(),
+        _ => requested.to_vec(),
     }
 }
 

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_machine_has_nothing_to_mend() {
+    fn a_sound_machine_has_nothing_to_fix() {
         assert_eq!(ids(&sound()), [""; 0]);
     }
 

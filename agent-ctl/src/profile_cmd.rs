@@ -13,7 +13,7 @@ use crate::loss;
 use crate::nothing;
 use crate::output::{OutputFile, choose, deliver, is_stdout};
 use crate::peer::{Connection, Peer};
-use crate::record::{self, LINES_FOR, Order, Sampling};
+use crate::record::{self, LINES_FOR, Recording, Sampling};
 use crate::render::{self, Format};
 use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "STACKS",
-        value_parser = crate::number::whole::<u32>(1, u32::MAX.into()),
+        value_parser = crate::number::within::<u32>(1, u32::MAX.into()),
         help_heading = "Output"
     )]
     max_nodes: Option<u32>,
@@ -109,7 +109,7 @@ impl Args {
     }
 
     /// What is recorded.
-    fn order(self, format: Format) -> Result<Order> {
+    fn recording(self, format: Format) -> Result<Recording> {
         let of_the_past = [
             ("--since", self.when.since.is_some()),
             ("--from", self.when.from.is_some()),
@@ -132,7 +132,7 @@ impl Args {
                  sampled\nleave it out",
             ));
         }
-        Ok(Order {
+        Ok(Recording {
             sampling: Sampling {
                 no_times: !(self.times || format.needs_times()),
                 ..Sampling::of_lines(self.length.unwrap_or(LINES_FOR))
@@ -157,7 +157,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = connection.peer()?;
     check(&args, &peer)?;
     if args.lines {
-        return record::record(out, connection, args.order(format)?).await;
+        return record::record(out, connection, args.recording(format)?).await;
     }
     let samples = Samples {
         matchers: args.labels.matchers()?,
@@ -219,7 +219,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         if let Some(widened) = widened {
             note!("{widened}");
         }
-        tell(&args.to.path, &summary, coverage.as_deref(), fleet.as_ref());
+        note_written(&args.to.path, &summary, coverage.as_deref(), fleet.as_ref());
     }
     // An answer of which most is missing says so even when it is to be quiet.
     if let Some(why) = &missing {
@@ -260,7 +260,7 @@ async fn note_nothing(
 }
 
 /// Says what was written, and what it covers and misses.
-fn tell(output: &Path, summary: &str, coverage: Option<&str>, fleet: Option<&Fleet>) {
+fn note_written(output: &Path, summary: &str, coverage: Option<&str>, fleet: Option<&Fleet>) {
     let place = match is_stdout(output) {
         true => String::new(),
         false => format!("{}: ", clean(&output.to_string_lossy())),

@@ -3,7 +3,7 @@
 
 use crate::capture_info;
 use crate::client::{CaptureStream, Client};
-use crate::delivery::{Rendering, Taken, Written};
+use crate::delivery::{Captured, Delivery, Rendering};
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet_capture::{self, Fleet};
@@ -55,7 +55,7 @@ pub struct Sampling {
         long,
         value_name = "HZ",
         conflicts_with = "period",
-        value_parser = crate::number::whole::<u32>(1, 9_999),
+        value_parser = crate::number::within::<u32>(1, 9_999),
         help_heading = "Capture"
     )]
     pub rate: Option<u32>,
@@ -63,7 +63,7 @@ pub struct Sampling {
     #[arg(
         long,
         value_name = "EVENTS",
-        value_parser = crate::number::whole::<u64>(1, u64::MAX),
+        value_parser = crate::number::within::<u64>(1, u64::MAX),
         help_heading = "Capture"
     )]
     pub period: Option<u64>,
@@ -178,7 +178,7 @@ fn who() -> String {
 const WHO_CHARS_MAX: usize = 64;
 
 /// What is recorded from now on, and what becomes of it.
-pub struct Order {
+pub struct Recording {
     /// How it is sampled.
     pub sampling: Sampling,
     /// Which hosts.
@@ -197,75 +197,77 @@ pub struct Order {
     pub output: PathBuf,
     /// How it looks.
     pub look: Look,
-    /// Nothing is said but what its reader must know.
+    /// Notes only what the reader must know.
     pub quiet: bool,
 }
 
-/// Records, and writes what came of it. Hears signals itself: one of them ends the capture and not
-/// the command.
+/// Records, and writes what came of it. Handles signals itself: the first one ends the capture and
+/// not the command.
 ///
 /// # Errors
-/// When the order is malformed, or whoever is asked refuses it.
-pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<u8> {
+/// When the recording is malformed, or the peer refuses it.
+pub async fn record(out: &Out, connection: &Connection, recording: Recording) -> Result<u8> {
     let peer = connection.peer()?;
     if !peer.is_collector() {
-        order.fleet.refuse_for_agent()?;
-        group_by::known_to_agent(&order.group_by)?;
+        recording.fleet.refuse_for_agent()?;
+        group_by::known_to_agent(&recording.group_by)?;
     }
-    let (group_by, instructions) = match &order.rendering {
-        Rendering::Profile(format) => (group_by::labels(&order.group_by, *format, &peer), false),
-        Rendering::Instructions(_) => (order.group_by.clone(), true),
+    let (group_by, instructions) = match &recording.rendering {
+        Rendering::Profile(format) => {
+            (group_by::labels(&recording.group_by, *format, &peer), false)
+        }
+        Rendering::Instructions(_) => (recording.group_by.clone(), true),
     };
-    let sampling = &order.sampling;
-    let mut request = sampling.request(&order.labels, &order.frames, group_by.clone())?;
+    let sampling = &recording.sampling;
+    let mut request = sampling.request(&recording.labels, &recording.frames, group_by.clone())?;
     request.instructions = instructions;
     select::check(&request.matchers, &peer)?;
     if peer.is_collector() {
-        order.fleet.select(&mut request)?;
+        recording.fleet.select(&mut request)?;
     }
     let mut signals = Signals::new()?;
     let mut facts = Vec::new();
-    if matches!(order.rendering, Rendering::Profile(Format::Bundle)) {
+    if matches!(recording.rendering, Rendering::Profile(Format::Bundle)) {
         let asked = format!("{} at {}", peer.kind, peer.target);
-        facts.extend(facts::of_title(&order.look));
+        facts.extend(facts::of_title(&recording.look));
         facts.push(facts::fact("Query", "asked", asked));
         facts.extend(facts::of_selection(
-            &order.labels,
-            &order.frames,
+            &recording.labels,
+            &recording.frames,
             &request.matchers,
         ));
         let mut source = Source::connect(connection, &peer).await?;
         facts.extend(facts::of_source(&mut source).await?);
     }
-    let written = Written {
-        rendering: &order.rendering,
-        output: &order.output,
+    let delivery = Delivery {
+        rendering: &recording.rendering,
+        output: &recording.output,
         look: Look {
             lines: sampling.lines,
-            ..order.look
+            ..recording.look
         },
         labels: group_by,
         facts,
-        quiet: order.quiet,
+        quiet: recording.quiet,
     };
     if peer.is_collector() {
-        let asked = order.fleet.asked(request);
+        let request = recording.fleet.fleet_request(request);
         let call = fleet_capture::Call {
             connection,
             peer: &peer,
-            json: order.json,
+            json: recording.json,
         };
-        return fleet_capture::capture(out, call, asked, &mut signals, &written).await;
+        return fleet_capture::capture(out, call, request, &mut signals, &delivery).await;
     }
     let mut client = Client::connect(connection, &peer).await?;
     let clock = client.clock().await?;
     let stream = client.capture(request).await?;
-    let Some(taken) = follow(&mut client, stream, &mut signals, order.quiet).await? else {
+    let Some(captured) = follow(&mut client, stream, &mut signals, recording.quiet).await? else {
         return Ok(exit::INTERRUPTED);
     };
-    let code = written.deliver(&taken, &clock)?;
-    if order.json {
-        let info = capture_info::Json::of(&taken.result);
+    let code = delivery.deliver(&captured, &clock)?;
+    if recording.json {
+        let info = capture_info::Json::of(&captured.result);
         write_stdout((json(&info, true)? + "\n").as_bytes())?;
     }
     Ok(code)
@@ -277,10 +279,10 @@ async fn follow(
     mut stream: CaptureStream,
     signals: &mut Signals,
     quiet: bool,
-) -> Result<Option<Taken>> {
+) -> Result<Option<Captured>> {
     let mut line = ProgressLine::new(quiet);
-    let mut taken = Taken::default();
-    let (mut past, mut own) = (ProfileAssembler::new(), ProfileAssembler::new());
+    let mut captured = Captured::default();
+    let (mut past, mut current) = (ProfileAssembler::new(), ProfileAssembler::new());
     let mut accepted = CaptureInfo::default();
     let mut cancelled = false;
     loop {
@@ -305,20 +307,20 @@ async fn follow(
                 let last = chunk.last;
                 past.push(chunk)?;
                 if last {
-                    taken.past = Some(std::mem::take(&mut past).finish()?);
+                    captured.past = Some(std::mem::take(&mut past).finish()?);
                 }
             }
             Some(Body::Chunk(chunk)) => {
                 let last = chunk.last;
-                own.push(chunk)?;
+                current.push(chunk)?;
                 if last {
-                    taken.profile = Some(std::mem::take(&mut own).finish()?);
+                    captured.profile = Some(std::mem::take(&mut current).finish()?);
                 }
             }
             Some(Body::Result(info)) => {
                 line.clear();
-                taken.result = info;
-                return Ok(Some(taken));
+                captured.result = info;
+                return Ok(Some(captured));
             }
             None => {
                 line.clear();
@@ -365,12 +367,12 @@ impl ProgressLine {
 /// `12 s of 30 s, 11,964 samples, 0.4 % of a CPU`.
 fn progress_text(accepted: &CaptureInfo, progress: &CaptureProgress) -> String {
     let request = accepted.request.as_ref();
-    let whole = Duration::from_nanos(request.map_or(0, |request| request.duration_ns));
+    let duration = Duration::from_nanos(request.map_or(0, |request| request.duration_ns));
     let elapsed = Duration::from_nanos(progress.elapsed_ns);
     let mut text = format!(
         "{} s of {}, {} samples",
         elapsed.as_secs(),
-        units::duration(whole),
+        units::duration(duration),
         units::count(progress.samples)
     );
     if progress.lost_samples > 0 {

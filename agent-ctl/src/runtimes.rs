@@ -21,10 +21,10 @@ pub struct Json<'a> {
     runtime: &'a str,
     version: &'a str,
     samples: u64,
-    /// Of the samples.
+    /// Share of the samples.
     complete_share: f64,
     frames: u64,
-    /// Of the frames in generated code.
+    /// Share of the frames in generated code.
     named_share: f64,
     source: &'a str,
     reason: &'a str,

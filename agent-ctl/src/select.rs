@@ -53,7 +53,7 @@ impl When {
     pub fn range(&self, clock: &Clock) -> Result<Range> {
         let found = self.read(clock);
         let found = found.map_err(|error| fail(exit::USAGE, error.to_string()))?;
-        Ok(found.told())
+        Ok(found.noted())
     }
 
     fn read(&self, clock: &Clock) -> Result<Resolved, WhenError> {

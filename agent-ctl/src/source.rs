@@ -1,5 +1,5 @@
 //! Where answers come from: commands ask an agent and a collector the same questions through
-//! [`Source`], and get the same answers, with what a fleet adds beside them.
+//! [`Source`], and get the same answers, with what a fleet adds to them.
 
 use crate::client::Client;
 use crate::collector::{Collector, Samples};

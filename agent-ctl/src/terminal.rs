@@ -294,7 +294,7 @@ const GAP: usize = 2;
 const LAST_CELLS_MIN: usize = 16;
 
 impl Table {
-    /// A table with these headings; those that begin with `>` are aligned right.
+    /// A table with these headings; those that start with `>` are aligned right.
     pub fn new(headings: &[&str]) -> Table {
         let right = headings
             .iter()

@@ -25,7 +25,7 @@ const PIDS_MAX: usize = 8;
 /// Samples, in the measure that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Of the place itself.
+    /// Samples of the place itself.
     pub own: u64,
     /// With what is called from there.
     pub total: u64,

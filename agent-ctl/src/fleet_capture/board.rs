@@ -45,7 +45,7 @@ impl Board {
     }
 
     /// The hosts that are asked.
-    pub fn begin(&mut self, hosts: &[HostProgress]) {
+    pub fn start(&mut self, hosts: &[HostProgress]) {
         self.hosts = hosts.to_vec();
         let ids = self.hosts.iter().enumerate();
         self.by_id = ids.map(|(at, host)| (host.host_id.clone(), at)).collect();
@@ -188,7 +188,7 @@ pub fn name(host: &HostProgress) -> &str {
 }
 
 /// What an agent or the collector says of a host, in one line: hints stand in lines of their own.
-pub fn said(message: &str) -> String {
+pub fn one_line(message: &str) -> String {
     let lines = message.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty()).map(clean);
     lines.collect::<Vec<_>>().join("; ")
@@ -232,7 +232,7 @@ fn state(host: &HostProgress) -> String {
         }
     }
     if !host.message.is_empty() {
-        text.push_str(&format!(": {}", said(&host.message)));
+        text.push_str(&format!(": {}", one_line(&host.message)));
     }
     text
 }
@@ -270,7 +270,7 @@ mod tests {
         hosts[2].message = "it left\x1b[2J\n  come again\r\n".to_owned();
         hosts[5].hostname.push_str("\u{202e}moc");
         let mut board = Board::new(false, true);
-        board.begin(&hosts);
+        board.start(&hosts);
         board
     }
 

@@ -75,7 +75,7 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
             row.state.to_owned(),
             format!("{}/{}", info.answered, info.asked),
             row.event.to_owned(),
-            row.whom(),
+            row.requester(),
             row.what(),
         ]);
     }
@@ -153,7 +153,7 @@ impl<'a> Row<'a> {
         parts.map(AsRef::as_ref).collect::<Vec<&str>>().join("; ")
     }
 
-    fn whom(&self) -> String {
+    fn requester(&self) -> String {
         match self.who.is_empty() {
             true => clean(self.peer).into_owned(),
             false => format!("{} ({})", clean(self.who), clean(self.peer)),

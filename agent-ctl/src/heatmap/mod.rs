@@ -179,7 +179,7 @@ fn write(
 ) -> Result<u8> {
     let mut bytes = Vec::new();
     let options = render::options(&args.look, &profile.info, Vec::new(), Vec::new());
-    let mut told = heatmap::summary(&profile, map, options.measure);
+    let mut summary = heatmap::summary(&profile, map, options.measure);
     match what {
         What::Map(MapFormat::Text) => {
             let look = text::Look::of(args.ascii, columns, colour);
@@ -212,12 +212,12 @@ fn write(
                 facts,
             };
             bytes = render::write_with(&part, format, &args.look, extra)?;
-            told = summary::line(&part, clock);
+            summary = summary::line(&part, clock);
         }
     }
     deliver(&args.to.path, &bytes)?;
     if !args.quiet {
-        note!("{}", crate::terminal::clean(&told));
+        note!("{}", crate::terminal::clean(&summary));
     }
     Ok(match loss::of_profile(&profile) {
         Some(why) => {

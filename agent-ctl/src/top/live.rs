@@ -1,7 +1,7 @@
 //! Runs `top` on a terminal: keys, the stream or the questions, drawing; goes on when the agent or
 //! the collector is back.
 
-use super::app::{Agent, App, Event, Wanted};
+use super::app::{Agent, App, Event, ViewRequest};
 use super::fleet::{self, Question};
 use super::view;
 use crate::client::Client;
@@ -51,8 +51,8 @@ pub async fn run(
     let (connection, peer) = (connection.clone(), peer.clone());
     let watcher =
         tokio::spawn(async move { watch(client, connection, peer, request, sender).await });
-    let (wanted, _) = watch::channel(app.wanted());
-    let ended = screen(app, colour, events, &wanted).await;
+    let (requests, _) = watch::channel(app.view_request());
+    let ended = screen(app, colour, events, &requests).await;
     watcher.abort();
     ended
 }
@@ -67,9 +67,9 @@ pub async fn run_fleet(
 ) -> Result<u8> {
     let collector = Collector::connect(connection, peer).await?;
     let (sender, events) = mpsc::channel(EVENTS_MAX);
-    let (wanted, asked) = watch::channel(app.wanted());
-    let poller = tokio::spawn(async move { poll(collector, question, asked, sender).await });
-    let ended = screen(app, colour, events, &wanted).await;
+    let (requests, changes) = watch::channel(app.view_request());
+    let poller = tokio::spawn(async move { poll(collector, question, changes, sender).await });
+    let ended = screen(app, colour, events, &requests).await;
     poller.abort();
     ended
 }
@@ -79,7 +79,7 @@ async fn screen(
     mut app: App,
     colour: bool,
     mut events: mpsc::Receiver<Event>,
-    wanted: &watch::Sender<Wanted>,
+    requests: &watch::Sender<ViewRequest>,
 ) -> Result<u8> {
     // Sets a panic hook too that restores the terminal before the message is printed.
     let mut terminal = ratatui::try_init().context("failed to set up the terminal")?;
@@ -93,8 +93,8 @@ async fn screen(
                     if app.key(key, view::page(terminal.size()?.height)) {
                         break;
                     }
-                    wanted.send_if_modified(|now| {
-                        std::mem::replace(now, app.wanted()) != app.wanted()
+                    requests.send_if_modified(|now| {
+                        std::mem::replace(now, app.view_request()) != app.view_request()
                     });
                 }
                 Some(Ok(_)) => {}
@@ -111,33 +111,33 @@ async fn screen(
     Ok(exit::OK)
 }
 
-/// Asks a collector for the rows of the view that is wanted: at once when that changes, and again each
-/// window; until nobody listens.
+/// Queries a collector for the rows of the view, at once when the view changes and again each
+/// window, until the receiver is gone.
 async fn poll(
     mut collector: Collector,
     question: Question,
-    mut asked: watch::Receiver<Wanted>,
+    mut requests: watch::Receiver<ViewRequest>,
     sender: mpsc::Sender<Event>,
 ) {
     let mut wait = RETRY.0;
-    let mut before: Option<Wanted> = None;
+    let mut before: Option<ViewRequest> = None;
     loop {
-        let wanted = *asked.borrow_and_update();
+        let request = *requests.borrow_and_update();
         let same =
-            before.is_some_and(|before| (before.view, before.sort) == (wanted.view, wanted.sort));
+            before.is_some_and(|before| (before.view, before.sort) == (request.view, request.sort));
         let mut pause = POLL_INTERVAL;
-        if !(wanted.paused && same) {
+        if !(request.paused && same) {
             let rows = tokio::select! {
-                rows = fleet::ask(&mut collector, &question, wanted.view, wanted.sort) => rows,
-                // Something else is wanted: this question is given up, there too.
-                changed = asked.changed() => match changed {
+                rows = fleet::ask(&mut collector, &question, request.view, request.sort) => rows,
+                // Another view is looked at: this query is cancelled, at the collector too.
+                changed = requests.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
                 },
             };
             let event = match rows {
                 Ok(rows) => {
-                    before = Some(wanted);
+                    before = Some(request);
                     wait = RETRY.0;
                     Event::Rows(Box::new(rows))
                 }
@@ -153,7 +153,7 @@ async fn poll(
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            changed = asked.changed() => if changed.is_err() {
+            changed = requests.changed() => if changed.is_err() {
                 return;
             },
         }
@@ -308,8 +308,8 @@ mod tests {
         }
     }
 
-    fn wanted(view: View) -> Wanted {
-        Wanted {
+    fn request(view: View) -> ViewRequest {
+        ViewRequest {
             view,
             sort: Sort::Own,
             paused: false,
@@ -326,20 +326,20 @@ mod tests {
             limit: 10,
         };
         let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-        let (asking, asked) = watch::channel(wanted(View::Functions));
+        let (requests, changes) = watch::channel(request(View::Functions));
         let collector = connected(address).await;
-        let poller = tokio::spawn(poll(collector, question, asked, sender));
+        let poller = tokio::spawn(poll(collector, question, changes, sender));
         for view in [View::Functions, View::Hosts, View::Cgroups] {
-            asking.send_replace(wanted(view));
+            requests.send_replace(request(view));
             // A question that was answered in between is of the view before.
             while next_view(&mut events).await != view {}
         }
         drop(running);
-        asking.send_replace(wanted(View::Processes));
+        requests.send_replace(request(View::Processes));
         assert!(matches!(events.recv().await, Some(Event::Lost(..))));
         let _again = Running::start(Some(address));
         assert_eq!(next_view(&mut events).await, View::Processes);
-        drop(asking);
+        drop(requests);
         poller.await.unwrap();
     }
 }
