@@ -17,7 +17,8 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{Cancel, Limits, NewWindow, Store, Taken, TimeRange};
-use fleet::{Fleet, Shape, WINDOW_NS, numbering};
+use fixtures::numbering;
+use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
 use std::process::Command;

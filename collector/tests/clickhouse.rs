@@ -4,9 +4,6 @@
 //! here says so and does nothing.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
-#[expect(dead_code, reason = "the server's own tests need more of an agent")]
-#[path = "server/agent.rs"]
-mod agent;
 #[path = "clickhouse/agents.rs"]
 mod agents;
 #[path = "clickhouse/ages.rs"]
@@ -34,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use store::draft::{Draft, definitions, numbering, push, store_all, windows};
+use store::draft::{Draft, definitions, push, store_all, windows};
 use store::model::Model;
 use store::text::samples;
 use store::{Engine, NOW_NS, Place, SECOND, ample, hour, query, range, whole_hour};

@@ -6,7 +6,6 @@
 //! daemons [`Beside`].
 #![forbid(unsafe_code)]
 
-pub mod attendants;
 pub mod binaries;
 pub mod browser;
 pub mod capture;
@@ -18,11 +17,13 @@ pub mod cpu;
 pub mod ctl;
 pub mod daemon;
 pub mod docker;
+pub mod fake;
 pub mod fleet;
 pub mod golang;
 pub mod hostile_elf;
 pub mod http;
 pub mod modules;
+pub mod numbering;
 pub mod perf;
 pub mod process;
 pub mod recording;

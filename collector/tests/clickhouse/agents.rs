@@ -1,12 +1,13 @@
 //! How windows of agents reach the server: about one insert a second of each table, packed.
 
 use super::{asked, fresh_name, inserted, open};
-use crate::agent::{Agent, NOW, channel, hello, window};
 use crate::front::{Asked, Front};
 use collector::config::Config;
 use collector::server;
 use collector::store::Store;
 use collector::time::Clock;
+use fixtures::fake::push::{PushStream, channel, hello};
+use fixtures::fake::window::{NOW, window};
 use proto::collector::Outcome;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
@@ -55,7 +56,7 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
         let stacks = stacks.clone();
         tokio::spawn(async move {
             let stacks: Vec<&str> = stacks.iter().map(String::as_str).collect();
-            let mut agent_of = Agent::connect(channel(at).await).await.unwrap();
+            let mut agent_of = PushStream::connect(channel(at).await).await.unwrap();
             agent_of.hello(hello(&format!("h{agent}"), 1)).await;
             for sequence in 0..WINDOWS {
                 let ack = agent_of

@@ -1,7 +1,7 @@
 //! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the client gets.
 
-use crate::attendants::{ConnectedAgent, Does, attend};
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello, until};
+use fixtures::fake::attend::{ConnectedAgent, Does, attend};
 use profile::Profile;
 use proto::ProfileAssembler;
 use proto::agent::CaptureRequest;
@@ -537,7 +537,7 @@ async fn hellos_that_make_no_sense_are_refused() {
         ..hello("a", 1)
     };
     for wrong in [no_id, short] {
-        let refused = attend(rig.grpc, wrong, Does::Silent).await;
+        let refused = attend(rig.grpc, wrong, Does::Silent, || NOW).await;
         let status = refused.err().expect("no welcome");
         assert_eq!(status.code(), Code::InvalidArgument);
     }

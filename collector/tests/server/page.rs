@@ -3,7 +3,7 @@
 //! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up here.
 
 use crate::program::{Program, unix_ns};
-use crate::rig::{Agent, channel, hello, labels, starting, window};
+use crate::rig::{PushStream, channel, hello, labels, starting, window};
 use proto::collector::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
@@ -47,7 +47,7 @@ fn made_up(host: &str, ago: u64) -> (Vec<&'static str>, &'static str) {
 }
 
 async fn push(program: &Program, host: &str) {
-    let agent = Agent::connect(channel(program.grpc).await).await;
+    let agent = PushStream::connect(channel(program.grpc).await).await;
     let mut agent = agent.expect("a stream");
     let mut who = hello(host, 1);
     who.now_unix_ns = unix_ns();

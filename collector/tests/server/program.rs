@@ -1,6 +1,6 @@
 //! The program itself: command line, exit codes, signals, and data that outlives it.
 
-use crate::rig::{Agent, LIMIT, SECOND, channel, hello, starting, window};
+use crate::rig::{LIMIT, PushStream, SECOND, channel, hello, starting, window};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{self as wire, Outcome};
 use rustix::process::{Pid, Signal, kill_process};
@@ -128,7 +128,7 @@ pub fn unix_ns() -> i64 {
 /// them.
 async fn push(program: &Program, numbers: std::ops::Range<i64>) -> Vec<i32> {
     static STARTED: LazyLock<i64> = LazyLock::new(|| unix_ns() - 600 * SECOND);
-    let mut agent = Agent::connect(channel(program.grpc).await)
+    let mut agent = PushStream::connect(channel(program.grpc).await)
         .await
         .expect("a stream");
     agent.hello(hello("a", 1)).await;

@@ -1,10 +1,5 @@
 //! A collector on free ports with a store in memory, and agents that talk to it.
 
-use crate::agent::sequence_at;
-pub use crate::agent::{
-    Agent, LIMIT, NOW, SECOND, begin, channel, dictionary, facts, hash, hello, labels, sequence,
-    tables, window,
-};
 use crate::memory::Memory;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
@@ -18,8 +13,13 @@ use collector::store::Exact;
 use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
+use fixtures::fake::attend::{ConnectedAgent, Does, attend};
+pub use fixtures::fake::push::{LIMIT, PushStream, channel, hello};
+pub use fixtures::fake::window::{
+    NOW, SECOND, facts, hash, labels, sequence, start, starting, tables, window,
+};
 use proto::calls::Patience;
-use proto::collector as wire;
+use proto::collector::Hello;
 use proto::collector::query_service_client::QueryServiceClient;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -223,7 +223,6 @@ impl Rig {
         }
     }
 
-    /// A connection.
     /// Where symbols are kept.
     pub fn symbols_dir(&self) -> std::path::PathBuf {
         self._own.path().join("symbols")
@@ -240,12 +239,31 @@ impl Rig {
     }
 
     /// An agent whose Hello was answered.
-    pub async fn agent(&self, host: &str) -> Agent {
-        let mut agent = Agent::connect(self.channel().await)
+    pub async fn agent(&self, host: &str) -> PushStream {
+        let mut agent = PushStream::connect(self.channel().await)
             .await
             .expect("a stream");
         agent.hello(hello(host, 1)).await;
         agent
+    }
+
+    /// A host that attends, with samples of a moment ago.
+    pub async fn host(&self, host: &str, does: Does) -> ConnectedAgent {
+        self.sampled(host).await;
+        self.attend(hello(host, 1), does).await
+    }
+
+    /// Samples of a host from a moment ago.
+    pub async fn sampled(&self, host: &str) {
+        let mut agent = self.agent(host).await;
+        // Its window lies a minute back.
+        agent.store(354, &["main;read"]).await;
+    }
+
+    /// An agent that says this of itself.
+    pub async fn attend(&self, hello: Hello, does: Does) -> ConnectedAgent {
+        let agent = attend(self.grpc, hello, does, || NOW).await;
+        agent.expect("a welcome")
     }
 }
 
@@ -256,11 +274,4 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
         assert!(begin.elapsed() < LIMIT, "it never came to it: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-/// The same window at another time.
-pub fn starting(start_unix_ns: i64, mut part: wire::WindowPart) -> wire::WindowPart {
-    part.sequence = sequence_at(start_unix_ns);
-    part.facts.as_mut().expect("facts").start_unix_ns = start_unix_ns;
-    part
 }

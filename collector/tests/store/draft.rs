@@ -1,13 +1,11 @@
 //! Windows as tests write them: labels and stacks as text, with the definitions beside.
 
-#[path = "../support/numbering.rs"]
-pub mod numbering;
-
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{
     HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, Store, StreamStacks, Taken, TimeRange,
     WindowAccount,
 };
+use fixtures::numbering;
 use profile::{
     ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId, Unnamed,
     Value,

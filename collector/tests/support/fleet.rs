@@ -3,10 +3,8 @@
 //! Any window can be made again from its host and number, so a test knows what must be stored without
 //! keeping it.
 
-#[path = "numbering.rs"]
-pub mod numbering;
-
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount};
+use fixtures::numbering;
 use profile::{
     ContentId, Dictionary, FrameId, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Value,
 };
