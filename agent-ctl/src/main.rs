@@ -31,10 +31,6 @@ mod diff;
 mod doctor;
 mod exit;
 mod facts;
-#[cfg(test)]
-#[path = "../tests/fake/mod.rs"]
-#[expect(dead_code, reason = "tests in here need the fake collector alone")]
-mod fake;
 mod fleet;
 mod fleet_capture;
 mod form;

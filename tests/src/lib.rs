@@ -12,7 +12,6 @@ pub mod capture;
 pub mod cgroup;
 pub mod client;
 pub mod clock;
-pub mod collector;
 pub mod cpu;
 pub mod ctl;
 pub mod daemon;
@@ -39,7 +38,6 @@ pub mod workload;
 
 pub use cgroup::Cgroup;
 pub use client::Client;
-pub use collector::Collector;
 pub use daemon::Daemon;
 pub use docker::Docker;
 pub use process::program;

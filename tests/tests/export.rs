@@ -2,7 +2,7 @@
 //! daemon and disk, and sampling does not notice.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::collector::{Behaviour, Collector, Memory};
+use fixtures::fake::ingest::{Behaviour, IngestCollector, Memory};
 use fixtures::process::wait_for;
 use fixtures::{Daemon, Need, beside, live};
 use proto::agent::{Export, StreamProfilesRequest};
@@ -45,7 +45,7 @@ impl Drop for Load {
 }
 
 /// A daemon with windows of a second that pushes to `collector` and spools in `dir`.
-fn daemon(collector: &Collector, dir: &Path) -> fixtures::daemon::Options {
+fn daemon(collector: &IngestCollector, dir: &Path) -> fixtures::daemon::Options {
     Daemon::with()
         .set("windows.length_s=1")
         .set("shutdown.grace_s=60")
@@ -92,7 +92,7 @@ fn stop(mut daemon: Daemon) -> u64 {
 /// Waits until the collector has so many samples of windows that have begun by now, and checks that it
 /// has no more and that the agent kept to the protocol. Where a daemon's grace was over before its last
 /// window was through, the next one sends it; windows of its own do not count.
-fn arrives(collector: &Collector, dir: &Path, samples: u64) {
+fn arrives(collector: &IngestCollector, dir: &Path, samples: u64) {
     let now = fixtures::clock::boot_ns();
     let taken = || -> u64 {
         let memory = collector.memory();
@@ -115,7 +115,7 @@ fn arrives(collector: &Collector, dir: &Path, samples: u64) {
 }
 
 /// Waits until everything that was taken is acknowledged, and checks that the collector has it.
-fn settles(collector: &Collector, daemon: &Daemon) -> Export {
+fn settles(collector: &IngestCollector, daemon: &Daemon) -> Export {
     let settled = wait_for(ARRIVE, || {
         let export = export(daemon);
         (export.acked_windows == export.taken_windows).then_some(export)
@@ -140,7 +140,7 @@ fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let dir = spool.path().join("spool");
     let daemon = daemon(&collector, &dir)
         .set("recorder.budget_mib=4")
@@ -196,7 +196,7 @@ fn callers_that_a_collector_forgot_come_again_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         forgets: true,
         ..Behaviour::default()
     });
@@ -221,7 +221,7 @@ fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let mut collector = Collector::start();
+    let mut collector = IngestCollector::start();
     let daemon = daemon(&collector, &dir).start().sampling();
     let _load = Load::start();
     closed(&daemon, 2);
@@ -250,7 +250,7 @@ fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let mut collector = Collector::start();
+    let mut collector = IngestCollector::start();
     collector.kill();
     let _load = Load::start();
     let mut samples = 0;
@@ -275,7 +275,7 @@ fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let mut collector = Collector::start();
+    let mut collector = IngestCollector::start();
     let _load = Load::start();
     // Acknowledged in any round, and on disk when the last one ended. What waits for the disk dies with
     // the daemon.
@@ -332,7 +332,7 @@ fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
         windows_in_flight: 1,
         ..Behaviour::default()
     };
-    let collector = Collector::with(behaviour);
+    let collector = IngestCollector::with(behaviour);
     let daemon = daemon(&collector, &dir).start().sampling();
     let _load = Load::start();
     let export = closed(&daemon, 3);
@@ -372,7 +372,7 @@ fn a_collector_that_never_answers_is_left_and_gets_the_windows_again_needs_root(
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         silent: true,
         ..Behaviour::default()
     });
@@ -399,7 +399,7 @@ fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         refuses: true,
         ..Behaviour::default()
     });
@@ -449,7 +449,7 @@ fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         objects: true,
         windows_in_flight: 1,
         ..Behaviour::default()
@@ -491,7 +491,7 @@ fn a_spool_that_cannot_be_used_is_told_and_windows_go_from_memory_needs_root() {
     let dir = spool.path().join("spool");
     std::fs::create_dir(&dir).unwrap();
     std::os::unix::fs::chown(&dir, Some(12345), None).unwrap();
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let daemon = daemon(&collector, &dir).start().sampling();
     let export = closed(&daemon, 3);
     assert!(export.spool_error.contains("user 12345"), "{export:?}");
@@ -511,7 +511,7 @@ fn a_full_disk_costs_no_window_while_the_collector_answers_needs_root() {
     let Some(_mounted) = Mounted::small(place.path()) else {
         return;
     };
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let daemon = daemon(&collector, &place.path().join("spool"))
         .start()
         .sampling();
@@ -578,7 +578,7 @@ fn labels_follow_a_reload_needs_root() {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let yaml =
         |labels: &str| format!("windows: {{length_s: 1}}\ncollector: {{labels: {labels}}}\n");
     let daemon = daemon(&collector, &spool.path().join("spool"))

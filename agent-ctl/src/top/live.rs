@@ -253,42 +253,10 @@ fn first_line(error: &anyhow::Error) -> String {
 mod tests {
     use super::*;
     use crate::collector::Samples;
-    use crate::fake::collector::{Behaviour, serve};
     use crate::top::Sort;
     use crate::top::model::View;
-    use std::net::{SocketAddr, TcpListener};
-    use tokio::sync::oneshot;
-
-    /// A fake collector on a port of its own, or one that it had before; stops when it is dropped.
-    struct Running {
-        address: SocketAddr,
-        stop: Option<oneshot::Sender<()>>,
-        thread: Option<std::thread::JoinHandle<()>>,
-    }
-
-    impl Running {
-        fn start(address: Option<SocketAddr>) -> Running {
-            let address = address.unwrap_or(([127, 0, 0, 1], 0).into());
-            let listener = TcpListener::bind(address).unwrap();
-            let address = listener.local_addr().unwrap();
-            let (stop, stopped) = oneshot::channel();
-            let run = || serve(listener, Behaviour::default(), Default::default(), stopped);
-            Running {
-                address,
-                stop: Some(stop),
-                thread: Some(std::thread::spawn(run)),
-            }
-        }
-    }
-
-    impl Drop for Running {
-        fn drop(&mut self) {
-            drop(self.stop.take());
-            if let Some(thread) = self.thread.take() {
-                let _ = thread.join();
-            }
-        }
-    }
+    use fixtures::fake::collector::{Behaviour, FakeCollector};
+    use std::net::SocketAddr;
 
     async fn connected(to: SocketAddr) -> Collector {
         let words = ["agent-ctl", "--collector", &to.to_string(), "top"].map(Into::into);
@@ -318,8 +286,8 @@ mod tests {
 
     #[tokio::test]
     async fn each_view_is_asked_for_and_again_when_the_collector_is_back() {
-        let running = Running::start(None);
-        let address = running.address;
+        let fake = FakeCollector::start(Behaviour::default());
+        let address = fake.address();
         let question = Question {
             range: Duration::from_secs(60),
             samples: Samples::default(),
@@ -334,10 +302,10 @@ mod tests {
             // A question that was answered in between is of the view before.
             while next_view(&mut events).await != view {}
         }
-        drop(running);
+        drop(fake);
         requests.send_replace(request(View::Processes));
         assert!(matches!(events.recv().await, Some(Event::Lost(..))));
-        let _again = Running::start(Some(address));
+        let _again = FakeCollector::at(address, Behaviour::default());
         assert_eq!(next_view(&mut events).await, View::Processes);
         drop(requests);
         poller.await.unwrap();

@@ -1,7 +1,7 @@
 //! `agent-ctl capture` and `captures` against a fake agent.
 
-use crate::fake::Behaviour;
-use crate::{Running, ask, empty, sound};
+use crate::{FakeAgent, ask, empty, sound};
+use fixtures::fake::agent::Behaviour;
 
 /// Samples of folded stacks.
 fn samples(folded: &str) -> u64 {
@@ -26,7 +26,7 @@ fn a_capture_goes_to_standard_output_and_its_cost_to_standard_error() {
 
 #[test]
 fn a_capture_that_ended_early_is_partial_and_written() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         degraded: true,
         ..Behaviour::default()
     });

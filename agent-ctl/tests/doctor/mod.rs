@@ -32,7 +32,7 @@ fn doctor_refuses_to_burn_for_no_time_or_too_long() {
 
 #[test]
 fn doctor_names_what_is_degraded() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         degraded: true,
         ..Behaviour::default()
     });
@@ -53,7 +53,7 @@ fn doctor_does_not_say_that_nothing_is_degraded_below_a_line_that_says_so() {
         "{}",
         ended.all()
     );
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         noted: true,
         ..Behaviour::default()
     });
@@ -73,7 +73,7 @@ fn doctor_does_not_say_that_nothing_is_degraded_below_a_line_that_says_so() {
 
 #[test]
 fn doctor_tells_that_the_collector_is_away() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         noted: true,
         ..Behaviour::default()
     });
@@ -83,8 +83,8 @@ fn doctor_tells_that_the_collector_is_away() {
     assert!(ended.out.contains("4 windows wait for it"));
 }
 
-fn generated() -> Running {
-    Running::start(Behaviour {
+fn generated() -> FakeAgent {
+    FakeAgent::start(Behaviour {
         generated: true,
         ..Behaviour::default()
     })

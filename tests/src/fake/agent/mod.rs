@@ -1,30 +1,20 @@
-//! A FAKE agent: it speaks `AgentService` on a unix socket but samples nothing. Its answers are
-//! made up, with hostile names among them. For tests of the command alone; nothing here shows that
-//! the real agent works. `collector.rs` is a FAKE collector in the same sense.
+//! A fake agent as agent-ctl sees it: `AgentService` on a unix socket. Its answers are made up, with hostile
+//! names among them; nothing here shows that the real agent works.
 
 mod captures;
-pub mod collector;
-mod own_captures;
-mod pins;
-mod samples;
 
-pub use samples::profile;
-
+use super::samples::{Answers, NOW_NS, PERIOD, S, chunks, profile, select, timed};
+use super::server::Server;
 use profile::{Profile, Quality, SampleKey, StackEnd, StackId, Value};
-use proto::Chunks;
 use proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use proto::agent::*;
-use samples::{select, timed};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio_stream::{Stream, StreamExt};
-use tonic::transport::server::{Server, UdsConnectInfo};
+use tonic::transport::server::{Server as Services, UdsConnectInfo};
 use tonic::{Code, Request, Response, Status};
-
-/// What this agent believes the time to be: 2026-11-21 14:00:00 UTC.
-pub const NOW_NS: i64 = 1_795_269_600_000_000_000;
-const S: i64 = 1_000_000_000;
-const PERIOD: u64 = 10_101_010;
 
 /// How the fake behaves.
 #[derive(Clone, Default)]
@@ -48,7 +38,7 @@ pub struct Behaviour {
 }
 
 /// Two pins: one with a capture, one that is still added to, of a cgroup with a hostile name.
-fn pins() -> Vec<proto::agent::Pin> {
+pub(super) fn pins() -> Vec<proto::agent::Pin> {
     let range = |from: i64, to: i64| TimeRange {
         start_unix_ns: NOW_NS + from * S,
         end_unix_ns: NOW_NS + to * S,
@@ -78,14 +68,58 @@ fn pins() -> Vec<proto::agent::Pin> {
     ]
 }
 
+/// A fake agent that runs until it is dropped, on a socket in a directory of its own.
+pub struct FakeAgent {
+    dir: tempfile::TempDir,
+    _server: Server,
+}
+
+impl FakeAgent {
+    /// Starts one; it accepts when this returns.
+    ///
+    /// # Panics
+    /// When there is no place for its socket.
+    pub fn start(behaviour: Behaviour) -> FakeAgent {
+        let dir = tempfile::tempdir().expect("a directory");
+        let server = serve(&dir.path().join(SOCKET), behaviour);
+        FakeAgent {
+            dir,
+            _server: server,
+        }
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
+    }
+
+    /// A directory for what a test writes.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+const SOCKET: &str = "agent.sock";
+
+/// Serves a fake agent on a socket.
+///
+/// # Panics
+/// When the socket cannot be made.
+pub fn serve(socket: &Path, behaviour: Behaviour) -> Server {
+    let listener = UnixListener::bind(socket).expect("a socket");
+    let fake = Fake {
+        behaviour,
+        own_asked: AtomicU64::new(0),
+    };
+    let services = Services::builder().add_service(AgentServiceServer::new(fake));
+    Server::unix(listener, services)
+}
+
 struct Fake {
     behaviour: Behaviour,
     /// Questions for samples of the asking process so far: it has none at first, then a second of.
     own_asked: AtomicU64,
 }
-
-/// An answer in parts.
-type Answers<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Fake {
     fn admit(&self) -> Result<(), Status> {
@@ -124,11 +158,6 @@ impl Fake {
     }
 }
 
-fn chunks(profile: Profile) -> impl Iterator<Item = proto::wire::ProfileChunk> + Send {
-    // A small target, so that the client has to put several together.
-    Chunks::with_target(profile, 200)
-}
-
 #[tonic::async_trait]
 impl AgentService for Fake {
     type QueryProfileStream = Answers<QueryProfileResponse>;
@@ -139,7 +168,7 @@ impl AgentService for Fake {
         request: Request<CaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
         self.admit()?;
-        let messages = own_captures::messages(&self.behaviour, request.into_inner())?;
+        let messages = captures::messages(&self.behaviour, request.into_inner())?;
         Ok(Response::new(Box::pin(tokio_stream::iter(
             messages.into_iter().map(Ok),
         ))))
@@ -166,7 +195,7 @@ impl AgentService for Fake {
             duration_ns: 30 * S as u64,
             ..CaptureRequest::default()
         };
-        let captures = vec![own_captures::ended(&self.behaviour, request)];
+        let captures = vec![captures::ended(&self.behaviour, request)];
         Ok(Response::new(ListCapturesResponse { captures }))
     }
 
@@ -551,31 +580,6 @@ where
         }
     });
     tokio_stream::wrappers::ReceiverStream::new(receiver)
-}
-
-/// Serves until `stopped`.
-pub fn serve(
-    listener: std::os::unix::net::UnixListener,
-    behaviour: Behaviour,
-    stopped: tokio::sync::oneshot::Receiver<()>,
-) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        listener.set_nonblocking(true).expect("a socket");
-        let listener = tokio::net::UnixListener::from_std(listener).expect("a socket");
-        let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
-        let fake = Fake {
-            behaviour,
-            own_asked: AtomicU64::new(0),
-        };
-        let server = Server::builder().add_service(AgentServiceServer::new(fake));
-        tokio::select! {
-            served = server.serve_with_incoming(incoming) => served.expect("to serve"),
-            _ = stopped => {}
-        }
-    });
 }
 
 /// A JVM without names and frame pointers, and a Node that has all.

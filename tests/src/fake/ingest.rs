@@ -1,6 +1,7 @@
-//! A collector for tests: takes windows by the protocol, remembers them over restarts, checks what the
-//! agent sends, and behaves as badly as it is told to.
+//! A fake collector as agents see it: takes windows by the protocol, remembers them over restarts, checks
+//! what the agent sends, and behaves as badly as it is told to.
 
+use super::server::Server;
 use prost::Message;
 use proto::TableAssembler;
 use proto::collector as wire;
@@ -8,15 +9,14 @@ use proto::collector::ingest_service_server::{IngestService, IngestServiceServer
 use proto::collector::push_request::Body as Ask;
 use proto::collector::push_response::Body as Answer;
 use std::collections::{BTreeMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status, Streaming};
 
-/// How the collector behaves. Read anew for every message.
+/// How the collector behaves. Read again for every message.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
     /// Ends every stream at once with UNAVAILABLE.
@@ -37,7 +37,7 @@ pub struct Behaviour {
     pub message_bytes_max: u64,
     /// Windows it admits without an answer.
     pub windows_in_flight: u32,
-    /// Stacks after which a new dictionary is to begin; 0: not told.
+    /// Stacks after which a new dictionary is to start; 0: no such limit.
     pub dictionary_stacks: u32,
     /// Takes definitions whose callers are named by content.
     pub known_stacks: bool,
@@ -73,7 +73,7 @@ pub struct Stored {
     pub lost: u64,
     /// What the window's quality says was taken.
     pub quality_taken: u64,
-    /// Begin.
+    /// Start.
     pub start_unix_ns: i64,
     /// Length.
     pub duration_ns: u64,
@@ -125,28 +125,26 @@ impl Memory {
 }
 
 /// A running collector.
-pub struct Collector {
+pub struct IngestCollector {
     address: SocketAddr,
     memory: Arc<Mutex<Memory>>,
     behaviour: Arc<Mutex<Behaviour>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    server: Option<Server>,
 }
 
-impl Collector {
+impl IngestCollector {
     /// One that behaves.
-    pub fn start() -> Collector {
-        Collector::with(Behaviour::default())
+    pub fn start() -> IngestCollector {
+        IngestCollector::with(Behaviour::default())
     }
 
     /// One that behaves so.
-    pub fn with(behaviour: Behaviour) -> Collector {
-        let mut collector = Collector {
+    pub fn with(behaviour: Behaviour) -> IngestCollector {
+        let mut collector = IngestCollector {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             memory: Arc::default(),
             behaviour: Arc::new(Mutex::new(behaviour)),
-            stop: None,
-            thread: None,
+            server: None,
         };
         collector.restart();
         collector
@@ -169,10 +167,7 @@ impl Collector {
 
     /// Ends it at once, connections and all.
     pub fn kill(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("the collector's thread ends");
-        }
+        self.server = None;
     }
 
     /// Starts it again where it was.
@@ -181,43 +176,17 @@ impl Collector {
     /// When its port is taken.
     pub fn restart(&mut self) {
         self.kill();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let listener = runtime
-            .block_on(tokio::net::TcpListener::bind(self.address))
-            .expect("the port is free");
+        let listener = TcpListener::bind(self.address).expect("the port is free");
         self.address = listener.local_addr().expect("an address");
         let service = Service {
             memory: Arc::clone(&self.memory),
             behaviour: Arc::clone(&self.behaviour),
         };
-        let (stop, stopped) = oneshot::channel::<()>();
-        self.stop = Some(stop);
-        let thread = std::thread::spawn(move || {
-            let server = IngestServiceServer::new(service)
-                .accept_compressed(CompressionEncoding::Zstd)
-                .send_compressed(CompressionEncoding::Zstd);
-            runtime.block_on(async move {
-                let serving = tonic::transport::Server::builder()
-                    .add_service(server)
-                    .serve_with_incoming(TcpListenerStream::new(listener));
-                tokio::select! {
-                    _ = serving => {}
-                    _ = stopped => {}
-                }
-            });
-            // Streams end with the runtime, unannounced.
-            runtime.shutdown_timeout(Duration::from_secs(1));
-        });
-        self.thread = Some(thread);
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.kill();
+        let service = IngestServiceServer::new(service)
+            .accept_compressed(CompressionEncoding::Zstd)
+            .send_compressed(CompressionEncoding::Zstd);
+        let services = tonic::transport::Server::builder().add_service(service);
+        self.server = Some(Server::tcp(listener, services));
     }
 }
 

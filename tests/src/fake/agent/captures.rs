@@ -1,6 +1,7 @@
-//! The captures of the FAKE agent: made up, with hostile text among them.
+//! The captures of a fake agent: made up, with hostile text among them.
 
-use super::{Behaviour, NOW_NS, S, chunks, profile};
+use super::Behaviour;
+use crate::fake::samples::{NOW_NS, S, chunks, profile};
 use profile::{FrameKind, FrameRef, Profile, SampleKey, StackEnd, StackId, Unnamed, Value};
 use proto::agent::capture_response::Body;
 use proto::agent::*;

@@ -1,8 +1,8 @@
-//! The captures of the FAKE collector: three hosts that answer, one that fails, one that is lost, one that does not
+//! The captures of a fake collector: three hosts that answer, one that fails, one that is lost, one that does not
 //! attend; or as its behaviour says.
 
-use super::collector::{Fake, HOSTS, everything};
-use super::{Answers, NOW_NS, S, chunks};
+use super::{Fake, HOSTS, everything};
+use crate::fake::samples::{Answers, NOW_NS, S, chunks};
 use proto::agent::{CaptureProgress, CaptureRequest, LabelMatcher, MatchOp};
 use proto::collector::capture_service_server::CaptureService;
 use proto::collector::fleet_capture_response::Body;

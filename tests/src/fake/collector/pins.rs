@@ -1,7 +1,8 @@
-//! The pins of the FAKE collector: those of the fake agent, one of each of two hosts.
+//! The pins of a fake collector: those of the fake agent, one of each of two hosts.
 
-use super::collector::{Fake, HOSTS};
-use super::{Answers, NOW_NS, chunks, profile, select};
+use super::{Fake, HOSTS};
+use crate::fake::agent::pins;
+use crate::fake::samples::{Answers, NOW_NS, chunks, profile, select};
 use proto::collector::pin_service_server::PinService;
 use proto::collector::*;
 use tonic::{Request, Response, Status};
@@ -22,7 +23,7 @@ impl PinService for Fake {
         self.admit("pins", told).await?;
         let pins = match self.behaviour.empty {
             true => Vec::new(),
-            false => super::pins(),
+            false => pins(),
         };
         let of_host = |(at, pin): (usize, proto::agent::Pin)| HostPin {
             id: 40 + at as u64,

@@ -1,7 +1,11 @@
-//! A FAKE collector: it speaks `QueryService` on a loopback port but stores nothing. Its fleet is made
-//! up of three hosts with the samples of the fake agent, and of hosts that are silent or gone.
+//! A fake collector as agent-ctl sees it: its fleet is made up of three hosts with the samples of the fake
+//! agent, and of hosts that are silent or gone.
 
-use super::{Answers, NOW_NS, PERIOD, S, chunks, select};
+mod captures;
+mod pins;
+
+use super::samples::{self, Answers, NOW_NS, PERIOD, S, chunks, select};
+use super::server::Server;
 use profile::{GroupBy, Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
 use proto::agent::{Cgroup, Counter, Degradation, Severity, TimeRange};
 use proto::collector::capture_service_server::CaptureServiceServer;
@@ -9,8 +13,9 @@ use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::{QueryService, QueryServiceServer};
 use proto::collector::*;
 use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
-use tonic::transport::server::Server;
+use tonic::transport::server::Server as Services;
 use tonic::{Code, Request, Response, Status};
 
 /// How the fake behaves.
@@ -40,28 +45,85 @@ pub struct Behaviour {
     pub twice: bool,
 }
 
-/// What was asked, by call, in order.
-pub type Asked = Arc<Mutex<Vec<String>>>;
+/// Calls with their details, in order.
+type Calls = Arc<Mutex<Vec<String>>>;
 
-/// The fake.
+/// A fake collector that runs until it is dropped.
+pub struct FakeCollector {
+    address: SocketAddr,
+    calls: Calls,
+    _server: Server,
+}
+
+impl FakeCollector {
+    /// Starts one on a port of its own; it accepts when this returns.
+    ///
+    /// # Panics
+    /// When there is no port.
+    pub fn start(behaviour: Behaviour) -> FakeCollector {
+        FakeCollector::at(([127, 0, 0, 1], 0).into(), behaviour)
+    }
+
+    /// Starts one at an address.
+    ///
+    /// # Panics
+    /// When it is taken.
+    pub fn at(address: SocketAddr, behaviour: Behaviour) -> FakeCollector {
+        let listener = TcpListener::bind(address).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let calls = Calls::default();
+        FakeCollector {
+            address,
+            calls: calls.clone(),
+            _server: serve(listener, behaviour, calls),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Each call: its name, a space, and its details.
+    ///
+    /// # Panics
+    /// After the fake panicked.
+    pub fn all_calls(&self) -> Vec<String> {
+        self.calls.lock().expect("no panic").clone()
+    }
+
+    /// The details of each call of this name.
+    ///
+    /// # Panics
+    /// As [`Self::all_calls`].
+    pub fn calls(&self, name: &str) -> Vec<String> {
+        let name = format!("{name} ");
+        let calls = self.all_calls().into_iter();
+        calls
+            .filter_map(|call| call.strip_prefix(&name).map(str::to_owned))
+            .collect()
+    }
+}
+
+/// The fake's services.
 #[derive(Clone)]
-pub struct Fake {
-    pub(super) behaviour: Behaviour,
-    asked: Asked,
+struct Fake {
+    behaviour: Behaviour,
+    calls: Calls,
 }
 
 /// The hosts, the third with a hostile name, and by how much the last of the samples is larger there.
 pub const HOSTS: [(&str, u64); 3] = [("web-1", 1), ("web-2", 1), ("db\x1b[31m\u{202e}", 10)];
 
 /// All samples of the fleet.
-pub fn everything(empty: bool) -> Profile {
+fn everything(empty: bool) -> Profile {
     let mut all = Profile {
-        info: super::profile(1).info,
+        info: samples::profile(1).info,
         ..Profile::default()
     };
     all.info.quality = Quality::default();
     for (host, scale) in HOSTS.into_iter().filter(|_| !empty) {
-        let one = super::profile(scale);
+        let one = samples::profile(scale);
         all.info.quality += one.info.quality;
         for (sample, value) in one.sorted() {
             let own = one.dict.labels(sample.labels);
@@ -81,9 +143,9 @@ pub fn everything(empty: bool) -> Profile {
 }
 
 impl Fake {
-    pub(super) async fn admit(&self, call: &str, details: String) -> Result<(), Status> {
+    async fn admit(&self, call: &str, details: String) -> Result<(), Status> {
         let what = format!("{call} {details}");
-        self.asked.lock().expect("no panic").push(what);
+        self.calls.lock().expect("no panic").push(what);
         if self.behaviour.mute {
             std::future::pending::<()>().await;
         }
@@ -180,7 +242,7 @@ fn host(id: &str, name: &str, age_s: i64) -> Host {
         windows: 30,
         weight: 450 * S as u64,
         unit: "nanoseconds".into(),
-        coverage: Some(super::profile(1).info.coverage.into()),
+        coverage: Some(samples::profile(1).info.coverage.into()),
         ..Host::default()
     }
 }
@@ -463,41 +525,25 @@ fn add(by_path: &mut BTreeMap<String, Cgroup>, path: &str, value: Value, own: bo
     cgroup.expected_ns += value.count * PERIOD / 99 * 100;
 }
 
-/// Serves until `stopped`.
-pub fn serve(
-    listener: std::net::TcpListener,
-    behaviour: Behaviour,
-    asked: Asked,
-    stopped: tokio::sync::oneshot::Receiver<()>,
-) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        listener.set_nonblocking(true).expect("a socket");
-        let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
-        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-        let token = behaviour.token.map(|token| format!("Bearer {token}"));
-        let admitted = move |request: Request<()>| {
-            let given = request.metadata().get("authorization");
-            match &token {
-                Some(token) if given.is_none_or(|given| given != token.as_str()) => {
-                    Err(Status::unauthenticated("no token, or a wrong one"))
-                }
-                _ => Ok(request),
+/// Serves a fake collector on a port.
+fn serve(listener: TcpListener, behaviour: Behaviour, calls: Calls) -> Server {
+    let token = behaviour.token.map(|token| format!("Bearer {token}"));
+    let admitted = move |request: Request<()>| {
+        let given = request.metadata().get("authorization");
+        match &token {
+            Some(token) if given.is_none_or(|given| given != token.as_str()) => {
+                Err(Status::unauthenticated("no token, or a wrong one"))
             }
-        };
-        let fake = Fake { behaviour, asked };
-        let service = QueryServiceServer::with_interceptor(fake.clone(), admitted.clone());
-        let captures = CaptureServiceServer::with_interceptor(fake.clone(), admitted.clone());
-        let pins = PinServiceServer::with_interceptor(fake, admitted);
-        let server = Server::builder()
-            .add_service(service)
-            .add_service(captures)
-            .add_service(pins);
-        tokio::select! {
-            served = server.serve_with_incoming(incoming) => served.expect("to serve"),
-            _ = stopped => {}
+            _ => Ok(request),
         }
-    });
+    };
+    let fake = Fake { behaviour, calls };
+    let query = QueryServiceServer::with_interceptor(fake.clone(), admitted.clone());
+    let captures = CaptureServiceServer::with_interceptor(fake.clone(), admitted.clone());
+    let pins = PinServiceServer::with_interceptor(fake, admitted);
+    let services = Services::builder()
+        .add_service(query)
+        .add_service(captures)
+        .add_service(pins);
+    Server::tcp(listener, services)
 }

@@ -1,11 +1,29 @@
-//! The made-up samples, and what a question selects of them.
+//! The samples that fakes make up, and what a question selects of them.
 
-use super::{NOW_NS, PERIOD, S};
 use profile::{
     Coverage, FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher,
     MatchOp, Profile, Quality, Query, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
 };
+use proto::Chunks;
+use proto::wire::ProfileChunk;
+use std::pin::Pin;
+use tokio_stream::Stream;
 use tonic::Status;
+
+/// What fakes believe the time to be: 2026-11-21 14:00:00 UTC.
+pub const NOW_NS: i64 = 1_795_269_600_000_000_000;
+/// Unit: nanoseconds.
+pub const S: i64 = 1_000_000_000;
+/// Weight of a sample. Unit: nanoseconds.
+pub const PERIOD: u64 = 10_101_010;
+
+/// An answer in parts.
+pub type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// A profile in parts so small that the client has to put several together.
+pub fn chunks(profile: Profile) -> impl Iterator<Item = ProfileChunk> + Send {
+    Chunks::with_target(profile, 200)
+}
 
 /// One sample: (labels, frames root first, end, count).
 type Sample = (
@@ -62,6 +80,9 @@ const SAMPLES: &[Sample] = &[
 ];
 
 /// The made-up profile; `scale` multiplies the counts of the last sample.
+///
+/// # Panics
+/// Never: the table's kinds are known.
 pub fn profile(scale: u64) -> Profile {
     let mut profile = Profile {
         info: Info {
@@ -136,7 +157,10 @@ pub fn profile(scale: u64) -> Profile {
 }
 
 /// What a question selects of a profile.
-pub(super) fn select(
+///
+/// # Errors
+/// When a matcher or filter is malformed.
+pub fn select(
     profile: &Profile,
     matchers: &[proto::agent::LabelMatcher],
     filters: &[proto::agent::FrameFilter],
@@ -170,7 +194,7 @@ pub(super) fn select(
 }
 
 /// The profile with a moment for each sample, 7 ms apart, in the last seconds before now.
-pub(super) fn timed(mut profile: Profile) -> Profile {
+pub fn timed(mut profile: Profile) -> Profile {
     let mut at_ns = 0;
     let mut list = Vec::new();
     for (key, value) in profile.sorted() {
