@@ -4,6 +4,8 @@
 use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::process::{Output, Proc, wait_for};
+use proto::agent::Export;
+use regex::Regex;
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::os::unix::net::UnixDatagram;
@@ -276,6 +278,31 @@ impl Daemon {
             "the daemon ended with {status}; log:\n{}",
             self.log()
         );
+    }
+
+    /// Ends it with SIGTERM, within its grace; the samples of all windows that it closed.
+    ///
+    /// # Panics
+    /// When it does not end within `grace` or not with 0, or does not log what it closed.
+    pub fn stop_and_count(mut self, grace: Duration) -> u64 {
+        self.signal(Signal::TERM);
+        let status = self.wait(grace).expect("it ends within its grace");
+        let log = self.log();
+        assert!(status.success(), "{status}: {log}");
+        let colour = Regex::new("\x1b\\[[0-9]*m").expect("a pattern");
+        let samples = Regex::new(r"closed the last window.*samples=(\d+)").expect("a pattern");
+        let plain = colour.replace_all(&log, "");
+        let found = samples.captures(&plain).and_then(|of| of[1].parse().ok());
+        found.unwrap_or_else(|| panic!("it says what it closed: {log}"))
+    }
+
+    /// What it says of its way to the collector.
+    ///
+    /// # Panics
+    /// When it does not answer, or has no collector.
+    pub fn export(&self) -> Export {
+        let status = self.client().status().expect("a status");
+        status.export.expect("it exports")
     }
 
     /// What it logged so far, both streams.

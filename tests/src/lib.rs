@@ -33,6 +33,7 @@ pub mod stats;
 pub mod sysctl;
 pub mod terminal;
 pub mod view;
+pub mod wait;
 pub mod wire;
 pub mod workload;
 

@@ -2,8 +2,9 @@
 //!
 //! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up here.
 
-use crate::program::{Program, unix_ns};
+use crate::program::Program;
 use crate::rig::{PushStream, channel, hello, labels, starting, window};
+use fixtures::clock::unix_ns;
 use proto::collector::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;

@@ -18,6 +18,7 @@ pub use fixtures::fake::push::{LIMIT, PushStream, channel, hello};
 pub use fixtures::fake::window::{
     NOW, SECOND, facts, hash, labels, sequence, start, starting, tables, window,
 };
+pub use fixtures::wait::until;
 use proto::calls::Patience;
 use proto::collector::Hello;
 use proto::collector::query_service_client::QueryServiceClient;
@@ -25,7 +26,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 use tokio::sync::watch;
 use tonic::codec::CompressionEncoding::Zstd;
 use tonic::transport::Channel;
@@ -264,14 +264,5 @@ impl Rig {
     pub async fn attend(&self, hello: Hello, does: Does) -> ConnectedAgent {
         let agent = attend(self.grpc, hello, does, || NOW).await;
         agent.expect("a welcome")
-    }
-}
-
-/// Waits until `what` holds; tests that fail wait for [`LIMIT`].
-pub async fn until(what: &str, holds: impl Fn() -> bool) {
-    let begin = std::time::Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LIMIT, "it never came to it: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -4,6 +4,7 @@ use super::Control;
 use super::orders::{OrderError, Orders};
 use crate::capture::Capturing;
 use crate::export::{Exporter, HostInfo, Identity, Options, Settings};
+use fixtures::wait::until;
 use host::time::{Mono, WallAnchor};
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
@@ -175,14 +176,6 @@ fn run(control: &Arc<Control>) -> JoinHandle<std::io::Result<()>> {
 async fn ended(thread: JoinHandle<std::io::Result<()>>) {
     until("ended", || thread.is_finished()).await;
     thread.join().unwrap().unwrap();
-}
-
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LIMIT, "it never came to it: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]
