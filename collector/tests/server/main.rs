@@ -8,6 +8,8 @@ mod hosts;
 mod ingest;
 mod lifecycle;
 mod memory;
+#[path = "../support/model/mod.rs"]
+mod model;
 mod page;
 mod pins;
 mod program;

@@ -4,6 +4,7 @@
 
 pub mod cases;
 pub mod draft;
+#[path = "../support/model/mod.rs"]
 pub mod model;
 pub mod text;
 
@@ -134,6 +135,12 @@ pub fn whole_hour(store: &dyn Store) -> Answer<Profile> {
 /// True for an answer that says it was given up.
 pub fn given_up<T>(answer: &Result<T, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Cancelled))
+}
+
+/// The model is made for the time of the tests.
+#[test]
+fn the_tests_time_is_within_what_the_model_keeps() {
+    assert!(NOW_NS - at(0) < model::RETENTION_NS && at(7200) <= NOW_NS + model::FUTURE_NS);
 }
 
 /// One test for each case of the suite, for the engine that an expression makes.
