@@ -2,8 +2,8 @@
 //! or with `HOST:PORT` in place of the socket a fake collector. They sample and store nothing; what they
 //! tell is made up. Ends with Ctrl-C.
 
-use fixtures::fake::{agent, collector};
 use std::path::Path;
+use testkit::fake::{agent, collector};
 
 fn main() {
     let place = std::env::args().nth(1);

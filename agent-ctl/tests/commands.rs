@@ -10,10 +10,10 @@ mod meant;
 mod pins;
 mod profile;
 
-use fixtures::fake::agent::{Behaviour, FakeAgent};
-use fixtures::process::install;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use testkit::fake::agent::{Behaviour, FakeAgent};
+use testkit::process::install;
 use tonic::Code;
 
 /// What a command did.

@@ -1,9 +1,9 @@
 //! Commands that read and write files of other tools, and heat maps of them and of an agent.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use fixtures::fake::agent::{Behaviour, FakeAgent};
 use std::io::Write;
 use std::process::{Command, Stdio};
+use testkit::fake::agent::{Behaviour, FakeAgent};
 
 /// What a command did: exit code, standard output, standard error.
 struct Ended(i32, String, String);

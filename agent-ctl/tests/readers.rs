@@ -177,7 +177,7 @@ fn go_tool_pprof(dir: &Path, args: &[&str]) -> String {
 
 #[test]
 fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
-    if !fixtures::met(&[fixtures::Need::Program("go")]) {
+    if !testkit::met(&[testkit::Need::Program("go")]) {
         return;
     }
     let dir = files();
@@ -235,17 +235,17 @@ fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
 fn speedscope_and_a_browser_show_what_the_json_says() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("../collector/ui");
     let missing = match () {
-        () if fixtures::program("npm").is_none() => Some("needs npm"),
+        () if testkit::program("npm").is_none() => Some("needs npm"),
         () if !ui.join("node_modules/speedscope").is_dir() => {
             Some("needs the page's packages: `npm ci` in collector/ui")
         }
-        () if std::env::var_os("CHROMIUM").is_none() && fixtures::browser::chromium().is_none() => {
+        () if std::env::var_os("CHROMIUM").is_none() && testkit::browser::chromium().is_none() => {
             Some("needs chromium")
         }
         () => None,
     };
     if let Some(missing) = missing {
-        return fixtures::skip(missing);
+        return testkit::skip(missing);
     }
     let dir = files();
     let said = said(&dir.path().join("profile.json"));

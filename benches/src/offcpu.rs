@@ -14,7 +14,6 @@ use daemon::capture::offcpu::{self, Options, Wanted};
 use daemon::sampler::filter::Filter;
 use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::workers::file_loader::{FileLoader, Handover, Modules};
-use fixtures::process::Proc;
 use host::bounds::{Bounds, CacheBounds};
 use host::facts::Environment;
 use host::heartbeat::Heartbeat;
@@ -32,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use symbolize::counters::SymbolCounters;
 use symbolize::files::{FileStore, identity_of_mapping};
+use testkit::process::Proc;
 use unwind::process::scan;
 use unwind::walk::{Depths, Unwinder};
 

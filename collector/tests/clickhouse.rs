@@ -78,7 +78,7 @@ fn options(url: &str, database: &str) -> Options {
 /// The shared server, or a line that says what is missing.
 fn server() -> Option<&'static Front> {
     shared()
-        .map_err(|why| fixtures::skip(format_args!("{why}")))
+        .map_err(|why| testkit::skip(format_args!("{why}")))
         .ok()
 }
 
@@ -141,7 +141,7 @@ fn a_server_that_is_away_takes_nothing_and_everything_later() {
     let directory = TempDir::new().unwrap();
     let front = match Front::start(directory.path(), 0) {
         Ok(front) => front,
-        Err(why) => return fixtures::skip(format_args!("{why}")),
+        Err(why) => return testkit::skip(format_args!("{why}")),
     };
     let store = open(&front.url(), "away");
     store_all(&store, &[window(0)]);
@@ -174,7 +174,7 @@ fn a_server_killed_again_and_again_has_each_window_once() {
     let directory = TempDir::new().unwrap();
     let front = match Front::start(directory.path(), 0) {
         Ok(front) => front,
-        Err(why) => return fixtures::skip(format_args!("{why}")),
+        Err(why) => return testkit::skip(format_args!("{why}")),
     };
     let store = open(&front.url(), "killed");
     let mut front = Some(front);

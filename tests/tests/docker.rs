@@ -2,17 +2,17 @@
 //! while it runs, when it is gone, and when the engine is.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::docker::{NEEDS, Root};
-use fixtures::process::{program, run, wait_for};
-use fixtures::recording::Shared;
-use fixtures::workload::{bare_c, source};
-use fixtures::{Daemon, Docker, View, skip};
 use profile::key;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::docker::{NEEDS, Root};
+use testkit::process::{program, run, wait_for};
+use testkit::recording::Shared;
+use testkit::workload::{bare_c, source};
+use testkit::{Daemon, Docker, View, skip};
 
 /// Longest wait for what must be in a profile in the end.
 const PATIENCE: Duration = Duration::from_secs(180);

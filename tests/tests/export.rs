@@ -1,15 +1,15 @@
 //! The way to the collector: every window reaches it once and whole, whatever happens to collector,
 //! daemon and disk, and sampling does not notice.
 
-use fixtures::fake::ingest::{Behaviour, IngestCollector, Memory};
-use fixtures::process::wait_for;
-use fixtures::{Daemon, Need, beside, live};
 use proto::agent::{Export, StreamProfilesRequest};
 use rustix::process::Signal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use testkit::fake::ingest::{Behaviour, IngestCollector, Memory};
+use testkit::process::wait_for;
+use testkit::{Daemon, Need, beside, live};
 
 /// Longest wait for windows to arrive: a back-off and a backlog.
 const ARRIVE: Duration = Duration::from_secs(90);
@@ -44,7 +44,7 @@ impl Drop for Load {
 }
 
 /// A daemon with windows of a second that pushes to `collector` and spools in `dir`.
-fn daemon(collector: &IngestCollector, dir: &Path) -> fixtures::daemon::Options {
+fn daemon(collector: &IngestCollector, dir: &Path) -> testkit::daemon::Options {
     Daemon::with()
         .set("windows.length_s=1")
         .set("shutdown.grace_s=60")
@@ -66,7 +66,7 @@ fn closed(daemon: &Daemon, windows: u64) -> Export {
 /// has no more and that the agent kept to the protocol. Where a daemon's grace was over before its last
 /// window was through, the next one sends it; windows of its own do not count.
 fn arrives(collector: &IngestCollector, dir: &Path, samples: u64) {
-    let now = fixtures::clock::boot_ns();
+    let now = testkit::clock::boot_ns();
     let taken = || -> u64 {
         let memory = collector.memory();
         let mine = memory.windows.iter().filter(|(key, _)| key.2 < now);
@@ -513,7 +513,7 @@ impl Mounted<'_> {
         match mount.status() {
             Ok(status) if status.success() => Some(Mounted(at)),
             _ => {
-                fixtures::skip("needs the right to mount a file system");
+                testkit::skip("needs the right to mount a file system");
                 None
             }
         }

@@ -2,17 +2,17 @@
 //! Afterwards the collector has what the daemon sampled, to the sample, and shows it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::fleet::{Collector, Options};
-use fixtures::process::wait_for;
-use fixtures::wire::Wire;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, beside, browser, skip};
 use proto::agent::TimeRange;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{DataQuality, HostsRequest, ProfileRequest, Selection};
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testkit::fleet::{Collector, Options};
+use testkit::process::wait_for;
+use testkit::wire::Wire;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, beside, browser, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Program("cc")];
 /// Longest wait for windows to arrive: a back-off of up to a minute and a backlog.
@@ -103,7 +103,7 @@ fn held(options: &Options, end_unix_ns: i64) -> Option<DataQuality> {
 
 /// Waits for the next multiple of the store's finest step, and returns it.
 fn next_step() -> i64 {
-    let now = fixtures::clock::unix_ns();
+    let now = testkit::clock::unix_ns();
     let end = (now / STEP_NS + 1) * STEP_NS;
     std::thread::sleep(Duration::from_nanos(end.abs_diff(now)));
     end
@@ -209,7 +209,7 @@ fn the_page_shows_real_stacks_of_this_machine_within_half_a_minute_needs_root() 
         .start()
         .sampling();
     let first_sample = Instant::now();
-    let now = fixtures::clock::unix_ns;
+    let now = testkit::clock::unix_ns;
     let samples = wait_for(ARRIVE, || taken(&options, now()).filter(|&taken| taken > 0));
     let shown_after = first_sample.elapsed();
     assert!(samples.is_some(), "{}\n{}", daemon.log(), collector.log());

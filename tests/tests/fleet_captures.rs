@@ -2,18 +2,18 @@
 //! while the collector restarts.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::ctl::{self, UNREACHABLE};
-use fixtures::fake::agents::Agents;
-use fixtures::fake::attend::Does;
-use fixtures::fleet::Options;
-use fixtures::process::{Output, run, wait_for};
-use fixtures::workload::Workload;
-use fixtures::{Daemon, Need, beside};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::ctl::{self, UNREACHABLE};
+use testkit::fake::agents::Agents;
+use testkit::fake::attend::Does;
+use testkit::fleet::Options;
+use testkit::process::{Output, run, wait_for};
+use testkit::workload::Workload;
+use testkit::{Daemon, Need, beside};
 
 /// Exit code: there is a profile, and not all hosts are in it.
 const PARTIAL: i32 = 6;

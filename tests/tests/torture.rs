@@ -7,10 +7,6 @@
 //! it had CPU time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::perf::PerfRecord;
-use fixtures::process::{program, wait_for};
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, clock, live, met};
 use host::time::Mono;
 use jit::code::{CodeMap, Found, When};
 use jit::dump::DumpReader;
@@ -19,6 +15,10 @@ use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
+use testkit::perf::PerfRecord;
+use testkit::process::{program, wait_for};
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, View, clock, live, met};
 
 /// How long the workload runs where the real daemon looks on. Unit: seconds.
 const RUN_S: u64 = 20;

@@ -255,8 +255,8 @@ mod tests {
     use crate::collector::Samples;
     use crate::top::Sort;
     use crate::top::model::View;
-    use fixtures::fake::collector::{Behaviour, FakeCollector};
     use std::net::SocketAddr;
+    use testkit::fake::collector::{Behaviour, FakeCollector};
 
     async fn connected(to: SocketAddr) -> Collector {
         let words = ["agent-ctl", "--collector", &to.to_string(), "top"].map(Into::into);

@@ -1,7 +1,7 @@
 //! `agent-ctl capture` and `captures` against a fake agent.
 
 use crate::{FakeAgent, ask, empty, sound};
-use fixtures::fake::agent::Behaviour;
+use testkit::fake::agent::Behaviour;
 
 /// Samples of folded stacks.
 fn samples(folded: &str) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::{Running, empty, json, refused, sound};
 use crate::{command, run};
-use fixtures::fake::collector::Behaviour;
+use testkit::fake::collector::Behaviour;
 
 #[test]
 fn a_capture_says_how_many_of_how_many_answered() {

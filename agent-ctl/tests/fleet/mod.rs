@@ -4,9 +4,9 @@ mod captures;
 mod pins;
 
 use crate::{Ended, command, run};
-use fixtures::fake::collector::{Behaviour, FakeCollector, HOSTS};
 use serde_json::Value;
 use std::process::Command;
+use testkit::fake::collector::{Behaviour, FakeCollector, HOSTS};
 use tonic::Code;
 
 /// A fake collector that commands are run against.

@@ -2,8 +2,6 @@
 
 use super::generate::{Drawn, Fleet, PERIOD_NS, WINDOW_S};
 use anyhow::{Context, bail, ensure};
-use fixtures::fake::push::PushStream;
-use fixtures::numbering;
 use profile::{StackId, key};
 use proto::Definer;
 use proto::collector::push_request::Body;
@@ -14,6 +12,8 @@ use proto::definitions::dictionary_stacks_max;
 use proto::wire::Quality;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use testkit::fake::push::PushStream;
+use testkit::numbering;
 use tonic::transport::Endpoint;
 
 /// Size that messages of definitions are filled up to, the agent's. Unit: bytes.
@@ -80,7 +80,7 @@ impl Agent {
             host_id: format!("simulated-{host:05}"),
             boot_id: vec![host as u8; 16],
             facts: Some(facts),
-            now_unix_ns: fixtures::clock::unix_ns(),
+            now_unix_ns: testkit::clock::unix_ns(),
         };
         let mut stream = PushStream::connect(channel).await?;
         stream.send(Body::Hello(hello)).await;

@@ -6,10 +6,10 @@ use collector::config::Config;
 use collector::server;
 use collector::store::Store;
 use collector::time::Clock;
-use fixtures::fake::push::{PushStream, channel, hello};
-use fixtures::fake::window::{NOW, window};
 use proto::collector::Outcome;
 use std::sync::Arc;
+use testkit::fake::push::{PushStream, channel, hello};
+use testkit::fake::window::{NOW, window};
 use tokio::sync::{oneshot, watch};
 
 /// Agents that push at once, and windows of each.
@@ -29,7 +29,7 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
     let own = tempfile::tempdir().unwrap();
     let front = match Front::start(own.path(), 0) {
         Ok(front) => front,
-        Err(why) => return fixtures::skip(format_args!("{why}")),
+        Err(why) => return testkit::skip(format_args!("{why}")),
     };
     let name = fresh_name();
     let url = front.url();

@@ -1,7 +1,6 @@
 //! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the client gets.
 
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello, until};
-use fixtures::fake::attend::{ConnectedAgent, Does, attend};
 use profile::Profile;
 use proto::ProfileAssembler;
 use proto::agent::CaptureRequest;
@@ -12,6 +11,7 @@ use proto::collector::{
     FleetPlan, HostProgress, HostState, ListFleetCapturesRequest,
 };
 use std::time::{Duration, Instant};
+use testkit::fake::attend::{ConnectedAgent, Does, attend};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 

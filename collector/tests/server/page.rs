@@ -4,7 +4,6 @@
 
 use crate::program::Program;
 use crate::rig::{PushStream, channel, hello, labels, starting, window};
-use fixtures::clock::unix_ns;
 use proto::collector::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
@@ -12,6 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testkit::clock::unix_ns;
 
 /// Longest that the browser may take, on a loaded machine.
 const BROWSER_LIMIT: Duration = Duration::from_secs(240);
@@ -96,7 +96,7 @@ fn missing(ui: &Path) -> Option<&'static str> {
 async fn the_page_of_the_program_works_in_a_browser() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
     if let Some(why) = missing(&ui) {
-        fixtures::skip(format_args!("{why}"));
+        testkit::skip(format_args!("{why}"));
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,6 @@
 //! The program itself: command line, exit codes, signals, and data that outlives it.
 
 use crate::rig::{LIMIT, PushStream, SECOND, channel, hello, starting, window};
-use fixtures::clock::unix_ns;
-use fixtures::process::{Proc, wait_for};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{self as wire, Outcome};
 use rustix::process::Signal;
@@ -10,6 +8,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output};
 use std::sync::LazyLock;
+use testkit::clock::unix_ns;
+use testkit::process::{Proc, wait_for};
 
 /// A configuration that says nothing, in place of one of this machine.
 const EMPTY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/collector-empty.yaml");

@@ -13,12 +13,6 @@ use collector::store::Exact;
 use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
-use fixtures::fake::attend::{ConnectedAgent, Does, attend};
-pub use fixtures::fake::push::{LIMIT, PushStream, channel, hello};
-pub use fixtures::fake::window::{
-    NOW, SECOND, facts, hash, labels, sequence, start, starting, tables, window,
-};
-pub use fixtures::wait::until;
 use proto::calls::Patience;
 use proto::collector::Hello;
 use proto::collector::query_service_client::QueryServiceClient;
@@ -26,6 +20,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use testkit::fake::attend::{ConnectedAgent, Does, attend};
+pub use testkit::fake::push::{LIMIT, PushStream, channel, hello};
+pub use testkit::fake::window::{
+    NOW, SECOND, facts, hash, labels, sequence, start, starting, tables, window,
+};
+pub use testkit::wait::until;
 use tokio::sync::watch;
 use tonic::codec::CompressionEncoding::Zstd;
 use tonic::transport::Channel;

@@ -5,7 +5,6 @@ use collector::store::{
     HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, Store, StreamStacks, Taken, TimeRange,
     WindowAccount,
 };
-use fixtures::numbering;
 use profile::{
     ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId, Unnamed,
     Value,
@@ -13,6 +12,7 @@ use profile::{
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use testkit::numbering;
 
 /// Weight of a sample. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;

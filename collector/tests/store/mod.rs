@@ -228,7 +228,7 @@ macro_rules! suite_case {
         fn $case() {
             match $crate::store::Engine::place(&$engine) {
                 Ok(place) => $crate::store::cases::$file::$case(&$engine, place),
-                Err(why) => fixtures::skip(format_args!("{why}")),
+                Err(why) => testkit::skip(format_args!("{why}")),
             }
         }
     };

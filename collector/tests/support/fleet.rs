@@ -4,10 +4,10 @@
 //! keeping it.
 
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount};
-use fixtures::numbering;
 use profile::{
     ContentId, Dictionary, FrameId, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Value,
 };
+use testkit::numbering;
 
 /// Weight of a sample at 99 Hz. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;

@@ -7,7 +7,6 @@ use super::lookup::{self, Pages};
 use super::notice::{Notice, Wanted};
 use super::options::Options;
 use super::watch::{PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
-use fixtures::process::wait_for;
 use host::helpers::REMOTE_LATE_MAX;
 use host::ids::{Avma, Pid, ProcessId};
 use host::time::Mono;
@@ -25,6 +24,7 @@ use std::time::{Duration, Instant};
 use symbolize::SymbolCounters;
 use symbolize::files::FileIdentity;
 use tempfile::TempDir;
+use testkit::process::wait_for;
 use unwind::process::{DumpSeen, Whose};
 
 /// A process that waits, with the place of its perf map. Both go away when it is dropped.
@@ -81,7 +81,7 @@ impl Runtime {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        fixtures::process::wait_until_ready(&mut child);
+        testkit::process::wait_until_ready(&mut child);
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let pid = fs::read_to_string(children)
             .expect("reads")
@@ -215,7 +215,7 @@ fn rig() -> Rig {
 fn is_root() -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|facts| facts.uid() == 0);
     if !root {
-        fixtures::skip("needs root");
+        testkit::skip("needs root");
     }
     root
 }
@@ -393,7 +393,7 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
         return;
     }
     if !Path::new("/dev/fuse").exists() {
-        return fixtures::skip("needs FUSE");
+        return testkit::skip("needs FUSE");
     }
     let dir = TempDir::new().expect("temporary directory");
     let mut rig = rig();

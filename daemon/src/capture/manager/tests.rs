@@ -7,10 +7,10 @@ use crate::capture::backend::{Asked, Followed, OverloadPolicy, Slowed, Started};
 use crate::capture::target::{Presence, Scope, resolve};
 use cgroup::containers::Containers;
 use cgroup::{Hierarchy, Mode};
-use fixtures::wait::until_blocking;
 use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
 use proto::agent::capture_response::Body;
 use proto::convert::ProfileAssembler;
+use testkit::wait::until_blocking;
 use tonic::Code;
 
 const PERIOD: u64 = 1_000_000;

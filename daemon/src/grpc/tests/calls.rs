@@ -1,7 +1,7 @@
 //! Every call of the service.
 
 use super::*;
-use fixtures::wait::until;
+use testkit::wait::until;
 use tonic::Code;
 
 fn text(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {

@@ -3,8 +3,6 @@
 use super::super::uploader::PinUploader;
 use super::*;
 use crate::export::{Exporter, HostInfo, Identity, Options, Settings};
-use fixtures::fake::server::Server;
-use fixtures::wait::until_blocking;
 use profile::Profile;
 use proto::ProfileAssembler;
 use proto::collector::evidence_service_server::{EvidenceService, EvidenceServiceServer};
@@ -12,6 +10,8 @@ use proto::collector::keep_request::Body;
 use proto::collector::{KeepRequest, KeepResponse, PinHead};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use testkit::fake::server::Server;
+use testkit::wait::until_blocking;
 use tonic::codec::CompressionEncoding::Zstd;
 use tonic::{Code, Request, Response, Status, Streaming};
 

@@ -2,8 +2,7 @@
 //!
 //! Each is a small static program for x86-64: it fills its stack with return addresses into one
 //! function and spins there until it is killed, or for two minutes. What differs is what the file
-//! says about itself. Nothing but the standard library is used: the daemon's own tests include this
-//! file.
+//! says about itself.
 
 use std::fs::{File, Permissions};
 use std::io;
