@@ -1,8 +1,9 @@
-//! `agent-ctl capture`: records a new profile, by any event and at any rate, on one host or through a
-//! collector on many (`record.rs`).
+//! `agent-ctl capture`: records a new profile, by any event and at any rate, on one host or through
+//! a collector on many (`record.rs`).
 //!
-//! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader must know
-//! follows on standard error. Ctrl-C ends the capture with what there is; a second one leaves it.
+//! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader
+//! must know follows on standard error. Ctrl-C ends the capture with what there is; a second one
+//! leaves it.
 
 use crate::delivery::Rendering;
 use crate::exit::{self, fail};

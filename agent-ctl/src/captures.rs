@@ -1,4 +1,5 @@
-//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended; and the end of one.
+//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended;
+//! and the end of one.
 
 use crate::capture_info::{Json, event, state_word, target};
 use crate::client::Client;

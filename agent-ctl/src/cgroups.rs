@@ -166,8 +166,8 @@ fn table(answer: &Tree, args: &Args) -> Table {
     table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE"])
 }
 
-/// Who the container is: its runtime, its pod, and its name, or the start of its id where that is all
-/// there is.
+/// Who the container is: its runtime, its pod, and its name, or the start of its id where that is
+/// all there is.
 fn container(cgroup: &Cgroup) -> String {
     let id = match cgroup.container.char_indices().nth(12) {
         Some((at, _)) => &cgroup.container[..at],
@@ -213,8 +213,8 @@ fn flat(answer: &Tree, sort: Sort) -> Vec<(String, &Cgroup)> {
         .collect()
 }
 
-/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on its
-/// nearest listed ancestor, or stands at the top.
+/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on
+/// its nearest listed ancestor, or stands at the top.
 fn tree<'a>(answer: &'a Tree, args: &Args) -> Vec<(String, &'a Cgroup)> {
     let by_path: HashMap<&str, &Cgroup> = answer
         .cgroups

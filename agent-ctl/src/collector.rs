@@ -23,7 +23,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub struct Collector {
     service: QueryServiceClient<Transport>,
     route: Route,
-    /// The time of what is kept, as the clock was told; `None`: not known.
+    /// The time of what is kept, when the clock was read; `None`: not known.
     kept: Option<TimeRange>,
 }
 
@@ -126,8 +126,8 @@ impl Collector {
         self.route.answer("compare", call).await
     }
 
-    /// `Profile`, put together, and what it is made of. The facts about the profile are those of its
-    /// data quality, which every answer of a collector is held to.
+    /// `Profile`, put together, and what it is made of. The facts about the profile are those of
+    /// its data quality, which every answer of a collector is held to.
     pub async fn profile(&mut self, request: ProfileRequest) -> Result<(Profile, Fleet)> {
         const WHAT: &str = "query profile";
         let call = self.service.profile(request);

@@ -1,5 +1,5 @@
-//! What is degraded, as commands show it: problems that the agent, the collector or this machine has,
-//! with how bad they are and how to fix them.
+//! What is degraded, as commands show it: problems that the agent, the collector or this machine
+//! has, with how bad they are and how to fix them.
 
 use crate::terminal::Tone;
 use crate::when::rfc3339;

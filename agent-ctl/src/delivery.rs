@@ -1,5 +1,5 @@
-//! What becomes of a capture: its file, the past in another next to it where the two do not add up, and
-//! what its reader must know.
+//! What becomes of a capture: its file, the past in another next to it where the two do not add up,
+//! and what its reader must know.
 
 use crate::exit;
 use crate::facts;

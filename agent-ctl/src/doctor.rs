@@ -374,8 +374,8 @@ fn not_arriving(proof: &Proof) -> Finding {
 /// A collector that cannot be reached now. The agent itself tells when it has been for minutes.
 fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
     let export = status.export.as_ref()?;
-    let told = |found: &proto::agent::Degradation| found.id == "collector_away";
-    if export.connected_since_unix_ns != 0 || status.degradations.iter().any(told) {
+    let is_away = |found: &proto::agent::Degradation| found.id == "collector_away";
+    if export.connected_since_unix_ns != 0 || status.degradations.iter().any(is_away) {
         return None;
     }
     let why = match export.last_error.as_str() {

@@ -1,4 +1,5 @@
-//! What an incident bundle says besides the profile: what was queried, where, and how the host samples.
+//! What an incident bundle says besides the profile: what was queried, where, and how the host
+//! samples.
 
 use crate::capture_info;
 use crate::look::Look;

@@ -1,4 +1,5 @@
-//! A capture on many hosts through their collector: who is asked, how far each is, and one profile in the end.
+//! A capture on many hosts through their collector: who is asked, how far each is, and one profile
+//! in the end.
 
 mod board;
 pub mod list;
@@ -90,8 +91,8 @@ impl Fleet {
         }
     }
 
-    /// Adds the selectors that were given. Each is parsed here, so that a mistake is reported before
-    /// any host is asked.
+    /// Adds the selectors that were given. Each is parsed here, so that a mistake is reported
+    /// before any host is asked.
     ///
     /// # Errors
     /// When a selector is malformed.
@@ -234,7 +235,8 @@ impl Outcome {
         }))
     }
 
-    /// Writes the profile and says what it misses. On a terminal the hosts that failed are not to be seen any more.
+    /// Writes the profile and says what it misses. On a terminal the hosts that failed are not to
+    /// be seen any more.
     fn deliver(
         mut self,
         out: &Out,
@@ -304,8 +306,8 @@ impl Outcome {
         facts
     }
 
-    /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond `--max-hosts`
-    /// are left out on purpose.
+    /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond
+    /// `--max-hosts` are left out on purpose.
     fn code(&self) -> u8 {
         let FleetCaptureInfo {
             failed,

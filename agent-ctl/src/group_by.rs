@@ -43,9 +43,9 @@ pub fn is_word(word: &str) -> bool {
 /// Labels named in an error.
 const LABELS_NAMED: usize = 30;
 
-/// Refuses a label of `--group-by` that no sample has: it would put every sample under `[no LABEL]`,
-/// and is most likely a slip of the pen. Where there are no labels there are no samples either, and
-/// that is said later.
+/// Refuses a label of `--group-by` that no sample has: it would put every sample under
+/// `[no LABEL]`, and is most likely a slip of the pen. Where there are no labels there are no samples
+/// either, and that is said later.
 ///
 /// # Errors
 /// With the nearest label.

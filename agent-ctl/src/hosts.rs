@@ -122,7 +122,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 enum State {
     Alive,
     Silent,
-    /// Its agent said that it ends because it was told to.
+    /// Its agent said that it was stopped on purpose.
     Stopped,
     Gone,
 }

@@ -1,13 +1,13 @@
-//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs the command and turns its
-//! result into an exit code; see `exit.rs` for the codes.
+//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs
+//! the command and turns its result into an exit code; see `exit.rs` for the codes.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::print_stderr,
     reason = "it panics where standard error takes nothing: `note!`"
 )]
 
-/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone) the
-/// exit code still tells.
+/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone)
+/// the exit code still tells.
 macro_rules! note {
     ($($text:tt)*) => {
         $crate::terminal::note(format_args!($($text)*))

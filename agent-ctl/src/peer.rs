@@ -147,8 +147,8 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub agent: Target,
-    /// Collector to ask instead, for the whole fleet; the port is 7600 when left out. Of --agent and
-    /// --collector the one on the command line counts, whatever the environment says
+    /// Collector to ask instead, for the whole fleet; the port is 7600 when left out. Of --agent
+    /// and --collector the one on the command line counts, whatever the environment says
     #[arg(
         long,
         global = true,
@@ -169,7 +169,8 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub timeout: Duration,
-    /// PEM file with the authority that signed the certificate of the agent or collector; turns TLS on
+    /// PEM file with the authority that signed the certificate of the agent or collector; turns TLS
+    /// on
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub tls_ca: Option<PathBuf>,
     /// PEM file with a client certificate, where one is asked for

@@ -91,8 +91,8 @@ pub struct Args {
     /// Only windows that are closed, without what was sampled since; a collector has no others
     #[arg(long, help_heading = "Time")]
     closed: bool,
-    /// Keep when each sample was taken, as far as the agent still knows it (json; firefox, perf-script and
-    /// bundle always do)
+    /// Keep when each sample was taken, as far as the agent still knows it (json; firefox,
+    /// perf-script and bundle always do)
     #[arg(long, help_heading = "Output")]
     times: bool,
     #[command(flatten)]

@@ -39,8 +39,8 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub duration: Duration,
-    /// What is sampled: `cpu-clock`, `cycles`, `cache-misses`, `page-faults`, `context-switches`, `off-cpu`,
-    /// `block-io`, `tracepoint:CATEGORY:NAME`, `uprobe:BINARY:FUNCTION`
+    /// What is sampled: `cpu-clock`, `cycles`, `cache-misses`, `page-faults`, `context-switches`,
+    /// `off-cpu`, `block-io`, `tracepoint:CATEGORY:NAME`, `uprobe:BINARY:FUNCTION`
     #[arg(
         short,
         long,

@@ -1,4 +1,5 @@
-//! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all as JSON.
+//! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all
+//! as JSON.
 
 use crate::degradation::Finding;
 use crate::terminal::{Out, Table, clean};

@@ -1,8 +1,8 @@
 //! The edge to the terminal: escaping of text from outside, colour, tables, standard output.
 //!
 //! Names of tasks, cgroups and functions are chosen by whoever runs something on the machine.
-//! [`clean`] is the one function that makes them fit for a terminal; everything printed as text goes
-//! through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
+//! [`clean`] is the one function that makes them fit for a terminal; everything printed as text
+//! goes through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
 
 use anyhow::Context;
 use std::borrow::Cow;
@@ -232,12 +232,12 @@ impl Out {
         self.terminal
     }
 
-    /// True when colour is wanted.
+    /// True when colour is on.
     pub fn colour(&self) -> bool {
         self.colour
     }
 
-    /// `text`, cleaned, in the colour of its tone where that is wanted.
+    /// `text`, cleaned, in the colour of its tone where colour is on.
     pub fn tone(&self, tone: Tone, text: &str) -> String {
         let text = clean(text);
         if !self.colour {

@@ -1,7 +1,8 @@
-//! Files of every format, opened by the programs that people open them with: `go tool pprof`, speedscope, a browser.
+//! Files of every format, opened by the programs that people open them with: `go tool pprof`,
+//! speedscope, a browser.
 //!
-//! One recording, half of whose names are hostile, goes through `agent-ctl import` to every format; what a reader
-//! shows of it is held against the JSON. What is looked at in the browser stands in
+//! One recording, half of whose names are hostile, goes through `agent-ctl import` to every format;
+//! what a reader shows of it is held against the JSON. What is looked at in the browser stands in
 //! `collector/ui/tests/e2e/readers.test.ts`.
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use std::process::Command;
 
 /// What each sample stands for. Unit: nanoseconds.
 const PERIOD: u64 = 10_000_000;
-/// The burst: 30 samples from here, one every 10 ms. Unit: milliseconds since the begin.
+/// The burst: 30 samples from here, one every 10 ms. Unit: milliseconds since the start.
 const BURST_MS: u64 = 12_350;
 const BURST: &str = "close_month";
 /// Names that a page, a picture or a template could take for its own.

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// Longest that building may take. Unit: seconds. A cold release build on two busy cores fits.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// A directory with `fleetprofd`, `fleetprof-collector` and `agent-ctl` to use instead of building them.
+/// A directory with `fleetprofd`, `fleetprof-collector` and `agent-ctl` to use instead of building
+/// them.
 pub const BIN_DIR: &str = "FLEETPROF_BIN_DIR";
 
 /// Where cargo put this test program: `TARGET/PROFILE`.

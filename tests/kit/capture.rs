@@ -15,8 +15,8 @@ use tonic::{Status, Streaming};
 pub struct Capture<'c> {
     client: &'c Client,
     stream: Streaming<CaptureResponse>,
-    begun: Instant,
-    /// What the daemon said of its begin.
+    started: Instant,
+    /// What the daemon said at its start.
     pub accepted: CaptureInfo,
 }
 
@@ -74,7 +74,7 @@ impl Client {
     /// # Panics
     /// When the first message says something else.
     pub fn capture(&self, request: CaptureRequest) -> Result<Capture<'_>, Status> {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.block_on(async {
             let mut stream = self.captures_service().capture(request).await?.into_inner();
             let first = stream.message().await?.and_then(|message| message.body);
@@ -84,7 +84,7 @@ impl Client {
             Ok(Capture {
                 client: self,
                 stream,
-                begun,
+                started,
                 accepted,
             })
         })
@@ -129,14 +129,14 @@ impl Capture<'_> {
         let mut first_progress_after = None;
         let (mut past, mut own) = (Vec::new(), Vec::new());
         let mut result = None;
-        let begun = self.begun;
+        let started = self.started;
         self.client.block_on(async {
             while let Some(message) = self.stream.message().await? {
                 assert!(result.is_none(), "something came after the result");
                 match message.body.expect("a body") {
                     Body::Accepted(_) => panic!("accepted twice"),
                     Body::Progress(now) => {
-                        first_progress_after.get_or_insert(begun.elapsed());
+                        first_progress_after.get_or_insert(started.elapsed());
                         progress.push(now);
                     }
                     Body::Past(chunk) => {

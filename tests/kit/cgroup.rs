@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Mount point of the hierarchy whose ids samples carry: the v1 hierarchy of `perf_event` where there
-/// is one, else cgroup2.
+/// Mount point of the hierarchy whose ids samples carry: the v1 hierarchy of `perf_event` where
+/// there is one, else cgroup2.
 ///
 /// # Errors
 /// When neither is mounted, in words for a skip.
@@ -72,7 +72,8 @@ impl Cgroup {
         Cgroup { dir, path }
     }
 
-    /// Ends all that is in it, removes it, and makes another one at its path, as a restart of a unit does.
+    /// Ends all that is in it, removes it, and makes another one at its path, as a restart of a
+    /// unit does.
     ///
     /// # Panics
     /// When it cannot be removed or made.
@@ -114,8 +115,8 @@ impl Cgroup {
         command_in(&self.dir, program.as_ref())
     }
 
-    /// The same, at the lowest priority: many programs that are there to be sampled leave the CPUs to
-    /// the daemon, which has to read their files, and to other tests.
+    /// The same, at the lowest priority: many programs that are there to be sampled leave the CPUs
+    /// to the daemon, which has to read their files, and to other tests.
     pub fn command_that_yields(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = command_in(&self.dir, "nice");
         command.args(["-n", "19"]).arg(program.as_ref());

@@ -158,8 +158,8 @@ impl Client {
     }
 
     /// Everything kept up to this moment, with all labels. Asks again until what was sampled before
-    /// the call is in the answer: on a loaded machine a daemon built without optimization is seconds
-    /// behind with naming.
+    /// the call is in the answer: on a loaded machine a daemon built without optimization is
+    /// seconds behind with naming.
     ///
     /// # Panics
     /// When the daemon refuses, or stays behind for too long.
@@ -194,14 +194,14 @@ impl Client {
     /// # Panics
     /// When the daemon refuses, or stays behind for too long.
     pub fn query_until(&self, request: &QueryProfileRequest, unix_ns: i64) -> View {
-        let begin = std::time::Instant::now();
+        let start = std::time::Instant::now();
         let view = crate::process::wait_for(NAMING_LIMIT, || {
             let view = self.query(request.clone()).expect("a profile");
             let end = view.info.start_unix_ns + view.info.duration_ns as i64;
             (view.info.duration_ns > 0 && end >= unix_ns).then_some(view)
         });
-        if begin.elapsed() > Duration::from_secs(1) {
-            eprintln!("an answer only after {:?}", begin.elapsed());
+        if start.elapsed() > Duration::from_secs(1) {
+            eprintln!("an answer only after {:?}", start.elapsed());
         }
         view.expect("the answer stays behind")
     }

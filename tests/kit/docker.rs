@@ -1,10 +1,10 @@
-//! A Docker engine of a test's own: the distribution's `dockerd` with data, sockets and processes that
-//! are its own and end with it.
+//! A Docker engine of a test's own: the distribution's `dockerd` with data, sockets and processes
+//! that are its own and end with it.
 //!
-//! Everything runs below one process that has pid and mount namespaces of its own: when that is gone,
-//! whatever the engine left behind is gone too, mounts included. Containers outlive the engine, as
-//! with `live-restore`, so that it can be stopped and started in the middle of a test. Images are made
-//! of this machine's programs and their libraries; containers have no network.
+//! Everything runs below one process that has pid and mount namespaces of its own: when that is
+//! gone, whatever the engine left behind is gone too, mounts included. Containers outlive the
+//! engine, as with `live-restore`, so that it can be stopped and started in the middle of a test.
+//! Images are made of this machine's programs and their libraries; containers have no network.
 
 use crate::process::{Output, Proc, run, wait_for};
 use crate::require::Need;

@@ -1,5 +1,5 @@
-//! The real collector as a process, on free loopback ports, with its data in a directory that outlives
-//! restarts.
+//! The real collector as a process, on free loopback ports, with its data in a directory that
+//! outlives restarts.
 
 use crate::process::{Proc, wait_for};
 use rustix::process::Signal;

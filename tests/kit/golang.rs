@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A `go` to use instead of that on `PATH`: other releases write other tables.
 pub const TOOL: &str = "FLEETPROF_GO";
 
-/// Longest that building may take. Some ways need all of the standard library built anew.
+/// Longest that building may take. Some ways need the complete standard library built again.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// How a program is built.

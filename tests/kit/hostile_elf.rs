@@ -404,7 +404,7 @@ fn segment(kind: u32, flags: u32, offset: u64, len: u64, align: u64) -> Vec<u8> 
     header
 }
 
-/// The program: fills 64 KiB of its stack with addresses in the function, and jumps to its begin,
+/// The program: fills 64 KiB of its stack with addresses in the function, and jumps to its start,
 /// where it jumps to itself.
 fn code() -> Vec<u8> {
     let mut code = vec![
@@ -533,7 +533,7 @@ mod tests {
             hostile
                 .write(&path)
                 .unwrap_or_else(|e| panic!("{hostile:?}: {e}"));
-            let mut child = crate::process::begin(&mut Command::new(&path)).expect("it runs");
+            let mut child = crate::process::spawn(&mut Command::new(&path)).expect("it runs");
             std::thread::sleep(Duration::from_millis(50));
             child.kill().expect("it is there");
             let status = child.wait().expect("it ends");

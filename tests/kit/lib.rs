@@ -1,9 +1,10 @@
-//! What tests of all crates use: fakes of agents and collectors, the real daemon, collector and CLI,
-//! cgroups, workloads of known shape, hostile ELF files, clocks, bounded waits, `perf` next to them,
-//! and a headless browser.
+//! What tests of all crates use: fakes of agents and collectors, the real daemon, collector and
+//! CLI, cgroups, workloads of known shape, hostile ELF files, clocks, bounded waits, `perf` next to
+//! them, and a headless browser.
 //!
-//! What the kit starts it also ends, on a panic too. A test that cannot run says so with [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`], other tests with
-//! daemons [`Beside`].
+//! What the kit starts it also ends, on a panic too. A test that cannot run says so with [`skip`].
+//! Tests that need the machine's CPUs to themselves hold [`Live`], other tests with daemons
+//! [`Beside`].
 #![forbid(unsafe_code)]
 
 pub mod binaries;

@@ -61,7 +61,7 @@ pub struct Proc {
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn begin(command: &mut Command) -> io::Result<Child> {
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
     let started = wait_for(Duration::from_secs(10), || match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => None,
         started => Some(started),
@@ -110,7 +110,7 @@ impl Proc {
             .stdin(Stdio::null())
             .stdout(file(&stdout))
             .stderr(file(&stderr));
-        let child = begin(command)
+        let child = spawn(command)
             .unwrap_or_else(|e| panic!("failed to start `{name}` ({command:?}): {e}"));
         Proc {
             child,

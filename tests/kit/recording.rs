@@ -83,12 +83,12 @@ impl<T: Send + Sync> Shared<T> {
 /// What is sampled from now on, until each of these cgroups has `enough` samples, `limit` at the
 /// longest: how long that takes depends on who else has the CPUs.
 pub fn record(daemon: &Daemon, cgroups: &[&Cgroup], enough: u64, limit: Duration) -> View {
-    let begin = crate::clock::unix_ns();
+    let start = crate::clock::unix_ns();
     let end = Instant::now() + limit;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         std::thread::sleep(left.min(LOOK_EVERY));
-        let view = daemon.client().since(begin);
+        let view = daemon.client().since(start);
         let is_enough = |cgroup: &&Cgroup| view.in_cgroup(cgroup.path()).count() >= enough;
         if cgroups.iter().all(is_enough) || Instant::now() >= end {
             return view;
@@ -111,9 +111,9 @@ pub fn wait_until_idle(daemon: &Daemon) {
 fn wait_until(daemon: &Daemon, cgroup: &str) {
     let end = Instant::now() + LEAD_MAX;
     loop {
-        let begin = crate::clock::unix_ns();
+        let start = crate::clock::unix_ns();
         std::thread::sleep(QUIET);
-        let waited = daemon.client().since(begin).only(|sample| {
+        let waited = daemon.client().since(start).only(|sample| {
             sample.end == StackEnd::ModuleLoading
                 && sample.label(profile::key::CGROUP).contains(cgroup)
         });

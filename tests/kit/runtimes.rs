@@ -1,9 +1,9 @@
-//! Language runtimes of the machine, each with a program of `tests/workloads` and set up as its manual
-//! says for profilers.
+//! Language runtimes of the machine, each with a program of `tests/workloads` and set up as its
+//! manual says for profilers.
 //!
 //! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime where
-//! `tests/wasmtime.sh` puts it. What is missing is a reason for a skip. Files that runtimes leave in
-//! `/tmp` go with [`Running`].
+//! `tests/wasmtime.sh` puts it. What is missing is a reason for a skip. Files that runtimes leave
+//! in `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
 use crate::process::{program, run};
@@ -234,7 +234,8 @@ impl Runtime {
         self.running(cgroup, &mut command)
     }
 
-    /// Starts it as [`Runtime::start_in`] does, with pid and mount namespaces and a `/tmp` of its own.
+    /// Starts it as [`Runtime::start_in`] does, with pid and mount namespaces and a `/tmp` of its
+    /// own.
     pub fn start_alone_in(self, parent: &Cgroup) -> Running {
         // What was compiled for it is below the `/tmp` that it does not see.
         let script = r#"dir="$1" && shift && mkdir -p /mnt && mount --bind "$dir" /mnt &&
@@ -286,7 +287,7 @@ impl Running {
             comm.is_ok_and(|comm| comm.trim() == "java")
         };
         for pid in self.pids().iter().filter(|pid| is_java(pid)) {
-            // A JVM that has just begun refuses: it is asked again with the next look.
+            // A JVM that has just started refuses: it is asked again with the next look.
             let mut jcmd = Command::new("jcmd");
             run(jcmd.args([&pid.to_string(), "Compiler.perfmap"]), LIMIT);
         }

@@ -1,5 +1,5 @@
-//! Settings of the kernel, changed for the length of a test and put back when dropped. For tests that
-//! hold [`crate::Live`]: a setting belongs to everybody on the machine.
+//! Settings of the kernel, changed for the length of a test and put back when dropped. For tests
+//! that hold [`crate::Live`]: a setting belongs to everybody on the machine.
 
 use std::path::PathBuf;
 

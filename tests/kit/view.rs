@@ -1,5 +1,5 @@
-//! A profile as tests look at it: assembled from wire chunks by rules of its own, so that a fault in
-//! the product's conversion is not repeated here.
+//! A profile as tests look at it: assembled from wire chunks by rules of its own, so that a fault
+//! in the product's conversion is not repeated here.
 
 use profile::{FrameKind, StackEnd, Unnamed};
 use proto::wire::{Info, ProfileChunk};
@@ -63,7 +63,8 @@ pub struct View {
     pub info: Info,
     /// The samples in the order they came.
     pub samples: Vec<ViewSample>,
-    /// When samples were taken, where that is told; of all of them. Nanoseconds since the Unix epoch.
+    /// When samples were taken, where that is told; of all of them. Nanoseconds since the Unix
+    /// epoch.
     pub times: Vec<i64>,
 }
 
@@ -182,9 +183,9 @@ impl View {
             for column in [chunk.moment_stacks.len(), chunk.moment_weights.len()] {
                 assert_eq!(column, moments, "columns of moments");
             }
-            let begin = view.info.times.map_or(0, |times| times.start_unix_ns);
+            let start = view.info.times.map_or(0, |times| times.start_unix_ns);
             for delta in &chunk.moment_deltas_ns {
-                let before = view.times.last().copied().unwrap_or(begin);
+                let before = view.times.last().copied().unwrap_or(start);
                 view.times.push(before + *delta as i64);
             }
         }

@@ -66,7 +66,7 @@ impl Wire {
     }
 
     /// Carries again.
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.state.cut.store(false, Ordering::SeqCst);
     }
 }

@@ -139,7 +139,7 @@ fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
     sampled += kill(first);
     let second = daemon(&address, dir.path());
     windows_pass(&second, 1);
-    wire.mend();
+    wire.restore();
     windows_pass(&second, 2);
     assert!(collector.stop().success(), "the collector drains");
     sampled += second.stop_and_count(GRACE);

@@ -29,7 +29,7 @@ const SEGMENTS_MAX: u64 = 256;
 /// Largest note read. Unit: bytes.
 const NOTE_BYTES_MAX: u64 = 64 << 10;
 
-/// Largest table of where functions begin, and most unwind information read. Unit: bytes. The
+/// Largest table of where functions start, and most unwind information read. Unit: bytes. The
 /// largest browsers have 30 MB.
 const UNWIND_BYTES_MAX: u64 = 96 << 20;
 
@@ -63,7 +63,7 @@ pub struct Code {
     unwind: OnceCell<Option<Unwind>>,
 }
 
-/// What tells where functions begin and end.
+/// What says where functions start and end.
 #[derive(Debug)]
 struct Unwind {
     /// `.eh_frame_hdr` and its address.
@@ -211,7 +211,7 @@ impl Code {
     /// The instructions of the function of an address, in order.
     ///
     /// # Errors
-    /// Why they cannot be told.
+    /// Why they are not known.
     pub fn function(&self, address: u64) -> Result<Vec<Decoded>, String> {
         let (start, end) = self.extent(address)?;
         let is_code = self.of_kind(PT_LOAD).any(|segment| {

@@ -349,7 +349,7 @@ fn around(places: &[usize], len: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The instructions of one file with samples. What cannot be told is noted.
+/// The instructions of one file with samples. What is not known is noted.
 fn part<'p>(
     build_id: &'p str,
     binary: &Binary<'p>,

@@ -1,5 +1,5 @@
-//! How far each host is: lines that are drawn again and again on a terminal, within its screen, and a line for each
-//! step elsewhere.
+//! How far each host is: lines that are drawn again and again on a terminal, within its screen, and
+//! a line for each step elsewhere.
 
 use crate::terminal::{clean, fit, width};
 use crate::units;
@@ -114,8 +114,8 @@ impl Board {
         }
     }
 
-    /// A line for all, then one for each host, those first that are still awaited, then those that failed; as many
-    /// as there is room for.
+    /// A line for all, then one for each host, those first that are still awaited, then those that
+    /// failed; as many as there is room for.
     fn lines(&self, columns: usize, rows: usize) -> Vec<String> {
         let mut lines = vec![fit(&self.total(), columns).into_owned()];
         let mut order: Vec<&HostProgress> = self.hosts.iter().collect();

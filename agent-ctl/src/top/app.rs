@@ -59,7 +59,7 @@ pub enum Event {
     Profile(Box<Profile>, u32),
     /// The rows of a view of a fleet came.
     Rows(Box<Table>),
-    /// The agent told about itself.
+    /// The status of the agent.
     Agent(Agent),
     /// The connection is gone; the reason, and the wait before the next try.
     Lost(String, Duration),

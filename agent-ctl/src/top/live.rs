@@ -22,7 +22,8 @@ const EVENTS_MAX: usize = 4;
 /// Time between questions for the agent's own cost.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time between questions to a collector: the length of a window, before which there is nothing new.
+/// Time between questions to a collector: the length of a window, before which there is nothing
+/// new.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// First and longest wait before connecting again.
@@ -74,7 +75,7 @@ pub async fn run_fleet(
     ended
 }
 
-/// Draws and takes keys and events until the person quits; tells what is wanted of a fleet.
+/// Draws and takes keys and events until the person quits; says which view of a fleet to query.
 async fn screen(
     mut app: App,
     colour: bool,

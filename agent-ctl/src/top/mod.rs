@@ -108,8 +108,8 @@ const RANGE_MIN: Duration = Duration::from_secs(1);
 /// Time between profiles of the stream. Unit: milliseconds.
 const INTERVAL_MS: u32 = 1000;
 
-/// Range of the view when the command line does not give one. The windows of a fleet come ten to twenty
-/// seconds late, so a range of ten would often be empty.
+/// Range of the view when the command line does not give one. The windows of a fleet come ten to
+/// twenty seconds late, so a range of ten would often be empty.
 const RANGE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 
 /// Rows of a view of a fleet on a terminal. More than anybody scrolls through.

@@ -78,8 +78,8 @@ fn doctor_tells_that_the_collector_is_away() {
         ..Behaviour::default()
     });
     let ended = ask(&running, &["doctor", "--burn", "50ms"]);
-    let told = "the collector at 127.0.0.1:9096 is not reached now (failed to connect: ";
-    assert!(ended.out.contains(told), "{}", ended.all());
+    let expected = "the collector at 127.0.0.1:9096 is not reached now (failed to connect: ";
+    assert!(ended.out.contains(expected), "{}", ended.all());
     assert!(ended.out.contains("4 windows wait for it"));
 }
 
@@ -94,14 +94,18 @@ fn generated() -> FakeAgent {
 fn doctor_says_which_switch_gives_generated_code_names() {
     let ended = ask(&generated(), &["doctor", "--burn", "50ms"]);
     assert_eq!(ended.code, 0, "advice is no failure: {}", ended.all());
-    for told in [
+    for expected in [
         "(pid 4711): this JVM keeps no frame pointers",
         "fix: start it with -XX:+PreserveFramePointer",
         "\nGenerated code\n",
         "jit_no_map",
         "100.0 %",
     ] {
-        assert!(ended.out.contains(told), "no {told:?}: {}", ended.all());
+        assert!(
+            ended.out.contains(expected),
+            "no {expected:?}: {}",
+            ended.all()
+        );
     }
     assert!(!ended.out.contains('\x1b'), "{:?}", ended.out);
 }

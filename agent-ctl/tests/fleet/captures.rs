@@ -92,7 +92,7 @@ fn a_capture_that_nobody_answers_is_a_failure() {
 #[test]
 fn a_collector_that_goes_away_in_the_middle_of_a_capture_is_told() {
     let running = Running::start(Behaviour {
-        hollow: true,
+        empty_parts: true,
         ..Behaviour::default()
     });
     refused(&running.ask(&["capture"]), 5, "went away before the result");

@@ -236,10 +236,10 @@ fn damaged_partitions_make_every_answer_partial() {
     ] {
         let ended = running.ask(args);
         assert_eq!(ended.code, 6, "{args:?}: {}", ended.all());
-        let told = ended.err.contains("2026-11-20\\x1b[2J, 2026-11-19");
+        let said = ended.err.contains("2026-11-20\\x1b[2J, 2026-11-19");
         let json = ended.out.replace(' ', "");
-        let told = told || json.contains("\"partial\":true");
-        assert!(told, "{args:?}: {}", ended.all());
+        let said = said || json.contains("\"partial\":true");
+        assert!(said, "{args:?}: {}", ended.all());
     }
 }
 
@@ -510,7 +510,7 @@ fn a_token_goes_with_every_call() {
 #[test]
 fn an_interrupt_ends_a_question_at_once() {
     let running = Running::start(Behaviour {
-        mute: true,
+        silent: true,
         ..Behaviour::default()
     });
     let args = ["--collector", &running.address(), "hosts"];
@@ -558,8 +558,8 @@ fn refusals_have_their_codes_and_say_what_to_do() {
 
 #[test]
 fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
-    let untold = Running::start(Behaviour {
-        untold: true,
+    let without_quality = Running::start(Behaviour {
+        without_quality: true,
         ..Behaviour::default()
     });
     for args in [
@@ -570,22 +570,26 @@ fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
         &["hosts"],
     ] {
         refused(
-            &untold.ask(args),
+            &without_quality.ask(args),
             1,
             "did not say what its answer is made of",
         );
     }
-    let twice = Running::start(Behaviour {
-        twice: true,
+    let quality_twice = Running::start(Behaviour {
+        quality_twice: true,
         ..Behaviour::default()
     });
-    refused(&twice.ask(&["profile"]), 1, "told its data quality twice");
+    refused(
+        &quality_twice.ask(&["profile"]),
+        1,
+        "told its data quality twice",
+    );
 }
 
 #[test]
 fn a_stream_of_nothing_is_given_up() {
     let running = Running::start(Behaviour {
-        hollow: true,
+        empty_parts: true,
         ..Behaviour::default()
     });
     refused(&running.ask(&["profile"]), 1, "the collector sent nothing");
@@ -607,7 +611,7 @@ fn a_collector_that_is_not_there_or_never_answers_is_unreachable() {
     let ended = run(command("unix:/x", &["--collector", &address, "hosts"]));
     refused(&ended, 5, "failed to reach collector at");
     let running = Running::start(Behaviour {
-        mute: true,
+        silent: true,
         ..Behaviour::default()
     });
     let ended = running.ask(&["hosts", "--timeout", "200ms"]);

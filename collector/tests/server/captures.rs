@@ -1,4 +1,5 @@
-//! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the client gets.
+//! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the
+//! client gets.
 
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello, until};
 use profile::Profile;
@@ -177,7 +178,8 @@ async fn of_two_hundred_hosts_each_tenth_fails_and_each_tenth_is_slow() {
     );
     assert_eq!(outcome.host("web-000").notices, ["the kernel throttled it"]);
     assert!(!outcome.told.is_empty());
-    // Those that were too late were told, and what was asked names who asked and not the hosts' labels.
+    // Those that were too late were told, and what was asked names who asked and not the hosts'
+    // labels.
     until("dropped", || fleet[11].dropped() && fleet[13].dropped()).await;
     let asked = fleet[0].captures();
     assert_eq!(asked.len(), 1);

@@ -1,6 +1,7 @@
 //! The page in a browser, against the program itself with windows of this hour.
 //!
-//! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up here.
+//! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up
+//! here.
 
 use crate::program::Program;
 use crate::rig::{PushStream, channel, hello, labels, starting, window};
@@ -16,7 +17,8 @@ use testkit::clock::unix_ns;
 /// Longest that the browser may take, on a loaded machine.
 const BROWSER_LIMIT: Duration = Duration::from_secs(240);
 
-/// Windows of a minute that each host pushes: nearly an hour, which the page shows without being asked.
+/// Windows of a minute that each host pushes: nearly an hour, which the page shows without being
+/// asked.
 const MINUTES: u64 = 55;
 
 /// When a function was replaced by another. Unit: minutes ago.

@@ -7,8 +7,8 @@ use proto::{ProfileAssembler, agent};
 use std::time::Duration;
 use tonic::Code;
 
-/// A rig with two hosts: `a` has two windows of `main;read` and `main;write`, `b` one of `main;read`
-/// and a lost sample.
+/// A rig with two hosts: `a` has two windows of `main;read` and `main;write`, `b` one of
+/// `main;read` and a lost sample.
 async fn filled(options: Options) -> Rig {
     let rig = Rig::with(options).await;
     let mut a = rig.agent("a").await;

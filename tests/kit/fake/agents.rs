@@ -1,5 +1,5 @@
-//! A fleet of agents on a thread of its own, for tests that run the collector as a process: each pushes a
-//! window, so that its host is known by its samples, and attends.
+//! A fleet of agents on a thread of its own, for tests that run the collector as a process: each
+//! pushes a window, so that its host is known by its samples, and attends.
 
 use super::attend::{Does, attend};
 use super::push::{PushStream, channel, hello};
@@ -23,7 +23,8 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Has each host push a window of unit `api.service` and attend at `collector`; returns when all do.
+    /// Has each host push a window of unit `api.service` and attend at `collector`; returns when
+    /// all do.
     ///
     /// # Panics
     /// When the collector does not take one.

@@ -1,5 +1,5 @@
-//! A fake collector as agents see it: takes windows by the protocol, remembers them over restarts, checks
-//! what the agent sends, and behaves as badly as it is told to.
+//! A fake collector as agents see it: takes windows by the protocol, remembers them over restarts,
+//! checks what the agent sends, and behaves as badly as it is told to.
 
 use super::server::Server;
 use prost::Message;

@@ -1,4 +1,5 @@
-//! Fakes that speak the protocols, for tests of those on the other side. They store and sample nothing.
+//! Fakes that speak the protocols, for tests of those on the other side. They store and sample
+//! nothing.
 //!
 //! | Fake | Tests |
 //! |---|---|

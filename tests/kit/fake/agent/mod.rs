@@ -1,5 +1,5 @@
-//! A fake agent as agent-ctl sees it: `AgentService` on a unix socket. Its answers are made up, with hostile
-//! names among them; nothing here shows that the real agent works.
+//! A fake agent as agent-ctl sees it: `AgentService` on a unix socket. Its answers are made up,
+//! with hostile names among them; nothing here shows that the real agent works.
 
 mod captures;
 

@@ -1,5 +1,5 @@
-//! The captures of a fake collector: three hosts that answer, one that fails, one that is lost, one that does not
-//! attend; or as its behaviour says.
+//! The captures of a fake collector: three hosts that answer, one that fails, one that is lost, one
+//! that does not attend; or as its behaviour says.
 
 use super::{Fake, HOSTS, everything};
 use crate::fake::samples::{Answers, NOW_NS, S, chunks};
@@ -146,7 +146,7 @@ impl CaptureService for Fake {
             }
             bodies.extend(chunks(profile).map(Body::Chunk));
         }
-        if self.behaviour.hollow {
+        if self.behaviour.empty_parts {
             bodies.truncate(3);
         } else {
             bodies.push(Body::Result(self.info(request)));

@@ -1,5 +1,5 @@
-//! A fake collector as agent-ctl sees it: its fleet is made up of three hosts with the samples of the fake
-//! agent, and of hosts that are silent or gone.
+//! A fake collector as agent-ctl sees it: its fleet is made up of three hosts with the samples of
+//! the fake agent, and of hosts that are silent or gone.
 
 mod captures;
 mod pins;
@@ -34,15 +34,15 @@ pub struct Behaviour {
     /// Every host is alive and well.
     pub healthy: bool,
     /// Calls are never answered.
-    pub mute: bool,
+    pub silent: bool,
     /// The bearer token that every call must have.
     pub token: Option<&'static str>,
     /// Answers come without data quality.
-    pub untold: bool,
+    pub without_quality: bool,
     /// The parts of a profile are empty, for ever.
-    pub hollow: bool,
+    pub empty_parts: bool,
     /// The data quality of a profile comes twice.
-    pub twice: bool,
+    pub quality_twice: bool,
 }
 
 /// Calls with their details, in order.
@@ -112,7 +112,8 @@ struct Fake {
     calls: Calls,
 }
 
-/// The hosts, the third with a hostile name, and by how much the last of the samples is larger there.
+/// The hosts, the third with a hostile name, and by how much the last of the samples is larger
+/// there.
 pub const HOSTS: [(&str, u64); 3] = [("web-1", 1), ("web-2", 1), ("db\x1b[31m\u{202e}", 10)];
 
 /// All samples of the fleet.
@@ -146,7 +147,7 @@ impl Fake {
     async fn admit(&self, call: &str, details: String) -> Result<(), Status> {
         let what = format!("{call} {details}");
         self.calls.lock().expect("no panic").push(what);
-        if self.behaviour.mute {
+        if self.behaviour.silent {
             std::future::pending::<()>().await;
         }
         match self.behaviour.refuse {
@@ -156,8 +157,8 @@ impl Fake {
         }
     }
 
-    fn told(&self, profile: &Profile) -> Option<DataQuality> {
-        (!self.behaviour.untold).then(|| self.quality(profile))
+    fn quality_of_answer(&self, profile: &Profile) -> Option<DataQuality> {
+        (!self.behaviour.without_quality).then(|| self.quality(profile))
     }
 
     fn quality(&self, profile: &Profile) -> DataQuality {
@@ -333,12 +334,12 @@ impl QueryService for Fake {
         );
         self.admit("profile", details).await?;
         let profile = self.selected(&request.selection, &request.group_by)?;
-        if self.behaviour.hollow {
+        if self.behaviour.empty_parts {
             let nothing = std::iter::repeat_with(|| Ok(ProfileResponse::default()));
             return Ok(Response::new(Box::pin(tokio_stream::iter(nothing))));
         }
         let first = ProfileResponse {
-            quality: self.told(&profile),
+            quality: self.quality_of_answer(&profile),
             chunk: None,
         };
         let chunks = chunks(profile).map(|chunk| ProfileResponse {
@@ -346,10 +347,10 @@ impl QueryService for Fake {
             chunk: Some(chunk),
         });
         // Without data quality the first message has nothing to say.
-        let begin = if self.behaviour.untold { 1 } else { 0 };
-        let twice = self.behaviour.twice.then(|| first.clone());
-        let first = twice.into_iter().chain([first]);
-        let answers: Vec<_> = first.skip(begin).chain(chunks).map(Ok).collect();
+        let skipped = if self.behaviour.without_quality { 1 } else { 0 };
+        let quality_twice = self.behaviour.quality_twice.then(|| first.clone());
+        let first = quality_twice.into_iter().chain([first]);
+        let answers: Vec<_> = first.skip(skipped).chain(chunks).map(Ok).collect();
         Ok(Response::new(Box::pin(tokio_stream::iter(answers))))
     }
 
@@ -383,7 +384,7 @@ impl QueryService for Fake {
         Ok(Response::new(TopResponse {
             rows: all.iter().take(limit).map(row).collect(),
             rows_left_out: all.len().saturating_sub(limit) as u64,
-            quality: self.told(&profile),
+            quality: self.quality_of_answer(&profile),
         }))
     }
 
@@ -414,8 +415,8 @@ impl QueryService for Fake {
         Ok(Response::new(DiffResponse {
             rows: diff.functions.iter().map(row).collect(),
             rows_left_out: 0,
-            before: self.told(&before),
-            after: self.told(&after),
+            before: self.quality_of_answer(&before),
+            after: self.quality_of_answer(&after),
             before_sampled: Some(sampled),
             after_sampled: Some(sampled),
         }))
@@ -430,7 +431,7 @@ impl QueryService for Fake {
                 false => hosts(self.behaviour.healthy),
             },
             // As a collector does: gaps are those of the hosts.
-            quality: self.told(&profile).map(|quality| DataQuality {
+            quality: self.quality_of_answer(&profile).map(|quality| DataQuality {
                 covered: quality.covered,
                 hosts: quality.hosts,
                 damaged: quality.damaged,
@@ -471,7 +472,7 @@ impl QueryService for Fake {
         Ok(Response::new(CgroupsResponse {
             cgroups: by_path.into_values().collect(),
             rows_left_out: 7,
-            quality: self.told(&profile),
+            quality: self.quality_of_answer(&profile),
         }))
     }
 

@@ -15,12 +15,12 @@ impl PinService for Fake {
         &self,
         request: Request<ListHostPinsRequest>,
     ) -> Result<Response<ListHostPinsResponse>, Status> {
-        let asked = request.into_inner();
-        let told = match asked.id {
-            0 => format!("host=[{}] trigger=[{}]", asked.host, asked.trigger),
+        let request = request.into_inner();
+        let details = match request.id {
+            0 => format!("host=[{}] trigger=[{}]", request.host, request.trigger),
             id => format!("id={id}"),
         };
-        self.admit("pins", told).await?;
+        self.admit("pins", details).await?;
         let pins = match self.behaviour.empty {
             true => Vec::new(),
             false => pins(),
@@ -38,7 +38,7 @@ impl PinService for Fake {
                 .into_iter()
                 .enumerate()
                 .map(of_host)
-                .filter(|pin| asked.id == 0 || pin.id == asked.id)
+                .filter(|pin| request.id == 0 || pin.id == request.id)
                 .collect(),
             left_out: 2 * u64::from(self.behaviour.damaged),
         }))
@@ -48,17 +48,17 @@ impl PinService for Fake {
         &self,
         request: Request<PinProfileRequest>,
     ) -> Result<Response<Self::ProfileStream>, Status> {
-        let asked = request.into_inner();
-        let told = format!(
+        let request = request.into_inner();
+        let details = format!(
             "{} captured={} times={}",
-            asked.id, asked.captured, asked.times
+            request.id, request.captured, request.times
         );
-        self.admit("pin", told).await?;
+        self.admit("pin", details).await?;
         let found = select(
             &profile(1),
-            &asked.matchers,
-            &asked.frame_filters,
-            &asked.group_by,
+            &request.matchers,
+            &request.frame_filters,
+            &request.group_by,
         )?;
         let parts = chunks(found).map(|chunk| Ok(PinProfileResponse { chunk: Some(chunk) }));
         Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
