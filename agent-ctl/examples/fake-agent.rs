@@ -1,28 +1,33 @@
-//! A FAKE agent to look at the command with: `cargo run -p agent-ctl --example fake-agent -- SOCKET`,
-//! or with `HOST:PORT` in place of the socket a FAKE collector. They sample and store nothing; what they
-//! tell is made up. Ends with Ctrl-C.
+//! A fake agent to look at the command with:
+//! `cargo run -p agent-ctl --example fake-agent -- SOCKET`, or with `HOST:PORT` in place of the
+//! socket a fake collector. They sample and store
+//! nothing; what they tell is made up. Ends with Ctrl-C.
 
-#[path = "../tests/fake/mod.rs"]
-mod fake;
+use std::path::Path;
+use testkit::fake::{agent, collector};
 
 fn main() {
-    let socket = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "/tmp/fake-agent.sock".to_owned());
-    let (_stop, stopped) = tokio::sync::oneshot::channel();
-    if !socket.contains('/') {
-        let listener = std::net::TcpListener::bind(&socket).expect("a port");
-        println!("a fake collector listens at {socket}");
-        let behaviour = fake::collector::Behaviour::default();
-        return fake::collector::serve(listener, behaviour, Default::default(), stopped);
+    let place = std::env::args().nth(1);
+    let place = place.unwrap_or_else(|| "/tmp/fake-agent.sock".to_owned());
+    if !place.contains('/') {
+        let address = place.parse().expect("HOST:PORT");
+        let _fake = collector::FakeCollector::at(address, collector::Behaviour::default());
+        println!("a fake collector listens at {place}");
+        return wait();
     }
-    let _ = std::fs::remove_file(&socket);
-    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
-    println!("a fake agent listens at unix:{socket}");
-    let behaviour = fake::Behaviour {
+    let _ = std::fs::remove_file(&place);
+    let behaviour = agent::Behaviour {
         stream_interval: std::time::Duration::from_secs(1),
         degraded: true,
-        ..fake::Behaviour::default()
+        ..agent::Behaviour::default()
     };
-    fake::serve(listener, behaviour, stopped);
+    let _fake = agent::serve(Path::new(&place), behaviour);
+    println!("a fake agent listens at unix:{place}");
+    wait();
+}
+
+fn wait() {
+    loop {
+        std::thread::park();
+    }
 }

@@ -1,17 +1,17 @@
-//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended; and the end of one.
+//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended;
+//! and the end of one.
 
+use crate::capture_info::{Json, event, state_word, target};
 use crate::client::Client;
 use crate::exit;
 use crate::fleet_capture::list as fleet;
 use crate::form::Form;
 use crate::peer::Connection;
-use crate::select;
 use crate::terminal::{Out, Table, clean, fit, hang, json};
 use crate::units;
-use crate::when::{Clock, rfc3339};
+use crate::when::Clock;
 use anyhow::Result;
-use proto::agent::{CaptureInfo, CaptureState, LabelMatcher};
-use serde::Serialize;
+use proto::agent::CaptureInfo;
 use std::time::Duration;
 
 /// Lists captures of a host, or of a fleet with --collector, newest first, or ends one.
@@ -122,7 +122,7 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> Table {
         };
         table.row([
             capture.id.to_string(),
-            word(capture.state()).to_owned(),
+            state_word(capture.state()).to_owned(),
             clock.show(capture.started_unix_ns),
             units::duration(Duration::from_nanos(capture.elapsed_ns)),
             fit(&clean(event(&request.event)), EVENT_CELLS).into_owned(),
@@ -132,94 +132,4 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> Table {
         ]);
     }
     table.sparing(&["WHO", "DURATION", "STARTED", "EVENT", "SAMPLES"])
-}
-
-/// The event of a request; where it names none, that of an agent.
-pub fn event(asked: &str) -> &str {
-    match asked {
-        "" => "cpu-clock",
-        event => event,
-    }
-}
-
-/// A state in a word.
-pub fn word(state: CaptureState) -> &'static str {
-    match state {
-        CaptureState::Unspecified => "unknown",
-        CaptureState::Running => "running",
-        CaptureState::Complete => "complete",
-        CaptureState::Cancelled => "cancelled",
-        CaptureState::Failed => "failed",
-    }
-}
-
-/// The matchers as a selector; `host` when there is none.
-pub fn target(matchers: &[LabelMatcher]) -> String {
-    let shown = |one: &LabelMatcher| {
-        let op = select::symbol(one);
-        format!("{}{op}\"{}\"", one.label, one.value)
-    };
-    match matchers {
-        [] => "host".to_owned(),
-        matchers => matchers.iter().map(shown).collect::<Vec<_>>().join(","),
-    }
-}
-
-/// A capture for scripts.
-#[derive(Serialize)]
-pub struct Json<'a> {
-    id: u64,
-    state: &'static str,
-    peer: &'a str,
-    who: String,
-    reason: String,
-    started: String,
-    elapsed_ns: u64,
-    duration_ns: u64,
-    event: String,
-    target: String,
-    rate_hz: u32,
-    period: u64,
-    stack_bytes: u32,
-    before_ns: u64,
-    samples: u64,
-    samples_all: u64,
-    lost_samples: u64,
-    throttled: u64,
-    cpu_ns: u64,
-    bytes: u64,
-    notices: &'a [String],
-    error: &'a str,
-}
-
-impl Json<'_> {
-    /// Of what an agent told.
-    pub fn of(info: &CaptureInfo) -> Json<'_> {
-        let request = info.request.clone().unwrap_or_default();
-        let progress = info.progress.unwrap_or_default();
-        Json {
-            id: info.id,
-            state: word(info.state()),
-            peer: &info.peer,
-            who: request.who,
-            reason: request.reason,
-            started: rfc3339(info.started_unix_ns),
-            elapsed_ns: info.elapsed_ns,
-            duration_ns: request.duration_ns,
-            event: request.event,
-            target: target(&request.matchers),
-            rate_hz: info.rate_hz,
-            period: info.period,
-            stack_bytes: info.stack_bytes,
-            before_ns: request.before_ns,
-            samples: progress.samples,
-            samples_all: progress.samples_all,
-            lost_samples: progress.lost_samples,
-            throttled: progress.throttled,
-            cpu_ns: progress.cpu_ns,
-            bytes: progress.bytes,
-            notices: &info.notices,
-            error: &info.error,
-        }
-    }
 }

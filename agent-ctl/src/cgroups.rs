@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long)]
     flat: bool,
     /// Most levels of the tree, the root's included
-    #[arg(long, value_name = "LEVELS", value_parser = crate::number::whole::<usize>(1, u64::MAX))]
+    #[arg(long, value_name = "LEVELS", value_parser = crate::number::within::<usize>(1, u64::MAX))]
     depth: Option<usize>,
     /// Most rows
     #[arg(long, value_name = "ROWS", value_parser = crate::number::any::<usize>())]
@@ -166,8 +166,8 @@ fn table(answer: &Tree, args: &Args) -> Table {
     table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE"])
 }
 
-/// Who the container is: its runtime, its pod, and its name, or the begin of its id where that is all
-/// there is.
+/// Who the container is: its runtime, its pod, and its name, or the start of its id where that is
+/// all there is.
 fn container(cgroup: &Cgroup) -> String {
     let id = match cgroup.container.char_indices().nth(12) {
         Some((at, _)) => &cgroup.container[..at],
@@ -186,7 +186,7 @@ fn container(cgroup: &Cgroup) -> String {
     known.join(" ")
 }
 
-/// What the kernel accounts for a cgroup, beside what was taken.
+/// What the kernel accounts for a cgroup, next to what was taken.
 fn coverage(cgroup: &Cgroup) -> Coverage {
     Coverage {
         expected_ns: cgroup.expected_ns,
@@ -213,8 +213,8 @@ fn flat(answer: &Tree, sort: Sort) -> Vec<(String, &Cgroup)> {
         .collect()
 }
 
-/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on its
-/// nearest listed ancestor, or stands at the top.
+/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on
+/// its nearest listed ancestor, or stands at the top.
 fn tree<'a>(answer: &'a Tree, args: &Args) -> Vec<(String, &'a Cgroup)> {
     let by_path: HashMap<&str, &Cgroup> = answer
         .cgroups
@@ -286,10 +286,10 @@ struct Json<'a> {
     quality: Quality,
     rows_left_out: u64,
     cgroups: Vec<JsonCgroup<'a>>,
-    /// Of an agent only.
+    /// Only agents have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     ledger: Option<JsonLedger>,
-    /// Of a collector only.
+    /// Only collectors have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     fleet: Option<fleet::Json>,
 }

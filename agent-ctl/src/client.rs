@@ -87,7 +87,7 @@ impl Client {
             // Its file is at fault, and not what was asked for.
             Err(status) if status.code() == Code::FailedPrecondition => {
                 let refused = self.route.refused(WHAT, &status);
-                Err(exit::said(exit::CONFIG, refused.to_string()))
+                Err(exit::error(exit::CONFIG, refused.to_string()))
             }
             answer => self.route.answer(WHAT, async { answer }).await,
         }

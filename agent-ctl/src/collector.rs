@@ -23,7 +23,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub struct Collector {
     service: QueryServiceClient<Transport>,
     route: Route,
-    /// The time of what is kept, as the clock was told; `None`: not known.
+    /// The time of what is kept, when the clock was read; `None`: not known.
     kept: Option<TimeRange>,
 }
 
@@ -80,8 +80,8 @@ impl Collector {
 
     /// What an answer is made of. The time it covers is what was asked for: that from before
     /// anything was kept is no part of it, nor that after the newest window.
-    fn told(&self, what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
-        Ok(Fleet::told(what, quality)?.kept(self.kept))
+    fn fleet(&self, what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
+        Ok(Fleet::from_answer(what, quality)?.kept(self.kept))
     }
 
     /// `Hosts`, how many more there are, and what it is made of.
@@ -90,7 +90,7 @@ impl Collector {
         let range = Some(range.into());
         let call = self.service.hosts(HostsRequest { range });
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = self.told(WHAT, answer.quality)?;
+        let fleet = self.fleet(WHAT, answer.quality)?;
         Ok((answer.hosts, answer.hosts_left_out, fleet))
     }
 
@@ -100,7 +100,7 @@ impl Collector {
         let selection = Some(selection);
         let call = self.service.cgroups(CgroupsRequest { selection });
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = self.told(WHAT, answer.quality)?;
+        let fleet = self.fleet(WHAT, answer.quality)?;
         Ok((answer.cgroups, answer.rows_left_out, fleet))
     }
 
@@ -109,7 +109,7 @@ impl Collector {
         const WHAT: &str = "get top";
         let call = self.service.top(request);
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = self.told(WHAT, answer.quality)?;
+        let fleet = self.fleet(WHAT, answer.quality)?;
         Ok((answer.rows, answer.rows_left_out, fleet))
     }
 
@@ -126,8 +126,8 @@ impl Collector {
         self.route.answer("compare", call).await
     }
 
-    /// `Profile`, put together, and what it is made of. The facts about the profile are those of its
-    /// data quality, which every answer of a collector is held to.
+    /// `Profile`, put together, and what it is made of. The facts about the profile are those of
+    /// its data quality, which every answer of a collector is held to.
     pub async fn profile(&mut self, request: ProfileRequest) -> Result<(Profile, Fleet)> {
         const WHAT: &str = "query profile";
         let call = self.service.profile(request);
@@ -135,8 +135,8 @@ impl Collector {
         let mut assembler = ProfileAssembler::new();
         let mut quality = None;
         while let Some(response) = self.route.part(WHAT, stream.message()).await? {
-            let told = response.quality.is_some();
-            if told && quality.is_some() {
+            let has_quality = response.quality.is_some();
+            if has_quality && quality.is_some() {
                 return Err(anyhow!(
                     "failed to {WHAT}: the collector told its data quality twice"
                 ));
@@ -144,13 +144,13 @@ impl Collector {
             quality = quality.or(response.quality);
             match response.chunk {
                 Some(chunk) => assembler.push(chunk)?,
-                None if told => {}
+                None if has_quality => {}
                 // Else a stream of nothing would never end.
                 None => return Err(anyhow!("failed to {WHAT}: the collector sent nothing")),
             }
         }
         let mut profile = assembler.finish()?;
-        let fleet = self.told(WHAT, quality)?;
+        let fleet = self.fleet(WHAT, quality)?;
         fleet.describe(&mut profile.info);
         Ok((profile, fleet))
     }

@@ -3,11 +3,10 @@
 //! The scripts know commands, options and the values that are the same everywhere. What runs on a
 //! host (units, containers, pins) they do not ask for.
 
-use crate::cli::Cli;
 use crate::{exit, terminal::Out};
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, Command, CommandFactory, ValueHint};
+use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
 
 /// Prints completions for a shell.
@@ -68,15 +67,15 @@ const VALUES: [(&str, &[&str]); 3] = [
 /// Names of values that are files or directories.
 const PATHS: [&str; 4] = ["FILE", "DIR", "RANGE|FILE", "unix:PATH|HOST:PORT"];
 
-/// Runs the command.
-pub fn run(out: &Out, args: Args) -> Result<u8> {
-    out.write(&script(args.shell))?;
+/// Runs the command for the command line `cli`.
+pub fn run(out: &Out, cli: Command, args: Args) -> Result<u8> {
+    out.write(&script(cli, args.shell))?;
     Ok(exit::OK)
 }
 
-fn script(shell: Shell) -> String {
+fn script(cli: Command, shell: Shell) -> String {
     let mut script = Vec::new();
-    let mut command = prepared(Cli::command());
+    let mut command = prepared(cli);
     clap_complete::generate(shell, &mut command, NAME, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {

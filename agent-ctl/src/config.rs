@@ -13,28 +13,28 @@ use std::process::Command;
 
 /// Whose configuration a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Of {
+enum Daemon {
     /// fleetprofd
     Agent,
     /// fleetprof-collector
     Collector,
 }
 
-impl Of {
+impl Daemon {
     /// Whose a file is by its name.
-    fn by_name(file: &Path) -> Of {
+    fn by_name(file: &Path) -> Daemon {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         match name.contains("collector") {
-            true => Of::Collector,
-            false => Of::Agent,
+            true => Daemon::Collector,
+            false => Daemon::Agent,
         }
     }
 
     /// Name of the program.
     fn program(self) -> &'static str {
         match self {
-            Of::Agent => "fleetprofd",
-            Of::Collector => "fleetprof-collector",
+            Daemon::Agent => "fleetprofd",
+            Daemon::Collector => "fleetprof-collector",
         }
     }
 }
@@ -66,7 +66,7 @@ Examples:
         file: PathBuf,
         /// Program that the file configures [default: by the file name, or agent]
         #[arg(long, value_enum)]
-        of: Option<Of>,
+        of: Option<Daemon>,
     },
     /// Print the configuration in force as YAML, defaults filled in
     #[command(after_help = "Example:\n  agent-ctl config show")]
@@ -89,7 +89,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     match args.command {
         // A file is checked here, whoever is asked for anything else.
-        ConfigCommand::Check { file, of } => check(of.unwrap_or_else(|| Of::by_name(&file)), &file),
+        ConfigCommand::Check { file, of } => {
+            check(of.unwrap_or_else(|| Daemon::by_name(&file)), &file)
+        }
         ConfigCommand::Show => {
             let config = client().await?.config().await?;
             let path = if config.path.is_empty() {
@@ -137,7 +139,7 @@ fn installed(program: &str) -> PathBuf {
         .unwrap_or_else(|| program.into())
 }
 
-fn check(of: Of, file: &Path) -> Result<u8> {
+fn check(of: Daemon, file: &Path) -> Result<u8> {
     let daemon = installed(of.program());
     let status = Command::new(&daemon)
         .arg("--check-config")

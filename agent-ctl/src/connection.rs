@@ -1,5 +1,5 @@
-//! Opens a connection and says what its errors mean, with one set of rules for agents and collectors:
-//! TLS, token, deadlines.
+//! Opens a connection and says what its errors mean, with one set of rules for agents and
+//! collectors: TLS, token, deadlines.
 //!
 //! Every unary call and every wait for the next part of a query has the deadline of `--timeout`;
 //! live streams have none once they run. Text in errors of the other side is cleaned here.
@@ -25,8 +25,8 @@ use tonic::{Code, Request, Status};
 /// Largest token or certificate file read. Unit: bytes. Anything larger is another kind of file.
 const SECRET_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Time between signs of life asked of the other side, and how long to wait for one: a stream from a
-/// machine that is gone ends after twice this, not never.
+/// Time between signs of life asked of the other side, and how long to wait for one: a stream from
+/// a machine that is gone ends after twice this, not never.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Metadata of a refusal that does not last: seconds until it is worth trying again.
@@ -50,7 +50,7 @@ impl Interceptor for Token {
 /// What calls go over.
 pub type Transport = InterceptedService<Channel, Token>;
 
-/// Whom calls go to and how long they may take.
+/// Where calls go to and how long they may take.
 #[derive(Clone)]
 pub struct Route {
     /// Who is asked.
@@ -62,8 +62,8 @@ pub struct Route {
 /// Connects.
 ///
 /// # Errors
-/// With code 5 when nobody listens, 4 when the socket may not be opened, 2 when the options do not go
-/// together.
+/// With code 5 when nobody listens, 4 when the socket may not be opened, 2 when the options do not
+/// go together.
 pub async fn open(connection: &Connection, peer: &Peer) -> Result<(Transport, Route)> {
     let endpoint = endpoint(connection, peer)?;
     let token = connection.token_file.as_deref().map(read_token);
@@ -204,7 +204,7 @@ impl Route {
             message = format!("{message}\n{}{hint}", exit::REMEDY);
         }
         // What the other side says below its first line need not be a remedy.
-        exit::said(code, message)
+        exit::error(code, message)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::render::{self, DiffFormat};
 use crate::select::{self, Frames, Labels};
 use crate::source::{Answer, Question, Source};
 use crate::spread::{self, Spread, Verdict};
-use crate::summary::{self, Covered};
+use crate::summary::{self, ProfileFacts};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, Range};
 use anyhow::Result;
@@ -103,69 +103,164 @@ const OVERLAP_PART_MAX: i64 = 10;
 /// Range of a side that is not given.
 const DEFAULT_RANGE: &str = "-5m..";
 
+/// What a side is to be, as the command line says it.
+struct SideArgs<'a> {
+    name: &'static str,
+    text: &'a str,
+    selector: Option<&'a str>,
+}
+
+/// What a side was asked of an agent or collector.
+type Query = (Range, Samples);
+
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    if args.before.is_none() && args.before_selector.is_none() && args.after_selector.is_none() {
-        return Err(fail(
-            exit::USAGE,
-            "failed to compare: both sides are the same\n\
-             give --before, --before-selector or --after-selector",
-        ));
-    }
+    let sides = args.sides()?;
     let format = match args.json.then_some(DiffFormat::Json).or(args.format) {
         Some(format) => format,
         None => by_name(&args.to.path, DiffFormat::of_path, render::DIFF_ENDINGS)?
             .unwrap_or(DiffFormat::Text),
     };
-    let after_text = args.after.as_deref().unwrap_or(DEFAULT_RANGE);
-    let before_text = args.before.as_deref().unwrap_or(after_text);
-    let mut source = None;
-    let mut clock = Clock::local();
-    if !is_file(before_text) || !is_file(after_text) {
-        let peer = connection.peer()?;
-        // What cannot be asked is told before anybody is.
-        for (text, selector) in [
-            (before_text, &args.before_selector),
-            (after_text, &args.after_selector),
-        ] {
-            let samples = samples(&args, selector.as_deref())?;
-            if !is_file(text) {
-                select::check(&samples.matchers, &peer)?;
-            }
+    let (mut source, clock) = connect(connection, &args, &sides).await?;
+    let [first, second] = &sides;
+    let (mut before, first_query) = first.read(&args, &mut source, &clock).await?;
+    let (mut after, second_query) = second.read(&args, &mut source, &clock).await?;
+    let is_lost = |side: &Answer| loss::of_profile(&side.profile).is_some();
+    let lost = is_lost(&before) || is_lost(&after);
+    by_name_alone(&mut before.profile, &mut after.profile);
+    // One side may be so large that its collector tells it in a coarser unit.
+    profile::equalize(&mut before.profile, &mut after.profile);
+    let asks = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
+    let spread = match (&mut source, first_query, second_query) {
+        (Some(source), Some(first), Some(second)) if asks => {
+            Spread::ask(source, [first, second]).await
         }
-        let source = source.insert(Source::connect(connection, &peer).await?);
-        clock = source.clock().await?;
+        _ => Spread::default(),
+    };
+    if spread.is_known() {
+        spread::without_lost(&mut before.profile);
+        spread::without_lost(&mut after.profile);
     }
-    let mut sides = Vec::with_capacity(2);
-    let mut asked = [None, None];
-    for (at, name, text, selector) in [
-        (0, "before", before_text, &args.before_selector),
-        (1, "after", after_text, &args.after_selector),
-    ] {
+    let empty = before.profile.samples.is_empty() || after.profile.samples.is_empty();
+    let overlapping = overlap(&sides, &before.profile.info, &after.profile.info);
+    let diff = Diff::new(&before.profile, &after.profile, &GroupBy::Keys(Vec::new()))
+        .map_err(|error| fail(exit::USAGE, error.to_string()))?;
+    let comparison = Comparison {
+        diff: &diff,
+        spread: &spread,
+    };
+    let text = match format {
+        DiffFormat::Json => {
+            let json = Json::of(&comparison, &before, &after, &args);
+            (crate::terminal::json(&json, true)? + "\n").into_bytes()
+        }
+        _ if empty => {
+            note!("agent-ctl: a side has no samples: nothing to compare, nothing written");
+            return Ok(exit::PARTIAL);
+        }
+        DiffFormat::Text => {
+            note!("± is of {}", comparison.error(args.total).sentence());
+            table(&comparison, &args).show(out).into_bytes()
+        }
+        format => render::write_diff(&diff, format, !args.absolute)?,
+    };
+    deliver(&args.to.path, &text)?;
+    let mut fleets = [&before, &after].into_iter().flat_map(|side| &side.fleet);
+    let partial = fleets.any(|fleet| fleet.is_partial());
+    Ok(if empty || overlapping || partial || lost {
+        exit::PARTIAL
+    } else {
+        exit::OK
+    })
+}
+
+impl Args {
+    /// The sides, the first one first.
+    ///
+    /// # Errors
+    /// When both are the same.
+    fn sides(&self) -> Result<[SideArgs<'_>; 2]> {
+        if self.before.is_none() && self.before_selector.is_none() && self.after_selector.is_none()
+        {
+            return Err(fail(
+                exit::USAGE,
+                "failed to compare: both sides are the same\n\
+                 give --before, --before-selector or --after-selector",
+            ));
+        }
+        let after = self.after.as_deref().unwrap_or(DEFAULT_RANGE);
+        let before = self.before.as_deref().unwrap_or(after);
+        Ok([
+            SideArgs {
+                name: "before",
+                text: before,
+                selector: self.before_selector.as_deref(),
+            },
+            SideArgs {
+                name: "after",
+                text: after,
+                selector: self.after_selector.as_deref(),
+            },
+        ])
+    }
+}
+
+/// Connects when a side is a range; the clock is then that of the source.
+async fn connect(
+    connection: &Connection,
+    args: &Args,
+    sides: &[SideArgs<'_>; 2],
+) -> Result<(Option<Source>, Clock)> {
+    if sides.iter().all(|side| is_file(side.text)) {
+        return Ok((None, Clock::local()));
+    }
+    let peer = connection.peer()?;
+    // Refuse what cannot be asked before anything is.
+    for side in sides {
+        let samples = samples(args, side.selector)?;
+        if !is_file(side.text) {
+            select::check(&samples.matchers, &peer)?;
+        }
+    }
+    let mut source = Source::connect(connection, &peer).await?;
+    let clock = source.clock().await?;
+    Ok((Some(source), clock))
+}
+
+impl SideArgs<'_> {
+    /// Reads the side's profile and notes what it covers and misses.
+    async fn read(
+        &self,
+        args: &Args,
+        source: &mut Option<Source>,
+        clock: &Clock,
+    ) -> Result<(Answer, Option<Query>)> {
         let mut known = Known::ALL;
         let mut widened = None;
-        let answer = match (side(text, &clock)?, &mut source) {
+        let mut query = None;
+        let answer = match (side(self.text, clock)?, source) {
             (Side::File(path), _) => {
-                let (answer, found) = from_file(&path, &args, selector.as_deref())?;
+                let (answer, found) = from_file(&path, args, self.selector)?;
                 known = found;
                 answer
             }
             (Side::Range(range), Some(source)) => {
-                let samples = samples(&args, selector.as_deref())?;
-                asked[at] = Some((range, samples.clone()));
+                let samples = samples(args, self.selector)?;
+                query = Some((range, samples.clone()));
                 let answer = source.profile(question(range, samples)).await?;
                 let Info { start_unix_ns, .. } = answer.profile.info;
                 let covered = (start_unix_ns, summary::end_ns(&answer.profile.info));
-                widened = summary::widened(range, covered, &clock);
+                widened = summary::widened(range, covered, clock);
                 answer
             }
             (Side::Range(_), None) => unreachable!("a range always has a source"),
         };
+        let name = self.name;
         match answer.profile.samples.is_empty() {
-            true => note!("{name}: no samples in {}", clean(text)),
+            true => note!("{name}: no samples in {}", clean(self.text)),
             false => note!(
                 "{name}: {}",
-                summary::line_of_file(&answer.profile, known, &clock)
+                summary::line_of_file(&answer.profile, known, clock)
             ),
         }
         if let Some(widened) = widened {
@@ -178,37 +273,20 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             note!("{name}: fleet {}", fleet.line());
             fleet.note_damage();
         }
-        sides.push(answer);
+        Ok((answer, query))
     }
-    let lost = sides
-        .iter()
-        .any(|side| loss::of_profile(&side.profile).is_some());
-    let mut spread = Spread::default();
-    if let [before, after] = &mut sides[..] {
-        by_name_alone(&mut before.profile, &mut after.profile);
-        // One side may be so large that its collector tells it in a coarser unit.
-        profile::equalize(&mut before.profile, &mut after.profile);
-        let ask = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
-        if let (true, Some(source), [Some(first), Some(second)]) = (ask, &mut source, asked) {
-            spread = Spread::ask(source, [first, second]).await;
-        }
-        if spread.is_known() {
-            spread::without_lost(&mut before.profile);
-            spread::without_lost(&mut after.profile);
-        }
-    }
-    let [before_side, after_side] = &sides[..] else {
-        unreachable!("two sides were taken")
-    };
-    let (before, after) = (&before_side.profile, &after_side.profile);
-    let empty = before.samples.is_empty() || after.samples.is_empty();
-    let overlap_ns = overlap_ns(&before.info, &after.info);
-    let shorter_ns = before.info.duration_ns.min(after.info.duration_ns) as i64;
-    let ranges = !is_file(before_text) && !is_file(after_text);
+}
+
+/// True, and noted, when both sides are ranges of the same samples and hold too much of the same
+/// time.
+fn overlap([first, second]: &[SideArgs<'_>; 2], before: &Info, after: &Info) -> bool {
+    let overlap_ns = overlap_ns(before, after);
+    let shorter_ns = before.duration_ns.min(after.duration_ns) as i64;
+    let ranges = !is_file(first.text) && !is_file(second.text);
     let overlapping = ranges
         && overlap_ns > shorter_ns / OVERLAP_PART_MAX
-        && before_text != after_text
-        && args.before_selector == args.after_selector;
+        && first.text != second.text
+        && first.selector == second.selector;
     if overlapping {
         note!(
             "agent-ctl: both sides hold the same {:.1} s: windows are not split, so leave a window's \
@@ -216,35 +294,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             overlap_ns as f64 * 1e-9
         );
     }
-    let diff = Diff::new(before, after, &GroupBy::Keys(Vec::new()))
-        .map_err(|error| fail(exit::USAGE, error.to_string()))?;
-    let judged = Judged {
-        diff: &diff,
-        spread: &spread,
-    };
-    let text = match format {
-        DiffFormat::Json => {
-            let json = Json::of(&judged, before_side, after_side, &args);
-            (crate::terminal::json(&json, true)? + "\n").into_bytes()
-        }
-        _ if empty => {
-            note!("agent-ctl: a side has no samples: nothing to compare, nothing written");
-            return Ok(exit::PARTIAL);
-        }
-        DiffFormat::Text => {
-            note!("± is of {}", judged.error(args.total).sentence());
-            table(&judged, &args).show(out).into_bytes()
-        }
-        format => render::write_diff(&diff, format, !args.absolute)?,
-    };
-    deliver(&args.to.path, &text)?;
-    let partial = sides.iter().filter_map(|side| side.fleet.as_ref());
-    let partial = partial.into_iter().any(|fleet| fleet.is_partial());
-    Ok(if empty || overlapping || partial || lost {
-        exit::PARTIAL
-    } else {
-        exit::OK
-    })
+    overlapping
 }
 
 /// Leaves the names of functions alone where one side has no modules, as folded stacks have none:
@@ -282,7 +332,7 @@ fn side(text: &str, clock: &Clock) -> Result<Side> {
     let found = clock
         .parse_range(text)
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
-    Ok(Side::Range(found.told()))
+    Ok(Side::Range(found.noted()))
 }
 
 fn labels(args: &Args, selector: Option<&str>) -> Labels {
@@ -322,39 +372,41 @@ fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<(Answer
 }
 
 /// A comparison and how sure its changes are.
-struct Judged<'a> {
+struct Comparison<'a> {
     diff: &'a Diff,
     spread: &'a Spread,
 }
 
-/// What errors are of.
+/// What the errors of changes are computed from.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Of {
+enum ErrorKind {
     Sampling,
     Spread,
 }
 
-impl Of {
+impl ErrorKind {
     fn sentence(self) -> &'static str {
         match self {
-            Of::Sampling => "sampling alone: real spread between hosts and minutes is larger",
-            Of::Spread => "how much shares move between parts of the ranges",
+            ErrorKind::Sampling => {
+                "sampling alone: real spread between hosts and minutes is larger"
+            }
+            ErrorKind::Spread => "how much shares move between parts of the ranges",
         }
     }
 }
 
-impl Judged<'_> {
+impl Comparison<'_> {
     /// What the errors of own shares, or of those with callees, are of.
-    fn error(&self, total: bool) -> Of {
+    fn error(&self, total: bool) -> ErrorKind {
         match self.spread.is_known() && !total {
-            true => Of::Spread,
-            false => Of::Sampling,
+            true => ErrorKind::Spread,
+            false => ErrorKind::Sampling,
         }
     }
 
     fn rows(&self, args: &Args) -> impl Iterator<Item = (&FunctionChange, Verdict, Verdict)> {
-        let Judged { diff, spread } = *self;
+        let Comparison { diff, spread } = *self;
         let by_total = args.total;
         let of = move |row: &FunctionChange| if by_total { row.total } else { row.own };
         let mut rows: Vec<&FunctionChange> = diff.functions.iter().collect();
@@ -375,14 +427,14 @@ impl Judged<'_> {
     }
 }
 
-fn table(judged: &Judged<'_>, args: &Args) -> Table {
+fn table(comparison: &Comparison<'_>, args: &Args) -> Table {
     let heading = if args.total {
         ">TOTAL BEFORE"
     } else {
         ">SELF BEFORE"
     };
     let mut table = Table::new(&[heading, ">AFTER", ">DELTA", ">±", "", "FUNCTION", "MODULE"]);
-    for (row, own, total) in judged.rows(args).take(args.limit) {
+    for (row, own, total) in comparison.rows(args).take(args.limit) {
         let Verdict {
             share,
             error_95,
@@ -409,10 +461,10 @@ fn table(judged: &Judged<'_>, args: &Args) -> Table {
 
 #[derive(Serialize)]
 struct Json {
-    before: Covered,
-    after: Covered,
+    before: ProfileFacts,
+    after: ProfileFacts,
     /// What the errors of own shares are of; those of totals are of sampling alone.
-    errors: Of,
+    errors: ErrorKind,
     functions: Vec<JsonRow>,
 }
 
@@ -455,7 +507,7 @@ impl JsonShare {
 }
 
 impl Json {
-    fn of(judged: &Judged<'_>, before: &Answer, after: &Answer, args: &Args) -> Json {
+    fn of(comparison: &Comparison<'_>, before: &Answer, after: &Answer, args: &Args) -> Json {
         let row = |(row, own, total): (&FunctionChange, Verdict, Verdict)| JsonRow {
             function: row.function.clone(),
             module: row.module.clone(),
@@ -466,10 +518,10 @@ impl Json {
             total: JsonShare::of(row.total, total),
         };
         Json {
-            before: Covered::of(&before.profile).with(before.fleet.as_ref()),
-            after: Covered::of(&after.profile).with(after.fleet.as_ref()),
-            errors: judged.error(false),
-            functions: judged.rows(args).map(row).collect(),
+            before: ProfileFacts::of(&before.profile).with(before.fleet.as_ref()),
+            after: ProfileFacts::of(&after.profile).with(after.fleet.as_ref()),
+            errors: comparison.error(false),
+            functions: comparison.rows(args).map(row).collect(),
         }
     }
 }

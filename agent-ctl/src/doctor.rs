@@ -4,10 +4,10 @@
 //! agent too: then it says how to start one and checks what the agent would need of this machine.
 
 use crate::client::Client;
+use crate::degradation::{Degradation, Finding, severity};
 use crate::form::Form;
 use crate::local::{self, Local};
 use crate::peer::{Connection, Target};
-use crate::status::{Degradation, severity};
 use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
 use crate::{exit, runtimes, summary, units};
@@ -54,18 +54,6 @@ fn burn_length(text: &str) -> Result<Duration, String> {
 /// Range of the tables of stack ends and unnamed frames.
 const TABLES_SINCE: Duration = Duration::from_secs(300);
 
-/// A found problem, on this machine or said by the agent.
-pub struct Finding {
-    /// Stable word.
-    pub id: String,
-    /// What is so and what it means.
-    pub message: String,
-    /// Command that fixes it; may be empty.
-    pub remedy: String,
-    /// How bad.
-    pub severity: Severity,
-}
-
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let instead = "`agent-ctl status --collector HOST:PORT` and `agent-ctl hosts` tell of a fleet";
@@ -84,8 +72,8 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'a Proof>,
     degradations: Vec<Degradation<'a>>,
-    stack_ends: Vec<Row>,
-    unnamed: Vec<Row>,
+    stack_ends: &'a [Row],
+    unnamed: &'a [Row],
     runtimes: Vec<runtimes::Json<'a>>,
 }
 
@@ -113,84 +101,116 @@ struct Proof {
     all_samples: u64,
 }
 
+/// What an agent that answers was found to do.
+struct Examination {
+    status: GetStatusResponse,
+    proof: Proof,
+    /// The worst first.
+    findings: Vec<Finding>,
+    /// The samples of the last [`TABLES_SINCE`].
+    recent: Profile,
+    stack_ends: Vec<Row>,
+    unnamed: Vec<Row>,
+}
+
 async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     let before = client.status().await?;
     let proof = prove(client, &before, args.burn).await?;
-    let after = client.status().await?;
+    let status = client.status().await?;
     let proof = Proof {
-        all_samples: taken(&after).saturating_sub(taken(&before)),
+        all_samples: taken(&status).saturating_sub(taken(&before)),
         ..proof
     };
-    let since = after
+    let since = status
         .now_unix_ns
         .saturating_sub(TABLES_SINCE.as_nanos() as i64);
     let recent = client.query(query(since, Vec::new(), Vec::new())).await?;
-    let (ends, unnamed) = (stack_ends(&recent), unnamed_leaves(&recent));
-
-    let mut findings = findings(&after);
+    let mut findings = findings(&status);
     if !proof.passed {
         findings.insert(0, not_arriving(&proof));
     }
-    let bad = findings
-        .iter()
-        .any(|found| found.severity >= Severity::Warning);
-    let code = if bad { exit::PARTIAL } else { exit::OK };
+    let examination = Examination {
+        stack_ends: stack_ends(&recent),
+        unnamed: unnamed_leaves(&recent),
+        status,
+        proof,
+        findings,
+        recent,
+    };
+    let code = match examination.is_degraded() {
+        true => exit::PARTIAL,
+        false => exit::OK,
+    };
     if args.form.is_json() {
-        out.write_json(&Json {
+        out.write_json(&examination.json())?;
+    } else {
+        out.write(&examination.show(out))?;
+    }
+    Ok(code)
+}
+
+impl Examination {
+    fn is_degraded(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|found| found.severity >= Severity::Warning)
+    }
+
+    fn json(&self) -> Json<'_> {
+        Json {
             agent: true,
             error: None,
-            proof: Some(&proof),
-            degradations: findings.iter().map(Finding::json).collect(),
-            stack_ends: ends,
-            unnamed,
-            runtimes: runtimes::Json::all(&after.runtimes),
-        })?;
-        return Ok(code);
+            proof: Some(&self.proof),
+            degradations: self.findings.iter().map(Finding::json).collect(),
+            stack_ends: &self.stack_ends,
+            unnamed: &self.unnamed,
+            runtimes: runtimes::Json::all(&self.status.runtimes),
+        }
     }
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{} fleetprofd {} answers on {}",
-        mark(out, Severity::Unspecified),
-        clean(&after.version),
-        clean(&after.host)
-    );
-    if proof.passed {
+
+    fn show(&self, out: &Out) -> String {
+        let ok = mark(out, Severity::Unspecified);
+        let mut text = format!(
+            "{ok} fleetprofd {} answers on {}\n",
+            clean(&self.status.version),
+            clean(&self.status.host)
+        );
+        if self.proof.passed {
+            let _ = writeln!(text, "{ok} {}", self.proof.sentence());
+        }
+        show_findings(out, &mut text, &self.findings);
         let _ = writeln!(
             text,
-            "{} {}",
-            mark(out, Severity::Unspecified),
-            proof.sentence()
+            "\nLast {}: {} samples; {}",
+            units::duration(TABLES_SINCE),
+            units::count(self.recent.total().count),
+            summary::missing(&self.recent.info.quality)
         );
-    }
-    show_findings(out, &mut text, &findings);
-    let _ = writeln!(
-        text,
-        "\nLast {}: {} samples; {}",
-        units::duration(TABLES_SINCE),
-        units::count(recent.total().count),
-        summary::missing(&recent.info.quality)
-    );
-    show_rows(out, &mut text, "How stacks ended", &ends);
-    show_rows(out, &mut text, "Leaf frames without a symbol", &unnamed);
-    if !after.runtimes.is_empty() {
-        let _ = writeln!(
-            text,
-            "\n{}\n{}",
-            out.tone(Tone::Strong, "Generated code"),
-            runtimes::table(out, &after.runtimes).trim_end()
+        show_rows(out, &mut text, "How stacks ended", &self.stack_ends);
+        show_rows(
+            out,
+            &mut text,
+            "Leaf frames without a symbol",
+            &self.unnamed,
         );
+        let runtimes = &self.status.runtimes;
+        if !runtimes.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{}\n{}",
+                out.tone(Tone::Strong, "Generated code"),
+                runtimes::table(out, runtimes).trim_end()
+            );
+        }
+        if !self.is_degraded() {
+            // Below lines that say what is missing, "nothing" would contradict them.
+            let verdict = match self.findings.is_empty() {
+                true => "nothing is degraded",
+                false => "nothing else is degraded",
+            };
+            let _ = writeln!(text, "\n{}", out.tone(Tone::Good, verdict));
+        }
+        text
     }
-    if !bad {
-        // Below lines that say what is missing, "nothing" would contradict them.
-        let verdict = match findings.is_empty() {
-            true => "nothing is degraded",
-            false => "nothing else is degraded",
-        };
-        let _ = writeln!(text, "\n{}", out.tone(Tone::Good, verdict));
-    }
-    out.write(&text)?;
-    Ok(code)
 }
 
 fn query(start_ns: i64, matchers: Vec<LabelMatcher>, group_by: Vec<String>) -> QueryProfileRequest {
@@ -254,7 +274,7 @@ async fn prove(client: &mut Client, before: &GetStatusResponse, burn: Duration) 
     })
 }
 
-/// Samples of this process since `start_ns`, which the agent widens to the window's begin.
+/// Samples of this process since `start_ns`, which the agent widens to the window's start.
 async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
     let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let comm = comm.trim_end_matches('\n');
@@ -270,8 +290,8 @@ async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
     let own_pid = std::process::id().to_string();
     let mut by_pid = [0, 0];
     for (sample, value) in &profile.samples {
-        let own = profile.dict.label(sample.labels, key::PID) == Some(&own_pid);
-        by_pid[usize::from(own)] += value.count;
+        let is_own = profile.dict.label(sample.labels, key::PID) == Some(&own_pid);
+        by_pid[usize::from(is_own)] += value.count;
     }
     // In a pid namespace of our own the agent knows us by another pid: the name has to do.
     Ok(if by_pid[1] > 0 || !in_pid_namespace() {
@@ -296,9 +316,9 @@ fn burn_cpu(burn: Duration) -> Duration {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         text.split(' ').next()?.parse().ok()
     };
-    let (begin, cpu_before) = (Instant::now(), cpu());
+    let (started, cpu_before) = (Instant::now(), cpu());
     let mut seed = 1u64;
-    while begin.elapsed() < burn {
+    while started.elapsed() < burn {
         for _ in 0..10_000 {
             seed =
                 std::hint::black_box(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
@@ -307,7 +327,7 @@ fn burn_cpu(burn: Duration) -> Duration {
     match (cpu_before, cpu()) {
         // A kernel without schedstat tells 0 always.
         (Some(before), Some(after)) if after > before => Duration::from_nanos(after - before),
-        _ => begin.elapsed(),
+        _ => started.elapsed(),
     }
 }
 
@@ -351,17 +371,11 @@ fn not_arriving(proof: &Proof) -> Finding {
     }
 }
 
-impl Finding {
-    fn json(&self) -> Degradation<'_> {
-        Degradation::new(&self.id, self.severity, &self.message, &self.remedy)
-    }
-}
-
 /// A collector that cannot be reached now. The agent itself tells when it has been for minutes.
 fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
     let export = status.export.as_ref()?;
-    let told = |found: &proto::agent::Degradation| found.id == "collector_away";
-    if export.connected_since_unix_ns != 0 || status.degradations.iter().any(told) {
+    let is_away = |found: &proto::agent::Degradation| found.id == "collector_away";
+    if export.connected_since_unix_ns != 0 || status.degradations.iter().any(is_away) {
         return None;
     }
     let why = match export.last_error.as_str() {
@@ -531,8 +545,8 @@ fn without_agent(
             error: Some(format!("{error:#}")),
             proof: None,
             degradations: findings.iter().map(Finding::json).collect(),
-            stack_ends: Vec::new(),
-            unnamed: Vec::new(),
+            stack_ends: &[],
+            unnamed: &[],
             runtimes: Vec::new(),
         })?;
         return Ok(code);

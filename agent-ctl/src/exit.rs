@@ -56,13 +56,13 @@ pub const REMEDY: &str = "fix: ";
 pub fn fail(code: u8, message: impl Into<String>) -> anyhow::Error {
     let message = message.into();
     match message.split_once('\n') {
-        Some((what, remedy)) => said(code, format!("{what}\n{REMEDY}{remedy}")),
-        None => said(code, message),
+        Some((what, remedy)) => error(code, format!("{what}\n{REMEDY}{remedy}")),
+        None => error(code, message),
     }
 }
 
 /// An error with this code in these words, which may be those of another program.
-pub fn said(code: u8, message: String) -> anyhow::Error {
+pub fn error(code: u8, message: String) -> anyhow::Error {
     Exit { code, message }.into()
 }
 

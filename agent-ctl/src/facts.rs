@@ -1,20 +1,22 @@
-//! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
+//! What an incident bundle says besides the profile: what was queried, where, and how the host
+//! samples.
 
-use crate::captures;
+use crate::capture_info;
+use crate::look::Look;
 use crate::peer::Peer;
-use crate::render::Look;
 use crate::select::{self, Frames, Labels};
-use crate::source::Question;
+use crate::source::{Question, Source};
 use crate::units;
 use crate::when::{Clock, rfc3339};
+use anyhow::Result;
 use profile::formats::Fact;
 use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher};
 use std::time::Duration;
 
-/// Most degradations that are told.
+/// Most degradations listed.
 const DEGRADATIONS_MAX: usize = 50;
 
-/// Most notices of a capture that are told.
+/// Most notices of a capture listed.
 const NOTICES_MAX: usize = 50;
 
 /// One fact.
@@ -93,8 +95,19 @@ fn matcher_text(matcher: &LabelMatcher) -> String {
     format!("{}{op}{:?}", matcher.label, matcher.value)
 }
 
+/// What is known of the host or fleet besides, for a file that is read later.
+///
+/// # Errors
+/// When an agent does not answer.
+pub async fn of_source(source: &mut Source) -> Result<Vec<Fact>> {
+    match source {
+        Source::Agent(client) => Ok(of_agent(&client.status().await?)),
+        Source::Collector(_) => Ok(Vec::new()),
+    }
+}
+
 /// The host, and how its daemon samples.
-pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
+fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     let mut facts = vec![
         fact("Host", "name", &status.host),
         fact("Host", "kernel", &status.kernel),
@@ -120,13 +133,13 @@ pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     facts
 }
 
-/// What was captured, and what must be known of it; which samples, is told with the question.
+/// What was captured, and what must be known of it. [`of_selection`] says which samples.
 pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
     let mut facts = Vec::new();
     if let Some(request) = &info.request {
         facts.extend([
-            fact("Capture", "event", captures::event(&request.event)),
+            fact("Capture", "event", capture_info::event(&request.event)),
             fact("Capture", "filter", &request.filter),
             fact("Capture", "asked for", ns(request.duration_ns)),
             fact("Capture", "before it", ns(request.before_ns)),
@@ -135,7 +148,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
         ]);
     }
     facts.extend([
-        fact("Capture", "state", captures::word(info.state())),
+        fact("Capture", "state", capture_info::state_word(info.state())),
         fact("Capture", "by", &info.peer),
         fact("Capture", "error", &info.error),
     ]);
@@ -162,7 +175,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     facts
 }
 
-/// Of the file itself.
+/// When and by what the file was made.
 pub fn of_file() -> Vec<Fact> {
     vec![
         fact("This file", "made", rfc3339(Clock::local().now_ns())),

@@ -29,17 +29,17 @@ const DAMAGED_NAMED: usize = 3;
 pub struct Fleet(DataQuality);
 
 impl Fleet {
-    /// What a collector told.
+    /// A data quality as it is.
     #[cfg(test)]
     pub fn of(quality: DataQuality) -> Fleet {
         Fleet(quality)
     }
 
-    /// What a collector told with the answer to `what`.
+    /// The data quality that came with the answer to `what`.
     ///
     /// # Errors
-    /// When it told nothing: an answer of which nobody knows what it misses is none.
-    pub fn told(what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
+    /// When there is none: without it nobody knows what the answer misses.
+    pub fn from_answer(what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
         quality.map(Fleet).with_context(|| {
             format!("failed to {what}: the collector did not say what its answer is made of")
         })
@@ -111,7 +111,7 @@ impl Fleet {
         self.0.gaps_total
     }
 
-    /// Writes what is told here into the facts about a profile.
+    /// Copies the data quality into the facts about a profile.
     pub fn describe(&self, info: &mut Info) {
         if self.0.covered.is_some() {
             info.start_unix_ns = self.covered().start_unix_ns;

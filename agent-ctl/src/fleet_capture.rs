@@ -1,20 +1,22 @@
-//! A capture on many hosts through their collector: who is asked, how far each is, and one profile in the end.
+//! A capture on many hosts through their collector: who is asked, how far each is, and one profile
+//! in the end.
 
 mod board;
 pub mod list;
 
-use crate::capture::{Signals, Taken, Written};
 use crate::connection::{self, Route, Transport};
+use crate::delivery::{Captured, Delivery};
 use crate::exit::{self, fail};
 use crate::facts::fact;
 use crate::peer::{Connection, Peer};
 use crate::select::fleet_option;
-use crate::summary::Covered;
+use crate::signals::Signals;
+use crate::summary::ProfileFacts;
 use crate::terminal::{Out, clean};
 use crate::units;
 use crate::when::Clock;
 use anyhow::{Result, anyhow};
-use board::{Board, name, said, state_word};
+use board::{Board, name, one_line, state_word};
 use profile::Profile;
 use profile::formats::Fact;
 use proto::agent::{CaptureInfo, CaptureRequest, CaptureState};
@@ -29,7 +31,7 @@ use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Largest message taken. Unit: bytes. A result tells of a thousand hosts at most, each with a few KiB.
+/// Largest message taken. Unit: bytes. A result has a thousand hosts at most, a few KiB each.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Most hosts that capture at once when the command line does not say.
@@ -38,10 +40,10 @@ const HOSTS_MAX: u32 = 50;
 /// How long hosts are waited for beyond the duration when the command line does not say.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Most hosts of which a failure is told in text; `--json` has all.
+/// Most failed hosts listed in text; `--json` has all.
 const FAILURES_MAX: usize = 20;
 
-/// Most notices that are told in text.
+/// Most notices listed in text.
 const NOTICES_MAX: usize = 20;
 
 /// Which hosts, and how long they are waited for.
@@ -55,7 +57,7 @@ pub struct Fleet {
     #[arg(
         long,
         value_name = "HOSTS",
-        value_parser = crate::number::whole::<u32>(1, 1_000),
+        value_parser = crate::number::within::<u32>(1, 1_000),
         help_heading = "Fleet"
     )]
     pub max_hosts: Option<u32>,
@@ -89,7 +91,8 @@ impl Fleet {
         }
     }
 
-    /// Adds the selectors that were given. Each is read here, so that a slip is told before anybody is asked.
+    /// Adds the selectors that were given. Each is parsed here, so that a mistake is reported
+    /// before any host is asked.
     ///
     /// # Errors
     /// When a selector is malformed.
@@ -104,7 +107,7 @@ impl Fleet {
     }
 
     /// The request to a collector.
-    pub fn asked(&self, request: CaptureRequest) -> FleetCaptureRequest {
+    pub fn fleet_request(&self, request: CaptureRequest) -> FleetCaptureRequest {
         let patience = self.patience.unwrap_or(PATIENCE);
         FleetCaptureRequest {
             selector: String::new(),
@@ -135,16 +138,16 @@ pub async fn capture(
     call: Call<'_>,
     request: FleetCaptureRequest,
     signals: &mut Signals,
-    written: &Written<'_>,
+    delivery: &Delivery<'_>,
 ) -> Result<u8> {
     let (transport, route) = connection::open(call.connection, call.peer).await?;
     let service = CaptureServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let terminal = std::io::stderr().is_terminal();
-    let mut board = Board::new(terminal, written.quiet);
+    let mut board = Board::new(terminal, delivery.quiet);
     let outcome = Outcome::wait(service, &route, request, &mut board, signals).await;
     board.clear();
     match outcome? {
-        Some(outcome) => outcome.deliver(out, call.json, terminal, written),
+        Some(outcome) => outcome.deliver(out, call.json, terminal, delivery),
         None => Ok(exit::INTERRUPTED),
     }
 }
@@ -174,7 +177,7 @@ impl Outcome {
             () = signals.next() => return Ok(None),
         };
         let (mut plan, mut result) = (None::<FleetPlan>, None);
-        let (mut past, mut own) = (None, None);
+        let (mut past, mut current) = (None, None);
         let mut cancelled = false;
         loop {
             let message = tokio::select! {
@@ -195,15 +198,15 @@ impl Outcome {
                 break;
             };
             match body {
-                Some(Body::Plan(told)) if plan.is_none() => {
-                    board.begin(&told.hosts);
-                    plan = Some(told);
+                Some(Body::Plan(started)) if plan.is_none() => {
+                    board.start(&started.hosts);
+                    plan = Some(started);
                 }
                 Some(Body::Host(host)) => board.host(host),
                 Some(Body::Past(chunk)) => take(&mut past, chunk)?,
-                Some(Body::Chunk(chunk)) => take(&mut own, chunk)?,
+                Some(Body::Chunk(chunk)) => take(&mut current, chunk)?,
                 Some(Body::Result(info)) if result.is_none() => {
-                    // The last to end are told by the result alone.
+                    // Only the result has the hosts that ended last.
                     for host in &info.hosts {
                         board.host(host.clone());
                     }
@@ -214,7 +217,7 @@ impl Outcome {
                         "failed to {WHAT}: the collector told the same twice"
                     ));
                 }
-                // Of a later version.
+                // A later version may send others.
                 None => {}
             }
         }
@@ -227,23 +230,24 @@ impl Outcome {
         Ok(Some(Outcome {
             plan: plan.ok_or_else(gone)?,
             result: result.ok_or_else(gone)?,
-            profile: own.map(ProfileAssembler::finish).transpose()?,
+            profile: current.map(ProfileAssembler::finish).transpose()?,
             past: past.map(ProfileAssembler::finish).transpose()?,
         }))
     }
 
-    /// Writes the profile and says what it misses. On a terminal the hosts that failed are not to be seen any more.
+    /// Writes the profile and says what it misses. On a terminal the hosts that failed are not to
+    /// be seen any more.
     fn deliver(
         mut self,
         out: &Out,
         json: bool,
         terminal: bool,
-        written: &Written<'_>,
+        delivery: &Delivery<'_>,
     ) -> Result<u8> {
         if json {
             out.write_json(&self.json())?;
         }
-        if !written.quiet {
+        if !delivery.quiet {
             if terminal {
                 self.note_failures();
             }
@@ -258,9 +262,9 @@ impl Outcome {
             return Err(fail(exit::FAILURE, message));
         }
         let code = self.code();
-        let written = written.with_facts(self.facts());
+        let delivery = delivery.with_facts(self.facts());
         let request = self.result.request.take();
-        let taken = Taken {
+        let captured = Captured {
             past: self.past.take(),
             profile: self.profile.take(),
             result: CaptureInfo {
@@ -276,7 +280,7 @@ impl Outcome {
                 ..CaptureInfo::default()
             },
         };
-        Ok(written.deliver(&taken, &Clock::local())?.max(code))
+        Ok(delivery.deliver(&captured, &Clock::local())?.max(code))
     }
 
     /// What a bundle says of the hosts.
@@ -288,7 +292,7 @@ impl Outcome {
             let word = state_word(host.state());
             let why = match host.message.is_empty() {
                 true => word.to_owned(),
-                false => format!("{word}: {}", said(&host.message)),
+                false => format!("{word}: {}", one_line(&host.message)),
             };
             facts.push(fact("Fleet", name(host), why));
         }
@@ -302,8 +306,8 @@ impl Outcome {
         facts
     }
 
-    /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond `--max-hosts`
-    /// are left out on purpose.
+    /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond
+    /// `--max-hosts` are left out on purpose.
     fn code(&self) -> u8 {
         let FleetCaptureInfo {
             failed,
@@ -317,7 +321,7 @@ impl Outcome {
         }
     }
 
-    /// Of those that did not answer, why.
+    /// Says why hosts did not answer.
     fn note_failures(&self) {
         let bad = |host: &&HostProgress| !matches!(host.state(), HostState::Done);
         let failures = self.result.hosts.iter().filter(bad);
@@ -325,7 +329,7 @@ impl Outcome {
             let word = state_word(host.state());
             let why = match host.message.is_empty() {
                 true => String::new(),
-                false => format!(": {}", said(&host.message)),
+                false => format!(": {}", one_line(&host.message)),
             };
             note!("{}: {word}{why}", clean(name(host)));
         }
@@ -414,8 +418,8 @@ impl Outcome {
             ended_by: &result.ended_by,
             notices: result.notices.iter().collect(),
             hosts: result.hosts.iter().map(HostJson::of).collect(),
-            past: self.past.as_ref().map(Covered::of),
-            profile: self.profile.as_ref().map(Covered::of),
+            past: self.past.as_ref().map(ProfileFacts::of),
+            profile: self.profile.as_ref().map(ProfileFacts::of),
         }
     }
 }
@@ -436,11 +440,11 @@ struct Json<'a> {
     ended_by: &'a str,
     notices: Vec<&'a String>,
     hosts: Vec<HostJson<'a>>,
-    /// Of the time before; the file has both.
+    /// The time before the capture; the file has both.
     #[serde(skip_serializing_if = "Option::is_none")]
-    past: Option<Covered>,
+    past: Option<ProfileFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<Covered>,
+    profile: Option<ProfileFacts>,
 }
 
 /// What a host did, for scripts.

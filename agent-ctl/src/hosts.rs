@@ -1,11 +1,11 @@
 //! `agent-ctl hosts`: every host a collector has heard of, and what is wrong with it.
 
 use crate::collector::Collector;
+use crate::degradation::Degradation;
 use crate::fleet::{self, Fleet};
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::select::When;
-use crate::status::Degradation;
 use crate::terminal::{Out, Table};
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
@@ -87,9 +87,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let clock = collector.clock().await?;
     let range = args.when.range(&clock)?;
     let (hosts, left_out, fleet) = collector.hosts(range).await?;
-    let table = Known {
+    let table = HostList {
         left_out,
-        ..Known::of(hosts, fleet, &clock, &args)
+        ..HostList::of(hosts, fleet, &clock, &args)
     };
     let code = match table.troubled() {
         0 => fleet::code(table.rows.is_empty(), Some(&table.fleet)),
@@ -122,7 +122,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 enum State {
     Alive,
     Silent,
-    /// Its agent said that it ends because it was told to.
+    /// Its agent said that it was stopped on purpose.
     Stopped,
     Gone,
 }
@@ -179,15 +179,15 @@ impl Row {
 }
 
 /// What is known of all hosts.
-struct Known {
+struct HostList {
     rows: Vec<Row>,
     /// Hosts beyond what a collector lists.
     left_out: u64,
     fleet: Fleet,
 }
 
-impl Known {
-    fn of(hosts: Vec<Host>, fleet: Fleet, clock: &Clock, args: &Args) -> Known {
+impl HostList {
+    fn of(hosts: Vec<Host>, fleet: Fleet, clock: &Clock, args: &Args) -> HostList {
         let mut by_id: BTreeMap<String, Row> = BTreeMap::new();
         for mut host in hosts {
             if host.unit.is_empty() {
@@ -217,7 +217,7 @@ impl Known {
                 Sort::Seen => right.age.cmp(&left.age).then_with(by_name),
             }
         });
-        Known {
+        HostList {
             rows,
             left_out: 0,
             fleet,
@@ -580,7 +580,7 @@ mod tests {
         }
     }
 
-    fn known(hosts: Vec<Host>, sort: Sort) -> Known {
+    fn known(hosts: Vec<Host>, sort: Sort) -> HostList {
         let fleet = Fleet::of(proto::collector::DataQuality {
             covered: Some(proto::agent::TimeRange {
                 start_unix_ns: NOW - 10 * S,
@@ -596,10 +596,10 @@ mod tests {
             limit: None,
             form: Form::default(),
         };
-        Known::of(hosts, fleet, &Clock::at(NOW), &args)
+        HostList::of(hosts, fleet, &Clock::at(NOW), &args)
     }
 
-    fn names(known: &Known) -> Vec<&str> {
+    fn names(known: &HostList) -> Vec<&str> {
         let rows = known.rows.iter();
         rows.map(|row| row.facts.hostname.as_str()).collect()
     }

@@ -2,6 +2,7 @@
 
 use crate::exit::{self, fail};
 use crate::facts;
+use crate::group_by;
 use crate::output::Output;
 use crate::render::{self, Format};
 use crate::select::{Frames, Labels};
@@ -92,7 +93,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
         let notes = import.notes.iter();
         facts.extend(notes.map(|note| facts::fact("Query", "note", note)));
         let extra = render::Extra {
-            root_labels: render::root_labels(&group_by, &profile),
+            root_labels: group_by::root_labels(&group_by, &profile),
             fleet: None,
             facts,
         };
@@ -118,8 +119,8 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
-fn group_by(asked: &[String], format: Format, profile: &Profile) -> Vec<String> {
-    match asked {
+fn group_by(requested: &[String], format: Format, profile: &Profile) -> Vec<String> {
+    match requested {
         [none] if none == "none" => Vec::new(),
         [] if matches!(
             format,
@@ -139,7 +140,7 @@ fn group_by(asked: &[String], format: Format, profile: &Profile) -> Vec<String> 
             let named = named.into_iter().find(|&label| has(label));
             named.map(str::to_owned).into_iter().collect()
         }
-        _ => asked.to_vec(),
+        _ => requested.to_vec(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What this machine lets a profiler do, read without an agent: sysctls, cgroup mounts, /proc.
 
-use crate::doctor::Finding;
+use crate::degradation::Finding;
 use proto::agent::Severity;
 use std::path::Path;
 
@@ -86,15 +86,25 @@ impl Local {
 
 /// What would be degraded, the worst first.
 pub fn findings(local: &Local) -> Vec<Finding> {
+    let mut all = of_sysctls(local);
+    all.extend(of_mounts(local));
+    all.sort_by_key(|found| std::cmp::Reverse(found.severity));
+    all
+}
+
+fn finding(id: &str, severity: Severity, message: String, remedy: &str) -> Finding {
+    Finding {
+        id: id.to_owned(),
+        message,
+        remedy: remedy.to_owned(),
+        severity,
+    }
+}
+
+fn of_sysctls(local: &Local) -> Vec<Finding> {
     let mut all = Vec::new();
-    let mut add = |id: &str, severity, message: String, remedy: &str| {
-        let (id, remedy) = (id.to_owned(), remedy.to_owned());
-        all.push(Finding {
-            id,
-            message,
-            remedy,
-            severity,
-        });
+    let mut add = |id, severity, message, remedy| {
+        all.push(finding(id, severity, message, remedy));
     };
     match local.paranoid {
         None => add(
@@ -149,6 +159,14 @@ pub fn findings(local: &Local) -> Vec<Finding> {
             "sysctl -w kernel.perf_event_mlock_kb=516",
         );
     }
+    all
+}
+
+fn of_mounts(local: &Local) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut add = |id, severity, message, remedy| {
+        all.push(finding(id, severity, message, remedy));
+    };
     if local.cgroup_root.is_none() {
         add(
             "cgroups",
@@ -168,7 +186,6 @@ pub fn findings(local: &Local) -> Vec<Finding> {
             "mount -o remount,hidepid=0 /proc",
         );
     }
-    all.sort_by_key(|found| std::cmp::Reverse(found.severity));
     all
 }
 
@@ -193,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_machine_has_nothing_to_mend() {
+    fn a_sound_machine_has_nothing_to_fix() {
         assert_eq!(ids(&sound()), [""; 0]);
     }
 

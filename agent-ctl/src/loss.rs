@@ -50,7 +50,7 @@ pub fn of_time(asked: Range, end_ns: i64, clock: &Clock) -> Option<String> {
         end_ns => end_ns.min(now_ns),
     };
     if now_ns.saturating_sub(until_ns) >= NOW_NS {
-        // Of the past there is what there is.
+        // A past range has what is kept of it.
         return None;
     }
     let missing_ns = until_ns.saturating_sub(end_ns).max(0).unsigned_abs();

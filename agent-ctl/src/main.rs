@@ -1,13 +1,13 @@
-//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs the command and turns its
-//! result into an exit code; see `exit.rs` for the codes.
+//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs
+//! the command and turns its result into an exit code; see `exit.rs` for the codes.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::print_stderr,
     reason = "it panics where standard error takes nothing: `note!`"
 )]
 
-/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone) the
-/// exit code still tells.
+/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone)
+/// the exit code still tells.
 macro_rules! note {
     ($($text:tt)*) => {
         $crate::terminal::note(format_args!($($text)*))
@@ -16,6 +16,7 @@ macro_rules! note {
 
 mod annotate;
 mod capture;
+mod capture_info;
 mod captures;
 mod cgroups;
 mod cli;
@@ -24,21 +25,21 @@ mod collector;
 mod completions;
 mod config;
 mod connection;
+mod degradation;
+mod delivery;
 mod diff;
 mod doctor;
 mod exit;
 mod facts;
-#[cfg(test)]
-#[path = "../tests/fake/mod.rs"]
-#[expect(dead_code, reason = "tests in here need the fake collector alone")]
-mod fake;
 mod fleet;
 mod fleet_capture;
 mod form;
+mod group_by;
 mod heatmap;
 mod hosts;
 mod import;
 mod local;
+mod look;
 mod loss;
 mod man;
 mod nothing;
@@ -46,11 +47,12 @@ mod number;
 mod output;
 mod peer;
 mod pins;
-#[path = "profile.rs"]
 mod profile_cmd;
+mod record;
 mod render;
 mod runtimes;
 mod select;
+mod signals;
 mod source;
 mod spread;
 mod status;
@@ -63,6 +65,7 @@ mod units;
 mod when;
 
 use anyhow::Context;
+use clap::CommandFactory;
 use cli::{Cli, Command};
 use std::process::ExitCode;
 use terminal::{Out, clean_lines};
@@ -120,8 +123,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,
-        Command::Completions(args) => completions::run(&out, args),
-        Command::Man(args) => man::run(&out, args),
+        Command::Completions(args) => completions::run(&out, Cli::command(), args),
+        Command::Man(args) => man::run(&out, Cli::command(), args),
     }
 }
 

@@ -1,9 +1,7 @@
 //! `agent-ctl man`: manual pages from the command line's own description.
 
-use crate::cli::Cli;
 use crate::{exit, terminal::Out};
 use anyhow::{Context, Result};
-use clap::CommandFactory;
 use std::path::PathBuf;
 
 /// Prints the manual page, or writes all of them to a directory.
@@ -18,24 +16,24 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// Runs the command.
-pub fn run(out: &Out, args: Args) -> Result<u8> {
-    let command = Cli::command();
+/// Runs the command for the command line `cli`.
+pub fn run(out: &Out, cli: clap::Command, args: Args) -> Result<u8> {
     if let Some(dir) = args.dir {
         std::fs::create_dir_all(&dir)
-            .and_then(|()| clap_mangen::generate_to(command, &dir))
+            .and_then(|()| clap_mangen::generate_to(cli, &dir))
             .with_context(|| format!("failed to write manual pages to `{}`", dir.display()))?;
         return Ok(exit::OK);
     }
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page)?;
+    clap_mangen::Man::new(cli).render(&mut page)?;
     out.write(&String::from_utf8_lossy(&page))?;
     Ok(exit::OK)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
     use std::fmt::Write;
     use std::path::Path;
 

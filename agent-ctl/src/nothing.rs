@@ -76,13 +76,13 @@ async fn ask(
     Ok(source.profile(asked).await?.profile)
 }
 
-/// Why no sample has what one matcher asks for; `None` when some have, or it cannot be told.
+/// Why no sample has what one matcher asks for; `None` when some have, or that is not known.
 fn mismatch(all: &Profile, matcher: &LabelMatcher) -> Option<String> {
     let keys = all.samples.keys();
     let values: BTreeSet<&str> = keys
         .filter_map(|key| all.dict.label(key.labels, &matcher.label))
         .collect();
-    let wanted = matcher.value.as_str();
+    let given = matcher.value.as_str();
     if values.is_empty() {
         return matches!(
             matcher.op(),
@@ -90,10 +90,10 @@ fn mismatch(all: &Profile, matcher: &LabelMatcher) -> Option<String> {
         )
         .then(|| format!("none with the label `{}`", clean(&matcher.label)));
     }
-    if matcher.op() != MatchOp::Equal || values.contains(wanted) {
+    if matcher.op() != MatchOp::Equal || values.contains(given) {
         return None;
     }
-    let alike = |value: &&&str| strsim::jaro_winkler(value, wanted);
+    let alike = |value: &&&str| strsim::jaro_winkler(value, given);
     let nearest = values
         .iter()
         .max_by(|left, right| alike(left).total_cmp(&alike(right)))

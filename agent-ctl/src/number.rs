@@ -3,7 +3,7 @@
 use crate::units;
 
 /// Reads a whole number from `least` to `most`.
-pub fn whole<T>(
+pub fn within<T>(
     least: u64,
     most: u64,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
@@ -29,7 +29,7 @@ pub fn any<T>() -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 's
 where
     T: TryFrom<u64> + 'static,
 {
-    whole(0, u64::MAX)
+    within(0, u64::MAX)
 }
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_or_out_of_range_is_said_in_words() {
-        let rate = whole::<u32>(1, 9_999);
+        let rate = within::<u32>(1, 9_999);
         assert_eq!(rate("997"), Ok(997));
         for text in ["0", "x", "", "-1", "1.5", "10000", "99999999999999999999"] {
             assert_eq!(

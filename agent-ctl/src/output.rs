@@ -1,7 +1,8 @@
 //! Where a profile goes and in which format: the options that say it, and the writing of the file.
 
 use crate::exit::{self, fail};
-use crate::render::{Format, Look};
+use crate::look::Look;
+use crate::render::Format;
 use crate::terminal::{Out, write_stdout};
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -45,7 +46,7 @@ impl Output {
         choose(out, self.format, &self.file.path)
     }
 
-    /// Writes the bytes to where they are wanted.
+    /// Writes the bytes to the file, or to standard output.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -106,8 +107,8 @@ pub fn is_stdout(output: &Path) -> bool {
     output.as_os_str() == "-"
 }
 
-/// The error without the name of the temporary file, which nobody asked for: `tempfile` puts it behind
-/// the system's words and gives neither alone.
+/// The error without the name of the temporary file, which nobody asked for: `tempfile` puts it
+/// behind the system's words and gives neither alone.
 fn without_place(error: std::io::Error) -> std::io::Error {
     let text = error.to_string();
     match text.split_once(" at path ") {

@@ -115,7 +115,7 @@ impl Peer {
 
 /// Where the address of an agent or a collector comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Said {
+enum AddressSource {
     /// It is the default, or there is none.
     #[default]
     Nowhere,
@@ -123,12 +123,12 @@ enum Said {
     CommandLine,
 }
 
-impl Said {
-    fn of(matches: &ArgMatches, option: &str) -> Said {
+impl AddressSource {
+    fn of(matches: &ArgMatches, option: &str) -> AddressSource {
         match matches.value_source(option) {
-            Some(ValueSource::CommandLine) => Said::CommandLine,
-            Some(ValueSource::EnvVariable) => Said::Environment,
-            _ => Said::Nowhere,
+            Some(ValueSource::CommandLine) => AddressSource::CommandLine,
+            Some(ValueSource::EnvVariable) => AddressSource::Environment,
+            _ => AddressSource::Nowhere,
         }
     }
 }
@@ -147,8 +147,8 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub agent: Target,
-    /// Collector to ask instead, for the whole fleet; the port is 7600 when left out. Of --agent and
-    /// --collector the one on the command line counts, whatever the environment says
+    /// Collector to ask instead, for the whole fleet; the port is 7600 when left out. Of --agent
+    /// and --collector the one on the command line counts, whatever the environment says
     #[arg(
         long,
         global = true,
@@ -169,7 +169,8 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub timeout: Duration,
-    /// PEM file with the authority that signed the certificate of the agent or collector; turns TLS on
+    /// PEM file with the authority that signed the certificate of the agent or collector; turns TLS
+    /// on
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub tls_ca: Option<PathBuf>,
     /// PEM file with a client certificate, where one is asked for
@@ -194,9 +195,9 @@ pub struct Connection {
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
     #[arg(skip)]
-    agent_said: Said,
+    agent_said: AddressSource,
     #[arg(skip)]
-    collector_said: Said,
+    collector_said: AddressSource,
 }
 
 impl Connection {
@@ -205,10 +206,10 @@ impl Connection {
     /// # Errors
     /// When the command line has both.
     pub fn note(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.agent_said = Said::of(matches, "agent");
-        self.collector_said = Said::of(matches, "collector");
+        self.agent_said = AddressSource::of(matches, "agent");
+        self.collector_said = AddressSource::of(matches, "collector");
         match (self.agent_said, self.collector_said) {
-            (Said::CommandLine, Said::CommandLine) => Err(clap::Error::raw(
+            (AddressSource::CommandLine, AddressSource::CommandLine) => Err(clap::Error::raw(
                 ErrorKind::ArgumentConflict,
                 "--agent cannot be used with --collector: one of them is asked\n",
             )),
@@ -222,7 +223,7 @@ impl Connection {
     /// # Errors
     /// When the command line names a collector.
     pub fn agent_only(&self, command: &str, instead: &str) -> Result<Peer> {
-        if self.collector_said == Said::CommandLine {
+        if self.collector_said == AddressSource::CommandLine {
             let message = format!(
                 "failed to ask a collector for {command}: only an agent answers it\n{instead}"
             );
@@ -237,7 +238,7 @@ impl Connection {
     /// When none is named, or the command line names an agent.
     pub fn collector_only(&self, command: &str) -> Result<Peer> {
         match &self.collector {
-            Some(target) if self.agent_said != Said::CommandLine => Ok(Peer {
+            Some(target) if self.agent_said != AddressSource::CommandLine => Ok(Peer {
                 kind: Kind::Collector,
                 target: target.clone(),
             }),
@@ -275,12 +276,12 @@ impl Connection {
 }
 
 /// Who is meant by where the addresses come from.
-fn choose(agent: Said, collector: Said) -> Result<Kind> {
+fn choose(agent: AddressSource, collector: AddressSource) -> Result<Kind> {
     match (agent, collector) {
-        (_, Said::CommandLine) => Ok(Kind::Collector),
-        (Said::CommandLine, _) | (_, Said::Nowhere) => Ok(Kind::Agent),
-        (Said::Nowhere, Said::Environment) => Ok(Kind::Collector),
-        (Said::Environment, Said::Environment) => Err(fail(
+        (_, AddressSource::CommandLine) => Ok(Kind::Collector),
+        (AddressSource::CommandLine, _) | (_, AddressSource::Nowhere) => Ok(Kind::Agent),
+        (AddressSource::Nowhere, AddressSource::Environment) => Ok(Kind::Collector),
+        (AddressSource::Environment, AddressSource::Environment) => Err(fail(
             exit::USAGE,
             "failed to tell whom to ask: FLEETPROF_AGENT and FLEETPROF_COLLECTOR are both set\n\
              say it with --agent or --collector",
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_command_line_wins_over_the_environment() {
-        use Said::{CommandLine, Environment, Nowhere};
+        use AddressSource::{CommandLine, Environment, Nowhere};
         for (agent, collector, expected) in [
             (Nowhere, Nowhere, Some(Kind::Agent)),
             (Environment, Nowhere, Some(Kind::Agent)),

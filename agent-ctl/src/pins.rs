@@ -6,9 +6,9 @@ use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
 use crate::exit::{self, fail};
 use crate::form::Form;
+use crate::group_by;
 use crate::output::Output;
 use crate::peer::{Connection, Kind, Peer};
-use crate::profile_cmd::group_by;
 use crate::render;
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, Table, clean};
@@ -103,10 +103,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
                        give --collector HOST:PORT, or leave --host out";
         return Err(fail(exit::USAGE, message.to_owned()));
     }
-    let (mut place, clock) = Place::connect(connection, &peer).await?;
+    let (mut source, clock) = PinSource::connect(connection, &peer).await?;
     match args.command {
-        Some(PinsCommand::Show(args)) => show(out, &mut place, &clock, &peer, *args).await,
-        None => list(out, &mut place, &clock, &args).await,
+        Some(PinsCommand::Show(args)) => show(out, &mut source, &clock, &peer, *args).await,
+        None => list(out, &mut source, &clock, &args).await,
     }
 }
 
@@ -143,14 +143,14 @@ impl std::fmt::Display for Name {
 }
 
 /// Where pins are kept.
-enum Place {
+enum PinSource {
     /// With the name of its host.
     Agent(Client, String),
     Collector(PinServiceClient<Transport>, Route),
 }
 
 /// A pin of an agent or a collector.
-struct Held {
+struct StoredPin {
     /// Its number there.
     id: u64,
     /// Name of its host.
@@ -160,7 +160,7 @@ struct Held {
     pin: Pin,
 }
 
-impl Held {
+impl StoredPin {
     /// What it is called everywhere.
     fn name(&self) -> Name {
         let host = match (self.hostname.as_str(), &self.host_id) {
@@ -182,27 +182,27 @@ impl Held {
 /// Largest message taken. Unit: bytes. A list is cut at 3 MiB.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-impl Place {
-    async fn connect(connection: &Connection, peer: &Peer) -> Result<(Place, Clock)> {
+impl PinSource {
+    async fn connect(connection: &Connection, peer: &Peer) -> Result<(PinSource, Clock)> {
         if !peer.is_collector() {
             let mut client = Client::connect(connection, peer).await?;
             let status = client.status().await?;
             let clock = Clock::at(status.now_unix_ns);
-            return Ok((Place::Agent(client, status.host), clock));
+            return Ok((PinSource::Agent(client, status.host), clock));
         }
         let clock = Collector::connect(connection, peer).await?.clock().await?;
         let (transport, route) = connection::open(connection, peer).await?;
         let service = PinServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Ok((Place::Collector(service, route), clock))
+        Ok((PinSource::Collector(service, route), clock))
     }
 
     /// Newest first, and how many more there are.
-    async fn pins(&mut self, host: &str, trigger: &str) -> Result<(Vec<Held>, u64)> {
+    async fn pins(&mut self, host: &str, trigger: &str) -> Result<(Vec<StoredPin>, u64)> {
         match self {
-            Place::Agent(client, hostname) => {
+            PinSource::Agent(client, hostname) => {
                 let mut pins = client.pins().await?;
                 pins.retain(|pin| trigger.is_empty() || pin.trigger == trigger);
-                let own = |pin: Pin| Held {
+                let own = |pin: Pin| StoredPin {
                     id: pin.id,
                     hostname: hostname.clone(),
                     host_id: None,
@@ -210,7 +210,7 @@ impl Place {
                 };
                 Ok((pins.into_iter().map(own).collect(), 0))
             }
-            Place::Collector(service, route) => {
+            PinSource::Collector(service, route) => {
                 let request = ListHostPinsRequest {
                     host: host.to_owned(),
                     trigger: trigger.to_owned(),
@@ -218,7 +218,7 @@ impl Place {
                     id: 0,
                 };
                 let answer = route.answer("list pins", service.list(request)).await?;
-                let of_host = |found: proto::collector::HostPin| Held {
+                let of_host = |found: proto::collector::HostPin| StoredPin {
                     id: found.id,
                     hostname: found.hostname,
                     host_id: Some(found.host_id),
@@ -230,14 +230,18 @@ impl Place {
         }
     }
 
-    async fn profile(&mut self, held: &Held, request: QueryProfileRequest) -> Result<Profile> {
+    async fn profile(
+        &mut self,
+        stored: &StoredPin,
+        request: QueryProfileRequest,
+    ) -> Result<Profile> {
         const WHAT: &str = "show the pin";
         let (service, route) = match self {
-            Place::Agent(client, _) => return client.query(request).await,
-            Place::Collector(service, route) => (service, route),
+            PinSource::Agent(client, _) => return client.query(request).await,
+            PinSource::Collector(service, route) => (service, route),
         };
         let call = service.profile(PinProfileRequest {
-            id: held.id,
+            id: stored.id,
             captured: request.pin_capture != 0,
             matchers: request.matchers,
             frame_filters: request.frame_filters,
@@ -253,9 +257,9 @@ impl Place {
     }
 }
 
-async fn list(out: &Out, place: &mut Place, clock: &Clock, args: &Args) -> Result<u8> {
+async fn list(out: &Out, source: &mut PinSource, clock: &Clock, args: &Args) -> Result<u8> {
     let (host, trigger) = (args.host.as_deref(), args.trigger.as_deref());
-    let asked = place.pins(host.unwrap_or(""), trigger.unwrap_or(""));
+    let asked = source.pins(host.unwrap_or(""), trigger.unwrap_or(""));
     let (pins, left_out) = asked.await?;
     if left_out > 0 {
         note!(
@@ -276,12 +280,12 @@ async fn list(out: &Out, place: &mut Place, clock: &Clock, args: &Args) -> Resul
     Ok(exit::OK)
 }
 
-fn table(pins: &[Held], clock: &Clock) -> Table {
+fn table(pins: &[StoredPin], clock: &Clock) -> Table {
     let mut table = Table::new(&[
         "PIN", "FIRED", "TRIGGER", ">SPAN", ">SIZE", "CAPTURE", "CGROUP", "WHY",
     ]);
-    for held in pins {
-        let pin = &held.pin;
+    for stored in pins {
+        let pin = &stored.pin;
         let cgroup = match pin.cgroup.as_str() {
             "" => "host".into(),
             path => clean(path),
@@ -297,7 +301,7 @@ fn table(pins: &[Held], clock: &Clock) -> Table {
             (_, bytes) => units::bytes(bytes),
         };
         table.row([
-            held.name().to_string(),
+            stored.name().to_string(),
             clock.show(pin.fired_unix_ns),
             clean(&pin.trigger).into_owned(),
             length,
@@ -317,13 +321,13 @@ fn length(pin: &Pin) -> Duration {
 }
 
 /// The pin of this name. The one that fired last, where a host has counted from 1 again.
-async fn find(place: &mut Place, name: &Name) -> Result<Held> {
-    let host = match place {
-        Place::Agent(..) => "",
-        Place::Collector(..) => name.host.as_deref().unwrap_or(""),
+async fn find(source: &mut PinSource, name: &Name) -> Result<StoredPin> {
+    let host = match source {
+        PinSource::Agent(..) => "",
+        PinSource::Collector(..) => name.host.as_deref().unwrap_or(""),
     };
-    let (pins, left_out) = place.pins(host, "").await?;
-    let mut found: Vec<Held> = pins.into_iter().filter(|pin| pin.is_called(name)).collect();
+    let (pins, left_out) = source.pins(host, "").await?;
+    let mut found: Vec<StoredPin> = pins.into_iter().filter(|pin| pin.is_called(name)).collect();
     // Two hosts may share a name: it is their ids that tell them apart.
     let ids: BTreeSet<_> = found.iter().map(|pin| pin.host_id.clone()).collect();
     let names: BTreeSet<_> = found.iter().map(|pin| pin.name().to_string()).collect();
@@ -348,10 +352,16 @@ async fn find(place: &mut Place, name: &Name) -> Result<Held> {
     Err(fail(exit::USAGE, message))
 }
 
-async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Show) -> Result<u8> {
+async fn show(
+    out: &Out,
+    source: &mut PinSource,
+    clock: &Clock,
+    peer: &Peer,
+    args: Show,
+) -> Result<u8> {
     let format = args.output.format(out)?;
-    let held = find(place, &args.pin).await?;
-    let pin = &held.pin;
+    let stored = find(source, &args.pin).await?;
+    let pin = &stored.pin;
     if args.captured && pin.capture_bytes == 0 {
         let message = format!(
             "failed to show what was captured with pin `{}`: nothing is kept of a capture\n\
@@ -365,46 +375,41 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
         kind: Kind::Agent,
         ..peer.clone()
     };
-    let group_by = group_by(&args.group_by, format, &one);
+    let group_by = group_by::labels(&args.group_by, format, &one);
     let request = QueryProfileRequest {
         range: Some(pin.range.unwrap_or_default()),
         matchers: args.labels.matchers()?,
         frame_filters: args.frames.filters()?,
         group_by: group_by.clone(),
         times: format.needs_times(),
-        pin_capture: if args.captured { held.id } else { 0 },
+        pin_capture: if args.captured { stored.id } else { 0 },
         ..QueryProfileRequest::default()
     };
-    let profile = place.profile(&held, request).await?;
+    let profile = source.profile(&stored, request).await?;
     if profile.samples.is_empty() {
         note!("agent-ctl: no samples in the pin: nothing written");
         return Ok(exit::PARTIAL);
     }
     let summary = summary::line(&profile, clock);
     let coverage = summary::coverage(&profile.info.coverage, &profile.info.unit);
-    let labels = render::root_labels(&group_by, &profile);
-    let look = args.output.look.clone();
     let mut facts = vec![
         facts::fact("Pin", "trigger", &pin.trigger),
         facts::fact("Pin", "cause", &pin.cause),
         facts::fact("Pin", "cgroup", &pin.cgroup),
         facts::fact("Pin", "fired", rfc3339(pin.fired_unix_ns)),
     ];
-    facts.insert(0, facts::fact("Pin", "name", held.name().to_string()));
-    if let Some(id) = &held.host_id {
-        facts.insert(1, facts::fact("Pin", "host", &held.hostname));
+    facts.insert(0, facts::fact("Pin", "name", stored.name().to_string()));
+    if let Some(id) = &stored.host_id {
+        facts.insert(1, facts::fact("Pin", "host", &stored.hostname));
         facts.insert(2, facts::fact("Pin", "host id", id));
     }
-    // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let written = move || {
-        let extra = render::Extra {
-            root_labels: labels,
-            fleet: None,
-            facts,
-        };
-        render::write_with(&profile, format, &look, extra)
+    let extra = render::Extra {
+        root_labels: group_by::root_labels(&group_by, &profile),
+        fleet: None,
+        facts,
     };
-    let bytes = tokio::task::spawn_blocking(written).await??;
+    let look = args.output.look.clone();
+    let bytes = render::write_on_thread(profile, format, look, extra).await?;
     args.output.deliver(&bytes)?;
     if !args.quiet {
         note!("{}: {}", clean(&pin.trigger), clean(&pin.cause));
@@ -429,7 +434,7 @@ struct Json<'a> {
     pin: String,
     /// Its number where it was asked for.
     id: u64,
-    /// Of a collector's pin; absent of an agent's.
+    /// Only a collector's pin has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -446,19 +451,19 @@ struct Json<'a> {
     open: bool,
     capture_id: Option<u64>,
     capture_bytes: u64,
-    /// Of an agent's: its collector has it too.
+    /// True when an agent's collector has it too.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_collector: Option<bool>,
 }
 
 impl<'a> Json<'a> {
-    fn of(held: &'a Held) -> Json<'a> {
-        let (pin, host_id) = (&held.pin, held.host_id.as_deref());
+    fn of(stored: &'a StoredPin) -> Json<'a> {
+        let (pin, host_id) = (&stored.pin, stored.host_id.as_deref());
         let range = pin.range.unwrap_or_default();
         Json {
-            pin: held.name().to_string(),
-            id: held.id,
-            host: Some(held.hostname.as_str()).filter(|_| host_id.is_some()),
+            pin: stored.name().to_string(),
+            id: stored.id,
+            host: Some(stored.hostname.as_str()).filter(|_| host_id.is_some()),
             host_id,
             trigger: &pin.trigger,
             cause: &pin.cause,
@@ -479,8 +484,8 @@ impl<'a> Json<'a> {
 mod tests {
     use super::*;
 
-    fn held(hostname: &str, host_id: Option<&str>, number: u64) -> Held {
-        Held {
+    fn stored(hostname: &str, host_id: Option<&str>, number: u64) -> StoredPin {
+        StoredPin {
             id: number + 40,
             hostname: hostname.to_owned(),
             host_id: host_id.map(str::to_owned),
@@ -493,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_pin_has_one_name_wherever_it_is_asked_for() {
-        let (of_agent, of_collector) = (held("web-1", None, 4), held("web-1", Some("id-1"), 4));
+        let (of_agent, of_collector) = (stored("web-1", None, 4), stored("web-1", Some("id-1"), 4));
         assert_eq!(of_agent.name(), of_collector.name());
         assert_eq!(of_agent.name().to_string(), "web-1/4");
         for (text, expected) in [

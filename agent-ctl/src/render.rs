@@ -2,14 +2,13 @@
 
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;
+use crate::look::{Look, MeasureBy};
 use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
-use profile::unit::is_time;
 use profile::{Diff, GroupBy, Info, Profile, Query};
 use proto::{agent, query};
-use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -121,91 +120,13 @@ impl DiffFormat {
 /// Endings of the formats of a comparison.
 pub const DIFF_ENDINGS: &str = ".txt .folded .svg .html .json";
 
-/// How a profile is to be written.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub struct Look {
-    /// Unit of widths and counts: samples, or their weight [default: count; for `off-cpu` and
-    /// events by rate: weight]
-    #[arg(long, value_enum, help_heading = "Output")]
-    pub measure: Option<MeasureBy>,
-    /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
-    #[arg(long, help_heading = "Output")]
-    pub annotate: bool,
-    /// Draw the flame graph with the root at the top
-    #[arg(long, help_heading = "Output")]
-    pub icicle: bool,
-    /// Heading of a flame graph [default: by the event]
-    #[arg(long, value_name = "TEXT", help_heading = "Output")]
-    pub title: Option<String>,
-    /// Functions are told apart by source line.
-    #[arg(skip)]
-    pub lines: bool,
-}
-
-impl Look {
-    /// What widths stand for in a profile of this kind.
-    pub fn measure(&self, info: &Info) -> MeasureBy {
-        // A wait of a second and one of a microsecond are one sample each; a sample of an event by
-        // rate stands for as many as there were.
-        let left_out = match info.is_waiting() || info.weighs_apart() {
-            true => MeasureBy::Weight,
-            false => MeasureBy::Count,
-        };
-        self.measure.unwrap_or(left_out)
-    }
-
-    fn title(&self, info: &Info) -> String {
-        if let Some(title) = &self.title {
-            return title.clone();
-        }
-        match info.event.as_str() {
-            profile::OFF_CPU => "Time off the CPU".to_owned(),
-            event if is_time(&info.unit) || event.is_empty() => "CPU profile".to_owned(),
-            event => format!("Profile of {event}"),
-        }
-    }
-}
-
-/// See [`Look::measure`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum MeasureBy {
-    /// Samples
-    Count,
-    /// Their weight: CPU time, time waited, or what the event counts
-    Weight,
-}
-
-/// Labels that stand as frames below the root, for samples grouped by `group_by`: those, or with
-/// `*` every label that a sample has, what holds others before what it holds.
-pub fn root_labels(group_by: &[String], profile: &Profile) -> Vec<String> {
-    if !group_by.iter().any(|label| label == "*") {
-        return group_by.to_vec();
-    }
-    let mut sets: Vec<_> = profile.samples.keys().map(|key| key.labels).collect();
-    sets.sort_unstable();
-    sets.dedup();
-    let mut found = BTreeSet::new();
-    for labels in sets {
-        found.extend(profile.dict.labels(labels).map(|(key, _)| key.to_owned()));
-    }
-    // What an agent does not give is of its host: its name, its service, its zone.
-    let rank = |label: &String| {
-        crate::profile_cmd::LABELS
-            .iter()
-            .position(|known| known == label)
-    };
-    let mut labels: Vec<String> = found.into_iter().collect();
-    labels.sort_by_key(rank);
-    labels
-}
-
 /// What belongs to a profile that is written.
 #[derive(Default)]
-pub struct Extra<'a> {
+pub struct Extra {
     /// Labels that stand as frames below the root.
     pub root_labels: Vec<String>,
     /// What an answer of a collector is made of, which JSON has under the key `fleet`.
-    pub fleet: Option<&'a Fleet>,
+    pub fleet: Option<Fleet>,
     /// What a bundle says besides.
     pub facts: Vec<Fact>,
 }
@@ -235,12 +156,7 @@ pub fn options(look: &Look, info: &Info, root_labels: Vec<String>, facts: Vec<Fa
 ///
 /// # Errors
 /// When the writer fails.
-pub fn write_with(
-    profile: &Profile,
-    format: Format,
-    look: &Look,
-    extra: Extra<'_>,
-) -> Result<Vec<u8>> {
+pub fn write_with(profile: &Profile, format: Format, look: &Look, extra: Extra) -> Result<Vec<u8>> {
     let mut facts = extra.facts;
     if format == Format::Bundle {
         facts.extend(crate::facts::of_file());
@@ -249,9 +165,23 @@ pub fn write_with(
     let mut bytes = Vec::new();
     formats::write(profile, format.to_profile(), &options, &mut bytes)?;
     match extra.fleet {
-        Some(fleet) if format == Format::Json => with_fleet(&bytes, fleet),
+        Some(fleet) if format == Format::Json => with_fleet(&bytes, &fleet),
         _ => Ok(bytes),
     }
+}
+
+/// The same on a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
+///
+/// # Errors
+/// As [`write_with`].
+pub async fn write_on_thread(
+    profile: Profile,
+    format: Format,
+    look: Look,
+    extra: Extra,
+) -> Result<Vec<u8>> {
+    let write = move || write_with(&profile, format, &look, extra);
+    tokio::task::spawn_blocking(write).await?
 }
 
 /// A JSON object with one key more, before all others.
@@ -346,45 +276,6 @@ pub fn query(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_event_says_the_heading_and_what_widths_stand_for() {
-        use MeasureBy::{Count, Weight};
-        for (event, unit, period, title, measure) in [
-            ("cpu-clock", "nanoseconds", 1, "CPU profile", Count),
-            ("off-cpu", "nanoseconds", 1, "Time off the CPU", Weight),
-            (
-                "page-faults",
-                "page-faults",
-                1,
-                "Profile of page-faults",
-                Count,
-            ),
-            ("cycles", "cycles", 0, "Profile of cycles", Weight),
-            ("", "", 0, "CPU profile", Count),
-        ] {
-            let info = Info {
-                event: event.to_owned(),
-                unit: unit.to_owned(),
-                period,
-                ..Info::default()
-            };
-            let look = Look::default();
-            assert_eq!(
-                (look.title(&info).as_str(), look.measure(&info)),
-                (title, measure)
-            );
-            let asked = Look {
-                measure: Some(MeasureBy::Count),
-                title: Some("mine".to_owned()),
-                ..look
-            };
-            assert_eq!(
-                (asked.title(&info).as_str(), asked.measure(&info)),
-                ("mine", MeasureBy::Count)
-            );
-        }
-    }
 
     #[test]
     fn file_names_tell_the_format() {

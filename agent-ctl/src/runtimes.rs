@@ -1,6 +1,7 @@
-//! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all as JSON.
+//! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all
+//! as JSON.
 
-use crate::doctor::Finding;
+use crate::degradation::Finding;
 use crate::terminal::{Out, Table, clean};
 use crate::units;
 use proto::agent::{RuntimeStatus, Severity};
@@ -21,10 +22,10 @@ pub struct Json<'a> {
     runtime: &'a str,
     version: &'a str,
     samples: u64,
-    /// Of the samples.
+    /// Share of the samples.
     complete_share: f64,
     frames: u64,
-    /// Of the frames in generated code.
+    /// Share of the frames in generated code.
     named_share: f64,
     source: &'a str,
     reason: &'a str,

@@ -53,7 +53,7 @@ impl When {
     pub fn range(&self, clock: &Clock) -> Result<Range> {
         let found = self.read(clock);
         let found = found.map_err(|error| fail(exit::USAGE, error.to_string()))?;
-        Ok(found.told())
+        Ok(found.noted())
     }
 
     fn read(&self, clock: &Clock) -> Result<Resolved, WhenError> {
@@ -233,8 +233,8 @@ pub fn selected(text: &str) -> Result<Vec<LabelMatcher>> {
     Ok(selector.matchers().iter().map(wire).collect())
 }
 
-/// Takes a path of any bytes, as shells complete it, in the form in which the agent shows and compares
-/// it: bytes that are not UTF-8 stand as `\xNN`. That form itself is taken as it is.
+/// Takes a path of any bytes, as shells complete it, in the form in which the agent shows and
+/// compares it: bytes that are not UTF-8 stand as `\xNN`. That form itself is taken as it is.
 fn cgroup_path() -> impl clap::builder::TypedValueParser<Value = String> {
     clap::builder::OsStringValueParser::new().map(|path| {
         let mut text = String::with_capacity(path.len());

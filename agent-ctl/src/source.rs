@@ -1,15 +1,13 @@
 //! Where answers come from: commands ask an agent and a collector the same questions through
-//! [`Source`], and get the same answers, with what a fleet adds beside them.
+//! [`Source`], and get the same answers, with what a fleet adds to them.
 
 use crate::client::Client;
 use crate::collector::{Collector, Samples};
-use crate::facts;
 use crate::fleet::Fleet;
 use crate::loss;
 use crate::peer::{Connection, Kind, Peer};
 use crate::when::{Clock, Range};
 use anyhow::Result;
-use profile::formats::Fact;
 use profile::{Coverage, Profile, Quality};
 use proto::agent::{Cgroup, ListCgroupsRequest, QueryProfileRequest, TimeRange};
 use proto::collector::ProfileRequest;
@@ -137,14 +135,6 @@ impl Source {
                     fleet: Some(fleet),
                 })
             }
-        }
-    }
-
-    /// What is known of the host or fleet besides, for a file that is read later.
-    pub async fn facts(&mut self) -> Result<Vec<Fact>> {
-        match self {
-            Source::Agent(client) => Ok(facts::of_agent(&client.status().await?)),
-            Source::Collector(_) => Ok(Vec::new()),
         }
     }
 

@@ -280,7 +280,7 @@ pub fn end_ns(info: &Info) -> i64 {
 
 /// Facts about a profile as JSON.
 #[derive(Serialize)]
-pub struct Covered {
+pub struct ProfileFacts {
     start: String,
     end: String,
     duration_s: f64,
@@ -299,11 +299,11 @@ pub struct Covered {
     fleet: Option<fleet::Json>,
 }
 
-impl Covered {
+impl ProfileFacts {
     /// The facts of `profile`.
-    pub fn of(profile: &Profile) -> Covered {
+    pub fn of(profile: &Profile) -> ProfileFacts {
         let total = profile.total();
-        Covered {
+        ProfileFacts {
             start: rfc3339(profile.info.start_unix_ns),
             end: rfc3339(end_ns(&profile.info)),
             duration_s: profile.info.duration_ns as f64 / 1e9,
@@ -321,22 +321,22 @@ impl Covered {
     }
 
     /// The facts of an answer of a collector that is no profile.
-    pub fn of_fleet(fleet: &Fleet) -> Covered {
+    pub fn of_fleet(fleet: &Fleet) -> ProfileFacts {
         let mut profile = Profile::default();
         fleet.describe(&mut profile.info);
         let total = fleet.total();
-        Covered {
+        ProfileFacts {
             unit: fleet.unit().to_owned(),
             samples: total.count,
             weight: total.weight,
-            ..Covered::of(&profile).with(Some(fleet))
+            ..ProfileFacts::of(&profile).with(Some(fleet))
         }
     }
 
     /// With what an answer of a collector is made of.
-    pub fn with(self, fleet: Option<&Fleet>) -> Covered {
+    pub fn with(self, fleet: Option<&Fleet>) -> ProfileFacts {
         let fleet = fleet.map(Fleet::json);
-        Covered { fleet, ..self }
+        ProfileFacts { fleet, ..self }
     }
 }
 

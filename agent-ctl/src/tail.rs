@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::select::{self, Frames, Labels};
-use crate::summary::{self, Covered};
+use crate::summary::{self, ProfileFacts};
 use crate::terminal::{Out, Tone, clean, fit, json};
 use crate::when::Clock;
 use crate::{exit, units};
@@ -44,7 +44,7 @@ const NAME_CELLS: usize = 40;
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
-    covered: Covered,
+    covered: ProfileFacts,
     missed_windows: u32,
     top_cgroup: Option<Share<'a>>,
     top_function: Option<Share<'a>>,
@@ -96,7 +96,7 @@ fn line(out: &Out, clock: &Clock, profile: &Profile, missed: u32, as_json: bool)
     if as_json {
         let share = |row: &'_ profile::TopRow| units::share(row.own.weight, total.weight);
         let line = Line {
-            covered: Covered::of(profile),
+            covered: ProfileFacts::of(profile),
             missed_windows: missed,
             top_cgroup: cgroup.map(|row| Share {
                 name: &row.name,

@@ -1,8 +1,8 @@
 //! The edge to the terminal: escaping of text from outside, colour, tables, standard output.
 //!
 //! Names of tasks, cgroups and functions are chosen by whoever runs something on the machine.
-//! [`clean`] is the one function that makes them fit for a terminal; everything printed as text goes
-//! through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
+//! [`clean`] is the one function that makes them fit for a terminal; everything printed as text
+//! goes through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
 
 use anyhow::Context;
 use std::borrow::Cow;
@@ -232,12 +232,12 @@ impl Out {
         self.terminal
     }
 
-    /// True when colour is wanted.
+    /// True when colour is on.
     pub fn colour(&self) -> bool {
         self.colour
     }
 
-    /// `text`, cleaned, in the colour of its tone where that is wanted.
+    /// `text`, cleaned, in the colour of its tone where colour is on.
     pub fn tone(&self, tone: Tone, text: &str) -> String {
         let text = clean(text);
         if !self.colour {
@@ -294,7 +294,7 @@ const GAP: usize = 2;
 const LAST_CELLS_MIN: usize = 16;
 
 impl Table {
-    /// A table with these headings; those that begin with `>` are aligned right.
+    /// A table with these headings; those that start with `>` are aligned right.
     pub fn new(headings: &[&str]) -> Table {
         let right = headings
             .iter()

@@ -49,20 +49,20 @@ pub fn duration(duration: Duration) -> String {
 }
 
 /// `12.3 %`; the empty whole has no share.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
+pub fn percent(part: u64, total: u64) -> String {
+    if total == 0 {
         "-".to_owned()
     } else {
-        format!("{:.1} %", share(part, whole) * 100.0)
+        format!("{:.1} %", share(part, total) * 100.0)
     }
 }
 
-/// `part` of `whole`; 0 of an empty whole.
-pub fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
+/// `part` of `total`; 0 of an empty whole.
+pub fn share(part: u64, total: u64) -> f64 {
+    if total == 0 {
         0.0
     } else {
-        part as f64 / whole as f64
+        part as f64 / total as f64
     }
 }
 

@@ -329,7 +329,7 @@ pub struct Resolved {
 
 impl Resolved {
     /// The range; says the notes on standard error.
-    pub fn told(self) -> Range {
+    pub fn noted(self) -> Range {
         for note in &self.notes {
             note!("agent-ctl: {note}");
         }

@@ -5,60 +5,16 @@ mod annotate;
 mod capture;
 mod completions;
 mod doctor;
-mod fake;
 mod fleet;
 mod meant;
 mod pins;
 mod profile;
 
-use fake::Behaviour;
-use fixtures::process::install;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use testkit::fake::agent::{Behaviour, FakeAgent};
+use testkit::process::install;
 use tonic::Code;
-
-/// A fake that runs until it is dropped.
-struct Running {
-    dir: tempfile::TempDir,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Running {
-    /// Starts a fake on a socket of its own; it accepts when this returns.
-    fn start(behaviour: Behaviour) -> Running {
-        let dir = tempfile::tempdir().expect("a directory");
-        let socket = dir.path().join("agent.sock");
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
-        let thread = std::thread::spawn(move || fake::serve(listener, behaviour, stopped));
-        Running {
-            dir,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
-    }
-
-    /// Where it listens.
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("agent.sock")
-    }
-
-    /// A directory for what a test writes.
-    fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// What a command did.
 struct Ended {
@@ -106,20 +62,20 @@ fn run(mut command: Command) -> Ended {
     ended
 }
 
-fn agent(running: &Running) -> String {
+fn agent(running: &FakeAgent) -> String {
     format!("unix:{}", running.socket().display())
 }
 
-fn ask(running: &Running, args: &[&str]) -> Ended {
+fn ask(running: &FakeAgent, args: &[&str]) -> Ended {
     run(command(&agent(running), args))
 }
 
-fn sound() -> Running {
-    Running::start(Behaviour::default())
+fn sound() -> FakeAgent {
+    FakeAgent::start(Behaviour::default())
 }
 
-fn empty() -> Running {
-    Running::start(Behaviour {
+fn empty() -> FakeAgent {
+    FakeAgent::start(Behaviour {
         empty: true,
         ..Behaviour::default()
     })
@@ -160,7 +116,7 @@ fn status_for_people() {
 
 #[test]
 fn status_tells_what_waits_for_the_collector() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         noted: true,
         ..Behaviour::default()
     });
@@ -184,7 +140,7 @@ fn status_tells_what_waits_for_the_collector() {
 
 #[test]
 fn status_without_samples_is_partial() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         empty: true,
         degraded: true,
         ..Behaviour::default()
@@ -381,7 +337,7 @@ fn tail_prints_a_line_a_window() {
 
 #[test]
 fn tail_says_that_the_agent_went() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         stream_ends_after: Some(1),
         ..Behaviour::default()
     });
@@ -454,7 +410,7 @@ fn config_is_shown_and_reloaded() {
     let ended = ask(&running, &["config", "reload"]);
     let expected = "in force: log.level\nneeds a restart: sampling.event\n";
     assert_eq!((ended.code, ended.out.as_str()), (6, expected));
-    let invalid = Running::start(Behaviour {
+    let invalid = FakeAgent::start(Behaviour {
         invalid_config: true,
         ..Behaviour::default()
     });
@@ -508,7 +464,7 @@ fn refusals_have_their_codes() {
         (Code::FailedPrecondition, 2),
         (Code::Internal, 1),
     ] {
-        let running = Running::start(Behaviour {
+        let running = FakeAgent::start(Behaviour {
             refuse: Some(refusal),
             ..Behaviour::default()
         });
@@ -585,7 +541,7 @@ fn nobody_reading_is_no_error() {
 #[test]
 fn an_interrupt_ends_a_stream_at_once() {
     let hour = std::time::Duration::from_secs(3600);
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         stream_interval: hour,
         ..Behaviour::default()
     });

@@ -1,12 +1,9 @@
 //! Commands that read and write files of other tools, and heat maps of them and of an agent.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[expect(dead_code, reason = "the commands here need little of the fake")]
-mod fake;
-
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
+use testkit::fake::agent::{Behaviour, FakeAgent};
 
 /// What a command did: exit code, standard output, standard error.
 struct Ended(i32, String, String);
@@ -171,9 +168,9 @@ fn a_file_is_not_said_to_know_what_it_does_not() {
 
 /// What `profile` says of the fake's samples, and what `import` says of a file of them.
 fn told_of(name: &str) -> (String, String) {
-    let dir = tempfile::tempdir().unwrap();
-    let (agent, _stop) = agent(dir.path());
-    let path = dir.path().join(name);
+    let fake = FakeAgent::start(Behaviour::default());
+    let (dir, agent) = (fake.dir(), format!("unix:{}", fake.socket().display()));
+    let path = dir.join(name);
     let path = path.to_str().unwrap();
     let Ended(code, _, written) = run(&agent, &["profile", "--since", "5m", "-o", path], b"");
     assert_eq!(code, 0, "{written}");
@@ -199,9 +196,9 @@ fn our_own_files_are_read_back_with_all_that_was_said_of_them() {
 
 #[test]
 fn stacks_without_modules_are_compared_by_the_names_of_functions() {
-    let dir = tempfile::tempdir().unwrap();
-    let (agent, _stop) = agent(dir.path());
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let fake = FakeAgent::start(Behaviour::default());
+    let (dir, agent) = (fake.dir(), format!("unix:{}", fake.socket().display()));
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let (pprof, folded) = (at("a.pb.gz"), at("a.folded"));
     for path in [&pprof, &folded] {
         let args = ["profile", "--group-by", "none", "-o", path];
@@ -270,19 +267,10 @@ fn one_profile_of_several_is_taken() {
     assert_eq!((code, out.as_str()), (0, "f;g 3\n"), "{err}");
 }
 
-/// A fake agent on a socket in `dir`, until what is returned is dropped.
-fn agent(dir: &Path) -> (String, tokio::sync::oneshot::Sender<()>) {
-    let socket = dir.join("agent.sock");
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    std::thread::spawn(move || fake::serve(listener, fake::Behaviour::default(), stopped));
-    (format!("unix:{}", socket.display()), stop)
-}
-
 #[test]
 fn an_agent_tells_times_and_a_bundle_all_that_is_known() {
-    let dir = tempfile::tempdir().unwrap();
-    let (agent, _stop) = agent(dir.path());
+    let fake = FakeAgent::start(Behaviour::default());
+    let (dir, agent) = (fake.dir(), format!("unix:{}", fake.socket().display()));
     let Ended(code, out, err) = run(
         &agent,
         &["heatmap", "--since", "5m", "--format", "json"],
@@ -294,7 +282,7 @@ fn an_agent_tells_times_and_a_bundle_all_that_is_known() {
         "{out}"
     );
     assert!(err.contains("3 more whose time was not kept"), "{err}");
-    let bundle = dir.path().join("x.bundle.html");
+    let bundle = dir.join("x.bundle.html");
     let args = [
         "profile",
         "--since",

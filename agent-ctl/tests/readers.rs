@@ -1,7 +1,8 @@
-//! Files of every format, opened by the programs that people open them with: `go tool pprof`, speedscope, a browser.
+//! Files of every format, opened by the programs that people open them with: `go tool pprof`,
+//! speedscope, a browser.
 //!
-//! One recording, half of whose names are hostile, goes through `agent-ctl import` to every format; what a reader
-//! shows of it is held against the JSON. What is looked at in the browser stands in
+//! One recording, half of whose names are hostile, goes through `agent-ctl import` to every format;
+//! what a reader shows of it is held against the JSON. What is looked at in the browser stands in
 //! `collector/ui/tests/e2e/readers.test.ts`.
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use std::process::Command;
 
 /// What each sample stands for. Unit: nanoseconds.
 const PERIOD: u64 = 10_000_000;
-/// The burst: 30 samples from here, one every 10 ms. Unit: milliseconds since the begin.
+/// The burst: 30 samples from here, one every 10 ms. Unit: milliseconds since the start.
 const BURST_MS: u64 = 12_350;
 const BURST: &str = "close_month";
 /// Names that a page, a picture or a template could take for its own.
@@ -177,7 +178,7 @@ fn go_tool_pprof(dir: &Path, args: &[&str]) -> String {
 
 #[test]
 fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
-    if !fixtures::met(&[fixtures::Need::Program("go")]) {
+    if !testkit::met(&[testkit::Need::Program("go")]) {
         return;
     }
     let dir = files();
@@ -235,17 +236,17 @@ fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
 fn speedscope_and_a_browser_show_what_the_json_says() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("../collector/ui");
     let missing = match () {
-        () if fixtures::program("npm").is_none() => Some("needs npm"),
+        () if testkit::program("npm").is_none() => Some("needs npm"),
         () if !ui.join("node_modules/speedscope").is_dir() => {
             Some("needs the page's packages: `npm ci` in collector/ui")
         }
-        () if std::env::var_os("CHROMIUM").is_none() && fixtures::browser::chromium().is_none() => {
+        () if std::env::var_os("CHROMIUM").is_none() && testkit::browser::chromium().is_none() => {
             Some("needs chromium")
         }
         () => None,
     };
     if let Some(missing) = missing {
-        return fixtures::skip(missing);
+        return testkit::skip(missing);
     }
     let dir = files();
     let said = said(&dir.path().join("profile.json"));

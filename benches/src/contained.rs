@@ -4,11 +4,11 @@
 //! process: its own high-water mark, looked at while it lives.
 
 use crate::cost::Usage;
-use fixtures::Cgroup;
-use fixtures::process::Proc;
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testkit::Cgroup;
+use testkit::process::Proc;
 
 /// How often memory is looked at. Unit: milliseconds. A process that lives shorter is not seen.
 const LOOK_MS: u64 = 100;

@@ -2,15 +2,14 @@
 //! compiler over and over. Nothing is pinned; every part is started again as it ends, and all end
 //! when the load is dropped.
 
-use fixtures::process::{Proc, run};
-use fixtures::require::program;
-use fixtures::workload::{c, source};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use testkit::process::{Proc, program, run};
+use testkit::workload::{c, source};
 
 /// How often a part is looked at. Unit: milliseconds. Rare enough to be no load itself.
 const LOOK_MS: u64 = 20;

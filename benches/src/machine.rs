@@ -27,9 +27,9 @@ impl Machine {
     /// Reads the facts.
     pub fn here() -> Machine {
         let said = |program: &str, args: &[&str]| {
-            let there = fixtures::require::program(program)?;
+            let there = testkit::process::program(program)?;
             let mut command = Command::new(there);
-            let out = fixtures::process::run(command.args(args), Duration::from_secs(10));
+            let out = testkit::process::run(command.args(args), Duration::from_secs(10));
             Some(out.text().trim().to_owned())
         };
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -12,7 +12,6 @@ use anyhow::{Context, ensure};
 use capture::engine::Engine;
 use capture::engine::OffCpuCapture;
 use capture::offcpu::Options;
-use fixtures::process::Proc;
 use host::bounds::{Bounds, CacheBounds};
 use host::facts::Environment;
 use host::heartbeat::Heartbeat;
@@ -33,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use symbolize::counters::SymbolCounters;
 use symbolize::files::{FileStore, identity_of_mapping};
+use testkit::process::Proc;
 use unwind::process::scan;
 use unwind::walk::{Depths, Unwinder};
 

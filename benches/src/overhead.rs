@@ -12,12 +12,12 @@ use crate::report::{self, Table, count, mib, number, percent};
 use crate::tracing;
 use crate::watched::{self, Mark, Watched, complete, taken};
 use anyhow::{Context, bail};
-use fixtures::Client;
-use fixtures::require::is_root;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use testkit::Client;
+use testkit::require::is_root;
 
 /// Length of each steady part by default.
 const DEFAULT_SECONDS: u64 = 60;
@@ -170,7 +170,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
     if !is_root() {
         bail!("sampling every CPU takes root: run this as root");
     }
-    fixtures::require::program("gcc").context("needs the program `gcc`")?;
+    testkit::process::program("gcc").context("needs the program `gcc`")?;
     if cfg!(debug_assertions) {
         eprintln!("note: a debug build: its numbers say nothing about a release");
     }
@@ -180,7 +180,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         args.seconds.max(5)
     };
     let length = Duration::from_secs(seconds);
-    let _live = fixtures::Live::take();
+    let _live = testkit::Live::take();
     let load = Load::start()?;
     std::thread::sleep(SETTLE);
 

@@ -1,10 +1,10 @@
 //! How stacks of each program ended and how many of their frames have names, by the daemon's own word.
 
 use crate::report::{Table, count, percent};
-use fixtures::View;
 use profile::{Unnamed, key};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use testkit::View;
 
 /// Programs shown; the rest is added up.
 const ROWS: usize = 16;

@@ -1,11 +1,11 @@
 //! Shares of complete stacks, of named leaves and of named frames, and why the rest is not.
 
 use crate::stacks::is_complete;
-use fixtures::perf::PerfSample;
-use fixtures::{ViewFrame, ViewSample};
 use profile::{FrameKind, StackEnd, Unnamed};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use testkit::perf::PerfSample;
+use testkit::{ViewFrame, ViewSample};
 
 /// Counts of one program or runtime in one profile.
 #[derive(Clone, Debug, Default, Serialize)]

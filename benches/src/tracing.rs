@@ -4,11 +4,11 @@
 //! the C library's functions. Neither changes the program. Both slow what they count, so they run
 //! apart from every other measurement.
 
-use fixtures::process::run;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::run;
 
 /// Functions of the C library that allocate. Counted as calls; `realloc` counts though it may only
 /// grow what is there.

@@ -3,9 +3,9 @@
 use crate::cost::Usage;
 use crate::stacks;
 use anyhow::Context;
-use fixtures::{Cgroup, Client, Daemon, View};
 use proto::agent::{QueryProfileRequest, TimeRange};
 use std::time::Instant;
+use testkit::{Cgroup, Client, Daemon, View};
 
 /// A running daemon.
 pub struct Watched {
@@ -101,7 +101,7 @@ impl Watched {
     /// When it does not answer.
     pub fn profile(&self, seconds: f64) -> anyhow::Result<View> {
         let range = TimeRange {
-            start_unix_ns: fixtures::clock::unix_ns() - (seconds * 1e9) as i64,
+            start_unix_ns: testkit::clock::unix_ns() - (seconds * 1e9) as i64,
             end_unix_ns: 0,
         };
         let request = QueryProfileRequest {
@@ -131,7 +131,7 @@ pub fn complete(view: &View) -> stacks::Counted {
 /// # Errors
 /// When the daemon does not answer.
 pub fn taken(client: &Client) -> anyhow::Result<Taken> {
-    let now = fixtures::clock::unix_ns();
+    let now = testkit::clock::unix_ns();
     let newest = QueryProfileRequest {
         range: Some(TimeRange {
             start_unix_ns: now,

@@ -17,11 +17,12 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{Cancel, Limits, NewWindow, Store, Taken, TimeRange};
-use fleet::{Fleet, Shape, WINDOW_NS, numbering};
+use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::numbering;
 
 const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;

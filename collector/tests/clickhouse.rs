@@ -4,9 +4,6 @@
 //! here says so and does nothing.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
-#[expect(dead_code, reason = "the server's own tests need more of an agent")]
-#[path = "server/agent.rs"]
-mod agent;
 #[path = "clickhouse/agents.rs"]
 mod agents;
 #[path = "clickhouse/ages.rs"]
@@ -34,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use store::draft::{Draft, definitions, numbering, push, store_all, windows};
+use store::draft::{Draft, definitions, push, store_all, windows};
 use store::model::Model;
 use store::text::samples;
 use store::{Engine, NOW_NS, Place, SECOND, ample, hour, query, range, whole_hour};
@@ -81,7 +78,7 @@ fn options(url: &str, database: &str) -> Options {
 /// The shared server, or a line that says what is missing.
 fn server() -> Option<&'static Front> {
     shared()
-        .map_err(|why| fixtures::skip(format_args!("{why}")))
+        .map_err(|why| testkit::skip(format_args!("{why}")))
         .ok()
 }
 
@@ -144,7 +141,7 @@ fn a_server_that_is_away_takes_nothing_and_everything_later() {
     let directory = TempDir::new().unwrap();
     let front = match Front::start(directory.path(), 0) {
         Ok(front) => front,
-        Err(why) => return fixtures::skip(format_args!("{why}")),
+        Err(why) => return testkit::skip(format_args!("{why}")),
     };
     let store = open(&front.url(), "away");
     store_all(&store, &[window(0)]);
@@ -177,7 +174,7 @@ fn a_server_killed_again_and_again_has_each_window_once() {
     let directory = TempDir::new().unwrap();
     let front = match Front::start(directory.path(), 0) {
         Ok(front) => front,
-        Err(why) => return fixtures::skip(format_args!("{why}")),
+        Err(why) => return testkit::skip(format_args!("{why}")),
     };
     let store = open(&front.url(), "killed");
     let mut front = Some(front);

@@ -670,7 +670,7 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
         .map(|path| path.metadata().unwrap().len())
         .sum();
     let Some(disk) = SmallDisk::mount(bytes / 1024 + 300) else {
-        fixtures::skip("mounting a small file system needs root");
+        testkit::skip("mounting a small file system needs root");
         return;
     };
     let dir = disk.0.path().join("store");

@@ -419,7 +419,7 @@ impl Drop for SmallDisk {
 #[test]
 fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
     let Some(disk) = SmallDisk::mount("1500k") else {
-        fixtures::skip("mounting a small file system needs root");
+        testkit::skip("mounting a small file system needs root");
         return;
     };
     let dir = disk.0.path().join("store");

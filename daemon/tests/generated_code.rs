@@ -313,7 +313,7 @@ fn check_python(
     command.args(["-X", mode, "-c", PROGRAM]);
     let runtime = Runtime::start(&mut command, "py::leaf:", file);
     match shares(&runtime, make) {
-        None => fixtures::skip("not permitted to sample"),
+        None => testkit::skip("not permitted to sample"),
         Some((without, with)) => {
             assert!(without < 500, "there is nothing to prove");
             assert!(with >= 980);
@@ -335,7 +335,7 @@ fn rules_of_dump(runtime: &Runtime) -> RulesBuilder {
 fn stacks_of_python_pass_trampolines_known_by_their_shape_needs_root() {
     let found = interpreters(&["3.12", "3.13", "3.14"]);
     if found.is_empty() {
-        return fixtures::skip("no Python of 3.12 or later");
+        return testkit::skip("no Python of 3.12 or later");
     }
     for interpreter in found {
         let map = |pid| PathBuf::from(format!("/tmp/perf-{pid}.map"));
@@ -353,7 +353,7 @@ fn stacks_of_python_pass_trampolines_known_by_their_shape_needs_root() {
 fn stacks_of_python_pass_trampolines_that_a_jitdump_describes_needs_root() {
     let found = interpreters(&["3.13", "3.14"]);
     if found.is_empty() {
-        return fixtures::skip("no Python of 3.13 or later");
+        return testkit::skip("no Python of 3.13 or later");
     }
     let dump = |pid| PathBuf::from(format!("/tmp/jit-{pid}.dump"));
     for interpreter in found {
@@ -368,12 +368,12 @@ fn stacks_of_node_pass_its_optimised_code_needs_root() {
     let options = ["--perf-prof", "--perf-prof-unwinding-info", "-e", SCRIPT];
     command.args(options).current_dir(dir.path());
     if Command::new("node").arg("--version").output().is_err() {
-        return fixtures::skip("needs the program `node`");
+        return testkit::skip("needs the program `node`");
     }
     let dump = |pid| dir.path().join(format!("jit-{pid}.dump"));
     let runtime = Runtime::start(&mut command, "JS:*leaf", dump);
     match shares(&runtime, rules_of_dump) {
-        None => fixtures::skip("not permitted to sample"),
+        None => testkit::skip("not permitted to sample"),
         // Its code has frame pointers: what is won is the first and last instructions of functions.
         Some((without, with)) => assert!(with >= 980 && with + 10 >= without),
     }
@@ -384,7 +384,7 @@ fn stacks_of_node_pass_its_optimised_code_needs_root() {
 fn stacks_of_python_pass_trampolines_that_nothing_names_yet_needs_root() {
     let found = interpreters(&["3.13", "3.14"]);
     if found.is_empty() {
-        return fixtures::skip("no Python of 3.13 or later");
+        return testkit::skip("no Python of 3.13 or later");
     }
     let dump = |pid| PathBuf::from(format!("/tmp/jit-{pid}.dump"));
     for interpreter in found {

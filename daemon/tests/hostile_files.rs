@@ -5,7 +5,6 @@
 //! started again with the file's name in its environment. Memory is the peak of the resident set
 //! above what it was before: what the kernel counts, and what ends a daemon.
 
-use fixtures::hostile_elf::Hostile;
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::thread_cpu;
 use profile::{Dictionary, Unnamed};
@@ -17,6 +16,7 @@ use std::time::Duration;
 use symbolize::debug_files::{self, DebugFileOptions};
 use symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
 use symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
+use testkit::hostile_elf::Hostile;
 use unwind::info::module::Module;
 
 /// Most memory above what was there before. Unit: bytes. 48 MiB for the file, and what the

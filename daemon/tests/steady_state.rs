@@ -193,7 +193,7 @@ fn fill_rings<'a>(
 fn in_steady_state_nothing_is_allocated_needs_root() {
     let samples = std::thread::spawn(recorded).join().unwrap();
     let Some(mut samples) = samples else {
-        fixtures::skip("not permitted to sample");
+        testkit::skip("not permitted to sample");
         return;
     };
     let layout = Features::default().layout(COPY_BYTES as u32);

@@ -348,7 +348,7 @@ fn go_tool_pprof_reads_it() {
         .status()
         .is_err()
     {
-        fixtures::skip("go_tool_pprof_reads_it needs `go` on the PATH");
+        testkit::skip("go_tool_pprof_reads_it needs `go` on the PATH");
         return;
     }
     let dir = std::env::temp_dir().join(format!("fleetprof-pprof-{}", std::process::id()));

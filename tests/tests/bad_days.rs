@@ -8,12 +8,6 @@
 //! (stress.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::ctl::{CONFIG, command, ctl};
-use fixtures::process::{Output, install, run, wait_for};
-use fixtures::sysctl::Sysctl;
-use fixtures::terminal::Terminal;
-use fixtures::workload::{Workload, c, source};
-use fixtures::{Cgroup, Daemon, Need, View, beside, live, skip};
 use profile::{FrameKind, StackEnd, Unnamed, key};
 use proto::agent::{GetStatusResponse, StreamProfilesRequest};
 use rustix::process::Signal;
@@ -22,6 +16,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testkit::ctl::{CONFIG, command, ctl};
+use testkit::process::{Output, install, run, wait_for};
+use testkit::sysctl::Sysctl;
+use testkit::terminal::Terminal;
+use testkit::workload::{Workload, c, source};
+use testkit::{Cgroup, Daemon, Need, View, beside, live, skip};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Exit code of the daemon: not permitted to sample.
@@ -32,7 +32,7 @@ const LIVE: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 
 /// Runs the daemon's program to its end.
 fn fleetprofd(args: &[&str]) -> Output {
-    let mut command = Command::new(fixtures::binaries::fleetprofd());
+    let mut command = Command::new(testkit::binaries::fleetprofd());
     run(command.args(args), LIMIT)
 }
 
@@ -54,7 +54,7 @@ fn a_configuration_that_cannot_be_read_ends_the_start_and_is_named() {
 
 #[test]
 fn a_configuration_that_others_can_write_is_refused_needs_root() {
-    if !fixtures::met(&[Need::Root]) {
+    if !testkit::met(&[Need::Root]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn an_error_that_cannot_be_printed_keeps_its_exit_code() {
         "-c",
         r#"exec "$0" --config /nowhere/agent.yaml 2>/dev/full"#,
     ]);
-    let out = run(shell.arg(fixtures::binaries::fleetprofd()), LIMIT);
+    let out = run(shell.arg(testkit::binaries::fleetprofd()), LIMIT);
     assert_eq!(out.code, Some(CONFIG), "{out:?}");
 }
 
@@ -82,7 +82,7 @@ fn for_everybody() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = dir.path().join("fleetprofd");
-    install(fixtures::binaries::fleetprofd(), &program);
+    install(testkit::binaries::fleetprofd(), &program);
     (dir, program)
 }
 
@@ -358,7 +358,7 @@ fn a_clock_stepped_back_an_hour_loses_no_samples_and_is_told_needs_root() {
         fresh: true,
         ..Default::default()
     };
-    let before_step = fixtures::clock::unix_ns() - hour_ns - 1_500_000_000;
+    let before_step = testkit::clock::unix_ns() - hour_ns - 1_500_000_000;
     let view = daemon.client().query_until(&request, before_step);
     let spent: u64 = split.finish("split").iter().sum();
     let view = view.in_cgroup(cgroup.path());
@@ -370,7 +370,7 @@ fn a_clock_stepped_back_an_hour_loses_no_samples_and_is_told_needs_root() {
         view.count()
     );
     let status = daemon.client().status().expect("a status");
-    let behind = fixtures::clock::unix_ns() - status.now_unix_ns;
+    let behind = testkit::clock::unix_ns() - status.now_unix_ns;
     assert!((behind - hour_ns).abs() < 60_000_000_000, "{behind}");
     let windows = daemon.client().stream(StreamProfilesRequest::default(), 2);
     for window in windows.expect("windows go on") {

@@ -1,15 +1,15 @@
 //! The daemon and `perf record -F 99 -a -g` over the same seconds see the same machine.
 
-use fixtures::perf::{KernelAliases, PerfRecord, PerfSample};
-use fixtures::recording::Shared;
-use fixtures::stats::difference_bound;
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Client, Daemon, Need, View, beside, clock};
 use proto::agent::{QueryProfileRequest, TimeRange};
 use proto::wire::{Info, Quality};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
+use testkit::perf::{KernelAliases, PerfRecord, PerfSample};
+use testkit::recording::Shared;
+use testkit::stats::difference_bound;
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Client, Daemon, Need, View, beside, clock};
 
 /// How long both record together. Unit: seconds. About 1,800 samples on two CPUs.
 const RUN_S: u64 = 10;
@@ -244,7 +244,7 @@ fn a_perf_that_records_already_survives_the_start_of_the_daemon_needs_root() {
     };
     let dir = tempfile::tempdir().expect("failed to make a directory");
     let perf = PerfRecord::start(dir.path());
-    fixtures::process::wait_for(Duration::from_secs(60), || perf.records().then_some(()))
+    testkit::process::wait_for(Duration::from_secs(60), || perf.records().then_some(()))
         .expect("perf records");
     let daemon = Daemon::start();
     // Each maps its own file and those that it is linked to.

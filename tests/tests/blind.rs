@@ -1,14 +1,14 @@
 //! Blindness: a sampler that is held for half a minute, while CPUs are busy, is said by everything
 //! that speaks of the daemon, and so is that it is over.
 
-use fixtures::ctl::ctl;
-use fixtures::fleet::Options;
-use fixtures::http::{ask, free_address};
-use fixtures::process::{Output, wait_for};
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, live};
 use serde_json::Value;
 use std::time::{Duration, Instant};
+use testkit::ctl::ctl;
+use testkit::fleet::Options;
+use testkit::http::{ask, free_address};
+use testkit::process::{Output, wait_for};
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, live};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 

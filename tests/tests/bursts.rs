@@ -1,14 +1,14 @@
 //! A burst of 300 ms that has passed is found in the heat map of the recorder, and becomes a flame graph.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::wait_for;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, live, met};
 use proto::agent::QueryProfileRequest;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, live, met};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// Longest wait for a state that is on its way. A window is 10 s.
@@ -183,7 +183,7 @@ fn check_pprof(daemon: &Daemon, cgroup: &Cgroup, until_ns: i64) {
     top.arg(file("burst.pb.gz"))
         .env("HOME", dir.path())
         .env("PPROF_TMPDIR", dir.path());
-    let top = fixtures::process::run(&mut top, SOON).ok().text();
+    let top = testkit::process::run(&mut top, SOON).ok().text();
     assert!(
         top.contains(&format!("of {} total", json["total"]["count"])),
         "{top}"
@@ -206,7 +206,7 @@ fn a_burst_that_has_passed_is_a_spot_and_its_flame_graph_needs_root() {
         program.proc().stdout().contains("done").then_some(())
     });
     done.expect("the burst");
-    let passed = fixtures::clock::unix_ns();
+    let passed = testkit::clock::unix_ns();
     // While the window of the burst is open, and when it is closed and packed.
     let mut maps = Vec::new();
     let mut period = 0;

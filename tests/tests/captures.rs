@@ -1,14 +1,14 @@
 //! Captures on demand on the real kernel: beside the continuous profile, and on bad days.
 
-use fixtures::capture::{below, equal, request};
-use fixtures::process::wait_for;
-use fixtures::stats::SIGMAS;
-use fixtures::sysctl::Sysctl;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Client, Daemon, Need, beside, live};
 use profile::key;
 use proto::agent::{CaptureState, QueryProfileRequest};
 use std::time::Duration;
+use testkit::capture::{below, equal, request};
+use testkit::process::{Proc, wait_for};
+use testkit::stats::SIGMAS;
+use testkit::sysctl::Sysctl;
+use testkit::workload::c;
+use testkit::{Cgroup, Client, Daemon, Need, beside, live};
 use tonic::Code;
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
@@ -105,7 +105,7 @@ fn a_capture_at_another_rate_and_the_profile_are_both_right_needs_root() {
     );
     eprintln!("{text}");
     // Times are known of every sample, in both.
-    let taken = |view: &fixtures::View| view.info.quality.unwrap_or_default().taken;
+    let taken = |view: &testkit::View| view.info.quality.unwrap_or_default().taken;
     assert_eq!(view.times.len() as u64, taken(view));
     assert_eq!(profile.times.len() as u64, taken(&profile));
     let end = began + result.elapsed_ns as i64;
@@ -120,6 +120,30 @@ fn a_capture_at_another_rate_and_the_profile_are_both_right_needs_root() {
     );
     assert!(daemon.log().contains("capture began") && daemon.log().contains("capture ended"));
     daemon.stop();
+}
+
+#[test]
+fn a_capture_of_waits_has_the_time_that_a_sleeper_waited_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("waits");
+    let daemon = Daemon::start().sampling();
+    let client = daemon.client();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut sleeper = cgroup.command("sh");
+    sleeper.args(["-c", "while :; do sleep 0.1; done"]);
+    let _sleeper = Proc::spawn(&mut sleeper, dir.path(), "sleeper");
+    let length = Duration::from_secs(2);
+    let mut wanted = request(length);
+    wanted.event = profile::OFF_CPU.into();
+    wanted.matchers = vec![below(cgroup.path())];
+    let capture = client.capture(wanted).expect("accepted");
+    let captured = capture.finish().expect("captured");
+    let (result, view) = (&captured.result, &captured.view);
+    assert_eq!(result.state(), CaptureState::Complete, "{result:?}");
+    assert_eq!(view.info.event, profile::OFF_CPU);
+    // One of the two always sleeps: the shell for its child, the child for its time.
+    let waited = Duration::from_nanos(view.samples.iter().map(|sample| sample.weight).sum());
+    assert!(waited > length / 2, "{waited:?} of {length:?}");
 }
 
 #[test]
@@ -210,7 +234,7 @@ fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let rate = "kernel/perf_event_max_sample_rate";
     let Some(_allowed) = Sysctl::set(rate, 20_000) else {
-        return fixtures::skip(format_args!("{rate} cannot be set"));
+        return testkit::skip(format_args!("{rate} cannot be set"));
     };
     let cgroup = Cgroup::new("captured");
     let daemon = Daemon::start().sampling();

@@ -1,15 +1,15 @@
 //! `agent-ctl` as a user calls it: help, exit codes, and what it says of a real daemon.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::ctl::{CONFIG, UNREACHABLE, USAGE, command, ctl};
-use fixtures::process::{Proc, run, wait_for};
-use fixtures::recording::Shared;
-use fixtures::terminal::Terminal;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, live, met};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
+use testkit::ctl::{CONFIG, UNREACHABLE, USAGE, command, ctl};
+use testkit::process::{Proc, run, wait_for};
+use testkit::recording::Shared;
+use testkit::terminal::Terminal;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, live, met};
 
 const SUBCOMMANDS: [&str; 10] = [
     "status",
@@ -92,7 +92,7 @@ fn the_agents_address_is_taken_from_the_environment() {
 
 #[test]
 fn a_message_that_cannot_be_printed_keeps_its_exit_code() {
-    let program = fixtures::binaries::agent_ctl();
+    let program = testkit::binaries::agent_ctl();
     for nowhere in ["2>/dev/full", "2>&-"] {
         let script = format!(r#"exec "$0" --agent unix:/nowhere/agent.sock status {nowhere}"#);
         let mut shell = Command::new("sh");
@@ -104,7 +104,7 @@ fn a_message_that_cannot_be_printed_keeps_its_exit_code() {
     }
 }
 
-fn check_config(yaml: &str) -> fixtures::process::Output {
+fn check_config(yaml: &str) -> testkit::process::Output {
     // The check runs the daemon's program beside agent-ctl.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("agent.yaml");
@@ -137,7 +137,7 @@ fn a_value_out_of_range_fails_the_check_with_the_range() {
 
 #[test]
 fn the_configuration_in_the_repository_passes_the_check() {
-    let file = fixtures::repository::root().join("config/agent.yaml");
+    let file = testkit::repository::root().join("config/agent.yaml");
     ctl(["config", "check", file.to_str().unwrap()]).ok();
 }
 
@@ -182,20 +182,20 @@ fn manual_pages_are_written_for_every_subcommand() {
 
 /// What the commands say of a daemon that has sampled a known program for some seconds.
 struct Said {
-    status: fixtures::process::Output,
-    doctor: fixtures::process::Output,
-    doctor_json: fixtures::process::Output,
-    cgroups: fixtures::process::Output,
-    cgroups_text: fixtures::process::Output,
-    top: fixtures::process::Output,
-    tail: fixtures::process::Output,
+    status: testkit::process::Output,
+    doctor: testkit::process::Output,
+    doctor_json: testkit::process::Output,
+    cgroups: testkit::process::Output,
+    cgroups_text: testkit::process::Output,
+    top: testkit::process::Output,
+    tail: testkit::process::Output,
     /// Of the time of the windows that `tail` told of.
-    tailed: fixtures::process::Output,
-    config: fixtures::process::Output,
-    folded: fixtures::process::Output,
-    by_comm: fixtures::process::Output,
-    nothing: fixtures::process::Output,
-    diff: fixtures::process::Output,
+    tailed: testkit::process::Output,
+    config: testkit::process::Output,
+    folded: testkit::process::Output,
+    by_comm: testkit::process::Output,
+    nothing: testkit::process::Output,
+    diff: testkit::process::Output,
     cgroup: String,
 }
 
@@ -250,7 +250,7 @@ fn edges(tail: &str) -> [String; 2] {
     [time(first, "start"), time(last, "end")]
 }
 
-fn json(out: &fixtures::process::Output) -> Value {
+fn json(out: &testkit::process::Output) -> Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
 }
 
@@ -354,7 +354,7 @@ fn a_label_that_nobody_gives_is_refused_with_the_nearest() {
 fn a_full_disk_is_said() {
     let mut shell = Command::new("sh");
     let script = r#"exec "$0" --help >/dev/full"#;
-    let program = fixtures::binaries::agent_ctl();
+    let program = testkit::binaries::agent_ctl();
     let out = run(
         shell.args(["-c", script]).arg(program),
         Duration::from_secs(30),
@@ -449,11 +449,7 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
         "-c",
         r#""$0" man | head -n 1; "$0" completions zsh | head -n 1"#,
     ]);
-    let mut proc = Proc::spawn(
-        pipe.arg(fixtures::binaries::agent_ctl()),
-        dir.path(),
-        "pipe",
-    );
+    let mut proc = Proc::spawn(pipe.arg(testkit::binaries::agent_ctl()), dir.path(), "pipe");
     assert!(proc.wait(Duration::from_secs(30)).is_some());
     assert!(!proc.stderr().contains("panicked"), "{}", proc.stderr());
 }

@@ -2,9 +2,6 @@
 //! and who says nothing delays nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::wait_for;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, View, beside, live, require};
 use profile::key;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::{GetLedgerRequest, LabelMatcher, MatchOp};
@@ -13,6 +10,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, View, beside, live, require};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -223,7 +223,7 @@ fn systemd_scopes_and_slices_are_labels_needs_root() {
         return;
     }
     if !std::path::Path::new("/run/systemd/system").is_dir() {
-        return fixtures::cannot("needs systemd as the init of this machine");
+        return testkit::cannot("needs systemd as the init of this machine");
     }
     let Some(_live) = beside(&needs) else { return };
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
@@ -238,7 +238,7 @@ fn systemd_scopes_and_slices_are_labels_needs_root() {
         ])
         .arg(format!("--unit={unit}"))
         .arg(c("split.c").build());
-    let _run = fixtures::Workload::spawn(&mut command);
+    let _run = testkit::Workload::spawn(&mut command);
     let found = wait_for(PATIENCE, || {
         let view = daemon.client().everything().only(|sample| {
             sample.label(key::UNIT) == format!("{unit}.scope")

@@ -5,13 +5,13 @@
 //! under the pid and root of a namespace (daemon/jit/src/tests.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::install;
-use fixtures::recording::Shared;
-use fixtures::workload::{Recipe, Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, live, skip};
 use profile::key;
 use std::path::Path;
 use std::time::Duration;
+use testkit::process::install;
+use testkit::recording::Shared;
+use testkit::workload::{Recipe, Workload, c};
+use testkit::{Cgroup, Daemon, Need, View, live, skip};
 
 /// How long the programs run together. Unit: seconds.
 const RUN_S: u64 = 6;

@@ -1,11 +1,11 @@
 //! CPUs that go offline and come back under a running daemon.
 
-use fixtures::cpu::Offline;
-use fixtures::process::wait_for;
-use fixtures::workload::Workload;
-use fixtures::{Client, Daemon, Need, live};
 use proto::agent::{CpuStatus, GetStatusResponse};
 use std::time::Duration;
+use testkit::cpu::Offline;
+use testkit::process::wait_for;
+use testkit::workload::Workload;
+use testkit::{Client, Daemon, Need, live};
 
 /// Longest that the daemon may take to see a change. It sees one at once, but is not always run at once.
 const SEEN: Duration = Duration::from_secs(20);

@@ -2,17 +2,17 @@
 //! while it runs, when it is gone, and when the engine is.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::docker::{NEEDS, Root};
-use fixtures::process::{run, wait_for};
-use fixtures::recording::Shared;
-use fixtures::workload::{bare_c, source};
-use fixtures::{Daemon, Docker, View, require, skip};
 use profile::key;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::docker::{NEEDS, Root};
+use testkit::process::{program, run, wait_for};
+use testkit::recording::Shared;
+use testkit::workload::{bare_c, source};
+use testkit::{Daemon, Docker, View, skip};
 
 /// Longest wait for what must be in a profile in the end.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -106,7 +106,7 @@ fn c_image(docker: &Docker) {
     let root = Root::new()
         .program(&plain, "/app/web")
         .program(&nested, "/app/nested")
-        .program(&require::program("unshare").unwrap(), "/bin/unshare");
+        .program(&program("unshare").unwrap(), "/bin/unshare");
     let changes = [
         "LABEL team=blue",
         "LABEL org.example/tier=front",
@@ -116,7 +116,7 @@ fn c_image(docker: &Docker) {
 }
 
 fn node_image(docker: &Docker) -> bool {
-    let Some(node) = require::program("node") else {
+    let Some(node) = program("node") else {
         return false;
     };
     let root = Root::new()
@@ -129,7 +129,7 @@ fn node_image(docker: &Docker) -> bool {
 
 /// A Java runtime of the modules that are needed, and a class.
 fn java_image(docker: &Docker) -> bool {
-    let tools = ["jlink", "javac", "java"].map(require::program);
+    let tools = ["jlink", "javac", "java"].map(program);
     let [Some(jlink), Some(javac), Some(java)] = tools else {
         return false;
     };

@@ -1,16 +1,15 @@
 //! The way to the collector: every window reaches it once and whole, whatever happens to collector,
 //! daemon and disk, and sampling does not notice.
-#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::collector::{Behaviour, Collector, Memory};
-use fixtures::process::wait_for;
-use fixtures::{Daemon, Need, beside, live};
 use proto::agent::{Export, StreamProfilesRequest};
 use rustix::process::Signal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use testkit::fake::ingest::{Behaviour, IngestCollector, Memory};
+use testkit::process::wait_for;
+use testkit::{Daemon, Need, beside, live};
 
 /// Longest wait for windows to arrive: a back-off and a backlog.
 const ARRIVE: Duration = Duration::from_secs(90);
@@ -45,7 +44,7 @@ impl Drop for Load {
 }
 
 /// A daemon with windows of a second that pushes to `collector` and spools in `dir`.
-fn daemon(collector: &Collector, dir: &Path) -> fixtures::daemon::Options {
+fn daemon(collector: &IngestCollector, dir: &Path) -> testkit::daemon::Options {
     Daemon::with()
         .set("windows.length_s=1")
         .set("shutdown.grace_s=60")
@@ -54,46 +53,20 @@ fn daemon(collector: &Collector, dir: &Path) -> fixtures::daemon::Options {
         .set("collector.host_id=under-test")
 }
 
-fn export(daemon: &Daemon) -> Export {
-    daemon
-        .client()
-        .status()
-        .unwrap()
-        .export
-        .expect("it exports")
-}
-
 /// Waits until `windows` closed in this run.
 fn closed(daemon: &Daemon, windows: u64) -> Export {
     let reached = wait_for(ARRIVE, || {
-        let export = export(daemon);
+        let export = daemon.export();
         (export.taken_windows >= windows).then_some(export)
     });
     reached.unwrap_or_else(|| panic!("no windows close: {}", daemon.log()))
 }
 
-/// Ends the daemon; the samples that were in all the windows it closed.
-fn stop(mut daemon: Daemon) -> u64 {
-    daemon.signal(Signal::TERM);
-    let status = daemon.wait(GRACE).expect("it ends within its grace");
-    assert!(status.success(), "{status}: {}", daemon.log());
-    let log = daemon.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains("closed the last window"))
-        .unwrap_or_else(|| panic!("it says what it closed: {log}"));
-    let plain: String = line.replace("\u{1b}[3m", "").replace("\u{1b}[0m", "");
-    let plain = plain.replace("\u{1b}[2m", "");
-    let (_, rest) = plain.split_once("samples=").expect("samples");
-    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
-    digits.parse().unwrap()
-}
-
 /// Waits until the collector has so many samples of windows that have begun by now, and checks that it
 /// has no more and that the agent kept to the protocol. Where a daemon's grace was over before its last
 /// window was through, the next one sends it; windows of its own do not count.
-fn arrives(collector: &Collector, dir: &Path, samples: u64) {
-    let now = fixtures::clock::boot_ns();
+fn arrives(collector: &IngestCollector, dir: &Path, samples: u64) {
+    let now = testkit::clock::boot_ns();
     let taken = || -> u64 {
         let memory = collector.memory();
         let mine = memory.windows.iter().filter(|(key, _)| key.2 < now);
@@ -105,22 +78,22 @@ fn arrives(collector: &Collector, dir: &Path, samples: u64) {
         }
         let next = daemon(collector, dir).start();
         let drained = wait_for(ARRIVE, || {
-            (export(&next).waiting_windows == 0).then_some(())
+            (next.export().waiting_windows == 0).then_some(())
         });
-        assert!(drained.is_some(), "{:?}", export(&next));
-        stop(next);
+        assert!(drained.is_some(), "{:?}", next.export());
+        next.stop_and_count(GRACE);
     }
     assert_eq!(taken(), samples);
     check(&collector.memory());
 }
 
 /// Waits until everything that was taken is acknowledged, and checks that the collector has it.
-fn settles(collector: &Collector, daemon: &Daemon) -> Export {
+fn settles(collector: &IngestCollector, daemon: &Daemon) -> Export {
     let settled = wait_for(ARRIVE, || {
-        let export = export(daemon);
+        let export = daemon.export();
         (export.acked_windows == export.taken_windows).then_some(export)
     });
-    let settled = settled.unwrap_or_else(|| panic!("{:?}", export(daemon)));
+    let settled = settled.unwrap_or_else(|| panic!("{:?}", daemon.export()));
     let memory = collector.memory();
     check(&memory);
     assert!(memory.taken() >= settled.taken_samples);
@@ -140,7 +113,7 @@ fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let dir = spool.path().join("spool");
     let daemon = daemon(&collector, &dir)
         .set("recorder.budget_mib=4")
@@ -164,7 +137,7 @@ fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
     assert_eq!(export.spool_error, "");
     assert_eq!(export.collector_version, "fake");
     settles(&collector, &daemon);
-    let samples = stop(daemon);
+    let samples = daemon.stop_and_count(GRACE);
     assert!(collector.memory().needs > 0, "it asked for stacks");
     assert_eq!(collector.memory().repeats, 0);
     arrives(&collector, &dir, samples);
@@ -196,7 +169,7 @@ fn callers_that_a_collector_forgot_come_again_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         forgets: true,
         ..Behaviour::default()
     });
@@ -204,7 +177,7 @@ fn callers_that_a_collector_forgot_come_again_needs_root() {
     let _load = Load::start();
     closed(&daemon, 4);
     settles(&collector, &daemon);
-    let samples = stop(daemon);
+    let samples = daemon.stop_and_count(GRACE);
     {
         let memory = collector.memory();
         assert!(memory.known > 0, "callers were taken for known");
@@ -221,7 +194,7 @@ fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let mut collector = Collector::start();
+    let mut collector = IngestCollector::start();
     let daemon = daemon(&collector, &dir).start().sampling();
     let _load = Load::start();
     closed(&daemon, 2);
@@ -231,14 +204,14 @@ fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
     assert!(export.away_since_unix_ns > 0 && !export.last_error.is_empty());
     collector.restart();
     let caught_up = wait_for(ARRIVE, || {
-        let export = self::export(&daemon);
+        let export = daemon.export();
         (export.waiting_windows <= 1).then_some(())
     });
-    assert!(caught_up.is_some(), "{:?}", self::export(&daemon));
+    assert!(caught_up.is_some(), "{:?}", daemon.export());
     collector.behave(|behaviour| behaviour.ends_after = Some(2));
     closed(&daemon, 10);
     collector.behave(|behaviour| behaviour.ends_after = None);
-    let samples = stop(daemon);
+    let samples = daemon.stop_and_count(GRACE);
     arrives(&collector, &dir, samples);
 }
 
@@ -250,20 +223,20 @@ fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let mut collector = Collector::start();
+    let mut collector = IngestCollector::start();
     collector.kill();
     let _load = Load::start();
     let mut samples = 0;
     for _ in 0..2 {
         let daemon = daemon(&collector, &dir).start().sampling();
         closed(&daemon, 3);
-        samples += stop(daemon);
+        samples += daemon.stop_and_count(GRACE);
     }
     assert_eq!(collector.memory().taken(), 0);
     collector.restart();
     let daemon = daemon(&collector, &dir).start().sampling();
     closed(&daemon, 2);
-    samples += stop(daemon);
+    samples += daemon.stop_and_count(GRACE);
     arrives(&collector, &dir, samples);
 }
 
@@ -275,7 +248,7 @@ fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let mut collector = Collector::start();
+    let mut collector = IngestCollector::start();
     let _load = Load::start();
     // Acknowledged in any round, and on disk when the last one ended. What waits for the disk dies with
     // the daemon.
@@ -288,7 +261,7 @@ fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
         closed(&daemon, 3);
         // All that closed are on disk or acknowledged.
         let spooled = wait_for(ARRIVE, || {
-            let export = export(&daemon);
+            let export = daemon.export();
             let kept = export.waiting_windows + export.acked_windows;
             (kept >= export.taken_windows).then_some(export)
         });
@@ -304,10 +277,10 @@ fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
     }
     let daemon = daemon(&collector, &dir).start().sampling();
     let drained = wait_for(ARRIVE, || {
-        (export(&daemon).waiting_windows == 0).then_some(())
+        (daemon.export().waiting_windows == 0).then_some(())
     });
     assert!(drained.is_some());
-    let last = stop(daemon);
+    let last = daemon.stop_and_count(GRACE);
     let memory = collector.memory();
     check(&memory);
     // An acknowledgement that a daemon did not live to note is given again.
@@ -332,7 +305,7 @@ fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
         windows_in_flight: 1,
         ..Behaviour::default()
     };
-    let collector = Collector::with(behaviour);
+    let collector = IngestCollector::with(behaviour);
     let daemon = daemon(&collector, &dir).start().sampling();
     let _load = Load::start();
     let export = closed(&daemon, 3);
@@ -342,25 +315,25 @@ fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
         behaviour.unavailable = true;
     });
     let told = wait_for(ARRIVE, || {
-        let export = self::export(&daemon);
+        let export = daemon.export();
         export.last_error.contains("unavailable").then_some(())
     });
-    assert!(told.is_some(), "{:?}", self::export(&daemon));
+    assert!(told.is_some(), "{:?}", daemon.export());
     collector.behave(|behaviour| {
         behaviour.unavailable = false;
         behaviour.message_bytes_max = 1000;
     });
     let told = wait_for(ARRIVE, || {
-        let export = self::export(&daemon);
+        let export = daemon.export();
         export.last_error.contains("1000 bytes").then_some(())
     });
-    assert!(told.is_some(), "{:?}", self::export(&daemon));
+    assert!(told.is_some(), "{:?}", daemon.export());
     collector.behave(|behaviour| behaviour.message_bytes_max = 64 << 10);
     let drained = wait_for(ARRIVE, || {
-        (self::export(&daemon).waiting_windows <= 1).then_some(())
+        (daemon.export().waiting_windows <= 1).then_some(())
     });
-    assert!(drained.is_some(), "{:?}", self::export(&daemon));
-    let samples = stop(daemon);
+    assert!(drained.is_some(), "{:?}", daemon.export());
+    let samples = daemon.stop_and_count(GRACE);
     arrives(&collector, &dir, samples);
 }
 
@@ -372,22 +345,22 @@ fn a_collector_that_never_answers_is_left_and_gets_the_windows_again_needs_root(
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         silent: true,
         ..Behaviour::default()
     });
     let daemon = daemon(&collector, &dir).start().sampling();
     let left = wait_for(ARRIVE, || {
-        let export = export(&daemon);
+        let export = daemon.export();
         export.last_error.contains("not answered").then_some(())
     });
-    assert!(left.is_some(), "{:?}", export(&daemon));
+    assert!(left.is_some(), "{:?}", daemon.export());
     collector.behave(|behaviour| behaviour.silent = false);
     let drained = wait_for(ARRIVE, || {
-        (export(&daemon).waiting_windows <= 1).then_some(())
+        (daemon.export().waiting_windows <= 1).then_some(())
     });
-    assert!(drained.is_some(), "{:?}", export(&daemon));
-    let samples = stop(daemon);
+    assert!(drained.is_some(), "{:?}", daemon.export());
+    let samples = daemon.stop_and_count(GRACE);
     arrives(&collector, &dir, samples);
     assert!(collector.memory().repeats > 0);
 }
@@ -399,13 +372,13 @@ fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         refuses: true,
         ..Behaviour::default()
     });
     let daemon = daemon(&collector, &dir).start().sampling();
     let refused = wait_for(ARRIVE, || {
-        let export = export(&daemon);
+        let export = daemon.export();
         (!export.dropped.is_empty()).then_some(export)
     });
     let refused = refused.expect("windows are refused");
@@ -417,11 +390,11 @@ fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
         .find(|d| d.id == "collector_refuses");
     assert!(told.expect("it says so").message.contains("it is too old"));
     collector.behave(|behaviour| behaviour.refuses = false);
-    let begun = export(&daemon).acked_windows;
+    let begun = daemon.export().acked_windows;
     let again = wait_for(ARRIVE, || {
-        (export(&daemon).acked_windows > begun + 1).then_some(())
+        (daemon.export().acked_windows > begun + 1).then_some(())
     });
-    assert!(again.is_some(), "{:?}", export(&daemon));
+    assert!(again.is_some(), "{:?}", daemon.export());
     // The last refused one has to be told of too.
     let told = wait_for(ARRIVE, || {
         let memory = collector.memory();
@@ -429,7 +402,7 @@ fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
         (gaps.map(|gap| gap.windows).sum::<u64>() == memory.refused).then_some(())
     });
     assert!(told.is_some());
-    let samples = stop(daemon);
+    let samples = daemon.stop_and_count(GRACE);
     let lost: u64 = {
         let memory = collector.memory();
         let gaps = memory.windows.values().filter_map(|w| w.gap.as_ref());
@@ -449,7 +422,7 @@ fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
     };
     let spool = tempfile::tempdir().unwrap();
     let dir = spool.path().join("spool");
-    let collector = Collector::with(Behaviour {
+    let collector = IngestCollector::with(Behaviour {
         objects: true,
         windows_in_flight: 1,
         ..Behaviour::default()
@@ -457,16 +430,17 @@ fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
     let daemon = daemon(&collector, &dir).start().sampling();
     // After eight tries, each after a back-off drawn at random that may be a minute in the end.
     let given_up = wait_for(3 * ARRIVE, || {
-        (!export(&daemon).dropped.is_empty()).then_some(())
+        (!daemon.export().dropped.is_empty()).then_some(())
     });
-    assert!(given_up.is_some(), "{:?}", export(&daemon));
+    assert!(given_up.is_some(), "{:?}", daemon.export());
     collector.behave(|behaviour| behaviour.objects = false);
     let again = wait_for(ARRIVE, || {
-        (export(&daemon).waiting_windows <= 1).then_some(())
+        (daemon.export().waiting_windows <= 1).then_some(())
     });
-    assert!(again.is_some(), "{:?}", export(&daemon));
+    assert!(again.is_some(), "{:?}", daemon.export());
     let told = wait_for(ARRIVE, || {
-        let lost: u64 = export(&daemon)
+        let lost: u64 = daemon
+            .export()
             .dropped
             .iter()
             .map(|drop| drop.windows)
@@ -478,7 +452,7 @@ fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
         (windows == lost).then(|| gaps.iter().map(|gap| gap.samples).sum::<u64>())
     });
     let lost = told.expect("the gap is told");
-    let samples = stop(daemon);
+    let samples = daemon.stop_and_count(GRACE);
     arrives(&collector, &dir, samples - lost);
 }
 
@@ -491,7 +465,7 @@ fn a_spool_that_cannot_be_used_is_told_and_windows_go_from_memory_needs_root() {
     let dir = spool.path().join("spool");
     std::fs::create_dir(&dir).unwrap();
     std::os::unix::fs::chown(&dir, Some(12345), None).unwrap();
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let daemon = daemon(&collector, &dir).start().sampling();
     let export = closed(&daemon, 3);
     assert!(export.spool_error.contains("user 12345"), "{export:?}");
@@ -511,7 +485,7 @@ fn a_full_disk_costs_no_window_while_the_collector_answers_needs_root() {
     let Some(_mounted) = Mounted::small(place.path()) else {
         return;
     };
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let daemon = daemon(&collector, &place.path().join("spool"))
         .start()
         .sampling();
@@ -519,7 +493,7 @@ fn a_full_disk_costs_no_window_while_the_collector_answers_needs_root() {
     let filler = place.path().join("filler");
     let filled = std::fs::write(&filler, vec![7; 4 << 20]);
     assert!(filled.is_err(), "the disk is full");
-    let before = export(&daemon).taken_windows;
+    let before = daemon.export().taken_windows;
     let export = closed(&daemon, before + 4);
     assert!(export.spool_error.contains("No space left"), "{export:?}");
     assert_eq!(export.dropped, vec![]);
@@ -539,7 +513,7 @@ impl Mounted<'_> {
         match mount.status() {
             Ok(status) if status.success() => Some(Mounted(at)),
             _ => {
-                fixtures::skip("needs the right to mount a file system");
+                testkit::skip("needs the right to mount a file system");
                 None
             }
         }
@@ -578,7 +552,7 @@ fn labels_follow_a_reload_needs_root() {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
-    let collector = Collector::start();
+    let collector = IngestCollector::start();
     let yaml =
         |labels: &str| format!("windows: {{length_s: 1}}\ncollector: {{labels: {labels}}}\n");
     let daemon = daemon(&collector, &spool.path().join("spool"))

@@ -2,17 +2,17 @@
 //! Afterwards the collector has what the daemon sampled, to the sample, and shows it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::fleet::{Collector, Options};
-use fixtures::process::wait_for;
-use fixtures::wire::Wire;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, beside, browser, skip};
-use proto::agent::{Export, TimeRange};
+use proto::agent::TimeRange;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{DataQuality, HostsRequest, ProfileRequest, Selection};
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testkit::fleet::{Collector, Options};
+use testkit::process::wait_for;
+use testkit::wire::Wire;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, beside, browser, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Program("cc")];
 /// Longest wait for windows to arrive: a back-off of up to a minute and a backlog.
@@ -42,36 +42,14 @@ fn daemon(address: &str, dir: &Path) -> Daemon {
         .sampling()
 }
 
-fn export(daemon: &Daemon) -> Export {
-    let status = daemon.client().status().unwrap();
-    status.export.expect("it exports")
-}
-
 /// Waits until so many more windows closed; the last one did so about when this says.
 fn windows_pass(daemon: &Daemon, windows: u64) -> Instant {
-    let until = export(daemon).taken_windows + windows;
+    let until = daemon.export().taken_windows + windows;
     let passed = wait_for(ARRIVE, || {
         let asked = Instant::now();
-        (export(daemon).taken_windows >= until).then_some(asked)
+        (daemon.export().taken_windows >= until).then_some(asked)
     });
     passed.unwrap_or_else(|| panic!("no windows close: {}", daemon.log()))
-}
-
-/// Ends the daemon; the samples of all windows of its life.
-fn stop(mut daemon: Daemon) -> u64 {
-    daemon.signal(Signal::TERM);
-    let status = daemon.wait(GRACE).expect("it ends within its grace");
-    assert!(status.success(), "{status}: {}", daemon.log());
-    let log = daemon.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains("closed the last window"))
-        .unwrap_or_else(|| panic!("it says what it closed: {log}"));
-    let plain = regex::Regex::new("\x1b\\[[0-9]*m")
-        .unwrap()
-        .replace_all(line, "");
-    let digits = regex::Regex::new(r"samples=(\d+)").unwrap();
-    digits.captures(&plain).unwrap()[1].parse().unwrap()
 }
 
 /// Kills the daemon between two windows; the samples of those that had closed.
@@ -81,7 +59,7 @@ fn kill(mut daemon: Daemon) -> u64 {
         // On disk by now, and the next one not over, unless this machine is too busy: then once
         // more.
         std::thread::sleep(WINDOW / 4);
-        let before = export(&daemon);
+        let before = daemon.export();
         daemon.signal(Signal::STOP);
         if closed.elapsed() < WINDOW * 3 / 4 {
             break before;
@@ -125,7 +103,7 @@ fn held(options: &Options, end_unix_ns: i64) -> Option<DataQuality> {
 
 /// Waits for the next multiple of the store's finest step, and returns it.
 fn next_step() -> i64 {
-    let now = fixtures::clock::unix_ns();
+    let now = testkit::clock::unix_ns();
     let end = (now / STEP_NS + 1) * STEP_NS;
     std::thread::sleep(Duration::from_nanos(end.abs_diff(now)));
     end
@@ -161,20 +139,20 @@ fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
     sampled += kill(first);
     let second = daemon(&address, dir.path());
     windows_pass(&second, 1);
-    wire.mend();
+    wire.restore();
     windows_pass(&second, 2);
     assert!(collector.stop().success(), "the collector drains");
-    sampled += stop(second);
+    sampled += second.stop_and_count(GRACE);
     let third = daemon(&address, dir.path());
     windows_pass(&third, 1);
     collector = options.start(dir.path());
     let drained = wait_for(ARRIVE, || {
-        (export(&third).waiting_windows <= 1).then_some(())
+        (third.export().waiting_windows <= 1).then_some(())
     });
-    assert!(drained.is_some(), "{:?}\n{}", export(&third), third.log());
+    assert!(drained.is_some(), "{:?}\n{}", third.export(), third.log());
     collector.kill();
     collector = options.start(dir.path());
-    sampled += stop(third);
+    sampled += third.stop_and_count(GRACE);
     // Sends what the grace of the one before was too short for. Its own windows begin behind the end
     // of what is compared.
     let end = next_step();
@@ -192,7 +170,7 @@ fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
     );
     let quality = held(&options, end).unwrap();
     assert_eq!((quality.hosts, quality.damaged.len()), (1, 0));
-    stop(last);
+    last.stop_and_count(GRACE);
     assert!(collector.stop().success());
 }
 
@@ -231,7 +209,7 @@ fn the_page_shows_real_stacks_of_this_machine_within_half_a_minute_needs_root() 
         .start()
         .sampling();
     let first_sample = Instant::now();
-    let now = fixtures::clock::unix_ns;
+    let now = testkit::clock::unix_ns;
     let samples = wait_for(ARRIVE, || taken(&options, now()).filter(|&taken| taken > 0));
     let shown_after = first_sample.elapsed();
     assert!(samples.is_some(), "{}\n{}", daemon.log(), collector.log());

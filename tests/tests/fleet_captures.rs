@@ -2,17 +2,18 @@
 //! while the collector restarts.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::attendants::{Attendants, Does};
-use fixtures::ctl::{self, UNREACHABLE};
-use fixtures::fleet::Options;
-use fixtures::process::{Output, run, wait_for};
-use fixtures::workload::Workload;
-use fixtures::{Daemon, Need, beside};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::ctl::{self, UNREACHABLE};
+use testkit::fake::agents::Agents;
+use testkit::fake::attend::Does;
+use testkit::fleet::Options;
+use testkit::process::{Output, run, wait_for};
+use testkit::workload::Workload;
+use testkit::{Daemon, Need, beside};
 
 /// Exit code: there is a profile, and not all hosts are in it.
 const PARTIAL: i32 = 6;
@@ -45,7 +46,7 @@ fn of_two_hundred_hosts_a_tenth_fails_and_a_tenth_is_slow() {
         };
         (format!("web-{at:03}"), does)
     });
-    let _fleet = Attendants::start(&address, hosts.collect());
+    let _fleet = Agents::start(&address, hosts.collect());
     let file = dir.path().join("api.folded");
     let begin = Instant::now();
     let output = ask(
@@ -83,8 +84,11 @@ fn of_two_hundred_hosts_a_tenth_fails_and_a_tenth_is_slow() {
             .contains("160 of 200 hosts answered: 20 failed, 20 lost")
     );
     let folded = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(folded.lines().count(), 160, "a stack of each host");
-    assert!(folded.lines().all(|line| line.ends_with("main;spin 100")));
+    assert_eq!(folded.lines().count(), 320, "two stacks of each host");
+    for stack in ["main;read 50", "main;write 50"] {
+        let hosts = folded.lines().filter(|line| line.ends_with(stack));
+        assert_eq!(hosts.count(), 160, "{stack}");
+    }
 
     let few = ask(
         &address,

@@ -2,10 +2,10 @@
 //! mended stays mended, and a target that no longer fits the code under test does not compile.
 //! `fuzz/README.md` tells how to search for more.
 
-use fixtures::repository::root;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use testkit::repository::root;
 
 #[path = "../../fuzz/src/targets.rs"]
 mod targets;

@@ -5,9 +5,6 @@
 //! system that never answers (stuck.rs), real runtimes (mixed.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::wait_for;
-use fixtures::workload::{Workload, bare_c, c};
-use fixtures::{Cgroup, Daemon, Need, View, ViewSample, live};
 use profile::{FrameKind, StackEnd, Unnamed, key};
 use std::fs;
 use std::io::Write;
@@ -18,6 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::workload::{Workload, bare_c, c};
+use testkit::{Cgroup, Daemon, Need, View, ViewSample, live};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// Several windows, and what a loaded machine adds.

@@ -1,14 +1,14 @@
 //! Programs in Go have complete stacks and names, however they were linked and stripped, and so has
 //! Go's own compiler, which distributions strip.
 
-use fixtures::golang::{self, Build};
-use fixtures::process::{install, wait_for};
-use fixtures::recording::{Shared, record, wait_until_read};
-use fixtures::{Cgroup, Daemon, Need, View, Workload, skip};
 use profile::{FrameKind, StackEnd, Unnamed};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+use testkit::golang::{self, Build};
+use testkit::process::{install, wait_for};
+use testkit::recording::{Shared, record, wait_until_read};
+use testkit::{Cgroup, Daemon, Need, View, Workload, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
 /// Longest wait until all stacks of the programs are walked.
@@ -111,7 +111,7 @@ fn recording() -> Option<&'static Views> {
         wait_until_read(&daemon);
         // Until then a chain of frame pointers stands in, which lacks the leaf's caller.
         let walked = wait_for(LEAD_MAX, || {
-            let begin = fixtures::clock::unix_ns();
+            let begin = testkit::clock::unix_ns();
             std::thread::sleep(Duration::from_secs(3));
             let view = daemon.client().since(begin);
             let is_walked = |cgroup: &Cgroup| {

@@ -2,13 +2,13 @@
 //! text.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::recording::Shared;
-use fixtures::workload::{c, stripped_c};
-use fixtures::{Cgroup, Daemon, Need, browser, skip};
 use profile::key;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use testkit::recording::Shared;
+use testkit::workload::{c, stripped_c};
+use testkit::{Cgroup, Daemon, Need, browser, skip};
 
 /// How long the programs run together. Unit: seconds.
 const RUN_S: u64 = 5;
@@ -32,7 +32,7 @@ const MARKUP: [&str; 5] = [
 
 struct Recording {
     outputs: BTreeMap<&'static str, String>,
-    view: fixtures::View,
+    view: testkit::View,
     cgroup: String,
     dir: std::path::PathBuf,
 }
@@ -51,7 +51,7 @@ fn recording() -> Option<&'static Recording> {
         ];
         std::thread::sleep(Duration::from_secs(RUN_S));
         let view = daemon.client().everything().in_cgroup(cgroup.path());
-        let dir = fixtures::binaries::shared_dir("hostile");
+        let dir = testkit::binaries::shared_dir("hostile");
         let mut outputs = BTreeMap::new();
         for format in ["folded", "json", "speedscope", "svg", "html"] {
             let file = dir.join(format!("hostile.{format}"));

@@ -6,14 +6,14 @@
 //! `FLEETPROF_BIN_DIR` of a release build the table that the test prints is what the project
 //! reports.
 
-use fixtures::hostile_elf::Hostile;
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, live};
 use profile::{StackEnd, Unnamed};
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testkit::hostile_elf::Hostile;
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, live};
 
 const NEEDS: &[Need] = &[
     Need::Root,

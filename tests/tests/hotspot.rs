@@ -4,8 +4,6 @@
 //! (daemon/jit/src/ask/tests.rs). Here the way of a sample to its name is whole.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::{install, run, wait_for};
-use fixtures::{Daemon, Need, live, workload};
 use proto::agent::RuntimeStatus;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -14,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
+use testkit::process::{install, run, wait_for};
+use testkit::{Daemon, Need, live, workload};
 
 const NEEDS: &[Need] = &[
     Need::Root,
@@ -165,7 +165,7 @@ fn wait_for_name(daemon: &Daemon, jvm: &Jvm, method: &str) {
     let named = wait_for(LIMIT, || {
         let all = daemon.client().everything();
         let own = all.only(|sample| sample.label(profile::key::PID) == pid);
-        let of_method = |frame: &fixtures::ViewFrame| {
+        let of_method = |frame: &testkit::ViewFrame| {
             frame.module == "[jit]" && frame.function.contains(&format!("Hot.{method}"))
         };
         own.frames().iter().any(of_method).then_some(())
@@ -271,7 +271,7 @@ fn a_daemon_that_is_not_root_attaches_with_two_capabilities_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("fleetprofd");
-    install(fixtures::binaries::fleetprofd(), &program);
+    install(testkit::binaries::fleetprofd(), &program);
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let rights = "+perfmon,+sys_ptrace,+dac_override,+dac_read_search,+syslog,+checkpoint_restore,\
                   +ipc_lock,+setuid,+setgid";

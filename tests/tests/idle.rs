@@ -1,11 +1,11 @@
 //! The idle task: its loop is no CPU time and is dropped, what interrupts do on top of it is kept.
 
-use fixtures::process::wait_for;
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, cannot, live, skip};
 use profile::key;
 use std::fs;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, View, cannot, live, skip};
 
 const NEEDS: &[Need] = &[
     Need::Root,

@@ -4,14 +4,14 @@
 //! One recording serves all: a busy program in a cgroup below another, and one that floods the
 //! loopback interface, over windows of five seconds.
 
-use fixtures::recording::Shared;
-use fixtures::stats::SIGMAS;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, View};
 use profile::{Coverage, StackEnd, Tally, key};
 use proto::agent::GetLedgerResponse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use testkit::recording::Shared;
+use testkit::stats::SIGMAS;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, View};
 
 /// How long the programs run together. Unit: seconds.
 const RUN_S: u64 = 16;

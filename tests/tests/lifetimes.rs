@@ -2,15 +2,15 @@
 //! named by the program that ran.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::install;
-use fixtures::recording::{Shared, wait_until_idle};
-use fixtures::workload::{Workload, bare_c, c};
-use fixtures::{Cgroup, Daemon, Need, View, live, skip};
 use profile::{StackEnd, Unnamed, key};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::install;
+use testkit::recording::{Shared, wait_until_idle};
+use testkit::workload::{Workload, bare_c, c};
+use testkit::{Cgroup, Daemon, Need, View, live, skip};
 
 /// How long the programs run together. Unit: seconds.
 const RUN_S: u64 = 12;
@@ -234,13 +234,13 @@ fn a_file_deleted_right_after_its_start_is_read_needs_root() {
 #[test]
 fn a_pid_is_used_again_only_with_a_privilege() {
     // What the recording counts on: a program that asks for a pid in use is refused, not served.
-    if !fixtures::met(&[Need::StaticC]) {
+    if !testkit::met(&[Need::StaticC]) {
         return;
     }
     let brief = c("brief.c").build();
     let mut command = Command::new(c("samepid.c").build());
     command.arg(&brief).arg(&brief).arg("1");
-    let out = fixtures::workload::run_to_end(&mut command);
+    let out = testkit::workload::run_to_end(&mut command);
     assert!(matches!(out.code, Some(0 | 3)), "{out:?}");
 }
 

@@ -1,16 +1,16 @@
 //! Source lines and instructions on the real kernel: captures have them, and the profile beside
 //! them stays what it was.
 
-use fixtures::ctl::USAGE;
-use fixtures::process::{Output, install, run};
-use fixtures::workload::{Recipe, Workload, bare_c, source};
-use fixtures::{Daemon, Need, live};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testkit::ctl::USAGE;
+use testkit::process::{Output, install, run};
+use testkit::workload::{Recipe, Workload, bare_c, source};
+use testkit::{Daemon, Need, live};
 
 const NEEDS: &[Need] = &[
     Need::Root,

@@ -4,15 +4,15 @@
 //!
 //! The kernel then writes records longer than they are, with remains of older records at their end.
 
-use fixtures::perf::PerfRecord;
-use fixtures::process::Proc;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, clock, live};
 use profile::Coverage;
 use proto::agent::{QueryProfileRequest, TimeRange};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
+use testkit::perf::PerfRecord;
+use testkit::process::Proc;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, clock, live};
 
 const NEEDS: &[Need] = &[
     Need::Root,

@@ -2,13 +2,13 @@
 //! thread's memory, never with callers that are not theirs, and whoever makes the look hang holds
 //! up nobody.
 
-use fixtures::process::wait_for;
-use fixtures::recording::{Shared, wait_until_read};
-use fixtures::workload::{Recipe, bare_c};
-use fixtures::{Cgroup, Daemon, Need, View, live};
 use profile::{StackEnd, key};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::recording::{Shared, wait_until_read};
+use testkit::workload::{Recipe, bare_c};
+use testkit::{Cgroup, Daemon, Need, View, live};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// Longest wait for the first looks at threads, after unwind information is read.
@@ -54,7 +54,7 @@ fn record(looks: bool, programs: &[(&'static str, &[&str])]) -> Views {
         wait_until_looked(&daemon, first);
     }
     let cgroups: Vec<&Cgroup> = running.iter().map(|(_, _, cgroup)| cgroup).collect();
-    let view = fixtures::recording::record(&daemon, &cgroups, ENOUGH, RUN);
+    let view = testkit::recording::record(&daemon, &cgroups, ENOUGH, RUN);
     daemon.stop();
     let views = running
         .iter()
@@ -65,7 +65,7 @@ fn record(looks: bool, programs: &[(&'static str, &[&str])]) -> Views {
 /// Waits until looks complete the stacks of a program that stays in its calls.
 fn wait_until_looked(daemon: &Daemon, cgroup: &Cgroup) {
     let looked = wait_for(LEAD_MAX, || {
-        let begin = fixtures::clock::unix_ns();
+        let begin = testkit::clock::unix_ns();
         std::thread::sleep(Duration::from_secs(2));
         let busy = deep(&daemon.client().since(begin).in_cgroup(cgroup.path()));
         let whole = busy.only(|sample| sample.end.is_complete());
@@ -206,7 +206,7 @@ fn where_many_stacks_are_deeper_than_the_copy_more_is_copied_needs_root() {
     assert!(raised.is_some(), "{:?}, log:\n{}", copied(), daemon.log());
     wait_until_read(&daemon);
     std::thread::sleep(Duration::from_secs(2));
-    let begin = fixtures::clock::unix_ns();
+    let begin = testkit::clock::unix_ns();
     std::thread::sleep(Duration::from_secs(4));
     let busy = deep(&client.since(begin).in_cgroup(cgroup.path()));
     assert!(busy.count() >= 50, "{}", busy.dump());

@@ -1,14 +1,14 @@
 //! Losses: a daemon that was stopped, while a known load ran, says afterwards what it missed, when and
 //! whose it was, and is whole again.
 
-use fixtures::process::wait_for;
-use fixtures::stats::SIGMAS;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Client, Daemon, Need, View, live};
 use profile::{Coverage, StackEnd, Tally};
 use proto::agent::{LedgerRow, QueryProfileRequest, TimeRange};
 use rustix::process::Signal;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::stats::SIGMAS;
+use testkit::workload::c;
+use testkit::{Cgroup, Client, Daemon, Need, View, live};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 
@@ -94,19 +94,19 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
         .start()
         .sampling();
     let split = c("split.c").start_in(&cgroup, &[]);
-    let begin = fixtures::clock::unix_ns();
+    let begin = testkit::clock::unix_ns();
     std::thread::sleep(2 * WINDOW);
     daemon.signal(Signal::STOP);
-    let stopped = fixtures::clock::unix_ns();
+    let stopped = testkit::clock::unix_ns();
     std::thread::sleep(STOPPED);
     daemon.signal(Signal::CONT);
-    let resumed = fixtures::clock::unix_ns();
+    let resumed = testkit::clock::unix_ns();
     daemon.forget_notifications();
     // Whole windows that began after it went on.
     let client = daemon.client();
     let window_ns = WINDOW.as_nanos() as i64;
     let after = wait_for(LIMIT, || {
-        let now = fixtures::clock::unix_ns();
+        let now = testkit::clock::unix_ns();
         let after = between(&client, now - window_ns - SECOND, now - SECOND);
         let coverage = Coverage::from(after.info.coverage.unwrap_or_default());
         let measured = coverage.windows > 1 && coverage.windows_unmeasured == 0;
@@ -114,7 +114,7 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
     });
     let after = after.expect("windows go on");
     let spent = split.finish("split").iter().sum::<u64>() as f64;
-    let now = fixtures::clock::unix_ns();
+    let now = testkit::clock::unix_ns();
     let wall = (now - begin) as f64;
     let used = cgroup.cpu_ns().expect("the account of a cgroup") as f64;
     assert!(
@@ -186,9 +186,9 @@ fn a_load_that_began_just_before_the_daemon_stood_still_is_not_thinned_out_needs
     let cgroup = Cgroup::new("sudden");
     let mut daemon = Daemon::with().set("windows.length_s=10").start().sampling();
     // A window in which nothing of it runs, and most of another: they meet at multiples of 10 s.
-    let into = fixtures::clock::unix_ns().rem_euclid(10 * SECOND);
+    let into = testkit::clock::unix_ns().rem_euclid(10 * SECOND);
     std::thread::sleep(Duration::from_nanos((18 * SECOND - into) as u64));
-    let begin = fixtures::clock::unix_ns();
+    let begin = testkit::clock::unix_ns();
     let split = c("split.c").start_in(&cgroup, &[]);
     std::thread::sleep(Duration::from_millis(500));
     daemon.signal(Signal::STOP);
@@ -196,7 +196,7 @@ fn a_load_that_began_just_before_the_daemon_stood_still_is_not_thinned_out_needs
     daemon.signal(Signal::CONT);
     std::thread::sleep(4 * WINDOW);
     split.finish("split");
-    let wall = (fixtures::clock::unix_ns() - begin) as f64;
+    let wall = (testkit::clock::unix_ns() - begin) as f64;
     let used = cgroup.cpu_ns().expect("the account of a cgroup") as f64;
 
     let all = daemon.client().everything();

@@ -2,14 +2,14 @@
 //! profile, in every format, with the flame graphs opened in a browser.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::recording::Shared;
-use fixtures::workload::{c, rust, source, stripped_c};
-use fixtures::{Cgroup, Daemon, Need, View, Workload, binaries, browser, met, skip};
 use profile::{FrameKind, Unnamed, key};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testkit::recording::Shared;
+use testkit::workload::{c, rust, source, stripped_c};
+use testkit::{Cgroup, Daemon, Need, View, Workload, binaries, browser, met, skip};
 
 /// How long the programs run together. Unit: seconds. About 2,000 samples for each on two CPUs.
 const RUN_S: u64 = 8;
@@ -251,7 +251,7 @@ fn pprof_is_read_by_its_own_tool_needs_root() {
     command
         .env("HOME", home.path())
         .env("PPROF_TMPDIR", home.path());
-    let top = fixtures::process::run(&mut command, Duration::from_secs(60))
+    let top = testkit::process::run(&mut command, Duration::from_secs(60))
         .ok()
         .text();
     check_names(&top);

@@ -1,13 +1,13 @@
 //! How the daemon lives and ends: signals, the service manager, its socket, reloads, metrics and
 //! the services beside its own.
 
-use fixtures::http::{free_address, http_get};
-use fixtures::process::wait_for;
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, beside, live};
 use proto::agent::StreamProfilesRequest;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
+use testkit::http::{free_address, http_get};
+use testkit::process::wait_for;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, beside, live};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
@@ -211,7 +211,7 @@ fn an_invalid_reload_keeps_the_configuration_in_force_needs_root() {
     );
     assert!(refused.message().contains("budget"), "{refused:?}");
     let out = daemon.ctl(&["config", "reload"]);
-    assert_eq!(out.code, Some(fixtures::ctl::CONFIG), "{out:?}");
+    assert_eq!(out.code, Some(testkit::ctl::CONFIG), "{out:?}");
     daemon.signal(Signal::HUP);
     assert!(daemon.notified("READY=1", Duration::from_secs(5)));
     assert_eq!(daemon.client().config().expect("a configuration"), before);
@@ -229,7 +229,7 @@ fn a_bad_setting_ends_the_start_with_the_configuration_code_needs_root() {
         .expect("it ends by itself");
     assert_eq!(
         status.code(),
-        Some(fixtures::ctl::CONFIG),
+        Some(testkit::ctl::CONFIG),
         "{}",
         daemon.log()
     );

@@ -1,12 +1,12 @@
 //! The reference of metrics is what the programs say of themselves.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::fleet::Options;
-use fixtures::http::{free_address, http_get};
-use fixtures::repository::root;
-use fixtures::{Daemon, Need, beside};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use testkit::fleet::Options;
+use testkit::http::{free_address, http_get};
+use testkit::repository::root;
+use testkit::{Daemon, Need, beside};
 
 /// What a program tells of its metrics: name to kind and sentence.
 fn families(metrics: &str) -> BTreeMap<String, (String, String)> {

@@ -1,13 +1,13 @@
 //! Rules of the repository, each with its reason, run as tests.
 
-use fixtures::modules::{cycles, graph};
-use fixtures::repository::{files, root, rust_sources};
 use regex::Regex;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testkit::modules::{cycles, graph};
+use testkit::repository::{files, root, rust_sources};
 
 /// Most lines of a source file. 600 is where to look again; this is where it stops.
 const LINES_MAX: usize = 900;
@@ -210,12 +210,6 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];
 
-/// Crates whose top-level modules still use each other in a circle, with the reason.
-const NOT_LAYERED_YET: &[(&str, &str)] = &[(
-    "agent-ctl",
-    "`capture`, `fleet_capture` and `annotate` call each other; `doctor` and `cli` lend their types",
-)];
-
 fn members() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -226,7 +220,7 @@ fn members() -> Vec<Value> {
         "--format-version",
         "1",
     ]);
-    let out = fixtures::process::run(command.current_dir(root()), Duration::from_secs(60)).ok();
+    let out = testkit::process::run(command.current_dir(root()), Duration::from_secs(60)).ok();
     let metadata: Value = serde_json::from_slice(&out.stdout).expect("cargo prints JSON");
     metadata["packages"]
         .as_array()
@@ -250,7 +244,7 @@ fn crates_depend_along_the_arrows() {
             wrong.push(format!("`{from}` has no rule: say what it may depend on"));
         }
         let dependencies = member["dependencies"].as_array().expect("a list");
-        // Tests of any crate may use the fixtures.
+        // Tests of any crate may use the testkit.
         let of_tests =
             |it: &&Value| it["kind"].as_str() == Some("dev") && name(it) == "fleetprof-tests";
         let built = dependencies.iter().filter(|it| !of_tests(it)).map(name);
@@ -269,31 +263,25 @@ fn crates_depend_along_the_arrows() {
     }
 }
 
+/// Where the library or the program of a member has its sources.
+fn source_folder(member: &Value) -> PathBuf {
+    let targets = member["targets"].as_array().expect("a list");
+    let is_main = |it: &&Value| matches!(it["kind"][0].as_str(), Some("lib" | "bin"));
+    let main = targets.iter().find(is_main).expect("a library or program");
+    let file = Path::new(main["src_path"].as_str().expect("a path"));
+    let folder = file.parent().expect("a folder");
+    let folder = folder.strip_prefix(root());
+    folder.expect("a member lies in the workspace").to_owned()
+}
+
 #[test]
 fn top_level_modules_of_a_crate_never_use_each_other_in_a_circle() {
     let sources = rust_sources();
     let mut wrong = Vec::new();
     for member in &members() {
-        let crate_name = name(member);
-        let manifest = Path::new(member["manifest_path"].as_str().expect("a path"));
-        let src = manifest.with_file_name("src");
-        let src = src
-            .strip_prefix(root())
-            .expect("a member lies in the workspace");
-        let graph = graph(&sources, src);
-        let exempt = NOT_LAYERED_YET
-            .iter()
-            .any(|(exempt, _)| *exempt == crate_name);
-        let circles = cycles(&graph);
-        if exempt && circles.is_empty() {
-            wrong.push(format!(
-                "`{crate_name}` has no circle: it needs no exemption"
-            ));
-        }
-        for circle in circles
-            .iter()
-            .filter(|_| !exempt && !MAY_USE_ALL.contains(&crate_name))
-        {
+        let src = source_folder(member);
+        let graph = graph(&sources, &src);
+        for circle in cycles(&graph) {
             wrong.push(format!(
                 "modules of `{}` use each other in a circle:",
                 src.display()

@@ -1,13 +1,13 @@
 //! Real language runtimes in one recording: what is known of generated code is under its clean name, of
 //! the right kind, with file and line where the runtime tells them, and with the raw name beside it.
 
-use fixtures::process::wait_for;
-use fixtures::recording::Shared;
-use fixtures::runtimes::{self, Missing, Running, Runtime};
-use fixtures::{Cgroup, Daemon, Need, View, ViewFrame, skip};
 use profile::{FrameKind, Unnamed};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::recording::Shared;
+use testkit::runtimes::{self, Missing, Running, Runtime};
+use testkit::{Cgroup, Daemon, Need, View, ViewFrame, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
 /// Longest wait for all runtimes to have been seen in what their programs do.

@@ -1,11 +1,11 @@
 //! What others can see of the daemon's memory, which holds stacks of the whole machine.
 
-use fixtures::{Daemon, Need, beside, skip};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
+use testkit::{Daemon, Need, beside, skip};
 
 const END: Duration = Duration::from_secs(20);
 

@@ -4,14 +4,14 @@
 //! two cgroups, one of them older than the daemon; a program that lives in the kernel; one with two
 //! named threads. Shares must lie within 4.5 standard deviations of the binomial distribution.
 
-use fixtures::recording::Shared;
-use fixtures::stats::{SIGMAS, check_shares};
-use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, View};
 use profile::{FrameKind, key};
 use proto::agent::ListCgroupsResponse;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use testkit::recording::Shared;
+use testkit::stats::{SIGMAS, check_shares};
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, View};
 
 /// How long the programs run together. Unit: seconds. About 400 samples for each thread on two
 /// CPUs.

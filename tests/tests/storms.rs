@@ -2,10 +2,10 @@
 //! bounded memory, and a program next to it keeps its samples.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, live};
 use rustix::process::Signal;
 use std::time::Duration;
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, live};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// How long a storm lasts. Unit: seconds; `FLEETPROF_STORM_S` says otherwise.

@@ -4,13 +4,13 @@
 //! Small by default; with `FLEETPROF_STRESS=full` at the sizes that are promised, a minute each. The
 //! cost of the daemon is printed, never judged: it is a debug build on a machine of unknown speed.
 
-use fixtures::process::wait_for;
-use fixtures::sysctl::Sysctl;
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, live, skip};
 use profile::{Unnamed, key};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::process::wait_for;
+use testkit::sysctl::Sysctl;
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, View, live, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 
@@ -248,7 +248,7 @@ fn a_binary_of_half_a_gigabyte_needs_root() {
     add.arg("--add-section")
         .arg(format!(".debug_info={}", large.display()));
     let own = c("split.c").prefixed("large_").build();
-    fixtures::workload::run_to_end(add.arg(own).arg(&program)).ok();
+    testkit::workload::run_to_end(add.arg(own).arg(&program)).ok();
     assert!(program.metadata().unwrap().len() > bytes);
     let rig = Rig::start(
         "large binary",

@@ -1,13 +1,13 @@
 //! A file system that never answers holds up neither the start, nor naming, nor the end.
 
-use fixtures::process::wait_for;
-use fixtures::workload::{Workload, c};
-use fixtures::{Daemon, Need, live, skip};
 use profile::{Unnamed, key};
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::wait_for;
+use testkit::workload::{Workload, c};
+use testkit::{Daemon, Need, live, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Program("unshare")];
 /// Several windows, and what a loaded machine adds.

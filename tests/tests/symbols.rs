@@ -3,16 +3,16 @@
 //! them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::ctl::ctl;
-use fixtures::fleet::{Collector, Options};
-use fixtures::process::{Output, Proc, run, wait_for};
-use fixtures::workload::{Workload, bare_c};
-use fixtures::{Daemon, Need, beside};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testkit::ctl::ctl;
+use testkit::fleet::{Collector, Options};
+use testkit::process::{Output, Proc, run, wait_for};
+use testkit::workload::{Workload, bare_c};
+use testkit::{Daemon, Need, beside};
 
 /// Longest wait for windows to arrive, or for a server to have looked at its files.
 const ARRIVE: Duration = Duration::from_secs(90);

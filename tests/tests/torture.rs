@@ -7,10 +7,6 @@
 //! it had CPU time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::perf::PerfRecord;
-use fixtures::process::wait_for;
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, clock, live, require};
 use host::time::MonotonicTime;
 use jit::code::{CodeLookup, CodeMap, When};
 use jit::dump::DumpReader;
@@ -19,6 +15,10 @@ use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
+use testkit::perf::PerfRecord;
+use testkit::process::{program, wait_for};
+use testkit::workload::{Workload, c};
+use testkit::{Cgroup, Daemon, Need, View, clock, live, met};
 
 /// How long the workload runs where the real daemon looks on. Unit: seconds.
 const RUN_S: u64 = 20;
@@ -107,7 +107,7 @@ fn finish_counting(workload: &mut Workload, dir: &Path) -> (Vec<Run>, u64) {
 
 #[test]
 fn every_moment_has_the_name_that_a_jitdump_tells() {
-    if !require::met(&[Need::StaticC]) {
+    if !met(&[Need::StaticC]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn record(tells: Tells, name: &str) -> Recording {
     let rate = format!("sampling.rate_hz={RATE_HZ}");
     let options = Daemon::with().set("windows.length_s=1").set(&rate);
     let daemon = options.start().sampling();
-    let perf = require::program("perf").map(|_| PerfRecord::start(dir.path()));
+    let perf = program("perf").map(|_| PerfRecord::start(dir.path()));
     let arguments = arguments(tells, dir.path(), RUN_S);
     let torture = c("torture.c").named(name);
     let mut workload = torture.start_in(&cgroup, &arguments.each_ref().map(String::as_str));

@@ -2,12 +2,12 @@
 //! has forgotten them, what was captured then, and all of it at the collector.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::{Output, run, wait_for};
-use fixtures::{Cgroup, Client, Daemon, Need, beside, ctl, fleet, live, skip};
 use proto::agent::{LabelMatcher, MatchOp, Pin, QueryProfileRequest, TimeRange};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
+use testkit::process::{Output, run, wait_for};
+use testkit::{Cgroup, Client, Daemon, Need, beside, ctl, fleet, live, skip};
 
 /// How long something that has to come may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);

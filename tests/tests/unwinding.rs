@@ -5,14 +5,14 @@
 //! has both. Stacks of the first seconds are left out, until all is read: a machine under test has
 //! much to read.
 
-use fixtures::process::install;
-use fixtures::recording::{Shared, record, wait_until_read};
-use fixtures::workload::{Recipe, Workload, bare_c};
-use fixtures::{Cgroup, Daemon, Need, View};
 use profile::StackEnd;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+use testkit::process::install;
+use testkit::recording::{Shared, record, wait_until_read};
+use testkit::workload::{Recipe, Workload, bare_c};
+use testkit::{Cgroup, Daemon, Need, View};
 
 /// Samples of each program that are looked at: some kinds of frame are in a part of them.
 const ENOUGH: u64 = 150;
@@ -149,7 +149,7 @@ fn recording() -> Option<&'static Views> {
         let workload = Workload::spawn(cgroup.command_that_yields(program).arg("memfd"));
         run("memfd", cgroup, workload);
         for &(program, args) in DISTRIBUTED {
-            if let Some(path) = fixtures::require::program(program) {
+            if let Some(path) = testkit::process::program(program) {
                 let cgroup = group(program);
                 let workload = Workload::spawn(cgroup.command_that_yields(path).args(args));
                 run(program, cgroup, workload);
@@ -226,8 +226,8 @@ fn every_kind_of_frame_is_complete_needs_root() {
 fn programs_of_the_distribution_are_complete_needs_root() {
     let Some(views) = recording() else { return };
     for (program, _) in DISTRIBUTED {
-        if fixtures::require::program(program).is_none() {
-            fixtures::skip(format!("`{program}` is not here"));
+        if testkit::process::program(program).is_none() {
+            testkit::skip(format!("`{program}` is not here"));
             continue;
         }
         check_complete(views, program);

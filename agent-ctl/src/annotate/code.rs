@@ -6,7 +6,7 @@
 //! and nothing is mapped into memory. Where a function begins and ends is what its unwind
 //! information says, which stripped files have too.
 
-use super::regular::Held;
+use super::regular::PathHandle;
 use crate::terminal::clean;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, Pointer, UnwindSection};
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
@@ -29,7 +29,7 @@ const SEGMENTS_MAX: u64 = 256;
 /// Largest note read. Unit: bytes.
 const NOTE_BYTES_MAX: u64 = 64 << 10;
 
-/// Largest table of where functions begin, and most unwind information read. Unit: bytes. The
+/// Largest table of where functions start, and most unwind information read. Unit: bytes. The
 /// largest browsers have 30 MB.
 const UNWIND_BYTES_MAX: u64 = 96 << 20;
 
@@ -63,7 +63,7 @@ pub struct Code {
     unwind: OnceCell<Option<Unwind>>,
 }
 
-/// What tells where functions begin and end.
+/// What says where functions start and end.
 #[derive(Debug)]
 struct Unwind {
     /// `.eh_frame_hdr` and its address.
@@ -211,7 +211,7 @@ impl Code {
     /// The instructions of the function of an address, in order.
     ///
     /// # Errors
-    /// Why they cannot be told.
+    /// Why they are not known.
     pub fn function(&self, address: u64) -> Result<Vec<Decoded>, String> {
         let (start, end) = self.extent(address)?;
         let is_code = self.of_kind(PT_LOAD).any(|segment| {
@@ -268,8 +268,8 @@ impl Place {
         if let Some(path) = &self.named {
             let place = path.to_string_lossy();
             let failed = |why: String| format!("failed to use `{}`: {why}", clean(&place));
-            let held = Held::at(path).map_err(|error| failed(error.to_string()))?;
-            let code = held.open().and_then(|file| Code::of(file, build_id));
+            let handle = PathHandle::at(path).map_err(|error| failed(error.to_string()))?;
+            let code = handle.open().and_then(|file| Code::of(file, build_id));
             return code.map_err(failed);
         }
         if !self.local {
@@ -310,12 +310,14 @@ fn of_process(pid: u32, module: &str, build_id: &str) -> Result<Code, String> {
         // The mapping leads to the file even when that is deleted; not everybody may follow it. The
         // path is what the process says: it may lead to other files of its root, and no further.
         let inside = Path::new("/proc").join(pid.to_string());
-        let held = Held::at(&inside.join("map_files").join(range))
-            .or_else(|_| Held::within(&inside.join("root"), Path::new(path)));
-        let opened = held.map_err(|error| error.to_string()).and_then(Held::open);
+        let handle = PathHandle::at(&inside.join("map_files").join(range))
+            .or_else(|_| PathHandle::within(&inside.join("root"), Path::new(path)));
+        let opened = handle
+            .map_err(|error| error.to_string())
+            .and_then(PathHandle::open);
         match opened.and_then(|file| Code::of(file, build_id)) {
             Ok(code) => return Ok(code),
-            // Of another file it says nothing.
+            // It says nothing about another file.
             Err(error) if !is_other(path) => why = Some(error),
             Err(_) => {}
         }

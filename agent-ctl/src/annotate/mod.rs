@@ -1,7 +1,7 @@
 //! `agent-ctl annotate`: one function by source line, and by instruction.
 //!
 //! Windows of the past know functions alone, so it records for a while, with lines and
-//! instructions, as `capture` does (`capture.rs` has the way there and back). What comes is added
+//! instructions, as `capture` does (`record.rs` has the way there and back). What comes is added
 //! up here (`tally.rs`); sources (`source.rs`) and code (`code.rs`) are read on this machine, by
 //! this command, never by the agent.
 
@@ -11,18 +11,18 @@ mod show;
 mod source;
 mod tally;
 
-use crate::capture::{self, Order, Sampling};
+use crate::delivery::Rendering;
 use crate::fleet_capture::Fleet;
 use crate::form::Form;
+use crate::look::{Look, MeasureBy};
 use crate::peer::{Connection, Target};
-use crate::profile_cmd::LINES_FOR;
-use crate::render::{Look, MeasureBy};
+use crate::record::{self, LINES_FOR, Recording, Sampling};
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, clean};
 use anyhow::Result;
 use code::Place;
 use profile::{Info, Profile, Value, key};
-use show::Shown;
+use show::Listing;
 use source::Sources;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub struct Args {
         short,
         long,
         value_name = "HZ",
-        value_parser = crate::number::whole::<u32>(1, 9_999),
+        value_parser = crate::number::within::<u32>(1, 9_999),
         help_heading = "Time"
     )]
     rate: Option<u32>,
@@ -81,9 +81,8 @@ pub struct Args {
     quiet: bool,
 }
 
-/// What is shown of a profile.
-#[derive(Debug)]
-pub struct Annotated {
+/// Which function is shown, and how.
+struct FunctionView {
     function: String,
     sources: Sources,
     instructions: bool,
@@ -99,7 +98,7 @@ pub const LABELS: [&str; 1] = [key::PID];
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = connection.peer()?;
     let local = !peer.is_collector() && matches!(peer.target, Target::Unix(_));
-    let annotated = Annotated {
+    let view = FunctionView {
         function: args.function,
         sources: args.sources,
         instructions: args.instructions,
@@ -110,7 +109,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         json: args.form.is_json(),
         out: *out,
     };
-    let order = Order {
+    let recording = Recording {
         sampling: Sampling {
             rate: args.rate,
             ..Sampling::of_lines(args.length.unwrap_or(LINES_FOR))
@@ -119,31 +118,31 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         labels: args.labels,
         frames: Frames::default(),
         group_by: LABELS.map(str::to_owned).to_vec(),
-        rendering: capture::Rendering::Annotated(annotated),
+        rendering: Rendering::Instructions(Box::new(move |profile| view.write(profile))),
         json: false,
         output: PathBuf::from("-"),
         look: Look::default(),
         quiet: args.quiet,
     };
-    capture::record(out, connection, order).await
+    record::record(out, connection, recording).await
 }
 
-impl Annotated {
+impl FunctionView {
     /// What is shown of a profile. What is missing is said.
     ///
     /// # Errors
     /// When no function is meant, or it is not clear which.
-    pub fn write(&self, profile: &Profile) -> Result<Vec<u8>> {
+    fn write(&self, profile: &Profile) -> Result<Vec<u8>> {
         let (unit, measure) = measure(&profile.info);
         let function = tally::find(profile, &self.function, &measure)?;
         let tally = Tally::of(profile, function, &measure);
-        let shown = Shown::of(&tally, unit, &self.sources, &self.place, self.instructions);
-        for note in shown.notes() {
+        let listing = Listing::of(&tally, unit, &self.sources, &self.place, self.instructions);
+        for note in listing.notes() {
             note!("agent-ctl: {}", clean(note));
         }
         let text = match self.json {
-            true => shown.json()?,
-            false => shown.text(&self.out),
+            true => listing.json()?,
+            false => listing.text(&self.out),
         };
         Ok(text.into_bytes())
     }

@@ -11,30 +11,30 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Something that is held and not open.
+/// What a path led to, which stays the same whatever becomes of the path; not open for reading.
 #[derive(Debug)]
-pub struct Held(OwnedFd);
+pub struct PathHandle(OwnedFd);
 
-impl Held {
+impl PathHandle {
     /// What a path leads to, links followed.
     ///
     /// # Errors
     /// When it leads nowhere.
-    pub fn at(path: &Path) -> Result<Held, Errno> {
-        let held = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Held(held))
+    pub fn at(path: &Path) -> Result<PathHandle, Errno> {
+        let handle = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(PathHandle(handle))
     }
 
     /// What a path leads to for a process with this root: no link leads out of it.
     ///
     /// # Errors
     /// When it leads nowhere.
-    pub fn within(root: &Path, path: &Path) -> Result<Held, Errno> {
-        let root = Held::at(root)?;
+    pub fn within(root: &Path, path: &Path) -> Result<PathHandle, Errno> {
+        let root = PathHandle::at(root)?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let confined = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let held = openat2(&root.0, path, flags, Mode::empty(), confined)?;
-        Ok(Held(held))
+        let handle = openat2(&root.0, path, flags, Mode::empty(), confined)?;
+        Ok(PathHandle(handle))
     }
 
     fn link(&self) -> String {
@@ -84,17 +84,17 @@ pub mod tests {
         fifo(&pipe);
         fs::write(&file, "text").unwrap();
         for path in [&pipe, &PathBuf::from("/dev/null"), &dir.path().to_owned()] {
-            let error = Held::at(path).unwrap().open().unwrap_err();
+            let error = PathHandle::at(path).unwrap().open().unwrap_err();
             assert_eq!(error, "it is no regular file", "{path:?}");
         }
         let link = dir.path().join("link");
         symlink(&file, &link).unwrap();
-        let held = Held::at(&link).unwrap();
-        assert_eq!(held.place().unwrap(), fs::canonicalize(&file).unwrap());
+        let handle = PathHandle::at(&link).unwrap();
+        assert_eq!(handle.place().unwrap(), fs::canonicalize(&file).unwrap());
         // What was judged is opened, whatever the path leads to by then.
         fs::remove_file(&link).unwrap();
         symlink(&pipe, &link).unwrap();
-        assert!(held.open().is_ok());
+        assert!(handle.open().is_ok());
     }
 
     #[test]
@@ -108,7 +108,7 @@ pub mod tests {
         symlink("../outside", root.join("up")).unwrap();
         symlink(dir.path().join("outside"), root.join("out")).unwrap();
         symlink("/proc/self/root/inside", root.join("magic")).unwrap();
-        let within = |path: &str| Held::within(&root, Path::new(path)).map(Held::open);
+        let within = |path: &str| PathHandle::within(&root, Path::new(path)).map(PathHandle::open);
         assert!(matches!(within("/inside"), Ok(Ok(_))));
         assert!(matches!(within("/absolute"), Ok(Ok(_))));
         for path in ["/up", "/out", "/magic", "/../outside"] {

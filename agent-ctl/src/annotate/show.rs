@@ -30,12 +30,12 @@ const NATIVE: [FrameKind; 2] = [FrameKind::Native, FrameKind::Inlined];
 const HOT: f64 = 0.1;
 
 /// Everything that is known of a function.
-pub struct Shown<'p> {
+pub struct Listing<'p> {
     tally: &'p Tally<'p>,
     /// What samples are called.
     unit: &'static str,
     files: Vec<SourceFile<'p>>,
-    code: Option<Vec<Part<'p>>>,
+    code: Option<Vec<ModuleCode<'p>>>,
     /// What is missing, and why.
     notes: Vec<String>,
 }
@@ -67,7 +67,7 @@ impl SourceFile<'_> {
 }
 
 /// Instructions of one file, those with samples and what is around them.
-struct Part<'p> {
+struct ModuleCode<'p> {
     module: &'p str,
     build_id: &'p str,
     rows: Vec<Row<'p>>,
@@ -80,7 +80,7 @@ enum Row<'p> {
     At(u64, Option<At<'p>>, String),
 }
 
-impl<'p> Shown<'p> {
+impl<'p> Listing<'p> {
     /// Looks up what is known of a function, by instruction where that is asked for or lines are
     /// not known.
     pub fn of(
@@ -89,7 +89,7 @@ impl<'p> Shown<'p> {
         sources: &Sources,
         place: &Place,
         instructions: bool,
-    ) -> Shown<'p> {
+    ) -> Listing<'p> {
         let mut notes = Vec::new();
         let mut files: BTreeMap<&str, BTreeMap<u32, Sums>> = BTreeMap::new();
         for (&(file, line), &sums) in tally.lines.iter().filter(|((_, line), _)| *line > 0) {
@@ -145,7 +145,7 @@ impl<'p> Shown<'p> {
                 .map(|(build_id, binary)| part(build_id, binary, place, &mut notes))
                 .collect()
         });
-        Shown {
+        Listing {
             tally,
             unit,
             files,
@@ -227,7 +227,7 @@ impl<'p> Shown<'p> {
         self.lit(&table, &sums, out)
     }
 
-    fn instructions(&self, part: &Part<'_>, out: &Out) -> String {
+    fn instructions(&self, part: &ModuleCode<'_>, out: &Out) -> String {
         let mut table = Table::new(&[">SELF", ">TOTAL", ">ADDRESS", "INSTRUCTION", "LINE"]);
         let mut sums = vec![Sums::default()];
         for row in &part.rows {
@@ -349,13 +349,13 @@ fn around(places: &[usize], len: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The instructions of one file with samples. What cannot be told is noted.
+/// The instructions of one file with samples. What is not known is noted.
 fn part<'p>(
     build_id: &'p str,
     binary: &Binary<'p>,
     place: &Place,
     notes: &mut Vec<String>,
-) -> Part<'p> {
+) -> ModuleCode<'p> {
     let mut rows = Vec::new();
     // Those not shown within their function yet.
     let mut left = binary.places.clone();
@@ -377,7 +377,7 @@ fn part<'p>(
     }
     let bare = left.into_iter();
     rows.extend(bare.map(|(address, at)| Row::At(address, Some(at), String::new())));
-    Part {
+    ModuleCode {
         module: binary.module,
         build_id,
         rows,
@@ -415,7 +415,7 @@ fn functions<'p>(
             }
         };
         let counted = decoded.into_iter().map(|row| {
-            // A call is told by an address within it.
+            // An address within a call stands for it.
             let instruction = row.address..row.next;
             let within = left.range(instruction.clone()).map(|(&at, _)| at);
             let within: Vec<u64> = within.collect();
@@ -468,7 +468,7 @@ struct Json<'a> {
     modules: Vec<&'a str>,
     /// What is counted.
     unit: &'a str,
-    /// Of all functions.
+    /// Samples of all functions.
     all: u64,
     #[serde(rename = "self")]
     own: u64,
@@ -523,7 +523,7 @@ mod tests {
             binaries: [("aa", Binary::default()), ("bb", Binary::default())].into(),
         };
         let (sources, place) = (Sources::default(), Place::default());
-        let shown = Shown::of(&tally, "samples", &sources, &place, false);
+        let shown = Listing::of(&tally, "samples", &sources, &place, false);
         let notes = shown.notes();
         assert_eq!(
             notes[0],

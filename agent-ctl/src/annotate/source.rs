@@ -5,7 +5,7 @@
 //! program cannot have its observer print other files. The file that is read is the one that was
 //! judged (`regular.rs`).
 
-use super::regular::Held;
+use super::regular::PathHandle;
 use crate::terminal::clean;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -96,12 +96,12 @@ fn read(path: &Path) -> Result<Vec<String>, String> {
     let shown = path.to_string_lossy();
     let shown = clean(&shown);
     let failed = |why: &dyn std::fmt::Display| format!("failed to read `{shown}`: {why}");
-    let held = Held::at(path).map_err(|error| failed(&error))?;
-    let real = held.place().map_err(|error| failed(&error))?;
+    let handle = PathHandle::at(path).map_err(|error| failed(&error))?;
+    let real = handle.place().map_err(|error| failed(&error))?;
     if !is_source(path) || !is_source(&real) {
         return Err(failed(&"its name is not that of a source file"));
     }
-    let file = held.open().map_err(|error| failed(&error))?;
+    let file = handle.open().map_err(|error| failed(&error))?;
     let facts = file.metadata().map_err(|error| failed(&error))?;
     if facts.len() > SOURCE_BYTES_MAX {
         return Err(failed(&"it is larger than 4 MiB"));

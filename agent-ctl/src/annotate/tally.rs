@@ -25,7 +25,7 @@ const PIDS_MAX: usize = 8;
 /// Samples, in the measure that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Of the place itself.
+    /// Samples of the place itself.
     pub own: u64,
     /// With what is called from there.
     pub total: u64,
@@ -156,17 +156,17 @@ fn functions<'p>(profile: &'p Profile, measure: &impl Fn(Value) -> u64) -> BTree
 /// When none matches, or several; with those that may be meant.
 pub fn find<'p>(
     profile: &'p Profile,
-    wanted: &str,
+    given: &str,
     measure: &impl Fn(Value) -> u64,
 ) -> Result<&'p str> {
     let sums = functions(profile, measure);
-    if let Some((&function, _)) = sums.get_key_value(wanted) {
+    if let Some((&function, _)) = sums.get_key_value(given) {
         return Ok(function);
     }
-    let mut pattern = RegexBuilder::new(wanted);
+    let mut pattern = RegexBuilder::new(given);
     let pattern = pattern.size_limit(PATTERN_BYTES).build().ok();
     let matches = |function: &str| {
-        function.contains(wanted)
+        function.contains(given)
             || pattern
                 .as_ref()
                 .is_some_and(|pattern| pattern.is_match(function))
@@ -175,7 +175,7 @@ pub fn find<'p>(
     found.retain(|(function, _)| matches(function));
     match found[..] {
         [(only, _)] => Ok(only),
-        [] => Err(none_such(wanted, &sums)),
+        [] => Err(none_such(given, &sums)),
         _ => {
             let count = found.len();
             found.sort_by_key(|&(function, sum)| (Reverse(sum), function));
@@ -183,7 +183,7 @@ pub fn find<'p>(
                 exit::USAGE,
                 format!(
                     "failed to annotate `{}`: {} functions match\ngive the name of one: {}",
-                    clean(wanted),
+                    clean(given),
                     units::count(count as u64),
                     listed(&found)
                 ),
@@ -192,18 +192,18 @@ pub fn find<'p>(
     }
 }
 
-fn none_such(wanted: &str, sums: &BTreeMap<&str, u64>) -> anyhow::Error {
+fn none_such(given: &str, sums: &BTreeMap<&str, u64>) -> anyhow::Error {
     let mut alike: Vec<(&str, u64)> = sums.iter().map(|(&name, &sum)| (name, sum)).collect();
-    let likeness = |name: &str| strsim::jaro_winkler(name, wanted);
+    let likeness = |name: &str| strsim::jaro_winkler(name, given);
     alike.sort_by(|a, b| likeness(b.0).total_cmp(&likeness(a.0)));
     let nearest = match alike.is_empty() {
         true => String::new(),
         false => format!("\nthe nearest are {}", listed(&alike)),
     };
-    let wanted = clean(wanted);
+    let given = clean(given);
     fail(
         exit::USAGE,
-        format!("failed to annotate `{wanted}`: no sample has this function{nearest}"),
+        format!("failed to annotate `{given}`: no sample has this function{nearest}"),
     )
 }
 

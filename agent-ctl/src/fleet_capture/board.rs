@@ -1,5 +1,5 @@
-//! How far each host is: lines that are drawn again and again on a terminal, within its screen, and a line for each
-//! step elsewhere.
+//! How far each host is: lines that are drawn again and again on a terminal, within its screen, and
+//! a line for each step elsewhere.
 
 use crate::terminal::{clean, fit, width};
 use crate::units;
@@ -45,7 +45,7 @@ impl Board {
     }
 
     /// The hosts that are asked.
-    pub fn begin(&mut self, hosts: &[HostProgress]) {
+    pub fn start(&mut self, hosts: &[HostProgress]) {
         self.hosts = hosts.to_vec();
         let ids = self.hosts.iter().enumerate();
         self.by_id = ids.map(|(at, host)| (host.host_id.clone(), at)).collect();
@@ -114,8 +114,8 @@ impl Board {
         }
     }
 
-    /// A line for all, then one for each host, those first that are still awaited, then those that failed; as many
-    /// as there is room for.
+    /// A line for all, then one for each host, those first that are still awaited, then those that
+    /// failed; as many as there is room for.
     fn lines(&self, columns: usize, rows: usize) -> Vec<String> {
         let mut lines = vec![fit(&self.total(), columns).into_owned()];
         let mut order: Vec<&HostProgress> = self.hosts.iter().collect();
@@ -188,7 +188,7 @@ pub fn name(host: &HostProgress) -> &str {
 }
 
 /// What an agent or the collector says of a host, in one line: hints stand in lines of their own.
-pub fn said(message: &str) -> String {
+pub fn one_line(message: &str) -> String {
     let lines = message.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty()).map(clean);
     lines.collect::<Vec<_>>().join("; ")
@@ -232,7 +232,7 @@ fn state(host: &HostProgress) -> String {
         }
     }
     if !host.message.is_empty() {
-        text.push_str(&format!(": {}", said(&host.message)));
+        text.push_str(&format!(": {}", one_line(&host.message)));
     }
     text
 }
@@ -270,7 +270,7 @@ mod tests {
         hosts[2].message = "it left\x1b[2J\n  come again\r\n".to_owned();
         hosts[5].hostname.push_str("\u{202e}moc");
         let mut board = Board::new(false, true);
-        board.begin(&hosts);
+        board.start(&hosts);
         board
     }
 

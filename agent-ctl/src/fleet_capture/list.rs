@@ -1,7 +1,7 @@
 //! Captures over the fleet that a collector runs or has run: the list, and ending one.
 
 use super::MESSAGE_BYTES_MAX;
-use crate::captures::{self, target};
+use crate::capture_info::{self, target};
 use crate::connection::{self, Route, Transport};
 use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, clean};
@@ -75,7 +75,7 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
             row.state.to_owned(),
             format!("{}/{}", info.answered, info.asked),
             row.event.to_owned(),
-            row.whom(),
+            row.requester(),
             row.what(),
         ]);
     }
@@ -130,7 +130,7 @@ impl<'a> Row<'a> {
             },
             ended_by: &info.ended_by,
             selector: parts.join(","),
-            event: captures::event(event),
+            event: capture_info::event(event),
             duration_s: capture.map_or(0.0, |capture| capture.duration_ns as f64 / 1e9),
             who: capture.map_or("", |capture| &capture.who),
             reason: capture.map_or("", |capture| &capture.reason),
@@ -153,7 +153,7 @@ impl<'a> Row<'a> {
         parts.map(AsRef::as_ref).collect::<Vec<&str>>().join("; ")
     }
 
-    fn whom(&self) -> String {
+    fn requester(&self) -> String {
         match self.who.is_empty() {
             true => clean(self.peer).into_owned(),
             false => format!("{} ({})", clean(self.who), clean(self.peer)),

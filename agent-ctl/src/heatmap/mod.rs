@@ -1,5 +1,5 @@
-//! `agent-ctl heatmap`: when samples were taken, a column a second, a row a part of it; and the profile of
-//! a range that is picked there.
+//! `agent-ctl heatmap`: when samples were taken, a column a second, a row a part of it; and the
+//! profile of a range that is picked there.
 
 mod pick;
 mod text;
@@ -8,10 +8,11 @@ use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::import::not_of_file;
+use crate::look::Look;
 use crate::loss;
 use crate::output::{OutputFile, by_name, choose, deliver};
 use crate::peer::Connection;
-use crate::render::{self, Format, Look};
+use crate::render::{self, Format};
 use crate::select::{self, Frames, Labels, When};
 use crate::source::{Answer, Question, Source};
 use crate::summary;
@@ -178,7 +179,7 @@ fn write(
 ) -> Result<u8> {
     let mut bytes = Vec::new();
     let options = render::options(&args.look, &profile.info, Vec::new(), Vec::new());
-    let mut told = heatmap::summary(&profile, map, options.measure);
+    let mut summary = heatmap::summary(&profile, map, options.measure);
     match what {
         What::Map(MapFormat::Text) => {
             let look = text::Look::of(args.ascii, columns, colour);
@@ -211,12 +212,12 @@ fn write(
                 facts,
             };
             bytes = render::write_with(&part, format, &args.look, extra)?;
-            told = summary::line(&part, clock);
+            summary = summary::line(&part, clock);
         }
     }
     deliver(&args.to.path, &bytes)?;
     if !args.quiet {
-        note!("{}", crate::terminal::clean(&told));
+        note!("{}", crate::terminal::clean(&summary));
     }
     Ok(match loss::of_profile(&profile) {
         Some(why) => {
@@ -256,7 +257,7 @@ async fn ask(
     let mut facts = Vec::new();
     if let What::Picked(Format::Bundle) = what {
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
-        facts.extend(source.facts().await?);
+        facts.extend(facts::of_source(&mut source).await?);
     }
     let Answer { profile, .. } = source.profile(question).await?;
     Ok((profile, facts, clock))

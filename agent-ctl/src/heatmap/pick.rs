@@ -25,13 +25,13 @@ pub enum PickError {
 
 /// An end of a range.
 enum End {
-    /// Since the begin of the map. Unit: nanoseconds.
+    /// Since the start of the map. Unit: nanoseconds.
     At(u64),
     Cell(Cell),
 }
 
-/// Reads `A..B`: the time from A to B since the begin of the moments. A cell is a part of the range at
-/// either end.
+/// Reads `A..B`: the time from A to B since the start of the moments. A cell is a part of the range
+/// at either end.
 ///
 /// # Errors
 /// When it is no range, or beyond the map.
@@ -45,7 +45,7 @@ pub fn range(
         .split_once("..")
         .ok_or_else(|| WhenError::Range(text.to_owned()))?;
     let end = |text: &str| end(text.trim(), moments, clock);
-    let begin = match end(from)? {
+    let start = match end(from)? {
         None => 0,
         Some(End::At(at)) => at,
         Some(End::Cell(cell)) => map.range(cell, cell).start,
@@ -55,12 +55,12 @@ pub fn range(
         Some(End::At(at)) => at,
         Some(End::Cell(cell)) => map.range(cell, cell).end,
     };
-    if until <= begin {
+    if until <= start {
         return Err(WhenError::Backwards(text.to_owned()).into());
     }
     // A file may end with its last sample.
     let length = moments.duration_ns.max(1);
-    if begin >= length {
+    if start >= length {
         let show = |ns: i64| clock.show(ns);
         let end = moments
             .start_unix_ns
@@ -71,7 +71,7 @@ pub fn range(
             to: show(end),
         });
     }
-    Ok(begin..until.min(length.saturating_add(1)))
+    Ok(start..until.min(length.saturating_add(1)))
 }
 
 fn end(text: &str, moments: &Moments, clock: &Clock) -> Result<Option<End>, WhenError> {

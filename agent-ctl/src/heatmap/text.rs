@@ -64,8 +64,8 @@ impl Look {
     }
 }
 
-/// The map. Where it has more columns than there is room for, some that are next to each other are one
-/// character, which is said.
+/// The map. Where it has more columns than there is room for, some that are next to each other are
+/// one character, which is said.
 pub fn draw(map: &HeatMap, look: &Look, measure: Measure, unit: &str, clock: &Clock) -> String {
     let room = look.columns.saturating_sub(LEFT + 1).max(10);
     let each = (map.columns as usize).div_ceil(room).max(1) as u32;

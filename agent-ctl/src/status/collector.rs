@@ -1,8 +1,9 @@
 //! The status of a collector: version, store, what is kept, what is degraded.
 
 use super::json::Counter;
-use super::{Args, Degradation, VALUE_COLUMN, counters, degradations};
+use super::{Args, VALUE_COLUMN, counters, degradations};
 use crate::collector::Collector;
+use crate::degradation::Degradation;
 use crate::exit::{self, fail};
 use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Tone, clean, hang};

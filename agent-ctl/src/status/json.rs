@@ -1,10 +1,11 @@
 //! The status as JSON: every field of the agent's answer, under names that scripts rely on.
 
-use super::{export, own_share, severity};
+use super::{export, own_share};
+use crate::degradation::Degradation;
 use crate::runtimes;
 use crate::when::rfc3339;
 use profile::{Coverage, Quality};
-use proto::agent::{GetStatusResponse, Governed, Outcome, Severity};
+use proto::agent::{self, GetStatusResponse, Governed, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -40,7 +41,7 @@ struct RecentJson {
     lost_samples: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Sampling<'a> {
     event: &'a str,
     requested_event: &'a str,
@@ -56,6 +57,27 @@ struct Sampling<'a> {
     reduced: &'a str,
     unwind_cache_bytes: u64,
     unwind_cache_bytes_max: u64,
+}
+
+impl<'a> Sampling<'a> {
+    fn of(found: &'a agent::Sampling) -> Sampling<'a> {
+        Sampling {
+            event: &found.event,
+            requested_event: &found.requested_event,
+            rate_hz: found.rate_hz,
+            cpus_online: found.cpus_online,
+            cpus_sampled: found.cpus_sampled,
+            ring_bytes_per_cpu: found.ring_bytes_per_cpu,
+            unwind: &found.unwind,
+            missing_features: &found.missing_features,
+            last_sample_age_ns: found.last_sample_age_ns,
+            samples_arrive: found.samples_arrive,
+            stack_bytes: found.stack_bytes,
+            reduced: &found.reduced,
+            unwind_cache_bytes: found.unwind_cache_bytes,
+            unwind_cache_bytes_max: found.unwind_cache_bytes_max,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -126,6 +148,26 @@ struct Recorder {
     times_dropped: u64,
 }
 
+impl Recorder {
+    fn of(found: agent::Recorder) -> Recorder {
+        let times_since = found.times_since_unix_ns;
+        Recorder {
+            oldest: rfc3339(found.oldest_unix_ns),
+            newest: rfc3339(found.newest_unix_ns),
+            windows: found.windows,
+            bytes: found.bytes,
+            budget_bytes: found.budget_bytes,
+            window_seconds: found.window_seconds,
+            coarse_windows: found.coarse_windows,
+            dropped_windows: found.dropped_windows,
+            times_bytes: found.times_bytes,
+            times_budget_bytes: found.times_budget_bytes,
+            times_since: (times_since != 0).then(|| rfc3339(times_since)),
+            times_dropped: found.times_dropped,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct OwnCost<'a> {
     cpu_ns: u64,
@@ -135,36 +177,16 @@ struct OwnCost<'a> {
     wakeups: u64,
 }
 
-/// A degradation as JSON.
-#[derive(Serialize)]
-pub struct Degradation<'a> {
-    id: &'a str,
-    severity: &'static str,
-    message: &'a str,
-    remedy: &'a str,
-    /// Since when it holds, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
-}
-
-impl<'a> Degradation<'a> {
-    /// One of the status.
-    pub fn of(found: &'a proto::agent::Degradation) -> Degradation<'a> {
-        let since = found.since_unix_ns;
-        Degradation {
-            since: (since != 0).then(|| rfc3339(since)),
-            ..Degradation::new(&found.id, found.severity(), &found.message, &found.remedy)
-        }
-    }
-
-    /// One from its parts.
-    pub fn new(id: &'a str, found: Severity, message: &'a str, remedy: &'a str) -> Degradation<'a> {
-        Degradation {
-            id,
-            severity: severity(found).0,
-            message,
-            remedy,
-            since: None,
+impl<'a> OwnCost<'a> {
+    fn of(status: &'a GetStatusResponse) -> OwnCost<'a> {
+        let cost = status.own_cost.as_ref();
+        let threads = cost.into_iter().flat_map(|cost| &cost.cpu_ns_by_thread);
+        OwnCost {
+            cpu_ns: cost.map_or(0, |cost| cost.cpu_ns),
+            cpu_share: own_share(status),
+            rss_bytes: cost.map_or(0, |cost| cost.rss_bytes),
+            cpu_ns_by_thread: threads.map(|(name, &ns)| (name.as_str(), ns)).collect(),
+            wakeups: cost.map_or(0, |cost| cost.wakeups),
         }
     }
 }
@@ -180,6 +202,20 @@ struct Cpu {
     away_ns: u64,
 }
 
+impl Cpu {
+    fn of(found: &agent::CpuStatus) -> Cpu {
+        Cpu {
+            cpu: found.cpu,
+            samples: found.samples,
+            missed_samples: found.missed_samples,
+            lost: found.lost,
+            throttled: found.throttled,
+            online: found.online,
+            away_ns: found.away_ns,
+        }
+    }
+}
+
 /// A counter as JSON.
 #[derive(Serialize)]
 pub(super) struct Counter<'a> {
@@ -190,7 +226,7 @@ pub(super) struct Counter<'a> {
 
 impl<'a> Counter<'a> {
     /// One of the status.
-    pub(super) fn of(found: &'a proto::agent::Counter) -> Counter<'a> {
+    pub(super) fn of(found: &'a agent::Counter) -> Counter<'a> {
         Counter {
             name: &found.name,
             labels: &found.labels,
@@ -211,79 +247,40 @@ struct Environment<'a> {
     cgroup_root: &'a str,
 }
 
+impl<'a> Environment<'a> {
+    fn of(found: &'a agent::Environment) -> Environment<'a> {
+        Environment {
+            perf_event_paranoid: found.perf_event_paranoid,
+            perf_event_max_stack: found.perf_event_max_stack,
+            perf_event_mlock_kb: found.perf_event_mlock_kb,
+            perf_event_max_sample_rate: found.perf_event_max_sample_rate,
+            kptr_restrict: found.kptr_restrict,
+            kernel_symbols: found.kernel_symbols,
+            cgroup_mode: &found.cgroup_mode,
+            cgroup_root: &found.cgroup_root,
+        }
+    }
+}
+
 impl<'a> Json<'a> {
     pub(super) fn of(status: &'a GetStatusResponse) -> Json<'a> {
-        let sampling = status.sampling.as_ref().map_or(
-            // An agent that says nothing of its sampling does not sample.
-            Sampling {
-                event: "",
-                requested_event: "",
-                rate_hz: 0,
-                cpus_online: 0,
-                cpus_sampled: 0,
-                ring_bytes_per_cpu: 0,
-                unwind: "",
-                missing_features: &[],
-                last_sample_age_ns: 0,
-                samples_arrive: false,
-                stack_bytes: 0,
-                reduced: "",
-                unwind_cache_bytes: 0,
-                unwind_cache_bytes_max: 0,
-            },
-            |found| Sampling {
-                event: &found.event,
-                requested_event: &found.requested_event,
-                rate_hz: found.rate_hz,
-                cpus_online: found.cpus_online,
-                cpus_sampled: found.cpus_sampled,
-                ring_bytes_per_cpu: found.ring_bytes_per_cpu,
-                unwind: &found.unwind,
-                missing_features: &found.missing_features,
-                last_sample_age_ns: found.last_sample_age_ns,
-                samples_arrive: found.samples_arrive,
-                stack_bytes: found.stack_bytes,
-                reduced: &found.reduced,
-                unwind_cache_bytes: found.unwind_cache_bytes,
-                unwind_cache_bytes_max: found.unwind_cache_bytes_max,
-            },
-        );
-        let recorder = status.recorder.unwrap_or_default();
-        let cost = status.own_cost.as_ref();
         let budget = status.budget.as_ref();
-        let threads = cost.into_iter().flat_map(|cost| &cost.cpu_ns_by_thread);
+        let coverage = Coverage::from(status.coverage.unwrap_or_default());
         Json {
             version: &status.version,
             host: &status.host,
             kernel: &status.kernel,
             started: rfc3339(status.started_unix_ns),
             now: rfc3339(status.now_unix_ns),
-            sampling,
-            recorder: Recorder {
-                oldest: rfc3339(recorder.oldest_unix_ns),
-                newest: rfc3339(recorder.newest_unix_ns),
-                windows: recorder.windows,
-                bytes: recorder.bytes,
-                budget_bytes: recorder.budget_bytes,
-                window_seconds: recorder.window_seconds,
-                coarse_windows: recorder.coarse_windows,
-                dropped_windows: recorder.dropped_windows,
-                times_bytes: recorder.times_bytes,
-                times_budget_bytes: recorder.times_budget_bytes,
-                times_since: match recorder.times_since_unix_ns {
-                    0 => None,
-                    since => Some(rfc3339(since)),
-                },
-                times_dropped: recorder.times_dropped,
-            },
+            // An agent that says nothing of its sampling does not sample.
+            sampling: status
+                .sampling
+                .as_ref()
+                .map(Sampling::of)
+                .unwrap_or_default(),
+            recorder: Recorder::of(status.recorder.unwrap_or_default()),
             export: status.export.as_ref().map(export::Json::of),
-            own_cost: OwnCost {
-                cpu_ns: cost.map_or(0, |cost| cost.cpu_ns),
-                cpu_share: own_share(status),
-                rss_bytes: cost.map_or(0, |cost| cost.rss_bytes),
-                cpu_ns_by_thread: threads.map(|(name, &ns)| (name.as_str(), ns)).collect(),
-                wakeups: cost.map_or(0, |cost| cost.wakeups),
-            },
+            own_cost: OwnCost::of(status),
             budget: BudgetJson {
                 cpu_ppm: GovernedJson::of(budget.and_then(|budget| budget.cpu.as_ref())),
                 memory_bytes: GovernedJson::of(budget.and_then(|budget| budget.memory.as_ref())),
@@ -293,39 +290,15 @@ impl<'a> Json<'a> {
             unnamed_leaves: OutcomeJson::all(&status.unnamed_leaves),
             runtimes: runtimes::Json::all(&status.runtimes),
             quality: status.quality.unwrap_or_default().into(),
-            last_minute: {
-                let coverage = Coverage::from(status.coverage.unwrap_or_default());
-                RecentJson {
-                    coverage,
-                    share: coverage.share(),
-                    lost_samples: status.recent_lost_samples,
-                }
+            last_minute: RecentJson {
+                coverage,
+                share: coverage.share(),
+                lost_samples: status.recent_lost_samples,
             },
             degradations: status.degradations.iter().map(Degradation::of).collect(),
-            cpus: status
-                .cpus
-                .iter()
-                .map(|cpu| Cpu {
-                    cpu: cpu.cpu,
-                    samples: cpu.samples,
-                    missed_samples: cpu.missed_samples,
-                    lost: cpu.lost,
-                    throttled: cpu.throttled,
-                    online: cpu.online,
-                    away_ns: cpu.away_ns,
-                })
-                .collect(),
+            cpus: status.cpus.iter().map(Cpu::of).collect(),
             counters: status.counters.iter().map(Counter::of).collect(),
-            environment: status.environment.as_ref().map(|env| Environment {
-                perf_event_paranoid: env.perf_event_paranoid,
-                perf_event_max_stack: env.perf_event_max_stack,
-                perf_event_mlock_kb: env.perf_event_mlock_kb,
-                perf_event_max_sample_rate: env.perf_event_max_sample_rate,
-                kptr_restrict: env.kptr_restrict,
-                kernel_symbols: env.kernel_symbols,
-                cgroup_mode: &env.cgroup_mode,
-                cgroup_root: &env.cgroup_root,
-            }),
+            environment: status.environment.as_ref().map(Environment::of),
         }
     }
 }

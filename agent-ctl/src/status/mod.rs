@@ -5,9 +5,8 @@ mod collector;
 mod export;
 mod json;
 
-pub use json::Degradation;
-
 use crate::client::Client;
+use crate::degradation::severity;
 use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, Tone, clean, hang};
@@ -70,15 +69,6 @@ async fn agent(out: &Out, connection: &Connection, peer: &Peer, args: Args) -> R
     let mut found = status.degradations.iter();
     let is_well = arrive && !found.any(|found| found.severity() == Severity::Error);
     Ok(if is_well { exit::OK } else { exit::PARTIAL })
-}
-
-/// The word and tone of a severity.
-pub fn severity(severity: Severity) -> (&'static str, Tone) {
-    match severity {
-        Severity::Error => ("error", Tone::Bad),
-        Severity::Warning => ("warning", Tone::Warn),
-        Severity::Info | Severity::Unspecified => ("info", Tone::Dim),
-    }
 }
 
 /// CPU seconds per second since the start, as a share of one CPU.

@@ -59,25 +59,25 @@ pub enum Event {
     Profile(Box<Profile>, u32),
     /// The rows of a view of a fleet came.
     Rows(Box<Table>),
-    /// The agent told about itself.
+    /// The status of the agent.
     Agent(Agent),
     /// The connection is gone; the reason, and the wait before the next try.
     Lost(String, Duration),
 }
 
-/// What the person wants to see of a fleet.
+/// Which view of a fleet the person looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ViewRequest {
     /// View.
     pub view: View,
     /// Order: the heaviest rows are other ones in another.
     pub sort: Sort,
-    /// Nothing new of the same.
+    /// True while the view is not to change.
     pub paused: bool,
 }
 
 /// A fleet in place of an agent.
-pub struct OfFleet {
+pub struct FleetView {
     /// Where the collector listens.
     pub address: String,
     /// What the rows are made of; `None` before the first.
@@ -103,7 +103,7 @@ pub struct App {
     /// Facts about the agent.
     pub agent: Agent,
     /// A fleet, when a collector is asked.
-    pub fleet: Option<OfFleet>,
+    pub fleet: Option<FleetView>,
     /// Facts about what is shown.
     pub info: Info,
     /// Why there is nothing new; `None` while connected.
@@ -137,7 +137,7 @@ impl App {
     /// Nothing came yet of a fleet.
     pub fn of_fleet(view: View, sort: Sort, address: String) -> App {
         App {
-            fleet: Some(OfFleet {
+            fleet: Some(FleetView {
                 address,
                 made_of: None,
                 shown: None,
@@ -155,9 +155,9 @@ impl App {
         }
     }
 
-    /// What a collector is to be asked for.
-    pub fn wanted(&self) -> Wanted {
-        Wanted {
+    /// The view to ask a collector for.
+    pub fn view_request(&self) -> ViewRequest {
+        ViewRequest {
             view: self.view,
             sort: self.sort,
             paused: self.paused,
@@ -227,12 +227,12 @@ impl App {
 
     /// The rows that pass the filter.
     pub fn visible(&self) -> Vec<&Row> {
-        let wanted = self.filter.to_lowercase();
+        let filter = self.filter.to_lowercase();
         let mut rows = self.rows.sorted(self.view, self.sort);
-        if !wanted.is_empty() {
+        if !filter.is_empty() {
             rows.retain(|row| {
-                row.name.to_lowercase().contains(&wanted)
-                    || row.detail.to_lowercase().contains(&wanted)
+                row.name.to_lowercase().contains(&filter)
+                    || row.detail.to_lowercase().contains(&filter)
             });
         }
         rows
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!((names(&app), app.is_asking()), (vec!["f"], false));
         press(&mut app, KeyCode::Char('4'));
         assert_eq!((app.view, app.is_asking()), (View::Hosts, true));
-        assert_eq!(app.wanted().view, View::Hosts);
+        assert_eq!(app.view_request().view, View::Hosts);
         press(&mut app, KeyCode::Tab);
         assert_eq!(app.view, View::Functions);
         press(&mut app, KeyCode::Char('9'));
@@ -467,7 +467,7 @@ mod tests {
         let mut app = App::of_fleet(View::Functions, Sort::Own, "c1:7600".into());
         app.take(rows(View::Functions, "f"));
         press(&mut app, KeyCode::Char('p'));
-        assert!(app.wanted().paused);
+        assert!(app.view_request().paused);
         app.take(rows(View::Functions, "g"));
         assert_eq!(names(&app), ["f"]);
         press(&mut app, KeyCode::Char('4'));

@@ -1,7 +1,7 @@
 //! Runs `top` on a terminal: keys, the stream or the questions, drawing; goes on when the agent or
 //! the collector is back.
 
-use super::app::{Agent, App, Event, Wanted};
+use super::app::{Agent, App, Event, ViewRequest};
 use super::fleet::{self, Question};
 use super::view;
 use crate::client::Client;
@@ -22,7 +22,8 @@ const EVENTS_MAX: usize = 4;
 /// Time between questions for the agent's own cost.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time between questions to a collector: the length of a window, before which there is nothing new.
+/// Time between questions to a collector: the length of a window, before which there is nothing
+/// new.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// First and longest wait before connecting again.
@@ -51,8 +52,8 @@ pub async fn run(
     let (connection, peer) = (connection.clone(), peer.clone());
     let watcher =
         tokio::spawn(async move { watch(client, connection, peer, request, sender).await });
-    let (wanted, _) = watch::channel(app.wanted());
-    let ended = screen(app, colour, events, &wanted).await;
+    let (requests, _) = watch::channel(app.view_request());
+    let ended = screen(app, colour, events, &requests).await;
     watcher.abort();
     ended
 }
@@ -67,19 +68,19 @@ pub async fn run_fleet(
 ) -> Result<u8> {
     let collector = Collector::connect(connection, peer).await?;
     let (sender, events) = mpsc::channel(EVENTS_MAX);
-    let (wanted, asked) = watch::channel(app.wanted());
-    let poller = tokio::spawn(async move { poll(collector, question, asked, sender).await });
-    let ended = screen(app, colour, events, &wanted).await;
+    let (requests, changes) = watch::channel(app.view_request());
+    let poller = tokio::spawn(async move { poll(collector, question, changes, sender).await });
+    let ended = screen(app, colour, events, &requests).await;
     poller.abort();
     ended
 }
 
-/// Draws and takes keys and events until the person quits; tells what is wanted of a fleet.
+/// Draws and takes keys and events until the person quits; says which view of a fleet to query.
 async fn screen(
     mut app: App,
     colour: bool,
     mut events: mpsc::Receiver<Event>,
-    wanted: &watch::Sender<Wanted>,
+    requests: &watch::Sender<ViewRequest>,
 ) -> Result<u8> {
     // Sets a panic hook too that restores the terminal before the message is printed.
     let mut terminal = ratatui::try_init().context("failed to set up the terminal")?;
@@ -93,8 +94,8 @@ async fn screen(
                     if app.key(key, view::page(terminal.size()?.height)) {
                         break;
                     }
-                    wanted.send_if_modified(|now| {
-                        std::mem::replace(now, app.wanted()) != app.wanted()
+                    requests.send_if_modified(|now| {
+                        std::mem::replace(now, app.view_request()) != app.view_request()
                     });
                 }
                 Some(Ok(_)) => {}
@@ -111,33 +112,33 @@ async fn screen(
     Ok(exit::OK)
 }
 
-/// Asks a collector for the rows of the view that is wanted: at once when that changes, and again each
-/// window; until nobody listens.
+/// Queries a collector for the rows of the view, at once when the view changes and again each
+/// window, until the receiver is gone.
 async fn poll(
     mut collector: Collector,
     question: Question,
-    mut asked: watch::Receiver<Wanted>,
+    mut requests: watch::Receiver<ViewRequest>,
     sender: mpsc::Sender<Event>,
 ) {
     let mut wait = RETRY.0;
-    let mut before: Option<Wanted> = None;
+    let mut before: Option<ViewRequest> = None;
     loop {
-        let wanted = *asked.borrow_and_update();
+        let request = *requests.borrow_and_update();
         let same =
-            before.is_some_and(|before| (before.view, before.sort) == (wanted.view, wanted.sort));
+            before.is_some_and(|before| (before.view, before.sort) == (request.view, request.sort));
         let mut pause = POLL_INTERVAL;
-        if !(wanted.paused && same) {
+        if !(request.paused && same) {
             let rows = tokio::select! {
-                rows = fleet::ask(&mut collector, &question, wanted.view, wanted.sort) => rows,
-                // Something else is wanted: this question is given up, there too.
-                changed = asked.changed() => match changed {
+                rows = fleet::ask(&mut collector, &question, request.view, request.sort) => rows,
+                // Another view is looked at: this query is cancelled, at the collector too.
+                changed = requests.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
                 },
             };
             let event = match rows {
                 Ok(rows) => {
-                    before = Some(wanted);
+                    before = Some(request);
                     wait = RETRY.0;
                     Event::Rows(Box::new(rows))
                 }
@@ -153,7 +154,7 @@ async fn poll(
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            changed = asked.changed() => if changed.is_err() {
+            changed = requests.changed() => if changed.is_err() {
                 return;
             },
         }
@@ -253,42 +254,10 @@ fn first_line(error: &anyhow::Error) -> String {
 mod tests {
     use super::*;
     use crate::collector::Samples;
-    use crate::fake::collector::{Behaviour, serve};
     use crate::top::Sort;
     use crate::top::model::View;
-    use std::net::{SocketAddr, TcpListener};
-    use tokio::sync::oneshot;
-
-    /// A fake collector on a port of its own, or one that it had before; stops when it is dropped.
-    struct Running {
-        address: SocketAddr,
-        stop: Option<oneshot::Sender<()>>,
-        thread: Option<std::thread::JoinHandle<()>>,
-    }
-
-    impl Running {
-        fn start(address: Option<SocketAddr>) -> Running {
-            let address = address.unwrap_or(([127, 0, 0, 1], 0).into());
-            let listener = TcpListener::bind(address).unwrap();
-            let address = listener.local_addr().unwrap();
-            let (stop, stopped) = oneshot::channel();
-            let run = || serve(listener, Behaviour::default(), Default::default(), stopped);
-            Running {
-                address,
-                stop: Some(stop),
-                thread: Some(std::thread::spawn(run)),
-            }
-        }
-    }
-
-    impl Drop for Running {
-        fn drop(&mut self) {
-            drop(self.stop.take());
-            if let Some(thread) = self.thread.take() {
-                let _ = thread.join();
-            }
-        }
-    }
+    use std::net::SocketAddr;
+    use testkit::fake::collector::{Behaviour, FakeCollector};
 
     async fn connected(to: SocketAddr) -> Collector {
         let words = ["agent-ctl", "--collector", &to.to_string(), "top"].map(Into::into);
@@ -308,8 +277,8 @@ mod tests {
         }
     }
 
-    fn wanted(view: View) -> Wanted {
-        Wanted {
+    fn request(view: View) -> ViewRequest {
+        ViewRequest {
             view,
             sort: Sort::Own,
             paused: false,
@@ -318,28 +287,28 @@ mod tests {
 
     #[tokio::test]
     async fn each_view_is_asked_for_and_again_when_the_collector_is_back() {
-        let running = Running::start(None);
-        let address = running.address;
+        let fake = FakeCollector::start(Behaviour::default());
+        let address = fake.address();
         let question = Question {
             range: Duration::from_secs(60),
             samples: Samples::default(),
             limit: 10,
         };
         let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-        let (asking, asked) = watch::channel(wanted(View::Functions));
+        let (requests, changes) = watch::channel(request(View::Functions));
         let collector = connected(address).await;
-        let poller = tokio::spawn(poll(collector, question, asked, sender));
+        let poller = tokio::spawn(poll(collector, question, changes, sender));
         for view in [View::Functions, View::Hosts, View::Cgroups] {
-            asking.send_replace(wanted(view));
+            requests.send_replace(request(view));
             // A question that was answered in between is of the view before.
             while next_view(&mut events).await != view {}
         }
-        drop(running);
-        asking.send_replace(wanted(View::Processes));
+        drop(fake);
+        requests.send_replace(request(View::Processes));
         assert!(matches!(events.recv().await, Some(Event::Lost(..))));
-        let _again = Running::start(Some(address));
+        let _again = FakeCollector::at(address, Behaviour::default());
         assert_eq!(next_view(&mut events).await, View::Processes);
-        drop(asking);
+        drop(requests);
         poller.await.unwrap();
     }
 }

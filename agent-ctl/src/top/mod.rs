@@ -16,7 +16,7 @@ use crate::form::Form;
 use crate::peer::{Connection, Kind, Peer};
 use crate::select::{self, Frames, Labels, fleet_option};
 use crate::source::{Answer, Source};
-use crate::summary::{self, Covered};
+use crate::summary::{self, ProfileFacts};
 use crate::terminal::{Out, Table};
 use crate::{exit, loss, units};
 use anyhow::Result;
@@ -108,8 +108,8 @@ const RANGE_MIN: Duration = Duration::from_secs(1);
 /// Time between profiles of the stream. Unit: milliseconds.
 const INTERVAL_MS: u32 = 1000;
 
-/// Range of the view that nobody asked for otherwise. The windows of a fleet come ten to twenty
-/// seconds late, so a range of ten would often be empty.
+/// Range of the view when the command line does not give one. The windows of a fleet come ten to
+/// twenty seconds late, so a range of ten would often be empty.
 const RANGE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 
 /// Rows of a view of a fleet on a terminal. More than anybody scrolls through.
@@ -206,7 +206,7 @@ async fn agent_once(
     let end_ns = summary::end_ns(&profile.info);
     let missing = loss::of_profile(&profile).or_else(|| loss::of_time(asked, end_ns, &clock));
     if args.form.is_json() {
-        let covered = Covered::of(&profile);
+        let covered = ProfileFacts::of(&profile);
         out.write_json(&Json::of(covered, &rows, 0, args))?;
     } else {
         out.write(&plain(&rows, args.view.detail(), args, out))?;
@@ -235,7 +235,7 @@ async fn fleet_once(
     let made_of = table.fleet;
     let rows = Rows::only(args.view, table.rows, made_of.total_weight());
     if args.form.is_json() {
-        let covered = Covered::of_fleet(&made_of);
+        let covered = ProfileFacts::of_fleet(&made_of);
         out.write_json(&Json::of(covered, &rows, table.left_out, args))?;
     } else {
         out.write(&plain(&rows, args.view.fleet_detail(), args, out))?;
@@ -277,7 +277,7 @@ fn plain(rows: &Rows, detail: &str, args: &Args, out: &Out) -> String {
 #[derive(Serialize)]
 struct Json<'a> {
     #[serde(flatten)]
-    covered: Covered,
+    covered: ProfileFacts,
     view: &'static str,
     /// Rows beyond --limit.
     rows_left_out: u64,
@@ -296,7 +296,7 @@ struct JsonRow<'a> {
 
 impl<'a> Json<'a> {
     /// `left_out` are rows that never came here.
-    fn of(covered: Covered, rows: &'a Rows, left_out: u64, args: &Args) -> Json<'a> {
+    fn of(covered: ProfileFacts, rows: &'a Rows, left_out: u64, args: &Args) -> Json<'a> {
         let row = |row: &'a Row| JsonRow {
             name: &row.name,
             detail: &row.detail,

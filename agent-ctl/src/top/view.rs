@@ -1,7 +1,7 @@
 //! Draws the state of `top`. Everything that came from outside is cleaned here.
 
 use super::Sort;
-use super::app::{App, OfFleet};
+use super::app::{App, FleetView};
 use super::live::POLL_INTERVAL;
 use super::model::Row;
 use crate::terminal::{clean, fit, width};
@@ -102,7 +102,7 @@ fn header(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
     }
 }
 
-fn fleet_header(app: &App, fleet: &OfFleet, paint: &Paint, cells: usize) -> Line<'static> {
+fn fleet_header(app: &App, fleet: &FleetView, paint: &Paint, cells: usize) -> Line<'static> {
     let address = clean(&fleet.address);
     let Some(made_of) = &fleet.made_of else {
         return Line::raw(fit(&address, cells).into_owned());

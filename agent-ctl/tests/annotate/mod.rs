@@ -1,6 +1,6 @@
 //! `agent-ctl annotate` and `profile --lines` against a fake agent.
 
-use crate::{Ended, Running, ask, empty, sound};
+use crate::{Ended, FakeAgent, ask, empty, sound};
 
 const SOURCE: &str = "#include \"x.h\"
 
@@ -111,7 +111,7 @@ fn a_file_of_another_build_is_not_taken_for_what_was_sampled() {
 
 #[test]
 fn without_samples_there_is_nothing_to_annotate() {
-    let running: Running = empty();
+    let running: FakeAgent = empty();
     let ended = ask(&running, &["annotate", "decode"]);
     assert_eq!((ended.code, ended.out.as_str()), (6, ""), "{}", ended.all());
 }

@@ -1,7 +1,7 @@
 //! `agent-ctl capture` and `captures` against a fake agent.
 
-use crate::fake::Behaviour;
-use crate::{Running, ask, empty, sound};
+use crate::{FakeAgent, ask, empty, sound};
+use testkit::fake::agent::Behaviour;
 
 /// Samples of folded stacks.
 fn samples(folded: &str) -> u64 {
@@ -14,9 +14,13 @@ fn a_capture_goes_to_standard_output_and_its_cost_to_standard_error() {
     let ended = ask(&sound(), &["capture", "--duration", "10s"]);
     assert_eq!(ended.code, 0, "{}", ended.all());
     assert_eq!(samples(&ended.out), 1000);
-    let told = "cost 50 ms of CPU time (0.5 % of a CPU) and 3.0 MiB in the agent; \
+    let expected = "cost 50 ms of CPU time (0.5 % of a CPU) and 3.0 MiB in the agent; \
                 1,000 of 4,000 samples matched";
-    assert!(ended.err.lines().any(|line| line == told), "{}", ended.err);
+    assert!(
+        ended.err.lines().any(|line| line == expected),
+        "{}",
+        ended.err
+    );
     assert!(
         ended.err.contains("the kernel throttled it\\x1b[2J"),
         "{}",
@@ -26,14 +30,18 @@ fn a_capture_goes_to_standard_output_and_its_cost_to_standard_error() {
 
 #[test]
 fn a_capture_that_ended_early_is_partial_and_written() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         degraded: true,
         ..Behaviour::default()
     });
     let ended = ask(&running, &["capture", "--quiet"]);
     assert_eq!((ended.code, samples(&ended.out)), (6, 1000));
-    let told = "agent-ctl: ended after 10 s: the process that was captured ended";
-    assert!(ended.err.lines().any(|line| line == told), "{}", ended.err);
+    let expected = "agent-ctl: ended after 10 s: the process that was captured ended";
+    assert!(
+        ended.err.lines().any(|line| line == expected),
+        "{}",
+        ended.err
+    );
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn doctor_refuses_to_burn_for_no_time_or_too_long() {
 
 #[test]
 fn doctor_names_what_is_degraded() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         degraded: true,
         ..Behaviour::default()
     });
@@ -53,7 +53,7 @@ fn doctor_does_not_say_that_nothing_is_degraded_below_a_line_that_says_so() {
         "{}",
         ended.all()
     );
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         noted: true,
         ..Behaviour::default()
     });
@@ -73,18 +73,18 @@ fn doctor_does_not_say_that_nothing_is_degraded_below_a_line_that_says_so() {
 
 #[test]
 fn doctor_tells_that_the_collector_is_away() {
-    let running = Running::start(Behaviour {
+    let running = FakeAgent::start(Behaviour {
         noted: true,
         ..Behaviour::default()
     });
     let ended = ask(&running, &["doctor", "--burn", "50ms"]);
-    let told = "the collector at 127.0.0.1:9096 is not reached now (failed to connect: ";
-    assert!(ended.out.contains(told), "{}", ended.all());
+    let expected = "the collector at 127.0.0.1:9096 is not reached now (failed to connect: ";
+    assert!(ended.out.contains(expected), "{}", ended.all());
     assert!(ended.out.contains("4 windows wait for it"));
 }
 
-fn generated() -> Running {
-    Running::start(Behaviour {
+fn generated() -> FakeAgent {
+    FakeAgent::start(Behaviour {
         generated: true,
         ..Behaviour::default()
     })
@@ -94,14 +94,18 @@ fn generated() -> Running {
 fn doctor_says_which_switch_gives_generated_code_names() {
     let ended = ask(&generated(), &["doctor", "--burn", "50ms"]);
     assert_eq!(ended.code, 0, "advice is no failure: {}", ended.all());
-    for told in [
+    for expected in [
         "(pid 4711): this JVM keeps no frame pointers",
         "fix: start it with -XX:+PreserveFramePointer",
         "\nGenerated code\n",
         "jit_no_map",
         "100.0 %",
     ] {
-        assert!(ended.out.contains(told), "no {told:?}: {}", ended.all());
+        assert!(
+            ended.out.contains(expected),
+            "no {expected:?}: {}",
+            ended.all()
+        );
     }
     assert!(!ended.out.contains('\x1b'), "{:?}", ended.out);
 }

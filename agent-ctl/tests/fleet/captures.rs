@@ -1,8 +1,8 @@
 //! Captures over the fleet, against a fake collector.
 
 use super::{Running, empty, json, refused, sound};
-use crate::fake::collector::Behaviour;
 use crate::{command, run};
+use testkit::fake::collector::Behaviour;
 
 #[test]
 fn a_capture_says_how_many_of_how_many_answered() {
@@ -28,7 +28,7 @@ fn a_capture_says_how_many_of_how_many_answered() {
     insta::assert_snapshot!(shown);
     let asked = "[unit=api.service zone=~a|b] page-faults for 10 s, at most 20 hosts, 15 s of patience, \
                  by [host]";
-    assert_eq!(running.asked("capture"), [asked]);
+    assert_eq!(running.calls("capture"), [asked]);
     let folded = std::fs::read_to_string(file).unwrap();
     assert!(folded.contains("web-1;"), "{folded}");
 }
@@ -92,7 +92,7 @@ fn a_capture_that_nobody_answers_is_a_failure() {
 #[test]
 fn a_collector_that_goes_away_in_the_middle_of_a_capture_is_told() {
     let running = Running::start(Behaviour {
-        hollow: true,
+        empty_parts: true,
         ..Behaviour::default()
     });
     refused(&running.ask(&["capture"]), 5, "went away before the result");
@@ -116,7 +116,7 @@ fn what_a_fleet_alone_understands_is_refused_for_an_agent() {
         2,
         "failed to parse",
     );
-    assert!(running.asked("capture").is_empty());
+    assert!(running.calls("capture").is_empty());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn captures_over_the_fleet_are_listed_and_ended() {
         2,
         "none with id 9 runs",
     );
-    assert_eq!(running.asked("cancel"), ["7", "9"]);
+    assert_eq!(running.calls("cancel"), ["7", "9"]);
 }
 
 #[test]

@@ -3,61 +3,38 @@
 mod captures;
 mod pins;
 
-use crate::fake::collector::{self, Asked, Behaviour};
 use crate::{Ended, command, run};
 use serde_json::Value;
 use std::process::Command;
+use testkit::fake::collector::{Behaviour, FakeCollector, HOSTS};
 use tonic::Code;
 
-/// A fake collector that runs until it is dropped.
-struct Running {
-    address: String,
-    asked: Asked,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
+/// A fake collector that commands are run against.
+struct Running(FakeCollector);
 
 impl Running {
     fn start(behaviour: Behaviour) -> Running {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let asked = Asked::default();
-        let told = asked.clone();
-        let serve = move || collector::serve(listener, behaviour, told, stopped);
-        Running {
-            address,
-            asked,
-            stop: Some(stop),
-            thread: Some(std::thread::spawn(serve)),
-        }
+        Running(FakeCollector::start(behaviour))
     }
 
     /// Runs a command with `--collector`.
     fn ask(&self, args: &[&str]) -> Ended {
-        let mut all = vec!["--collector", self.address.as_str()];
+        let address = self.address();
+        let mut all = vec!["--collector", address.as_str()];
         all.extend(args);
         let mut ended = run(command("unix:/nobody", &all));
         // The port is another in every run.
-        ended.err = ended.err.replace(&self.address, "COLLECTOR");
+        ended.err = ended.err.replace(&address, "COLLECTOR");
         ended
     }
 
-    /// What was asked with this call.
-    fn asked(&self, call: &str) -> Vec<String> {
-        let asked = self.asked.lock().expect("no panic");
-        let begin = format!("{call} ");
-        let of_call = asked.iter().filter_map(|one| one.strip_prefix(&begin));
-        of_call.map(str::to_owned).collect()
+    fn address(&self) -> String {
+        self.0.address().to_string()
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    /// The details of each call of this name.
+    fn calls(&self, name: &str) -> Vec<String> {
+        self.0.calls(name)
     }
 }
 
@@ -182,7 +159,7 @@ fn a_profile_of_hosts_goes_to_standard_output() {
     insta::assert_snapshot!(running.ask(&args).all());
     let expected = "[unit Equal nginx.service, host Regex web\\-1|web\\-2, Drop epoll] \
                     by [\"host\", \"comm\"] nodes 0";
-    assert_eq!(running.asked("profile"), [expected]);
+    assert_eq!(running.calls("profile"), [expected]);
 }
 
 #[test]
@@ -191,7 +168,7 @@ fn a_service_is_a_label() {
     let ended = running.ask(&["profile", "--service", "a", "--max-nodes", "9"]);
     assert_eq!(ended.code, 6, "{}", ended.all());
     let expected = "[service Equal a] by [\"comm\"] nodes 9";
-    assert_eq!(running.asked("profile")[0], expected);
+    assert_eq!(running.calls("profile")[0], expected);
 }
 
 #[test]
@@ -219,7 +196,7 @@ fn labels_of_a_fleet_are_asked_for() {
     let ended = running.ask(&["profile", "--group-by", "region,serivce"]);
     refused(&ended, 2, "failed to group by `serivce`");
     assert!(ended.err.contains("nearest is `service`"), "{}", ended.err);
-    assert_eq!(running.asked("profile").len(), 0);
+    assert_eq!(running.calls("profile").len(), 0);
     let ended = running.ask(&["profile", "--group-by", "region"]);
     assert_eq!(ended.code, 0, "{}", ended.all());
 }
@@ -259,10 +236,10 @@ fn damaged_partitions_make_every_answer_partial() {
     ] {
         let ended = running.ask(args);
         assert_eq!(ended.code, 6, "{args:?}: {}", ended.all());
-        let told = ended.err.contains("2026-11-20\\x1b[2J, 2026-11-19");
+        let said = ended.err.contains("2026-11-20\\x1b[2J, 2026-11-19");
         let json = ended.out.replace(' ', "");
-        let told = told || json.contains("\"partial\":true");
-        assert!(told, "{args:?}: {}", ended.all());
+        let said = said || json.contains("\"partial\":true");
+        assert!(said, "{args:?}: {}", ended.all());
     }
 }
 
@@ -288,7 +265,7 @@ fn cgroups_of_a_fleet_and_of_a_host() {
     let ended = running.ask(&["cgroups", "--host", "web-1", "--selector", "region=\"eu\""]);
     assert_eq!(ended.code, 6, "{}", ended.all());
     assert_eq!(
-        running.asked("cgroups")[1],
+        running.calls("cgroups")[1],
         "[host Equal web-1, region Equal eu]"
     );
     let json = json(&running.ask(&["cgroups", "--json"]));
@@ -305,7 +282,7 @@ fn top_prints_a_table_of_each_view() {
         all.push_str(&running.ask(&["top", "--view", view, "--limit", "3"]).all());
     }
     insta::assert_snapshot!(all);
-    let by: Vec<String> = running.asked("top");
+    let by: Vec<String> = running.calls("top");
     assert_eq!(by, ["[] by function", "[] by comm", "[] by host"]);
 }
 
@@ -333,7 +310,7 @@ fn top_for_scripts() {
         "top", "--json", "--view", "hosts", "--limit", "1", "--sort", "total",
     ];
     let json = json(&sound().ask(&args));
-    assert_eq!(json["rows"][0]["name"], collector::HOSTS[2].0);
+    assert_eq!(json["rows"][0]["name"], HOSTS[2].0);
     assert_eq!(json["rows_left_out"], 2);
     assert_eq!(json["samples"], 3900);
     assert_eq!(json["fleet"]["resolution_ns"], 10_000_000_000u64);
@@ -350,9 +327,9 @@ fn a_diff_of_two_selections_of_hosts() {
         "host=~\"db.*\"",
     ];
     insta::assert_snapshot!(running.ask(&args).all());
-    let asked = running.asked("diff");
+    let asked = running.calls("diff");
     assert_eq!(asked, ["[host Equal web-1] [host Regex db.*]"]);
-    let asked = running.asked("profile");
+    let asked = running.calls("profile");
     assert_eq!(asked[0], "[host Equal web-1] by [] nodes 0");
     assert_eq!(asked[1], "[host Regex db.*] by [] nodes 0");
     let mut args = args.to_vec();
@@ -379,7 +356,7 @@ fn what_only_an_agent_answers_is_refused_with_what_to_use() {
     ] {
         refused(&running.ask(args), 2, expected);
     }
-    assert_eq!(*running.asked.lock().unwrap(), [""; 0], "nothing was asked");
+    assert_eq!(running.0.all_calls(), [""; 0], "nothing was asked");
 }
 
 #[test]
@@ -453,7 +430,8 @@ fn environment(agent: Option<&str>, collector: &str, args: &[&str]) -> Ended {
 #[test]
 fn the_command_line_wins_over_the_environment() {
     let running = sound();
-    let here = running.address.as_str();
+    let address = running.address();
+    let here = address.as_str();
     let ended = environment(None, here, &["profile", "-q"]);
     assert_eq!(ended.code, 0, "{}", ended.all());
     let args = ["--collector", here, "profile", "-q"];
@@ -478,7 +456,8 @@ fn the_command_line_wins_over_the_environment() {
 #[test]
 fn two_addresses_in_the_environment_are_told_apart_by_the_command() {
     let running = sound();
-    let here = running.address.as_str();
+    let address = running.address();
+    let here = address.as_str();
     let ended = environment(Some("unix:/nobody"), here, &["profile"]);
     refused(&ended, 2, "say it with --agent or --collector");
     let ended = environment(Some("unix:/nobody"), here, &["hosts"]);
@@ -531,12 +510,12 @@ fn a_token_goes_with_every_call() {
 #[test]
 fn an_interrupt_ends_a_question_at_once() {
     let running = Running::start(Behaviour {
-        mute: true,
+        silent: true,
         ..Behaviour::default()
     });
-    let args = ["--collector", running.address.as_str(), "hosts"];
+    let args = ["--collector", &running.address(), "hosts"];
     let mut child = command("unix:/nobody", &args).spawn().unwrap();
-    while running.asked("status").is_empty() {
+    while running.calls("status").is_empty() {
         assert!(child.try_wait().unwrap().is_none(), "it ended unasked");
         std::thread::yield_now();
     }
@@ -579,8 +558,8 @@ fn refusals_have_their_codes_and_say_what_to_do() {
 
 #[test]
 fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
-    let untold = Running::start(Behaviour {
-        untold: true,
+    let without_quality = Running::start(Behaviour {
+        without_quality: true,
         ..Behaviour::default()
     });
     for args in [
@@ -591,22 +570,26 @@ fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
         &["hosts"],
     ] {
         refused(
-            &untold.ask(args),
+            &without_quality.ask(args),
             1,
             "did not say what its answer is made of",
         );
     }
-    let twice = Running::start(Behaviour {
-        twice: true,
+    let quality_twice = Running::start(Behaviour {
+        quality_twice: true,
         ..Behaviour::default()
     });
-    refused(&twice.ask(&["profile"]), 1, "told its data quality twice");
+    refused(
+        &quality_twice.ask(&["profile"]),
+        1,
+        "told its data quality twice",
+    );
 }
 
 #[test]
 fn a_stream_of_nothing_is_given_up() {
     let running = Running::start(Behaviour {
-        hollow: true,
+        empty_parts: true,
         ..Behaviour::default()
     });
     refused(&running.ask(&["profile"]), 1, "the collector sent nothing");
@@ -624,11 +607,11 @@ fn an_agent_that_is_taken_for_a_collector_is_told() {
 
 #[test]
 fn a_collector_that_is_not_there_or_never_answers_is_unreachable() {
-    let address = sound().address.clone();
+    let address = sound().address();
     let ended = run(command("unix:/x", &["--collector", &address, "hosts"]));
     refused(&ended, 5, "failed to reach collector at");
     let running = Running::start(Behaviour {
-        mute: true,
+        silent: true,
         ..Behaviour::default()
     });
     let ended = running.ask(&["hosts", "--timeout", "200ms"]);
@@ -642,9 +625,9 @@ fn a_collector_that_is_not_there_or_never_answers_is_unreachable() {
 #[test]
 fn an_agent_taken_for_a_collector_is_told_apart_and_the_other_way_round() {
     let running = sound();
-    let ended = run(command(&running.address, &["status"]));
+    let ended = run(command(&running.address(), &["status"]));
     refused(&ended, 2, "this is a collector");
-    let hint = format!("use --collector {}", running.address);
+    let hint = format!("use --collector {}", running.address());
     assert!(ended.err.contains(&hint), "{}", ended.err);
 }
 

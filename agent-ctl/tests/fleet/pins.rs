@@ -14,7 +14,7 @@ fn pins_of_a_collector_say_whose_they_are() {
     assert!(rows[1].starts_with("web-1/12 "), "{}", rows[1]);
     // Names from outside are escaped.
     assert!(!ended.out.contains(['\u{202e}', '\x1b']), "{}", ended.out);
-    assert_eq!(running.asked("pins"), ["host=[web-1] trigger=[]"]);
+    assert_eq!(running.calls("pins"), ["host=[web-1] trigger=[]"]);
     let listed = json(&running.ask(&["pins", "--json"]));
     assert_eq!(listed["pins"][0]["pin"], "web-1/12");
     assert_eq!(listed["pins"][0]["id"], 40);
@@ -52,9 +52,9 @@ fn a_pin_of_a_collector_is_shown_as_an_agents_is() {
     }
     // Its list may be cut: that of one host is shorter.
     let asked = ["host=[] trigger=[]", "host=[id-1] trigger=[]"];
-    assert_eq!(running.asked("pins"), asked);
+    assert_eq!(running.calls("pins"), asked);
     let asked = ["41 captured=true times=false"; 2];
-    assert_eq!(running.asked("pin"), asked);
+    assert_eq!(running.calls("pin"), asked);
     // The collector's own numbers are nobody's names.
     let ended = running.ask(&["pins", "show", "41"]);
     refused(&ended, 2, "there is none of this name");

@@ -10,11 +10,11 @@ use crate::peers::RATE_HZ;
 use crate::report::{self, Table, count, number, percent};
 use agreement::Agreement;
 use anyhow::{Context, bail};
-use fixtures::require::is_root;
 use serde::Serialize;
 use split::Split;
 use std::path::PathBuf;
 use std::time::Duration;
+use testkit::require::is_root;
 use whole::Whole;
 
 /// Length of each part by default.
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("sampling every CPU takes root: run this as root");
     }
     for name in ["gcc", "perf"] {
-        fixtures::require::program(name).with_context(|| format!("needs the program `{name}`"))?;
+        testkit::process::program(name).with_context(|| format!("needs the program `{name}`"))?;
     }
     let seconds = if args.quick {
         QUICK_SECONDS
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         args.seconds.clamp(5, SECONDS_MAX)
     };
     let wants = |part: &str| args.part.as_deref().is_none_or(|only| only == part);
-    let _live = fixtures::Live::take();
+    let _live = testkit::Live::take();
     let mut report = Report {
         machine: Machine::here(),
         settings: args.set.clone(),

@@ -5,11 +5,11 @@ use crate::contained::Contained;
 use crate::peers::{RATE_HZ, SETTLE};
 use crate::watched::Watched;
 use anyhow::ensure;
-use fixtures::perf::PerfSample;
-use fixtures::workload::c;
-use fixtures::{Cgroup, View};
 use serde::Serialize;
 use std::time::Duration;
+use testkit::perf::PerfSample;
+use testkit::workload::c;
+use testkit::{Cgroup, View};
 
 /// Functions of the workload, in the order it tells their time.
 const FUNCTIONS: [&str; 3] = ["spend_seventy", "spend_twenty", "spend_ten"];
@@ -121,7 +121,7 @@ fn record(length: Duration, settings: &[String]) -> anyhow::Result<Recording> {
         c("split.c").start_in(&cgroups[0], &[]),
         c("split.c").prefixed(PREFIX).start_in(&cgroups[1], &[]),
     ];
-    let pids = programs.each_ref().map(fixtures::Workload::pid);
+    let pids = programs.each_ref().map(testkit::Workload::pid);
     std::thread::sleep(length);
     let [first, second, third] = programs.map(|program| program.finish("split"));
     let seconds = begin.elapsed().as_secs_f64();
@@ -131,10 +131,10 @@ fn record(length: Duration, settings: &[String]) -> anyhow::Result<Recording> {
     perf.finish(PERF_LIMIT)?;
     let line = format!(
         r#"exec perf {} --no-inline -i "$1""#,
-        fixtures::perf::SCRIPT.join(" ")
+        testkit::perf::SCRIPT.join(" ")
     );
     let printed = Contained::start(dir.path(), "print", &line, &[&data]).finish(PERF_LIMIT)?;
-    let theirs = fixtures::perf::parse(&printed.stdout);
+    let theirs = testkit::perf::parse(&printed.stdout);
     ensure!(
         !theirs.is_empty(),
         "perf recorded nothing: {}",

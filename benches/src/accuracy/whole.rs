@@ -8,13 +8,13 @@ use crate::peers::{RATE_HZ, SETTLE};
 use crate::stacks::{Counted, plain};
 use crate::watched::Watched;
 use anyhow::{Context, ensure};
-use fixtures::perf::{KernelAliases, PerfSample};
-use fixtures::{View, clock};
 use profile::FrameKind;
 use proto::agent::{QueryProfileRequest, TimeRange};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use testkit::perf::{KernelAliases, PerfSample};
+use testkit::{View, clock};
 
 /// Longest that perf may unwind. What it has printed by then is compared.
 const UNWIND_LIMIT: Duration = Duration::from_secs(180);
@@ -78,10 +78,10 @@ pub fn measure(length: Duration, settings: &[String]) -> anyhow::Result<Whole> {
 
     let line = format!(
         r#"exec perf {} --no-inline -i "$1""#,
-        fixtures::perf::SCRIPT.join(" ")
+        testkit::perf::SCRIPT.join(" ")
     );
     let printed = Contained::start(dir.path(), "print", &line, &[&data]).finish(UNWIND_LIMIT)?;
-    let theirs = fixtures::perf::parse(&printed.stdout);
+    let theirs = testkit::perf::parse(&printed.stdout);
     let last = theirs
         .last()
         .with_context(|| format!("perf printed no samples: {}", printed.reason()))?;
@@ -156,7 +156,7 @@ fn programs(ours: &View, theirs: &[&PerfSample]) -> Vec<Program> {
 
 /// The daemon's stacks, without inlined functions, which perf was asked to leave out.
 fn our_stacks<'a>(view: &'a View, aliases: &'a KernelAliases) -> Vec<Stack<'a>> {
-    let stack = |sample: &'a fixtures::ViewSample| Stack {
+    let stack = |sample: &'a testkit::ViewSample| Stack {
         frames: sample
             .frames
             .iter()

@@ -1,30 +1,21 @@
 //! An agent without a machine: pushes made-up windows as a real one does.
 
-#[path = "../../../collector/tests/support/numbering.rs"]
-mod numbering;
-
 use super::generate::{Drawn, Fleet, PERIOD_NS, WINDOW_S};
 use anyhow::{Context, bail, ensure};
 use profile::{StackId, key};
 use proto::Definer;
-use proto::collector::ingest_service_client::IngestServiceClient;
 use proto::collector::push_request::Body;
 use proto::collector::{
-    Hello, HostFacts, Labels, Need, Outcome, PushRequest, PushResponse, WindowFacts, WindowPart,
-    push_response,
+    Hello, HostFacts, Labels, Need, Outcome, WindowFacts, WindowPart, push_response,
 };
 use proto::definitions::dictionary_stacks_max;
 use proto::wire::Quality;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::codec::CompressionEncoding;
+use testkit::fake::push::PushStream;
+use testkit::numbering;
 use tonic::transport::Endpoint;
 
-/// Requests that wait to be sent: one window at a time, and what it needs.
-const QUEUE: usize = 8;
 /// Size that messages of definitions are filled up to, the agent's. Unit: bytes.
 const MESSAGE_BYTES: usize = 512 << 10;
 /// Longest wait for an answer.
@@ -53,8 +44,7 @@ fn sequence(host: usize, window: u64) -> u64 {
 /// One host's stream.
 pub struct Agent {
     host: usize,
-    requests: mpsc::Sender<PushRequest>,
-    answers: Streaming<PushResponse>,
+    stream: PushStream,
     /// Stream id by stack of the fleet's dictionary.
     ids: HashMap<StackId, u32>,
     /// The other way round; id 0 is the empty stack.
@@ -75,7 +65,6 @@ impl Agent {
             .connect()
             .await
             .with_context(|| format!("failed to connect to `{address}`"))?;
-        let (requests, queue) = mpsc::channel(QUEUE);
         let facts = HostFacts {
             hostname: fleet.hosts[host].name.clone(),
             kernel: "6.1.0-simulated".to_owned(),
@@ -91,21 +80,17 @@ impl Agent {
             host_id: format!("simulated-{host:05}"),
             boot_id: vec![host as u8; 16],
             facts: Some(facts),
-            now_unix_ns: fixtures::clock::unix_ns(),
+            now_unix_ns: testkit::clock::unix_ns(),
         };
-        requests.send(request(Body::Hello(hello))).await?;
-        let mut client = IngestServiceClient::new(channel)
-            .send_compressed(CompressionEncoding::Zstd)
-            .accept_compressed(CompressionEncoding::Zstd);
-        let mut answers = client.push(ReceiverStream::new(queue)).await?.into_inner();
-        let welcome = match next(&mut answers).await? {
+        let mut stream = PushStream::connect(channel).await?;
+        stream.send(Body::Hello(hello)).await;
+        let welcome = match next(&mut stream).await? {
             push_response::Body::Welcome(welcome) => welcome,
             other => bail!("expected a welcome, got {other:?}"),
         };
         Ok(Agent {
             host,
-            requests,
-            answers,
+            stream,
             ids: HashMap::new(),
             stacks: vec![StackId::EMPTY],
             labels_sent: false,
@@ -131,9 +116,9 @@ impl Agent {
         let samples = drawn.rows.iter().map(|row| u64::from(row.2)).sum();
         let mut bytes = sent_bytes(&part);
         let begin = Instant::now();
-        self.requests.send(request(Body::Part(part))).await?;
+        self.stream.part(part).await;
         loop {
-            match next(&mut self.answers).await? {
+            match next(&mut self.stream).await? {
                 push_response::Body::Ack(ack) => {
                     let stored = ack.outcome() == Outcome::Stored;
                     self.definer
@@ -245,16 +230,10 @@ impl Agent {
         let mut bytes = 0;
         for definitions in messages {
             bytes += sent_bytes(&definitions);
-            self.requests
-                .send(request(Body::Definitions(definitions)))
-                .await?;
+            self.stream.send(Body::Definitions(definitions)).await;
         }
         Ok(bytes)
     }
-}
-
-fn request(body: Body) -> PushRequest {
-    PushRequest { body: Some(body) }
 }
 
 /// Size of a message on the wire: compressed one by one, as the transport does.
@@ -262,8 +241,8 @@ fn sent_bytes(message: &impl prost::Message) -> usize {
     zstd::bulk::compress(&message.encode_to_vec(), 3).map_or(0, |packed| packed.len())
 }
 
-async fn next(answers: &mut Streaming<PushResponse>) -> anyhow::Result<push_response::Body> {
-    let answer = tokio::time::timeout(ANSWER_LIMIT, answers.message()).await;
+async fn next(stream: &mut PushStream) -> anyhow::Result<push_response::Body> {
+    let answer = tokio::time::timeout(ANSWER_LIMIT, stream.responses.message()).await;
     let answer = answer.context("no answer in time")??;
     let answer = answer.context("the collector ended the stream")?;
     answer.body.context("an empty answer")

@@ -13,11 +13,11 @@ use crate::machine::Machine;
 use crate::report::{self, Table, count, mib, number};
 use agent::{Acked, Agent};
 use anyhow::{Context, ensure};
-use fixtures::fleet::{Collector, Options};
 use generate::{Drawn, Fleet, WINDOW_S};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use testkit::fleet::{Collector, Options};
 use tokio::task::LocalSet;
 
 pub use queries::Args as QueriesArgs;
@@ -220,7 +220,7 @@ async fn steady(
         let turns = turns.clone();
         tasks.spawn_local(async move {
             let mut drawn = Drawn::default();
-            let start = || fixtures::clock::unix_ns() - (WINDOW_S * 1_000_000_000) as i64;
+            let start = || testkit::clock::unix_ns() - (WINDOW_S * 1_000_000_000) as i64;
             let turn = turns.acquire().await?;
             let mut agent = Agent::connect(&address, &fleet, host).await?;
             let acked = agent.push(&fleet, 1, start(), &mut drawn).await?;

@@ -7,12 +7,12 @@ use super::{DESIGN, SEED, SERVICES, Used, size_of, start};
 use crate::machine::Machine;
 use crate::report::{self, Table, count, mib, number};
 use anyhow::Context;
-use fixtures::fleet::Collector;
 use proto::agent::{LabelMatcher, MatchOp, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{ProfileRequest, Selection, SeriesRequest, TopRequest};
 use std::rc::Rc;
 use std::time::Instant;
+use testkit::fleet::Collector;
 use tokio::task::LocalSet;
 use tonic::transport::{Channel, Endpoint};
 
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     // Whole windows that end before now.
     let window_ns = (WINDOW_S * 1_000_000_000) as i64;
-    let end = fixtures::clock::unix_ns() / window_ns * window_ns;
+    let end = testkit::clock::unix_ns() / window_ns * window_ns;
     let windows = args.minutes * 60 / WINDOW_S;
     let range = TimeRange {
         start_unix_ns: end - windows as i64 * window_ns,

@@ -3,14 +3,14 @@
 
 use super::Lines;
 use anyhow::{Context, ensure};
-use fixtures::process::run;
-use fixtures::require::{is_root, program};
 use perf::record::{self, Layout, Record};
 use perf_event::data::endian::Little;
 use perf_event::data::parse::{ParseConfig, Parser};
 use perf_event_open_sys::bindings as sys;
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::{program, run};
+use testkit::require::is_root;
 
 /// Fields of a sample that the daemon's layout has in any case.
 const FIELDS: u64 = (sys::PERF_SAMPLE_IDENTIFIER

@@ -7,9 +7,9 @@ mod sysprof;
 
 use crate::contained::{Contained, Ended};
 use crate::watched::{self, Watched};
-use fixtures::require::program;
 use std::path::Path;
 use std::time::Duration;
+use testkit::process::program;
 
 /// Time that a profiler has for its start before the steady part begins.
 pub const SETTLE: Duration = Duration::from_secs(3);

@@ -4,9 +4,9 @@
 use super::{Measured, Outcome, RATE_HZ, Recorded, Stage};
 use crate::contained::{Contained, Ended, bytes_in};
 use crate::stacks::Counted;
-use fixtures::perf::PerfSample;
 use std::path::Path;
 use std::time::Duration;
+use testkit::perf::PerfSample;
 
 /// Longest that frame-pointer stacks may take to be printed, and the text to be folded.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
@@ -68,7 +68,7 @@ fn measure(stage: &Stage<'_>, ways: &Ways) -> anyhow::Result<Outcome> {
     // Inlined functions cost perf 6.1 minutes more; the daemon does not look them up either.
     let line = format!(
         r#"exec perf {} --no-inline -i "$1" > "$2""#,
-        fixtures::perf::SCRIPT.join(" ")
+        testkit::perf::SCRIPT.join(" ")
     );
     let printed = step(
         dir.path(),
@@ -88,7 +88,7 @@ fn measure(stage: &Stage<'_>, ways: &Ways) -> anyhow::Result<Outcome> {
     )?;
 
     let text = String::from_utf8_lossy(&std::fs::read(&script)?).into_owned();
-    let stacks = fixtures::perf::parse(&text);
+    let stacks = testkit::perf::parse(&text);
     let busy: Vec<&PerfSample> = stacks.iter().filter(|sample| !sample.is_idle()).collect();
     let mut counted = Counted::default();
     for sample in &busy {

@@ -9,14 +9,14 @@ use crate::report::{self, Table, count, number, percent};
 use crate::shares::{self, Shares};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
-use fixtures::perf::PerfRecord;
-use fixtures::require::is_root;
-use fixtures::runtimes::Running;
-use fixtures::{Cgroup, clock};
 use proto::agent::{QueryProfileRequest, TimeRange};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use testkit::perf::PerfRecord;
+use testkit::require::is_root;
+use testkit::runtimes::Running;
+use testkit::{Cgroup, clock};
 
 /// Length by default.
 const DEFAULT_SECONDS: u64 = 120;
@@ -99,9 +99,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !is_root() {
         bail!("sampling every CPU takes root: run this as root");
     }
-    fixtures::require::program("perf").context("needs the program `perf`")?;
+    testkit::process::program("perf").context("needs the program `perf`")?;
     let seconds = args.seconds.clamp(5, SECONDS_MAX);
-    let _live = fixtures::Live::take();
+    let _live = testkit::Live::take();
     let report = measure(Duration::from_secs(seconds), &args.set)?;
     report::put(&report, args.json.as_deref(), |report| {
         text(report, args.markdown)

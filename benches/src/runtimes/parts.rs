@@ -1,13 +1,12 @@
 //! What runs: each runtime twice, once as it is and once with namespaces of its own.
 
-use fixtures::process::run;
-use fixtures::require::program;
-use fixtures::runtimes::{self, Missing, Running, Runtime};
-use fixtures::workload::source;
-use fixtures::{Cgroup, workload};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::{program, run};
+use testkit::runtimes::{self, Missing, Running, Runtime};
+use testkit::workload::source;
+use testkit::{Cgroup, workload};
 
 /// Longest a compiler may take.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);

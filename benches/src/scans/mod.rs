@@ -8,14 +8,14 @@ use crate::machine::Machine;
 use crate::report::{self, Table, count, percent};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
-use fixtures::process::run as run_to_end;
-use fixtures::require::{is_root, program as find};
-use fixtures::{Cgroup, ViewSample, clock};
 use profile::{FrameKind, StackEnd};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::{program as find, run as run_to_end};
+use testkit::require::is_root;
+use testkit::{Cgroup, ViewSample, clock};
 
 const PHP: &str = include_str!("work.php");
 const LUAJIT: &str = include_str!("luajit.c");
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !is_root() {
         bail!("sampling every CPU takes root: run this as root");
     }
-    let _live = fixtures::Live::take();
+    let _live = testkit::Live::take();
     let dir = tempfile::tempdir()?;
     let daemon = Watched::start("stack-copy", &[]);
     let (mut rows, mut missing) = (Vec::new(), Vec::new());

@@ -9,15 +9,15 @@ use crate::report::{self, Table, count, percent};
 use crate::shares::{self, Shares};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
-use fixtures::process::{Proc, run as run_to_end};
-use fixtures::require::{is_root, program as find};
-use fixtures::{Cgroup, clock};
 use programs::{INPUTS, PROGRAMS, Program};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testkit::process::{Proc, program as find, run as run_to_end};
+use testkit::require::is_root;
+use testkit::{Cgroup, clock};
 
 /// Programs that run at once.
 const AT_ONCE: usize = 2;
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !args.no_perf {
         find("perf").context("needs the program `perf`, or --no-perf")?;
     }
-    let _live = fixtures::Live::take();
+    let _live = testkit::Live::take();
     let report = measure(args)?;
     report::put(&report, args.json.as_deref(), |report| {
         text(report, args.markdown)
@@ -238,12 +238,12 @@ fn of_perf(data: &Path) -> Shares {
     let mut script = Command::new("timeout");
     script.args([&SCRIPT_SECONDS.to_string(), "perf"]);
     script
-        .args(fixtures::perf::SCRIPT)
+        .args(testkit::perf::SCRIPT)
         .args(["--no-inline", "-i"]);
     let limit = Duration::from_secs(SCRIPT_SECONDS * 2);
     let printed = run_to_end(script.arg(data), limit);
     let mut shares = Shares::default();
-    for sample in fixtures::perf::parse(&printed.text()) {
+    for sample in testkit::perf::parse(&printed.text()) {
         shares.add_theirs(&sample);
     }
     if shares.samples == 0 {

@@ -1,7 +1,6 @@
 //! How windows of agents reach the server: about one insert a second of each table, packed.
 
 use super::{asked, fresh_name, inserted, open};
-use crate::agent::{Agent, NOW, channel, hello, window};
 use crate::front::{Asked, Front};
 use collector::config::Config;
 use collector::server;
@@ -9,6 +8,8 @@ use collector::store::Store;
 use collector::time::Clock;
 use proto::collector::Outcome;
 use std::sync::Arc;
+use testkit::fake::push::{PushStream, channel, hello};
+use testkit::fake::window::{NOW, window};
 use tokio::sync::{oneshot, watch};
 
 /// Agents that push at once, and windows of each.
@@ -28,7 +29,7 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
     let own = tempfile::tempdir().unwrap();
     let front = match Front::start(own.path(), 0) {
         Ok(front) => front,
-        Err(why) => return fixtures::skip(format_args!("{why}")),
+        Err(why) => return testkit::skip(format_args!("{why}")),
     };
     let name = fresh_name();
     let url = front.url();
@@ -55,7 +56,7 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
         let stacks = stacks.clone();
         tokio::spawn(async move {
             let stacks: Vec<&str> = stacks.iter().map(String::as_str).collect();
-            let mut agent_of = Agent::connect(channel(at).await).await.unwrap();
+            let mut agent_of = PushStream::connect(channel(at).await).await.unwrap();
             agent_of.hello(hello(&format!("h{agent}"), 1)).await;
             for sequence in 0..WINDOWS {
                 let ack = agent_of

@@ -1,6 +1,6 @@
-//! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the client gets.
+//! Captures over the fleet: who is asked, what comes of hosts that fail, leave or lie, and what the
+//! client gets.
 
-use crate::attendants::{ConnectedAgent, Does, attend};
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello, until};
 use profile::Profile;
 use proto::ProfileAssembler;
@@ -12,6 +12,7 @@ use proto::collector::{
     FleetPlan, HostProgress, HostState, ListFleetCapturesRequest,
 };
 use std::time::{Duration, Instant};
+use testkit::fake::attend::{ConnectedAgent, Does, attend};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
@@ -177,7 +178,8 @@ async fn of_two_hundred_hosts_each_tenth_fails_and_each_tenth_is_slow() {
     );
     assert_eq!(outcome.host("web-000").notices, ["the kernel throttled it"]);
     assert!(!outcome.told.is_empty());
-    // Those that were too late were told, and what was asked names who asked and not the hosts' labels.
+    // Those that were too late were told, and what was asked names who asked and not the hosts'
+    // labels.
     until("dropped", || fleet[11].dropped() && fleet[13].dropped()).await;
     let asked = fleet[0].captures();
     assert_eq!(asked.len(), 1);
@@ -537,7 +539,7 @@ async fn hellos_that_make_no_sense_are_refused() {
         ..hello("a", 1)
     };
     for wrong in [no_id, short] {
-        let refused = attend(rig.grpc, wrong, Does::Silent).await;
+        let refused = attend(rig.grpc, wrong, Does::Silent, || NOW).await;
         let status = refused.err().expect("no welcome");
         assert_eq!(status.code(), Code::InvalidArgument);
     }

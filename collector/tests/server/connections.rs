@@ -1,6 +1,6 @@
 //! Connections over gRPC: who holds a place, and for how long.
 
-use crate::rig::{Agent, LIMIT, Options, Rig, hello};
+use crate::rig::{LIMIT, Options, PushStream, Rig, hello};
 use proto::calls::Patience;
 use proto::collector::{Outcome, StatusRequest};
 use std::time::Duration;
@@ -57,7 +57,9 @@ async fn a_peer_that_called_long_ago_gives_its_place_back() {
 #[tokio::test]
 async fn a_stream_that_is_open_holds_its_place() {
     let rig = rig(SOON, SOON).await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
+    let mut agent = PushStream::connect(rig.channel().await)
+        .await
+        .expect("a stream");
     agent.hello(hello("a", 1)).await;
     sleep(4 * SOON).await;
     assert_eq!(agent.store(1, &["x"]).await.outcome, Outcome::Stored as i32);

@@ -1,7 +1,7 @@
 //! IngestService: what agents do wrong, or too late, and how it ends their stream.
 
 use crate::ingest::SOON;
-use crate::rig::{Agent, Options, Rig, hello, sequence, until, window};
+use crate::rig::{Options, PushStream, Rig, hello, sequence, until, window};
 use collector::ingest::limits::{MESSAGE_BYTES_MAX, Timeouts, WINDOWS_IN_FLIGHT};
 use proto::collector as wire;
 use proto::collector::push_request;
@@ -111,7 +111,9 @@ async fn more_windows_than_may_be_unanswered_end_the_stream() {
 #[tokio::test]
 async fn who_one_is_comes_first_and_is_checked() {
     let rig = Rig::start().await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
+    let mut agent = PushStream::connect(rig.channel().await)
+        .await
+        .expect("a stream");
     agent.part(window(1, &["x"])).await;
     assert_eq!(agent.end().await.code(), Code::InvalidArgument);
     for (host_id, boot_id) in [
@@ -119,7 +121,9 @@ async fn who_one_is_comes_first_and_is_checked() {
         ("x".repeat(129), vec![1; 16]),
         ("x".to_owned(), vec![1; 15]),
     ] {
-        let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
+        let mut agent = PushStream::connect(rig.channel().await)
+            .await
+            .expect("a stream");
         let hello = wire::Hello {
             host_id,
             boot_id,
@@ -152,7 +156,9 @@ pub fn short(change: impl Fn(&mut Timeouts)) -> Options {
 #[tokio::test]
 async fn agents_that_say_nothing_are_cut_off() {
     let rig = Rig::with(short(|timeouts| timeouts.hello = SOON)).await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
+    let mut agent = PushStream::connect(rig.channel().await)
+        .await
+        .expect("a stream");
     assert_eq!(agent.end().await.code(), Code::DeadlineExceeded);
     assert_eq!(rig.metrics.cut_silent.get(), 1);
 }
@@ -199,7 +205,7 @@ async fn an_agent_that_does_not_read_its_answers_is_cut_off() {
         .connect()
         .await
         .expect("a connection");
-    let mut agent = Agent::connect(channel).await.expect("a stream");
+    let mut agent = PushStream::connect(channel).await.expect("a stream");
     agent.hello(hello("a", 1)).await;
     // Each is refused at once, so that nothing but the answers is in the way.
     let sending = async {

@@ -1,7 +1,7 @@
 //! IngestService: what is remembered of hosts, and told of those in trouble.
 
 use crate::ingest::{REFUSED, REPEATED, STORED};
-use crate::rig::{Agent, NOW, Rig, SECOND, hello, starting, until, window};
+use crate::rig::{NOW, PushStream, Rig, SECOND, hello, starting, until, window};
 use collector::store::HostKey;
 use proto::agent::{Degradation, Severity};
 use proto::collector as wire;
@@ -40,7 +40,9 @@ async fn two_boots_of_one_id_at_once_are_told() {
     let rig = Rig::start().await;
     let mut first = rig.agent("a").await;
     first.store(1, &["x"]).await;
-    let mut second = Agent::connect(rig.channel().await).await.expect("a stream");
+    let mut second = PushStream::connect(rig.channel().await)
+        .await
+        .expect("a stream");
     second.hello(hello("a", 2)).await;
     second.store(1, &["x"]).await;
     assert!(warnings(&rig).is_empty(), "a reboot looks like this");
@@ -106,7 +108,9 @@ async fn a_host_without_samples_is_told_with_why() {
 #[tokio::test]
 async fn hosts_are_remembered_with_their_clock_and_the_day_they_came() {
     let rig = Rig::start().await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
+    let mut agent = PushStream::connect(rig.channel().await)
+        .await
+        .expect("a stream");
     let late = wire::Hello {
         now_unix_ns: NOW - 90 * SECOND,
         ..hello("a", 1)

@@ -3,7 +3,7 @@
 use crate::faults::short;
 use crate::memory::{Memory, Trouble};
 use crate::rig::{
-    Agent, NOW, Options, Rig, SECOND, begin, facts, hash, hello, labels, sequence, starting,
+    NOW, Options, PushStream, Rig, SECOND, facts, hash, hello, labels, sequence, start, starting,
     tables, until, window,
 };
 use collector::ingest::limits::{LABEL_VALUE_BYTES_MAX, ROWS_PER_WINDOW_MAX, WINDOWS_IN_FLIGHT};
@@ -38,7 +38,7 @@ async fn a_window_is_stored_once_its_stacks_are_defined() {
     assert_eq!(rig.store.stacks(), 4);
 
     let stored = rig.store.windows().remove(0);
-    assert_eq!(stored.range.start_unix_ns, begin(1));
+    assert_eq!(stored.range.start_unix_ns, start(1));
     let weights: Vec<_> = stored.rows.iter().map(|row| row.value.weight).collect();
     assert_eq!(weights, [10, 10], "count times period");
     assert_eq!(stored.accounts.len(), 1);
@@ -203,8 +203,9 @@ async fn a_window_that_cannot_be_kept_is_refused_and_the_stream_goes_on() {
         assert_eq!((ack.sequence, ack.outcome), (sequence, REFUSED));
         assert!(!ack.reason.is_empty());
     }
-    // What the store refuses is refused as well.
-    agent.part(starting(NOW + SECOND, window(7, &["x"]))).await;
+    // What the store refuses is refused as well: stores take what starts within ten minutes.
+    let future = starting(NOW + 601 * SECOND, window(7, &["x"]));
+    agent.part(future).await;
     let ack = agent.ack().await;
     assert_eq!(
         (ack.outcome, ack.reason.as_str()),
@@ -346,7 +347,7 @@ async fn all_callers_are_asked_for_when_one_is_not_known_after_all() {
     let store = Arc::new(Memory::default());
     store.set_trouble(Some(Trouble::ForgetsCallers));
     let rig = Rig::on(store, Options::default()).await;
-    let mut agent = Agent::connect(rig.channel().await).await.unwrap();
+    let mut agent = PushStream::connect(rig.channel().await).await.unwrap();
     assert!(agent.hello(hello("a", 1)).await.known_stacks);
     agent.part(window(1, &["main;read"])).await;
     assert!(!agent.need().await.all_callers);
@@ -433,7 +434,7 @@ async fn more_agents_than_places_come_again_later() {
     options.ingest.streams = 1;
     let rig = Rig::with(options).await;
     let first = rig.agent("a").await;
-    let refused = Agent::connect(rig.channel().await).await;
+    let refused = PushStream::connect(rig.channel().await).await;
     let status = refused.err().expect("no place");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(
@@ -442,7 +443,7 @@ async fn more_agents_than_places_come_again_later() {
     );
     drop(first);
     until("the place is free", || rig.metrics.streams.get() == 0).await;
-    let again = Agent::connect(rig.channel().await).await;
+    let again = PushStream::connect(rig.channel().await).await;
     assert!(again.is_ok());
 }
 

@@ -1,7 +1,7 @@
 //! The collector as a whole: begin, drain and end.
 
 use crate::memory::{Memory, Trouble};
-use crate::rig::{Agent, LIMIT, NOW, channel, hello, window};
+use crate::rig::{LIMIT, NOW, PushStream, channel, hello, window};
 use collector::config::Config;
 use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
@@ -55,7 +55,7 @@ async fn end(running: Running) -> Result<(), ServeError> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_drains_remembers_hosts_and_closes_the_store() {
     let running = start().await;
-    let mut agent = Agent::connect(channel(running.at.grpc).await)
+    let mut agent = PushStream::connect(channel(running.at.grpc).await)
         .await
         .expect("a stream");
     agent.hello(hello("a", 1)).await;
@@ -72,7 +72,7 @@ async fn a_stop_drains_remembers_hosts_and_closes_the_store() {
 async fn a_store_that_panics_ends_the_collector_with_an_error() {
     let running = start().await;
     running.store.set_trouble(Some(Trouble::Panic));
-    let mut agent = Agent::connect(channel(running.at.grpc).await)
+    let mut agent = PushStream::connect(channel(running.at.grpc).await)
         .await
         .expect("a stream");
     agent.hello(hello("a", 1)).await;

@@ -1,7 +1,5 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
-mod agent;
-mod attendants;
 mod captures;
 mod connections;
 mod exact;
@@ -10,8 +8,8 @@ mod hosts;
 mod ingest;
 mod lifecycle;
 mod memory;
-#[path = "../support/numbering.rs"]
-mod numbering;
+#[path = "../support/model/mod.rs"]
+mod model;
 mod page;
 mod pins;
 mod program;

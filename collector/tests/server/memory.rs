@@ -1,29 +1,21 @@
-//! A store in memory, with faults that tests switch on. It keeps everything and answers by looking at
-//! all of it.
+//! The model of a store, with faults that tests switch on, and what it was given.
 
+use crate::model::Model;
 use collector::store::{
-    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, LabelSet, Labelled, Limits,
-    Line, Lines, NewWindow, Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken,
-    TimeRange, selects,
+    Answer, Attending, BatchPolicy, Defined, HostKey, HostRange, HostRecord, Labelled, Limits,
+    Lines, NewWindow, Scope, Store, StoreError, Taken, TimeRange,
 };
-use profile::{
-    ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
-    Remap, SampleKey, StackEnd, StackId, Value,
-};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use profile::{ContentId, Dictionary, Profile, Query, Remap, SampleKey, StackId};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-/// Unit: nanoseconds.
-const STEP_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
 struct State {
     windows: Vec<NewWindow>,
-    origins: HashSet<Origin>,
     dict: Dictionary,
-    known: HashMap<ContentId, StackId>,
-    hosts: BTreeMap<collector::store::HostKey, HostRecord>,
+    stacks: HashSet<ContentId>,
+    hosts: BTreeMap<HostKey, HostRecord>,
     /// Windows of each push that took some.
     batches: Vec<usize>,
     trouble: Option<Trouble>,
@@ -55,6 +47,7 @@ pub enum Trouble {
 /// The store.
 #[derive(Default)]
 pub struct Memory {
+    model: Model,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -112,7 +105,7 @@ impl Memory {
 
     /// Stacks that have frames.
     pub fn stacks(&self) -> usize {
-        self.lock().known.len()
+        self.lock().stacks.len()
     }
 
     /// What was said of hosts.
@@ -148,54 +141,6 @@ impl Memory {
         }
         Ok(state)
     }
-}
-
-fn meets(range: TimeRange, window: &NewWindow) -> bool {
-    window.range.start_unix_ns < range.end_unix_ns && window.range.end_unix_ns > range.start_unix_ns
-}
-
-fn unit(windows: &[&NewWindow]) -> String {
-    let mut units: Vec<&str> = windows.iter().map(|window| window.unit.as_str()).collect();
-    units.dedup();
-    match units[..] {
-        [] => String::new(),
-        [one] => one.to_owned(),
-        _ => "mixed".to_owned(),
-    }
-}
-
-fn quality(range: TimeRange, windows: &[&NewWindow], total: Value) -> StoreQuality {
-    let hosts: BTreeSet<_> = windows.iter().map(|window| &window.origin.host).collect();
-    let mut sampling = Quality::default();
-    for window in windows {
-        sampling += window.quality;
-    }
-    let unmeasured = windows.iter().filter(|window| window.accounts.is_empty());
-    StoreQuality {
-        covered: range,
-        rollup: Rollup {
-            step_ns: STEP_NS,
-            by_service: false,
-        },
-        hosts: hosts.len() as u64,
-        hosts_alive: hosts.len() as u64,
-        windows: windows.len() as u64,
-        windows_unmeasured: unmeasured.count() as u64,
-        gaps: Vec::new(),
-        gaps_total: 0,
-        gap_ns_total: 0,
-        sampling,
-        total,
-        unit: unit(windows),
-        pruned_weight: 0,
-        named_later: Default::default(),
-        damaged: Vec::new(),
-    }
-}
-
-fn project(labels: &LabelSet, group_by: &[String]) -> LabelSet {
-    let kept = group_by.iter();
-    LabelSet::new(kept.map(|name| (name.clone(), labels.get(name).to_owned())))
 }
 
 impl Store for Memory {
@@ -240,36 +185,17 @@ impl Store for Memory {
         }
         let mut remap = Remap::default();
         for (at, id) in definitions.content_ids().into_iter().enumerate() {
-            let State { dict, known, .. } = &mut *state;
-            let stack = remap.stack(definitions, dict, StackId(at as u32));
-            known.insert(id, stack);
+            remap.stack(definitions, &mut state.dict, StackId(at as u32));
+            state.stacks.insert(id);
         }
-        state.known.insert(ContentId::default(), StackId::EMPTY);
-        let mut taken = Vec::new();
-        let mut stored = 0;
-        for window in windows {
-            let missing: BTreeSet<ContentId> = window
-                .rows
-                .iter()
-                .map(|row| row.stack)
-                .filter(|id| !state.known.contains_key(id))
-                .collect();
-            taken.push(if window.range.start_unix_ns > now_unix_ns {
-                Taken::Refused("it is from the future".to_owned())
-            } else if state.origins.contains(&window.origin) {
-                Taken::Repeated
-            } else if missing.is_empty() {
-                state.origins.insert(window.origin.clone());
-                state.windows.push(window.clone());
-                stored += 1;
-                Taken::Stored
-            } else {
-                Taken::Missing(missing.into_iter().collect())
-            });
+        let taken = self.model.push(windows, definitions, now_unix_ns)?;
+        let stored = windows.iter().zip(&taken);
+        let stored = stored.filter(|(_, taken)| **taken == Taken::Stored);
+        let stored: Vec<NewWindow> = stored.map(|(window, _)| window.clone()).collect();
+        if !stored.is_empty() {
+            state.batches.push(stored.len());
         }
-        if stored > 0 {
-            state.batches.push(stored);
-        }
+        state.windows.extend(stored);
         Ok(taken)
     }
 
@@ -300,9 +226,9 @@ impl Store for Memory {
         if state.trouble == Some(Trouble::Unavailable) {
             return Err(StoreError::Unavailable("the disk is full".to_owned()));
         }
-        let hosts = hosts.iter().map(|host| (host.key.clone(), host.clone()));
-        state.hosts.extend(hosts);
-        Ok(())
+        let records = hosts.iter().map(|host| (host.key.clone(), host.clone()));
+        state.hosts.extend(records);
+        self.model.put_hosts(hosts)
     }
 
     fn hosts(
@@ -310,24 +236,8 @@ impl Store for Memory {
         range: TimeRange,
         limits: &Limits,
     ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
-        let state = self.wait(limits)?;
-        let did = |record: &HostRecord| {
-            let mut did = HostRange::default();
-            for window in &state.windows {
-                if window.origin.host == record.key && meets(range, window) {
-                    did.windows += 1;
-                    for row in &window.rows {
-                        match row.end {
-                            StackEnd::Lost => did.lost += row.value,
-                            _ => did.taken += row.value,
-                        }
-                    }
-                }
-            }
-            did
-        };
-        let hosts = state.hosts.values();
-        Ok(hosts.map(|record| (record.clone(), did(record))).collect())
+        drop(self.wait(limits)?);
+        self.model.hosts(range, limits)
     }
 
     fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
@@ -348,27 +258,12 @@ impl Store for Memory {
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        let state = self.lock();
-        let ranges = || state.windows.iter().map(|window| window.range);
-        let start = ranges().map(|range| range.start_unix_ns).min();
-        let end = ranges().map(|range| range.end_unix_ns).max();
-        Ok(start
-            .zip(end)
-            .map(|(start_unix_ns, end_unix_ns)| TimeRange {
-                start_unix_ns,
-                end_unix_ns,
-            }))
+        self.model.kept()
     }
 
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
-        let state = self.wait(limits)?;
-        let windows = state.windows.iter().filter(|one| meets(scope.range, one));
-        let sets = windows.flat_map(|window| &window.label_sets);
-        let names: BTreeSet<String> = sets
-            .filter(|set| selects(&scope.selector, set))
-            .flat_map(|set| set.iter().map(|(name, _)| name.to_owned()))
-            .collect();
-        Ok(names.into_iter().collect())
+        drop(self.wait(limits)?);
+        self.model.label_names(scope, limits)
     }
 
     fn label_values(
@@ -379,19 +274,8 @@ impl Store for Memory {
         limit: usize,
         limits: &Limits,
     ) -> Result<(Vec<String>, bool), StoreError> {
-        let state = self.wait(limits)?;
-        let windows = state.windows.iter().filter(|one| meets(scope.range, one));
-        let sets = windows.flat_map(|window| &window.label_sets);
-        let values: BTreeSet<&str> = sets
-            .filter(|set| selects(&scope.selector, set))
-            .map(|set| set.get(name))
-            .filter(|value| !value.is_empty() && value.starts_with(prefix))
-            .collect();
-        let more = values.len() > limit;
-        Ok((
-            values.into_iter().take(limit).map(str::to_owned).collect(),
-            more,
-        ))
+        drop(self.wait(limits)?);
+        self.model.label_values(scope, name, prefix, limit, limits)
     }
 
     fn series(
@@ -401,65 +285,8 @@ impl Store for Memory {
         step_ns: u64,
         limits: &Limits,
     ) -> Result<Answer<Lines>, StoreError> {
-        let state = self.wait(limits)?;
-        let windows: Vec<_> = state
-            .windows
-            .iter()
-            .filter(|one| meets(scope.range, one))
-            .collect();
-        let start = scope.range.start_unix_ns.div_euclid(step_ns as i64) * step_ns as i64;
-        let steps = (scope.range.end_unix_ns.abs_diff(start)).div_ceil(step_ns) as usize;
-        let mut lines: BTreeMap<LabelSet, Vec<u64>> = BTreeMap::new();
-        let mut total = Value::default();
-        let mut made = vec![Step::default(); steps];
-        for window in &windows {
-            let at = window.range.start_unix_ns.max(start).abs_diff(start) / step_ns;
-            let step = &mut made[at as usize];
-            step.hosts += 1;
-            for row in &window.rows {
-                step.weight = step.weight.saturating_add(row.value.weight);
-                if row.end == StackEnd::Lost {
-                    step.lost_weight += row.value.weight;
-                }
-            }
-            for row in &window.rows {
-                let labels = &window.label_sets[row.labels as usize];
-                if selects(&scope.selector, labels) {
-                    let line = lines.entry(project(labels, group_by));
-                    let line = line.or_insert_with(|| vec![0; steps]);
-                    let sum = &mut line[at as usize];
-                    *sum = sum.saturating_add(row.value.weight);
-                    total += row.value;
-                }
-            }
-        }
-        let mut lines: Vec<Line> = lines
-            .into_iter()
-            .map(|(labels, weights)| Line { labels, weights })
-            .collect();
-        lines.sort_by_key(|line| std::cmp::Reverse(line.weights.iter().sum::<u64>()));
-        let over = lines.split_off(limits.lines.min(lines.len()));
-        let mut rest = if over.is_empty() {
-            Vec::new()
-        } else {
-            vec![0; steps]
-        };
-        for line in &over {
-            rest.iter_mut()
-                .zip(&line.weights)
-                .for_each(|(sum, weight)| *sum += weight);
-        }
-        Ok(Answer {
-            data: Lines {
-                start_unix_ns: start,
-                step_ns,
-                lines,
-                rest,
-                rest_lines: over.len() as u64,
-                steps: made,
-            },
-            quality: quality(scope.range, &windows, total),
-        })
+        drop(self.wait(limits)?);
+        self.model.series(scope, group_by, step_ns, limits)
     }
 
     fn profile(
@@ -470,59 +297,19 @@ impl Store for Memory {
     ) -> Result<Answer<Profile>, StoreError> {
         let mut state = self.wait(limits)?;
         state.allowed.push(limits.memory_bytes);
-        let windows: Vec<_> = state
-            .windows
-            .iter()
-            .filter(|one| meets(range, one))
-            .collect();
-        let mut all = Profile {
-            dict: state.dict.clone(),
-            ..Profile::default()
+        let all = Limits {
+            nodes: usize::MAX,
+            ..limits.clone()
         };
-        for window in &windows {
-            let ids: Vec<LabelSetId> = window
-                .label_sets
-                .iter()
-                .map(|set| all.dict.intern_labels(set.iter()))
-                .collect();
-            for row in &window.rows {
-                let key = SampleKey {
-                    labels: ids[row.labels as usize],
-                    stack: state.known[&row.stack],
-                    end: row.end,
-                };
-                all.add(key, row.value);
+        let mut answer = self.model.profile(range, query, &all)?;
+        if answer.data.dict.stacks.len() > limits.nodes {
+            if !state.folds {
+                let text = format!("more than {} stacks", limits.nodes);
+                return Err(StoreError::TooLarge(text));
             }
+            answer.data = without_leaves(&answer.data);
         }
-        let mut runner = QueryRunner::new(query);
-        for (key, value) in all.sorted() {
-            runner.add(&all.dict, key, value);
-        }
-        let answer = runner.finish(Info {
-            start_unix_ns: range.start_unix_ns,
-            duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
-            event: "cpu-clock".to_owned(),
-            unit: unit(&windows),
-            period: 10,
-            ..Info::default()
-        });
-        let quality = quality(range, &windows, answer.total());
-        if answer.dict.stacks.len() > limits.nodes && state.folds {
-            return Ok(Answer {
-                data: without_leaves(&answer),
-                quality,
-            });
-        }
-        if answer.dict.stacks.len() > limits.nodes {
-            return Err(StoreError::TooLarge(format!(
-                "more than {} stacks",
-                limits.nodes
-            )));
-        }
-        Ok(Answer {
-            data: answer,
-            quality,
-        })
+        Ok(answer)
     }
 
     fn totals(
@@ -531,56 +318,8 @@ impl Store for Memory {
         group_by: &[String],
         limits: &Limits,
     ) -> Result<Answer<Vec<Labelled>>, StoreError> {
-        let state = self.wait(limits)?;
-        let windows: Vec<_> = state
-            .windows
-            .iter()
-            .filter(|one| meets(scope.range, one))
-            .collect();
-        let mut rows: BTreeMap<LabelSet, Labelled> = BTreeMap::new();
-        let mut total = Value::default();
-        for window in &windows {
-            let at = |labels: u32| {
-                let labels = &window.label_sets[labels as usize];
-                selects(&scope.selector, labels).then(|| project(labels, group_by))
-            };
-            let empty = |labels: &LabelSet| Labelled {
-                labels: labels.clone(),
-                taken: Value::default(),
-                lost: Value::default(),
-                expected_ns: 0,
-                estimated_ns: 0,
-            };
-            for row in &window.rows {
-                let Some(labels) = at(row.labels) else {
-                    continue;
-                };
-                let sums = rows.entry(labels.clone()).or_insert_with(|| empty(&labels));
-                match row.end {
-                    StackEnd::Lost => sums.lost += row.value,
-                    _ => sums.taken += row.value,
-                }
-                total += row.value;
-            }
-            for account in &window.accounts {
-                let Some(labels) = at(account.labels) else {
-                    continue;
-                };
-                let sums = rows.entry(labels.clone()).or_insert_with(|| empty(&labels));
-                sums.expected_ns += account.ns as i64;
-                sums.estimated_ns += account.estimated_ns as i64;
-            }
-        }
-        let mut units = windows.iter().map(|window| window.unit.as_str());
-        let left = units.next().unwrap_or_default();
-        if let Some(right) = units.find(|&unit| unit != left) {
-            let (left, right) = (left.to_owned(), right.to_owned());
-            return Err(MergeError::UnitMismatch { left, right }.into());
-        }
-        Ok(Answer {
-            data: rows.into_values().collect(),
-            quality: quality(scope.range, &windows, total),
-        })
+        drop(self.wait(limits)?);
+        self.model.totals(scope, group_by, limits)
     }
 
     fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {

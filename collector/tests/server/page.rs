@@ -1,9 +1,10 @@
 //! The page in a browser, against the program itself with windows of this hour.
 //!
-//! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up here.
+//! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up
+//! here.
 
-use crate::program::{Program, unix_ns};
-use crate::rig::{Agent, channel, hello, labels, starting, window};
+use crate::program::Program;
+use crate::rig::{PushStream, channel, hello, labels, starting, window};
 use proto::collector::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
@@ -11,11 +12,13 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testkit::clock::unix_ns;
 
 /// Longest that the browser may take, on a loaded machine.
 const BROWSER_LIMIT: Duration = Duration::from_secs(240);
 
-/// Windows of a minute that each host pushes: nearly an hour, which the page shows without being asked.
+/// Windows of a minute that each host pushes: nearly an hour, which the page shows without being
+/// asked.
 const MINUTES: u64 = 55;
 
 /// When a function was replaced by another. Unit: minutes ago.
@@ -47,7 +50,7 @@ fn made_up(host: &str, ago: u64) -> (Vec<&'static str>, &'static str) {
 }
 
 async fn push(program: &Program, host: &str) {
-    let agent = Agent::connect(channel(program.grpc).await).await;
+    let agent = PushStream::connect(channel(program.grpc).await).await;
     let mut agent = agent.expect("a stream");
     let mut who = hello(host, 1);
     who.now_unix_ns = unix_ns();
@@ -95,7 +98,7 @@ fn missing(ui: &Path) -> Option<&'static str> {
 async fn the_page_of_the_program_works_in_a_browser() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
     if let Some(why) = missing(&ui) {
-        fixtures::skip(format_args!("{why}"));
+        testkit::skip(format_args!("{why}"));
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");

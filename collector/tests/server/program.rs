@@ -1,15 +1,15 @@
 //! The program itself: command line, exit codes, signals, and data that outlives it.
 
-use crate::rig::{Agent, LIMIT, SECOND, channel, hello, starting, window};
+use crate::rig::{LIMIT, PushStream, SECOND, channel, hello, starting, window};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{self as wire, Outcome};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
+use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output};
 use std::sync::LazyLock;
-use std::time::Instant;
+use testkit::clock::unix_ns;
+use testkit::process::{Proc, wait_for};
 
 /// A configuration that says nothing, in place of one of this machine.
 const EMPTY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/collector-empty.yaml");
@@ -30,42 +30,46 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The program with its data in `dir`; killed when dropped.
+/// The program with its data in a directory; killed when dropped.
 pub struct Program {
-    child: Child,
-    log: BufReader<ChildStderr>,
+    proc: Proc,
     /// Its gRPC address.
     pub grpc: SocketAddr,
     /// Its page's.
     pub http: SocketAddr,
+    _log: tempfile::TempDir,
+}
+
+/// Arguments for any free ports.
+const ANY_PORTS: [&str; 4] = [
+    "--listen-grpc",
+    "127.0.0.1:0",
+    "--listen-http",
+    "127.0.0.1:0",
+];
+
+/// Waits for the first line of a process's log that has `what`.
+fn logged(proc: &mut Proc, what: &str) -> String {
+    let line = wait_for(LIMIT, || {
+        let gone = proc.exited().is_some();
+        let log = proc.stderr();
+        let found = log.lines().find(|line| line.contains(what));
+        assert!(found.is_some() || !gone, "it ended without `{what}`: {log}");
+        found.map(str::to_owned)
+    });
+    line.expect(what)
 }
 
 impl Program {
     /// Starts it and waits until it listens.
     pub fn start(dir: &Path) -> Program {
-        let mut child = command()
-            .arg("--data-dir")
-            .arg(dir)
-            .args([
-                "--listen-grpc",
-                "127.0.0.1:0",
-                "--listen-http",
-                "127.0.0.1:0",
-            ])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
-        let line = loop {
-            let mut line = String::new();
-            let read = log.read_line(&mut line).expect("a line");
-            assert_ne!(read, 0, "it ended before it listened");
-            if line.contains(" grpc=") {
-                break line;
-            }
-        };
-        let address = |begin: &str| {
-            let rest = line.split_once(begin).expect(begin).1;
+        let log = tempfile::tempdir().expect("a directory");
+        let mut command = command();
+        command.arg("--data-dir").arg(dir).args(ANY_PORTS);
+        let mut proc = Proc::spawn(&mut command, log.path(), "collector");
+        let line = logged(&mut proc, " grpc=");
+        let address = |before: &str| {
+            let rest = line.split_once(before).expect(before).1;
             let end = rest.find(|c: char| !c.is_ascii_digit() && !".:".contains(c));
             let address = rest[..end.unwrap_or(rest.len())].parse();
             address.expect("an address")
@@ -73,62 +77,22 @@ impl Program {
         Program {
             grpc: address(" grpc="),
             http: address("http://"),
-            child,
-            log,
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).expect("it is there");
-    }
-
-    /// Reads its log until a line has `what`.
-    fn logged(&mut self, what: &str) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.log.read_line(&mut line).expect("a line");
-            assert_ne!(read, 0, "it ended without saying `{what}`");
-            if line.contains(what) {
-                return line;
-            }
+            proc,
+            _log: log,
         }
     }
 
     fn end(mut self, signal: Signal) -> ExitStatus {
-        self.signal(signal);
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a status") {
-                return status;
-            }
-            assert!(begin.elapsed() < LIMIT, "it does not end");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        self.proc.signal(signal);
+        self.proc.wait(LIMIT).expect("it ends")
     }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The real time.
-pub fn unix_ns() -> i64 {
-    #[expect(clippy::disallowed_methods, reason = "the program has the real time")]
-    let now = std::time::SystemTime::now();
-    let since = now.duration_since(std::time::UNIX_EPOCH);
-    i64::try_from(since.expect("after 1970").as_nanos()).expect("before 2262")
 }
 
 /// Pushes windows `numbers` since the tests started, each of two samples, and says what became of
 /// them.
 async fn push(program: &Program, numbers: std::ops::Range<i64>) -> Vec<i32> {
     static STARTED: LazyLock<i64> = LazyLock::new(|| unix_ns() - 600 * SECOND);
-    let mut agent = Agent::connect(channel(program.grpc).await)
+    let mut agent = PushStream::connect(channel(program.grpc).await)
         .await
         .expect("a stream");
     agent.hello(hello("a", 1)).await;
@@ -180,15 +144,9 @@ async fn a_second_collector_does_not_take_the_directory() {
     let dir = tempfile::tempdir().expect("a directory");
     let _first = Program::start(dir.path());
     let path = dir.path().to_str().expect("text");
-    let listen = [
-        "--listen-grpc",
-        "127.0.0.1:0",
-        "--listen-http",
-        "127.0.0.1:0",
-    ];
     let second = command()
         .args(["--data-dir", path])
-        .args(listen)
+        .args(ANY_PORTS)
         .output()
         .expect("it runs");
     assert_eq!(second.status.code(), Some(5), "{}", text(&second.stderr));
@@ -199,8 +157,8 @@ async fn a_second_collector_does_not_take_the_directory() {
 async fn a_hang_up_reads_the_configuration_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut program = Program::start(dir.path());
-    program.signal(Signal::HUP);
-    let line = program.logged("configuration read again");
+    program.proc.signal(Signal::HUP);
+    let line = logged(&mut program.proc, "configuration read again");
     assert!(line.contains("INFO"), "{line}");
     assert!(program.end(Signal::TERM).success());
 }

@@ -1,14 +1,14 @@
 //! QueryService: answers, limits, and what happens when a client goes away.
 
-use crate::rig::{NOW, Options, Rig, SECOND, begin, facts, hash, labels, until, window};
+use crate::rig::{NOW, Options, Rig, SECOND, facts, hash, labels, start, until, window};
 use collector::store::Store;
 use proto::collector as wire;
 use proto::{ProfileAssembler, agent};
 use std::time::Duration;
 use tonic::Code;
 
-/// A rig with two hosts: `a` has two windows of `main;read` and `main;write`, `b` one of `main;read`
-/// and a lost sample.
+/// A rig with two hosts: `a` has two windows of `main;read` and `main;write`, `b` one of
+/// `main;read` and a lost sample.
 async fn filled(options: Options) -> Rig {
     let rig = Rig::with(options).await;
     let mut a = rig.agent("a").await;
@@ -178,8 +178,8 @@ async fn selections_of_different_units_are_not_compared() {
     c.ack().await;
     let of = |number| {
         let range = agent::TimeRange {
-            start_unix_ns: begin(number),
-            end_unix_ns: begin(number + 1),
+            start_unix_ns: start(number),
+            end_unix_ns: start(number + 1),
         };
         Some(wire::Selection {
             range: Some(range),
@@ -204,8 +204,8 @@ async fn a_diff_is_of_what_was_sampled() {
     let of = |host: &str| {
         selection(host).map(|selection| wire::Selection {
             range: Some(agent::TimeRange {
-                start_unix_ns: begin(1),
-                end_unix_ns: begin(3),
+                start_unix_ns: start(1),
+                end_unix_ns: start(3),
             }),
             ..selection
         })
@@ -276,8 +276,8 @@ async fn series_have_whole_steps_and_a_rest() {
     let request = wire::SeriesRequest {
         selection: Some(wire::Selection {
             range: Some(agent::TimeRange {
-                start_unix_ns: begin(0),
-                end_unix_ns: begin(6),
+                start_unix_ns: start(0),
+                end_unix_ns: start(6),
             }),
             ..wire::Selection::default()
         }),
@@ -413,7 +413,7 @@ async fn cgroups_are_rolled_up_over_hosts() {
 async fn hosts_come_with_what_they_did_and_what_is_odd() {
     let rig = filled(Options::default()).await;
     // Another machine of the same name.
-    let mut twin = crate::rig::Agent::connect(rig.channel().await)
+    let mut twin = crate::rig::PushStream::connect(rig.channel().await)
         .await
         .expect("a stream");
     twin.hello(wire::Hello {
@@ -523,7 +523,7 @@ async fn status_says_what_this_is() {
     );
     assert_eq!((status.store_bytes, status.store_bytes_max), (4096, 7));
     assert_eq!((status.started_unix_ns, status.now_unix_ns), (NOW, NOW));
-    assert_eq!(status.kept.expect("kept").start_unix_ns, begin(1));
+    assert_eq!(status.kept.expect("kept").start_unix_ns, start(1));
     let stored = status
         .counters
         .iter()

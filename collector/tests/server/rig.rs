@@ -1,10 +1,5 @@
 //! A collector on free ports with a store in memory, and agents that talk to it.
 
-use crate::agent::sequence_at;
-pub use crate::agent::{
-    Agent, LIMIT, NOW, SECOND, begin, channel, dictionary, facts, hash, hello, labels, sequence,
-    tables, window,
-};
 use crate::memory::Memory;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
@@ -19,13 +14,18 @@ use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
 use proto::calls::Patience;
-use proto::collector as wire;
+use proto::collector::Hello;
 use proto::collector::query_service_client::QueryServiceClient;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use testkit::fake::attend::{ConnectedAgent, Does, attend};
+pub use testkit::fake::push::{LIMIT, PushStream, channel, hello};
+pub use testkit::fake::window::{
+    NOW, SECOND, facts, hash, labels, sequence, start, starting, tables, window,
+};
+pub use testkit::wait::until;
 use tokio::sync::watch;
 use tonic::codec::CompressionEncoding::Zstd;
 use tonic::transport::Channel;
@@ -223,7 +223,6 @@ impl Rig {
         }
     }
 
-    /// A connection.
     /// Where symbols are kept.
     pub fn symbols_dir(&self) -> std::path::PathBuf {
         self._own.path().join("symbols")
@@ -240,27 +239,30 @@ impl Rig {
     }
 
     /// An agent whose Hello was answered.
-    pub async fn agent(&self, host: &str) -> Agent {
-        let mut agent = Agent::connect(self.channel().await)
+    pub async fn agent(&self, host: &str) -> PushStream {
+        let mut agent = PushStream::connect(self.channel().await)
             .await
             .expect("a stream");
         agent.hello(hello(host, 1)).await;
         agent
     }
-}
 
-/// Waits until `what` holds; tests that fail wait for [`LIMIT`].
-pub async fn until(what: &str, holds: impl Fn() -> bool) {
-    let begin = std::time::Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LIMIT, "it never came to it: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    /// A host that attends, with samples of a moment ago.
+    pub async fn host(&self, host: &str, does: Does) -> ConnectedAgent {
+        self.sampled(host).await;
+        self.attend(hello(host, 1), does).await
     }
-}
 
-/// The same window at another time.
-pub fn starting(start_unix_ns: i64, mut part: wire::WindowPart) -> wire::WindowPart {
-    part.sequence = sequence_at(start_unix_ns);
-    part.facts.as_mut().expect("facts").start_unix_ns = start_unix_ns;
-    part
+    /// Samples of a host from a moment ago.
+    pub async fn sampled(&self, host: &str) {
+        let mut agent = self.agent(host).await;
+        // Its window lies a minute back.
+        agent.store(354, &["main;read"]).await;
+    }
+
+    /// An agent that says this of itself.
+    pub async fn attend(&self, hello: Hello, does: Does) -> ConnectedAgent {
+        let agent = attend(self.grpc, hello, does, || NOW).await;
+        agent.expect("a welcome")
+    }
 }

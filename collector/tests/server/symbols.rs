@@ -13,7 +13,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::wait::until_blocking;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -156,15 +157,6 @@ fn incoming(dir: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with("incoming")).collect()
 }
 
-/// Waits until something is true.
-fn until(what: &str, is: impl Fn() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The name at an address.
 fn name(symbols: &Symbols, build_id: &str, address: u64) -> Option<(NameSource, String)> {
     let (source, mut names) = symbols.names(build_id, &[address])?;
@@ -180,10 +172,10 @@ fn a_build_that_was_wanted_is_fetched_and_named_afterwards() {
     let (symbols, metrics) = open(dir.path(), server(id.clone(), content));
     assert_eq!(name(&symbols, &id, main), None);
     symbols.want(vec![id.clone(), OTHER.to_owned()]);
-    until("it is fetched", || symbols.version(&id).is_some());
+    until_blocking("it is fetched", || symbols.version(&id).is_some());
     let expected = (NameSource::Debuginfod, "main".to_owned());
     assert_eq!(name(&symbols, &id, main), Some(expected));
-    until("the other is asked for", || {
+    until_blocking("the other is asked for", || {
         metrics.debuginfod_absent.get() == 1
     });
     // Wanted again, it is not asked for again.
@@ -203,7 +195,7 @@ fn a_file_of_another_build_than_was_asked_for_is_refused() {
     let (content, _, _) = own();
     let (symbols, metrics) = open(dir.path(), server(OTHER.to_owned(), content));
     symbols.want(vec![OTHER.to_owned()]);
-    until("it is refused", || metrics.debuginfod_refused.get() == 1);
+    until_blocking("it is refused", || metrics.debuginfod_refused.get() == 1);
     assert_eq!(symbols.version(OTHER), None);
 }
 

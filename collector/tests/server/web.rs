@@ -1,7 +1,7 @@
 //! The HTTP listener: the page, its guard, gRPC-Web, downloads and metrics.
 
 use crate::memory::Trouble;
-use crate::rig::{Agent, Options, Rig, channel, until, window};
+use crate::rig::{Options, PushStream, Rig, channel, until, window};
 use prost::Message;
 use proto::collector as wire;
 use proto::collector::query_service_client::QueryServiceClient;
@@ -191,7 +191,7 @@ async fn who_takes_one_port_for_the_other_is_told() {
     assert_eq!(told.code(), tonic::Code::FailedPrecondition);
     let here = format!("gRPC is at {}", rig.grpc);
     assert!(told.message().contains(&here), "{told}");
-    let mut agent = Agent::connect(channel(rig.http).await).await;
+    let mut agent = PushStream::connect(channel(rig.http).await).await;
     if let Ok(agent) = &mut agent {
         assert_eq!(agent.end().await.code(), tonic::Code::FailedPrecondition);
     }
@@ -355,7 +355,7 @@ async fn profiles_are_downloaded_in_every_format() {
 const WIDE_WINDOWS: u64 = 2;
 
 /// Stores a profile whose file is about 6 MB: more than a connection buffers in the kernel.
-async fn store_wide(agent: &mut Agent) {
+async fn store_wide(agent: &mut PushStream) {
     for number in 1..=WIDE_WINDOWS {
         let names: Vec<String> = (0..800)
             .map(|at| format!("f{number}.{at}.{}", "x".repeat(4000)))

@@ -1,8 +1,5 @@
 //! Windows as tests write them: labels and stacks as text, with the definitions beside.
 
-#[path = "../support/numbering.rs"]
-pub mod numbering;
-
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{
     HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, Store, StreamStacks, Taken, TimeRange,
@@ -15,6 +12,7 @@ use profile::{
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use testkit::numbering;
 
 /// Weight of a sample. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;

@@ -4,6 +4,7 @@
 
 pub mod cases;
 pub mod draft;
+#[path = "../support/model/mod.rs"]
 pub mod model;
 pub mod text;
 
@@ -136,6 +137,12 @@ pub fn given_up<T>(answer: &Result<T, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Cancelled))
 }
 
+/// The model is made for the time of the tests.
+#[test]
+fn the_tests_time_is_within_what_the_model_keeps() {
+    assert!(NOW_NS - at(0) < model::RETENTION_NS && at(7200) <= NOW_NS + model::FUTURE_NS);
+}
+
 /// One test for each case of the suite, for the engine that an expression makes.
 ///
 /// `suite!(embedded, crate::EmbeddedEngine);` is all that an engine needs.
@@ -221,7 +228,7 @@ macro_rules! suite_case {
         fn $case() {
             match $crate::store::Engine::place(&$engine) {
                 Ok(place) => $crate::store::cases::$file::$case(&$engine, place),
-                Err(why) => fixtures::skip(format_args!("{why}")),
+                Err(why) => testkit::skip(format_args!("{why}")),
             }
         }
     };

@@ -3,13 +3,11 @@
 //! Any window can be made again from its host and number, so a test knows what must be stored without
 //! keeping it.
 
-#[path = "numbering.rs"]
-pub mod numbering;
-
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount};
 use profile::{
     ContentId, Dictionary, FrameId, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Value,
 };
+use testkit::numbering;
 
 /// Weight of a sample at 99 Hz. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;

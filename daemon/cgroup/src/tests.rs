@@ -267,10 +267,10 @@ fn needs_root_kernel_ids_are_inodes_and_never_used_again() {
         .clone()
         .filter(|_| table.hierarchy().whole);
     let Some(dir) = mount.map(|mount| LiveDir(mount.join(&name))) else {
-        return fixtures::skip("the hierarchy of perf_event is not mounted here");
+        return testkit::skip("the hierarchy of perf_event is not mounted here");
     };
     if let Err(error) = fs::create_dir(&dir.0) {
-        return fixtures::skip(format_args!("failed to create a cgroup: {error}"));
+        return testkit::skip(format_args!("failed to create a cgroup: {error}"));
     }
     let first = CgroupId(fs::metadata(&dir.0).unwrap().ino());
     assert_eq!(path(&mut table, first, None, 2), format!("/{name}"));
@@ -332,7 +332,7 @@ fn a_flood_of_long_names_is_bounded_in_bytes_and_drives_out_its_own() {
 fn needs_root_the_kernel_writes_the_hierarchy_as_it_is_read() {
     let table = CgroupTable::discover();
     let Some(mount) = &table.hierarchy().mount else {
-        return fixtures::skip("no cgroup hierarchy is mounted here");
+        return testkit::skip("no cgroup hierarchy is mounted here");
     };
     let own = table.path_of_pid(Pid(std::process::id())).unwrap();
     assert!(own.starts_with(b"/"));

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use testkit::wait::until;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -175,14 +176,6 @@ fn run(control: &Arc<Control>) -> JoinHandle<std::io::Result<()>> {
 async fn ended(thread: JoinHandle<std::io::Result<()>>) {
     until("ended", || thread.is_finished()).await;
     thread.join().unwrap().unwrap();
-}
-
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LIMIT, "it never came to it: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]

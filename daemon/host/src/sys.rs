@@ -415,7 +415,7 @@ mod tests {
     fn a_lowered_thread_is_raised_by_another_needs_root() {
         // The harness gives every test a thread of its own, which ends with it.
         let Some(priority) = Priority::of_this_thread() else {
-            fixtures::skip("this user may not raise priorities");
+            testkit::skip("this user may not raise priorities");
             return;
         };
         priority.lower(10);
@@ -429,7 +429,7 @@ mod tests {
     fn a_thread_that_is_preferred_is_the_only_one_needs_root() {
         let before = nice_of(std::process::id());
         if !Priority::prefer_this_thread(-10) {
-            fixtures::skip("this user may not raise priorities");
+            testkit::skip("this user may not raise priorities");
             return;
         }
         assert_eq!(nice_of(Priority::calling().tid), -10);

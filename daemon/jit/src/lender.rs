@@ -109,7 +109,7 @@ os.waitpid(child, 0)
                 .stdout(Stdio::piped())
                 .spawn();
             let Ok(mut child) = started else {
-                fixtures::skip("needs python3");
+                testkit::skip("needs python3");
                 return None;
             };
             let mut line = String::new();

@@ -7,7 +7,6 @@ use super::lookup::{self, Pages};
 use super::notice::{Notice, SymbolRequest};
 use super::options::Options;
 use super::watch::{PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
-use fixtures::process::wait_for;
 use host::blocking_pool::REMOTE_LATE_MAX;
 use host::ids::{Avma, Pid, ProcessId};
 use host::time::MonotonicTime;
@@ -25,6 +24,7 @@ use std::time::{Duration, Instant};
 use symbolize::SymbolCounters;
 use symbolize::files::FileIdentity;
 use tempfile::TempDir;
+use testkit::process::wait_for;
 use unwind::process::{DumpSeen, ProcessInstance};
 
 /// A process that waits, with the place of its perf map. Both go away when it is dropped.
@@ -81,7 +81,7 @@ impl Runtime {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        fixtures::process::wait_until_ready(&mut child);
+        testkit::process::wait_until_ready(&mut child);
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let pid = fs::read_to_string(children)
             .expect("reads")
@@ -220,7 +220,7 @@ fn rig() -> Rig {
 fn is_root() -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|facts| facts.uid() == 0);
     if !root {
-        fixtures::skip("needs root");
+        testkit::skip("needs root");
     }
     root
 }
@@ -398,7 +398,7 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
         return;
     }
     if !Path::new("/dev/fuse").exists() {
-        return fixtures::skip("needs FUSE");
+        return testkit::skip("needs FUSE");
     }
     let dir = TempDir::new().expect("temporary directory");
     let mut rig = rig();

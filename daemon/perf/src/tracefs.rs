@@ -216,7 +216,7 @@ mod tests {
 
     fn tracefs() -> Option<Tracefs> {
         Tracefs::find()
-            .inspect_err(|error| fixtures::skip(format_args!("no tracefs: {error}")))
+            .inspect_err(|error| testkit::skip(format_args!("no tracefs: {error}")))
             .ok()
     }
 

@@ -106,7 +106,7 @@ mod tests {
             write();
             let watch = match Watchpoint::arm(tid, word.as_ptr() as u64) {
                 Ok(watch) => watch,
-                Err(error) => return fixtures::skip(format_args!("no watch can be had: {error}")),
+                Err(error) => return testkit::skip(format_args!("no watch can be had: {error}")),
             };
             assert!(watch.is_untouched());
             write();
@@ -125,7 +125,7 @@ mod tests {
         let tid = Tid(tid.expect("a number"));
         let mut words = Box::new([0u64; 2]);
         let Ok(watch) = Watchpoint::arm(tid, words.as_ptr() as u64 + 8) else {
-            return fixtures::skip("no watch can be had");
+            return testkit::skip("no watch can be had");
         };
         let zeros = std::fs::File::open("/dev/zero").expect("zeros");
         // SAFETY: the words are writable for their size.
@@ -142,7 +142,7 @@ mod tests {
     fn what_lies_beside_the_word_is_not_watched_needs_root() {
         with_writer(|tid, word, write| {
             let Ok(watch) = Watchpoint::arm(tid, word.as_ptr() as u64 + 8) else {
-                return fixtures::skip("no watch can be had");
+                return testkit::skip("no watch can be had");
             };
             write();
             assert!(watch.is_untouched());

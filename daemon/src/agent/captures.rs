@@ -134,9 +134,11 @@ impl AgentWorld {
             )));
         }
         let copy_all = wanted.unwind == Unwind::StackCopy;
+        // By itself: within the expression below its guard would live on while `stack_bytes` locks.
+        let max_stack_depth = lock(&agent.sampling.facts).spec.max_stack_depth;
         let options = offcpu::Options {
             copy_all,
-            max_stack_depth: lock(&agent.sampling.facts).spec.max_stack_depth,
+            max_stack_depth,
             stack_bytes: stack_bytes(agent, wanted),
             min_wait: wanted.min_wait,
         };

@@ -223,7 +223,7 @@ mod tests {
             .filter_map(|line| line.split_whitespace().nth(5));
         let library = paths.find(|path| path.ends_with("/libc.so.6"));
         let Some(image) = library.and_then(|path| std::fs::File::open(path).ok()) else {
-            return fixtures::cannot("another C library");
+            return testkit::cannot("another C library");
         };
         let place = |name: &[u8]| place_of(&image, name).expect("sound");
         assert!(matches!(place(b"getpid"), FunctionLocation::At(_)));

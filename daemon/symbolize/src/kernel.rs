@@ -351,7 +351,7 @@ mod tests {
     fn names_of_the_running_kernel() {
         let table = KernelSymbols::read().expect("kallsyms is readable");
         if table.hidden() {
-            fixtures::skip("kernel symbols are hidden");
+            testkit::skip("kernel symbols are hidden");
             return;
         }
         let range = table.ranges_of(|name| name == "schedule");

@@ -3,12 +3,12 @@
 use super::got::{Got, live, run, wanted, while_busy};
 use capture::engine::{EngineError, EventCapture, Fault, Followed};
 use cgroup::Hierarchy;
-use fixtures::process::wait_for;
 use host::ids::{CaptureId, Pid};
 use perf::probe::Every;
 use sampler::filter::Filter;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use testkit::process::wait_for;
 
 #[test]
 fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
@@ -52,7 +52,7 @@ fn events_of_the_processor_are_refused_with_the_reason_where_there_are_none_need
         return;
     };
     match engine.begin(wanted(1, "cycles")) {
-        Ok(_) => fixtures::cannot("this machine counts cycles"),
+        Ok(_) => testkit::cannot("this machine counts cycles"),
         Err(error) => {
             assert_eq!(error.fault(), Fault::Machine, "{error}");
             let told = error.to_string();
@@ -123,7 +123,7 @@ impl Drop for Cgroups {
 #[test]
 fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
     let (Some((mut driven, _, engine)), Some(cgroups)) = (live(), Cgroups::new()) else {
-        return fixtures::skip("no cgroup2 to write to");
+        return testkit::skip("no cgroup2 to write to");
     };
     let (within, below, outside) = (Busy::start(), Busy::start(), Busy::start());
     let (outer, inner) = (&cgroups.0[0], &cgroups.0[1]);
@@ -179,7 +179,7 @@ fn remove(directory: &Path) {
 #[test]
 fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     let (Some((mut driven, _, engine)), Some(cgroups)) = (live(), Cgroups::new()) else {
-        return fixtures::skip("no cgroup2 to write to");
+        return testkit::skip("no cgroup2 to write to");
     };
     let inner = cgroups.0[1].clone();
     let first = Busy::start();
@@ -298,7 +298,7 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
     });
     let error = match refused {
         Err(EngineError::Event(error)) => {
-            return fixtures::skip(format_args!("no tracepoints: {error}"));
+            return testkit::skip(format_args!("no tracepoints: {error}"));
         }
         Err(error) => error,
         Ok(_) => panic!("the filter is none"),
@@ -364,7 +364,7 @@ fn a_uprobe_counts_the_calls_of_a_function_needs_root() {
         ..wanted(1, &format!("uprobe:{}:getppid", libc_path()))
     });
     if let Err(error) = started {
-        return fixtures::skip(format_args!("no uprobes: {error}"));
+        return testkit::skip(format_args!("no uprobes: {error}"));
     }
     let mut got = Got::default();
     // The sampler takes over rings that run already.

@@ -103,7 +103,7 @@ pub fn live() -> Option<(Driven, Arc<SamplerHandle>, Engine)> {
     let rings = match Rings::open(&environment.cpus_online, &spec, 256 << 10) {
         Ok(rings) => rings,
         Err(error) => {
-            fixtures::skip(format_args!("perf events are not to be had here: {error}"));
+            testkit::skip(format_args!("perf events are not to be had here: {error}"));
             return None;
         }
     };

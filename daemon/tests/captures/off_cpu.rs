@@ -170,7 +170,7 @@ fn capture_of(
     let started = match engine.begin_off_cpu(wanted) {
         Ok(started) => started,
         Err(error) => {
-            fixtures::skip(format_args!(
+            testkit::skip(format_args!(
                 "the scheduler is not to be traced here: {error}"
             ));
             return None;
@@ -426,7 +426,7 @@ fn waiting_program(deep: u32) -> Option<Waiter> {
         .args([&program, &source])
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        fixtures::skip("there is no C compiler");
+        testkit::skip("there is no C compiler");
         return None;
     }
     let child = std::process::Command::new(&program).spawn();
@@ -462,7 +462,7 @@ fn by_caller(captured: &Captured) -> ([u64; 2], u64) {
 /// Checks that both callers of a program with so many bytes between them and `main` are found.
 fn check_callers(deep: u32) -> Option<Captured> {
     if cfg!(not(target_arch = "x86_64")) {
-        fixtures::cannot("copies are not unwound on this architecture");
+        testkit::cannot("copies are not unwound on this architecture");
         return None;
     }
     let waiter = waiting_program(deep)?;

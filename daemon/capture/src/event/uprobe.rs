@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn where_all_helpers_are_at_work_nothing_is_said_of_the_file_system() {
         if !Path::new(KIND).exists() {
-            return fixtures::skip("the kernel has no uprobes");
+            return testkit::skip("the kernel has no uprobes");
         }
         let files = BlockingPool::new("test");
         let mut held = Vec::new();
@@ -187,7 +187,7 @@ mod tests {
             refused.expect("an answer in time").to_string()
         };
         if !Path::new(KIND).exists() {
-            return fixtures::skip("the kernel has no uprobes");
+            return testkit::skip("the kernel has no uprobes");
         }
         let own = std::env::current_exe()
             .expect("a path")

@@ -9,12 +9,12 @@ use aggregate::recorder::WindowPart;
 use aggregate::recorders::Recorders;
 use cgroup::containers::Containers;
 use cgroup::{Hierarchy, Mode};
-use fixtures::process::wait_for;
 use host::ids::CaptureId;
 use host::sync::lock;
 use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
 use proto::agent::capture_response::Body;
 use proto::convert::ProfileAssembler;
+use testkit::wait::until_blocking;
 use tonic::Code;
 
 const PERIOD: u64 = 1_000_000;
@@ -214,12 +214,6 @@ struct Told {
     result: Option<CaptureInfo>,
 }
 
-/// Waits for a minute at most.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let came = wait_for(Duration::from_secs(60), || holds().then_some(()));
-    assert!(came.is_some(), "it never came to it: {what}");
-}
-
 fn all(messages: &mut mpsc::Receiver<agent::CaptureResponse>) -> Told {
     let mut told = Told::default();
     let (mut past, mut own) = (ProfileAssembler::new(), ProfileAssembler::new());
@@ -315,7 +309,7 @@ fn cancelling_keeps_what_there_is() {
 fn a_client_that_vanishes_frees_everything() {
     let rig = Rig::new();
     drop(rig.begin(request(HOUR)));
-    until("all places are free", || {
+    until_blocking("all places are free", || {
         lock(&rig.captures.state).slots == 0
     });
     assert_eq!(rig.captures.running(), 0);
@@ -349,7 +343,7 @@ fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
         192
     );
     drop(all);
-    until("all places are free", || {
+    until_blocking("all places are free", || {
         lock(&rig.captures.state).slots == 0
     });
     assert_eq!(lock(&rig.captures.state).promised, 0);
@@ -436,7 +430,7 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
     let rig = Rig::with(|fake| fake.followed = Mutex::new(looks));
     let mut messages = rig.begin(request(HOUR));
     rig.sample(1, 5000, &["a"]);
-    until("all were followed", || lock(&rig.fake.followed).is_empty());
+    until_blocking("all were followed", || lock(&rig.fake.followed).is_empty());
     rig.captures.cancel(1);
     let result = all(&mut messages).result.unwrap();
     let [rings, followed, gone, ..] = &result.notices[..] else {
@@ -465,7 +459,7 @@ fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
     let mut messages = rig.begin(request(HOUR));
     // Nothing is named yet: how often an event happens does not depend on that.
     let period = || rig.captures.list().remove(0).period;
-    until("the period is told", || period() == 3000);
+    until_blocking("the period is told", || period() == 3000);
     rig.captures.cancel(1);
     let result = all(&mut messages).result.unwrap();
     let told = &result.notices[0];
@@ -547,7 +541,7 @@ fn a_slow_reader_gets_all_of_the_answer() {
     rig.sample(1, 5000, &["a", "b"]);
     // The queue fills up with progress meanwhile.
     let is_full = || messages.len() == MESSAGES_MAX;
-    until("it ends", || rig.captures.running() == 0 || is_full());
+    until_blocking("it ends", || rig.captures.running() == 0 || is_full());
     let told = all(&mut messages);
     assert_eq!(told.profile.unwrap().total().count, 2);
     assert!(told.result.is_some());

@@ -168,7 +168,7 @@ fn a_disk_full_to_the_last_byte_still_takes_the_gap_needs_root() {
         .arg(dir.path())
         .status();
     if !mounted.is_ok_and(|status| status.success()) {
-        fixtures::skip("needs the right to mount a file system");
+        testkit::skip("needs the right to mount a file system");
         return;
     }
     let place = dir.path().join("spool");

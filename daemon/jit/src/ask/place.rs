@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_thread_takes_rights_on_for_good_and_alone_needs_root() {
         if rustix::process::geteuid().as_raw() != 0 {
-            fixtures::skip("needs root");
+            testkit::skip("needs root");
             return;
         }
         let dir = with_tmp();

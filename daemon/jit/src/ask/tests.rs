@@ -30,7 +30,7 @@ fn has_java() -> bool {
         .status();
     let found = java.is_ok_and(|status| status.success());
     if !found {
-        fixtures::skip("needs a JDK");
+        testkit::skip("needs a JDK");
     }
     found
 }
@@ -38,7 +38,7 @@ fn has_java() -> bool {
 fn has_java_and_root() -> bool {
     let root = rustix::process::geteuid().as_raw() == 0;
     if !root {
-        fixtures::skip("needs root");
+        testkit::skip("needs root");
     }
     root && has_java()
 }
@@ -447,7 +447,7 @@ fn the_signal_is_sent_once_in_a_life() {
 fn what_only_looks_like_a_jvm_lives() {
     let dir = TempDir::new().expect("temporary directory");
     let program = dir.path().join("libjvm.so");
-    fixtures::process::install("/bin/cat", &program);
+    testkit::process::install("/bin/cat", &program);
     let mut cat = Command::new(&program)
         .stdin(Stdio::piped())
         .spawn()

@@ -100,7 +100,7 @@ mod tests {
     fn the_rule_of_a_body_is_found_by_the_name_of_the_function() {
         let text = std::fs::read_to_string("/proc/self/maps").expect("maps");
         if !text.contains("/libc.so") {
-            return fixtures::skip("no C library of its own file");
+            return testkit::skip("no C library of its own file");
         }
         let rule = rule_of(std::process::id(), b"qsort_r");
         let Some(Rule { step, .. }) = rule else {
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_loop_of_an_interpreter_is_within_the_budget() {
         let Ok(file) = File::open("/usr/bin/php") else {
-            return fixtures::skip("no PHP");
+            return testkit::skip("no PHP");
         };
         let image = Image::open(file).expect("facts");
         let budget = FileBudget::new(BYTES_MAX, CPU_MAX);

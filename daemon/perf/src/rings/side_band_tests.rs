@@ -194,7 +194,7 @@ fn the_kernel_writes_samples_and_the_side_band_apart_needs_root() {
     let mut rings = match Rings::open(&online, &spec, 256 << 10) {
         Ok(rings) => rings,
         Err(error) => {
-            fixtures::skip(format_args!("perf events are not to be had here: {error}"));
+            testkit::skip(format_args!("perf events are not to be had here: {error}"));
             return;
         }
     };

@@ -22,7 +22,7 @@ fn a_busy_thread_is_sampled_in_order_of_time_needs_root() {
     let mut rings = match Rings::open(&online, &spec, 256 << 10) {
         Ok(rings) => rings,
         Err(error) => {
-            fixtures::skip(format_args!("perf events are not to be had here: {error}"));
+            testkit::skip(format_args!("perf events are not to be had here: {error}"));
             return;
         }
     };
@@ -81,7 +81,7 @@ fn fast_rings(ring_bytes: usize, side_band_bytes: usize) -> Option<Rings> {
     match Rings::open(&[CpuId(0), CpuId(1)], &spec, ring_bytes) {
         Ok(rings) => Some(rings),
         Err(error) => {
-            fixtures::skip(format_args!("perf events are not to be had here: {error}"));
+            testkit::skip(format_args!("perf events are not to be had here: {error}"));
             None
         }
     }
@@ -127,7 +127,7 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
         while MonotonicTime::now().since(begin) < Duration::from_secs(2) {
             if MonotonicTime::now().since(begin) > Duration::from_secs(1) {
                 if !load_bpf_program() {
-                    return fixtures::skip("BPF programs are not to be had here");
+                    return testkit::skip("BPF programs are not to be had here");
                 }
                 programs += 1;
             }
@@ -311,7 +311,7 @@ fn hold_taken_and_missing_against_time() {
     // A busy virtual machine makes up for timers that came late.
     assert!(found <= periods + periods / 20 + 4, "{found} of {periods}");
     if throttled {
-        return fixtures::skip("the kernel throttles events here");
+        return testkit::skip("the kernel throttles events here");
     }
     assert!(found >= ticks * 95 / 100, "{found} of {ticks}");
 }
@@ -335,7 +335,7 @@ fn no_tick_is_twice_or_missing_where_rings_are_replaced_needs_root() {
         (0..10).any(|_| match (open(), open()) {
             (Ok(old), Ok(new)) => replaced_without_a_seam(old, new, cpus.len()),
             _ => {
-                fixtures::skip("perf events are not to be had here");
+                testkit::skip("perf events are not to be had here");
                 true
             }
         })

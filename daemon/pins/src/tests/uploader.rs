@@ -8,9 +8,10 @@ use proto::ProfileAssembler;
 use proto::collector::evidence_service_server::{EvidenceService, EvidenceServiceServer};
 use proto::collector::keep_request::Body;
 use proto::collector::{KeepRequest, KeepResponse, PinHead};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use tokio_stream::wrappers::TcpListenerStream;
+use testkit::fake::server::Server;
+use testkit::wait::until_blocking;
 use tonic::codec::CompressionEncoding::Zstd;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -63,32 +64,18 @@ impl EvidenceService for Collector {
     }
 }
 
-/// A collector on a thread of its own, until the end of the test.
-fn collector(mut answers: Vec<Code>) -> (SocketAddr, Receiver<Got>) {
+/// A collector, where it listens, and what it got.
+fn collector(mut answers: Vec<Code>) -> (Server, SocketAddr, Receiver<Got>) {
     answers.reverse();
+    let answers = Mutex::new(answers);
     let (got, received) = sync_channel(16);
-    let (at, address) = sync_channel(1);
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
-                .await
-                .unwrap();
-            at.send(listener.local_addr().unwrap()).unwrap();
-            let answers = Mutex::new(answers);
-            let service = EvidenceServiceServer::new(Collector { answers, got })
-                .accept_compressed(Zstd)
-                .send_compressed(Zstd);
-            tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming(TcpListenerStream::new(listener))
-                .await
-        })
-    });
-    (address.recv_timeout(LIMIT).unwrap(), received)
+    let service = EvidenceServiceServer::new(Collector { answers, got })
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let services = tonic::transport::Server::builder().add_service(service);
+    (Server::tcp(listener, services), address, received)
 }
 
 /// Brings the pins of a host until it is dropped.
@@ -130,18 +117,10 @@ impl Drop for Bringing {
     }
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + LIMIT;
-    while !done() {
-        assert!(std::time::Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_pin_is_brought_once_it_has_closed_with_all_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
-    let (address, got) = collector(Vec::new());
+    let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
     let _bringing = Bringing::new(&host, address);
     host.pass(2);
@@ -165,13 +144,13 @@ fn a_pin_is_brought_once_it_has_closed_with_all_that_it_has() {
     let dict = &got.minutes.dict;
     let mut keys = got.minutes.samples.keys();
     assert!(keys.all(|sample| dict.label(sample.labels, key::CGROUP) == Some("/a")));
-    until("it is told", || host.pins.list()[0].at_collector);
+    until_blocking("it is told", || host.pins.list()[0].at_collector);
 }
 
 #[test]
 fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     let dir = tempfile::tempdir().unwrap();
-    let (address, got) = collector(Vec::new());
+    let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
     let bringing = Bringing::new(&host, address);
     host.pass(2);
@@ -182,12 +161,12 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     host.pins.keep_capture(id, evidence).unwrap();
     let again = got.recv_timeout(LIMIT).unwrap();
     assert_eq!(again.captured.unwrap().total().count, 3);
-    until("it is noted", || {
+    until_blocking("it is noted", || {
         dir.path().join(format!("{id:016x}.brought")).exists()
     });
     let brought = || host.pins.counts.brought.load(Ordering::Relaxed);
-    until("both are counted", || brought() == 2);
-    until("the second is noted", || {
+    until_blocking("both are counted", || brought() == 2);
+    until_blocking("the second is noted", || {
         host.pins.next_to_bring(address, &HashMap::new()).is_none()
     });
     drop(bringing);
@@ -201,10 +180,10 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     host.pass(1);
     let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
     assert_eq!(pin.id, second);
-    until("the second is told", || host.pins.list()[0].at_collector);
+    until_blocking("the second is told", || host.pins.list()[0].at_collector);
     drop(bringing);
     assert!(got.try_recv().is_err());
-    let (other, others) = collector(Vec::new());
+    let (_other, other, others) = collector(Vec::new());
     let _bringing = Bringing::new(&host, other);
     let ids = [(); 2].map(|()| others.recv_timeout(LIMIT).unwrap().head.pin.unwrap().id);
     assert_eq!(ids, [second, id], "the newest first");
@@ -213,7 +192,7 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
 #[test]
 fn pins_wait_for_a_collector_that_is_away() {
     let dir = tempfile::tempdir().unwrap();
-    let (address, got) = collector(vec![Code::Unavailable, Code::Unavailable]);
+    let (_collector, address, got) = collector(vec![Code::Unavailable, Code::Unavailable]);
     let mut host = Host::new(dir.path());
     host.pass(2);
     host.fire(2, 0).unwrap();
@@ -227,7 +206,7 @@ fn pins_wait_for_a_collector_that_is_away() {
 #[test]
 fn one_that_is_refused_stays_and_does_not_hold_up_others() {
     let dir = tempfile::tempdir().unwrap();
-    let (address, got) = collector(vec![Code::InvalidArgument]);
+    let (_collector, address, got) = collector(vec![Code::InvalidArgument]);
     let mut host = Host::new(dir.path());
     host.pass(2);
     let first = host.fire(2, 0).unwrap();
@@ -237,7 +216,7 @@ fn one_that_is_refused_stays_and_does_not_hold_up_others() {
     let bringing = Bringing::new(&host, address);
     let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
     assert_eq!(pin.id, first, "the newest was refused");
-    until("it is told", || {
+    until_blocking("it is told", || {
         let list = host.pins.list();
         list[0].id == second && !list[0].at_collector && list[1].at_collector
     });
@@ -253,7 +232,7 @@ fn one_that_is_refused_stays_and_does_not_hold_up_others() {
 #[test]
 fn one_that_cannot_be_read_is_left_and_one_whose_note_is_damaged_goes_again() {
     let dir = tempfile::tempdir().unwrap();
-    let (address, got) = collector(Vec::new());
+    let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
     host.pass(2);
     let first = host.fire(2, 0).unwrap();

@@ -369,7 +369,7 @@ mod tests {
         let slot = (&raw const frame.returns_to) as u64;
         let look = match look_at(slot) {
             Err(Failure::Denied | Failure::Unsupported) => {
-                return fixtures::skip("no look can be had");
+                return testkit::skip("no look can be had");
             }
             look => look.expect("a look"),
         };

@@ -1,7 +1,7 @@
 //! Every call of the service.
 
 use super::*;
-use std::time::{Duration, Instant};
+use testkit::wait::until;
 use tonic::Code;
 
 fn text(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {
@@ -283,15 +283,6 @@ async fn subscribed(running: &Running) {
         recorder.read().expect("not poisoned").listeners() > 0
     })
     .await;
-}
-
-/// Waits for a minute at most.
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "it never came to it: {what}");
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]

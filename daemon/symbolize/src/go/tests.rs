@@ -4,15 +4,15 @@ use super::lines::Source;
 use super::values::{Span, Values};
 use super::*;
 use crate::elf::{self, Headers, Segment};
-use fixtures::golang::{Build, build};
 use std::fs::File;
 use std::time::Duration;
+use testkit::golang::{Build, build};
 
 fn program(how: Build) -> Option<(File, Headers)> {
     let path = match build(how) {
         Ok(path) => path,
         Err(why) => {
-            fixtures::skip(why);
+            testkit::skip(why);
             return None;
         }
     };
@@ -317,7 +317,7 @@ fn function(image: &File, found: &GoTables, wanted: &str) -> Function {
 
 #[test]
 fn lines_are_those_of_the_source() {
-    let text = std::fs::read_to_string(fixtures::workload::source("orders.go"));
+    let text = std::fs::read_to_string(testkit::workload::source("orders.go"));
     let text = text.expect("the source");
     let line = |begin: &str| text.lines().position(|line| line.starts_with(begin));
     for how in Build::ALL {

@@ -30,7 +30,7 @@ fn tool(name: &str, arguments: &[&str]) -> bool {
             true
         }
         Err(_) => {
-            fixtures::skip(format_args!("{name} is not installed"));
+            testkit::skip(format_args!("{name} is not installed"));
             false
         }
     }
@@ -164,7 +164,7 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        fixtures::process::wait_until_ready(&mut child);
+        testkit::process::wait_until_ready(&mut child);
         Running(child)
     }
 
@@ -196,7 +196,7 @@ fn is_root() -> bool {
     let root = fs::metadata("/proc/self")
         .is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0);
     if !root {
-        fixtures::skip("needs root");
+        testkit::skip("needs root");
     }
     root
 }

@@ -225,7 +225,7 @@ fn rust_names_have_no_hash() {
 #[test]
 fn the_vdso_has_names() {
     let Some(vdso) = open::own_vdso() else {
-        fixtures::skip("the kernel maps no vdso");
+        testkit::skip("the kernel maps no vdso");
         return;
     };
     let dir = TempDir::new().expect("temporary directory");
@@ -552,9 +552,9 @@ fn debug_information_that_does_not_fit_is_not_read() {
 
 #[test]
 fn a_stripped_program_in_go_has_names_and_on_request_lines_and_inlined_calls() {
-    let path = match fixtures::golang::build(fixtures::golang::Build::Stripped) {
+    let path = match testkit::golang::build(testkit::golang::Build::Stripped) {
         Ok(path) => path,
-        Err(why) => return fixtures::skip(why),
+        Err(why) => return testkit::skip(why),
     };
     let image = fs::File::open(&path).expect("opens");
     let headers = elf::read_headers(&image).expect("is ELF");
@@ -576,7 +576,7 @@ fn a_stripped_program_in_go_has_names_and_on_request_lines_and_inlined_calls() {
     });
     rig.store
         .see(&seen(&path, inode(&path), std::process::id()));
-    let source = fs::read_to_string(fixtures::workload::source("orders.go")).expect("readable");
+    let source = fs::read_to_string(testkit::workload::source("orders.go")).expect("readable");
     let line = |text: &str| {
         1 + source
             .lines()

@@ -286,7 +286,7 @@ fn a_file_system_that_never_answers_holds_up_no_other_file_as_root() {
         return;
     }
     if !Path::new("/dev/fuse").exists() {
-        return fixtures::skip("needs FUSE");
+        return testkit::skip("needs FUSE");
     }
     let dir = TempDir::new().expect("temporary directory");
     let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {

@@ -266,7 +266,7 @@ mod tests {
             full: false,
         };
         let Some(registers) = Registers::from_sample(&user) else {
-            fixtures::cannot("copies are not unwound on this architecture");
+            testkit::cannot("copies are not unwound on this architecture");
             return;
         };
         // ax, bx, cx, dx are the kernel's first four; dx and bx are 1 and 3 in tables.
@@ -288,7 +288,7 @@ mod tests {
             full: false,
         };
         let Some(registers) = Registers::from_sample(&user) else {
-            fixtures::cannot("copies are not unwound on this architecture");
+            testkit::cannot("copies are not unwound on this architecture");
             return;
         };
         let caller = registers.after_return(0x400, 0x7000);

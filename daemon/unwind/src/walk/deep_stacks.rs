@@ -410,7 +410,7 @@ mod tests {
         let path = std::fs::read_link("/proc/thread-self").ok()?;
         let tid = Tid(path.file_name()?.to_str()?.parse().ok()?);
         let Ok(watch) = Watchpoint::arm(tid, slot) else {
-            fixtures::skip("no watch can be had");
+            testkit::skip("no watch can be had");
             return None;
         };
         let code = std::slice::from_ref(&(0x40_0000..0x50_0000));

@@ -69,7 +69,7 @@ fn leaf() -> Option<Registers> {
     };
     let leaf = Registers::from_sample(&user);
     if leaf.is_none() {
-        fixtures::cannot("the registers of samples are those of another architecture here");
+        testkit::cannot("the registers of samples are those of another architecture here");
     }
     leaf
 }

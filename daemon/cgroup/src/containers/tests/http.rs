@@ -323,7 +323,7 @@ fn what_is_no_socket_is_not_connected_to() {
 async fn a_socket_of_somebody_else_is_trusted_only_where_it_is_named() {
     let server = docker();
     if std::os::unix::fs::chown(&server.path, Some(12345), None).is_err() {
-        return fixtures::skip("needs root to give a socket away");
+        return testkit::skip("needs root to give a socket away");
     }
     let path: Box<std::path::Path> = server.path.as_path().into();
     let mut socket = super::super::source::Socket {

@@ -419,7 +419,7 @@ mod tests {
             Some(module.lender().cloned())
         };
         match lender_of("/usr/bin/shellcheck") {
-            None => fixtures::skip("no program in Haskell"),
+            None => testkit::skip("no program in Haskell"),
             Some(lender) => {
                 let lender = lender.expect("StgRun");
                 let registers = Registers::at_return(0x1234, SP);

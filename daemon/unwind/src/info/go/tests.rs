@@ -4,17 +4,17 @@ use super::*;
 use crate::info::module::Module;
 use crate::info::rule::Step;
 use crate::info::table::{Bases, Dialect};
-use fixtures::golang::{Build, build};
 use host::ids::FileOffset;
 use std::fs::File;
 use symbolize::elf::{self, SymbolTable};
+use testkit::golang::{Build, build};
 
 /// A program, with its headers; `None`, reported, where it cannot be built.
 fn program(how: Build) -> Option<(File, Headers)> {
     let path = match build(how) {
         Ok(path) => path,
         Err(why) => {
-            fixtures::skip(why);
+            testkit::skip(why);
             return None;
         }
     };

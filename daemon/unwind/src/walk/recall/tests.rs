@@ -112,7 +112,7 @@ impl Rig {
 fn is_supported() -> bool {
     let supported = registers(5).is_some();
     if !supported {
-        fixtures::cannot("copies are not unwound on this architecture");
+        testkit::cannot("copies are not unwound on this architecture");
     }
     supported
 }

@@ -1,0 +1,103 @@
+//! How a profile looks where it is drawn: what widths stand for, and its heading.
+
+use profile::Info;
+use profile::unit::is_time;
+
+/// How a profile is to be written.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Look {
+    /// Unit of widths and counts: samples, or their weight [default: count; for `off-cpu` and
+    /// events by rate: weight]
+    #[arg(long, value_enum, help_heading = "Output")]
+    pub measure: Option<MeasureBy>,
+    /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
+    #[arg(long, help_heading = "Output")]
+    pub annotate: bool,
+    /// Draw the flame graph with the root at the top
+    #[arg(long, help_heading = "Output")]
+    pub icicle: bool,
+    /// Heading of a flame graph [default: by the event]
+    #[arg(long, value_name = "TEXT", help_heading = "Output")]
+    pub title: Option<String>,
+    /// Functions are told apart by source line.
+    #[arg(skip)]
+    pub lines: bool,
+}
+
+impl Look {
+    /// What widths stand for in a profile of this kind.
+    pub fn measure(&self, info: &Info) -> MeasureBy {
+        // A wait of a second and one of a microsecond are one sample each; a sample of an event by
+        // rate stands for as many as there were.
+        let left_out = match info.is_waiting() || info.weighs_apart() {
+            true => MeasureBy::Weight,
+            false => MeasureBy::Count,
+        };
+        self.measure.unwrap_or(left_out)
+    }
+
+    /// The heading of a flame graph of this kind.
+    pub fn title(&self, info: &Info) -> String {
+        if let Some(title) = &self.title {
+            return title.clone();
+        }
+        match info.event.as_str() {
+            profile::OFF_CPU => "Time off the CPU".to_owned(),
+            event if is_time(&info.unit) || event.is_empty() => "CPU profile".to_owned(),
+            event => format!("Profile of {event}"),
+        }
+    }
+}
+
+/// See [`Look::measure`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MeasureBy {
+    /// Samples
+    Count,
+    /// Their weight: CPU time, time waited, or what the event counts
+    Weight,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_event_says_the_heading_and_what_widths_stand_for() {
+        use MeasureBy::{Count, Weight};
+        for (event, unit, period, title, measure) in [
+            ("cpu-clock", "nanoseconds", 1, "CPU profile", Count),
+            ("off-cpu", "nanoseconds", 1, "Time off the CPU", Weight),
+            (
+                "page-faults",
+                "page-faults",
+                1,
+                "Profile of page-faults",
+                Count,
+            ),
+            ("cycles", "cycles", 0, "Profile of cycles", Weight),
+            ("", "", 0, "CPU profile", Count),
+        ] {
+            let info = Info {
+                event: event.to_owned(),
+                unit: unit.to_owned(),
+                period,
+                ..Info::default()
+            };
+            let look = Look::default();
+            assert_eq!(
+                (look.title(&info).as_str(), look.measure(&info)),
+                (title, measure)
+            );
+            let asked = Look {
+                measure: Some(MeasureBy::Count),
+                title: Some("mine".to_owned()),
+                ..look
+            };
+            assert_eq!(
+                (asked.title(&info).as_str(), asked.measure(&info)),
+                ("mine", MeasureBy::Count)
+            );
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Recording from now on, for the commands that do: how it is sampled, the capture on one host, and
+//! how it goes. `fleet_capture.rs` has the capture on many.
+
+use crate::capture_info;
+use crate::client::{CaptureStream, Client};
+use crate::delivery::{Captured, Delivery, Rendering};
+use crate::exit::{self, fail};
+use crate::facts;
+use crate::fleet_capture::{self, Fleet};
+use crate::group_by;
+use crate::look::Look;
+use crate::peer::Connection;
+use crate::render::Format;
+use crate::select::{self, Frames, Labels};
+use crate::signals::Signals;
+use crate::source::Source;
+use crate::terminal::{Out, json, write_stdout};
+use crate::units;
+use anyhow::Result;
+use proto::ProfileAssembler;
+use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, capture_response::Body};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long lines are recorded when nothing is said: a thousand samples of a busy CPU.
+pub const LINES_FOR: Duration = Duration::from_secs(10);
+
+/// What is captured, apart from who: the same for one host and for a fleet.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Sampling {
+    /// How long to capture
+    #[arg(
+        short,
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = crate::when::duration,
+        help_heading = "Capture"
+    )]
+    pub duration: Duration,
+    /// What is sampled: `cpu-clock`, `cycles`, `cache-misses`, `page-faults`, `context-switches`,
+    /// `off-cpu`, `block-io`, `tracepoint:CATEGORY:NAME`, `uprobe:BINARY:FUNCTION`
+    #[arg(
+        short,
+        long,
+        value_name = "EVENT",
+        default_value = "cpu-clock",
+        help_heading = "Capture"
+    )]
+    pub event: String,
+    /// Samples a second on each CPU, 1 to 9999 [default: as the event is best sampled]
+    #[arg(
+        short,
+        long,
+        value_name = "HZ",
+        conflicts_with = "period",
+        value_parser = crate::number::within::<u32>(1, 9_999),
+        help_heading = "Capture"
+    )]
+    pub rate: Option<u32>,
+    /// Or a sample every so many events
+    #[arg(
+        long,
+        value_name = "EVENTS",
+        value_parser = crate::number::within::<u64>(1, u64::MAX),
+        help_heading = "Capture"
+    )]
+    pub period: Option<u64>,
+    /// Kernel filter for a tracepoint: `prev_state != 0`
+    #[arg(long, value_name = "EXPRESSION", help_heading = "Capture")]
+    pub filter: Option<String>,
+    /// How stacks are walked: `stack-copy` or `frame-pointer` [default: as the agent is configured]
+    #[arg(long, value_name = "MODE", help_heading = "Capture")]
+    pub unwind: Option<String>,
+    /// Bytes of user stack to copy with each sample [default: as the agent is configured]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = crate::number::any::<u32>(),
+        help_heading = "Capture"
+    )]
+    pub stack_bytes: Option<u32>,
+    /// Leave out waits shorter than this (`off-cpu`)
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = crate::when::duration,
+        help_heading = "Capture"
+    )]
+    pub min_wait: Option<Duration>,
+    /// Add what the flight recorder has of the time before
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = crate::when::duration,
+        help_heading = "Capture"
+    )]
+    pub before: Option<Duration>,
+    /// Tell source lines, and inlined functions as frames, of native code with debug information;
+    /// text and flame graphs then tell functions apart by line
+    #[arg(long, help_heading = "Capture")]
+    pub lines: bool,
+    /// Do not keep when each sample was taken
+    #[arg(long, help_heading = "Capture")]
+    pub no_times: bool,
+    /// Why, for the list of captures
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        help_heading = "Capture"
+    )]
+    pub reason: String,
+}
+
+impl Sampling {
+    /// The CPU's time with source lines, for so long.
+    pub fn of_lines(duration: Duration) -> Sampling {
+        Sampling {
+            duration,
+            event: "cpu-clock".to_owned(),
+            rate: None,
+            period: None,
+            filter: None,
+            unwind: None,
+            stack_bytes: None,
+            min_wait: None,
+            before: None,
+            lines: true,
+            no_times: true,
+            reason: String::new(),
+        }
+    }
+
+    /// The request for these samples.
+    ///
+    /// # Errors
+    /// When a selector or pattern is malformed.
+    pub fn request(
+        &self,
+        labels: &Labels,
+        frames: &Frames,
+        group_by: Vec<String>,
+    ) -> Result<CaptureRequest> {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Ok(CaptureRequest {
+            matchers: labels.matchers()?,
+            frame_filters: frames.filters()?,
+            group_by,
+            duration_ns: ns(self.duration),
+            event: self.event.clone(),
+            rate_hz: self.rate.unwrap_or(0),
+            period: self.period.unwrap_or(0),
+            filter: self.filter.clone().unwrap_or_default(),
+            unwind: self.unwind.clone().unwrap_or_default(),
+            stack_bytes: self.stack_bytes.unwrap_or(0),
+            before_ns: self.before.map_or(0, ns),
+            no_times: self.no_times,
+            min_wait_ns: self.min_wait.map_or(0, ns),
+            who: who(),
+            reason: self.reason.clone(),
+            lines: self.lines,
+            instructions: false,
+        })
+    }
+}
+
+/// Who asks, as far as the environment tells; the agent knows the user id by itself.
+fn who() -> String {
+    let named = ["SUDO_USER", "USER", "LOGNAME"];
+    let mut found = named.iter().filter_map(|name| std::env::var(name).ok());
+    let name = found.next().unwrap_or_default();
+    name.chars().take(WHO_CHARS_MAX).collect()
+}
+
+/// Longest name of who asks. An agent takes 256 bytes.
+const WHO_CHARS_MAX: usize = 64;
+
+/// What is recorded from now on, and what becomes of it.
+pub struct Recording {
+    /// How it is sampled.
+    pub sampling: Sampling,
+    /// Which hosts.
+    pub fleet: Fleet,
+    /// Which samples.
+    pub labels: Labels,
+    /// What becomes of their frames.
+    pub frames: Frames,
+    /// Labels to tell samples apart by, as they were given.
+    pub group_by: Vec<String>,
+    /// How it is written.
+    pub rendering: Rendering,
+    /// Metadata goes to standard output as JSON.
+    pub json: bool,
+    /// File, `-` for standard output.
+    pub output: PathBuf,
+    /// How it looks.
+    pub look: Look,
+    /// Notes only what the reader must know.
+    pub quiet: bool,
+}
+
+/// Records, and writes what came of it. Handles signals itself: the first one ends the capture and
+/// not the command.
+///
+/// # Errors
+/// When the recording is malformed, or the peer refuses it.
+pub async fn record(out: &Out, connection: &Connection, recording: Recording) -> Result<u8> {
+    let peer = connection.peer()?;
+    if !peer.is_collector() {
+        recording.fleet.refuse_for_agent()?;
+        group_by::known_to_agent(&recording.group_by)?;
+    }
+    let (group_by, instructions) = match &recording.rendering {
+        Rendering::Profile(format) => {
+            (group_by::labels(&recording.group_by, *format, &peer), false)
+        }
+        Rendering::Instructions(_) => (recording.group_by.clone(), true),
+    };
+    let sampling = &recording.sampling;
+    let mut request = sampling.request(&recording.labels, &recording.frames, group_by.clone())?;
+    request.instructions = instructions;
+    select::check(&request.matchers, &peer)?;
+    if peer.is_collector() {
+        recording.fleet.select(&mut request)?;
+    }
+    let mut signals = Signals::new()?;
+    let mut facts = Vec::new();
+    if matches!(recording.rendering, Rendering::Profile(Format::Bundle)) {
+        let asked = format!("{} at {}", peer.kind, peer.target);
+        facts.extend(facts::of_title(&recording.look));
+        facts.push(facts::fact("Query", "asked", asked));
+        facts.extend(facts::of_selection(
+            &recording.labels,
+            &recording.frames,
+            &request.matchers,
+        ));
+        let mut source = Source::connect(connection, &peer).await?;
+        facts.extend(facts::of_source(&mut source).await?);
+    }
+    let delivery = Delivery {
+        rendering: &recording.rendering,
+        output: &recording.output,
+        look: Look {
+            lines: sampling.lines,
+            ..recording.look
+        },
+        labels: group_by,
+        facts,
+        quiet: recording.quiet,
+    };
+    if peer.is_collector() {
+        let request = recording.fleet.fleet_request(request);
+        let call = fleet_capture::Call {
+            connection,
+            peer: &peer,
+            json: recording.json,
+        };
+        return fleet_capture::capture(out, call, request, &mut signals, &delivery).await;
+    }
+    let mut client = Client::connect(connection, &peer).await?;
+    let clock = client.clock().await?;
+    let stream = client.capture(request).await?;
+    let Some(captured) = follow(&mut client, stream, &mut signals, recording.quiet).await? else {
+        return Ok(exit::INTERRUPTED);
+    };
+    let code = delivery.deliver(&captured, &clock)?;
+    if recording.json {
+        let info = capture_info::Json::of(&captured.result);
+        write_stdout((json(&info, true)? + "\n").as_bytes())?;
+    }
+    Ok(code)
+}
+
+/// Reads a capture to its end; `None` when it was left.
+async fn follow(
+    client: &mut Client,
+    mut stream: CaptureStream,
+    signals: &mut Signals,
+    quiet: bool,
+) -> Result<Option<Captured>> {
+    let mut line = ProgressLine::new(quiet);
+    let mut captured = Captured::default();
+    let (mut past, mut current) = (ProfileAssembler::new(), ProfileAssembler::new());
+    let mut accepted = CaptureInfo::default();
+    let mut cancelled = false;
+    loop {
+        let body = tokio::select! {
+            body = stream.next() => body?,
+            () = signals.next() => {
+                if cancelled {
+                    return Ok(None);
+                }
+                cancelled = true;
+                line.clear();
+                note!("agent-ctl: ending the capture with what there is; again to leave it");
+                // It may just have ended by itself.
+                let _ = client.cancel_capture(accepted.id).await;
+                continue;
+            }
+        };
+        match body {
+            Some(Body::Accepted(info)) => accepted = info,
+            Some(Body::Progress(progress)) => line.show(&accepted, &progress),
+            Some(Body::Past(chunk)) => {
+                let last = chunk.last;
+                past.push(chunk)?;
+                if last {
+                    captured.past = Some(std::mem::take(&mut past).finish()?);
+                }
+            }
+            Some(Body::Chunk(chunk)) => {
+                let last = chunk.last;
+                current.push(chunk)?;
+                if last {
+                    captured.profile = Some(std::mem::take(&mut current).finish()?);
+                }
+            }
+            Some(Body::Result(info)) => {
+                line.clear();
+                captured.result = info;
+                return Ok(Some(captured));
+            }
+            None => {
+                line.clear();
+                return Err(fail(
+                    exit::UNREACHABLE,
+                    "failed to go on: the agent ended the capture without a result",
+                ));
+            }
+        }
+    }
+}
+
+/// One line on the terminal of standard error; nothing where that is none.
+struct ProgressLine {
+    on: bool,
+    shown: bool,
+}
+
+impl ProgressLine {
+    fn new(quiet: bool) -> ProgressLine {
+        ProgressLine {
+            on: !quiet && std::io::stderr().is_terminal(),
+            shown: false,
+        }
+    }
+
+    fn show(&mut self, accepted: &CaptureInfo, progress: &CaptureProgress) {
+        if !self.on {
+            return;
+        }
+        let line = progress_text(accepted, progress);
+        self.shown = true;
+        // A terminal that takes nothing is no reason to end a capture.
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// `12 s of 30 s, 11,964 samples, 0.4 % of a CPU`.
+fn progress_text(accepted: &CaptureInfo, progress: &CaptureProgress) -> String {
+    let request = accepted.request.as_ref();
+    let duration = Duration::from_nanos(request.map_or(0, |request| request.duration_ns));
+    let elapsed = Duration::from_nanos(progress.elapsed_ns);
+    let mut text = format!(
+        "{} s of {}, {} samples",
+        elapsed.as_secs(),
+        units::duration(duration),
+        units::count(progress.samples)
+    );
+    if progress.lost_samples > 0 {
+        text.push_str(&format!(", {} lost", units::count(progress.lost_samples)));
+    }
+    text.push_str(&format!(
+        ", {} of a CPU",
+        units::percent(progress.cpu_ns, progress.elapsed_ns)
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_in_a_line() {
+        let accepted = CaptureInfo {
+            request: Some(CaptureRequest {
+                duration_ns: 30_000_000_000,
+                ..CaptureRequest::default()
+            }),
+            ..CaptureInfo::default()
+        };
+        let mut progress = CaptureProgress {
+            elapsed_ns: 12_400_000_000,
+            samples: 11_964,
+            cpu_ns: 50_000_000,
+            ..CaptureProgress::default()
+        };
+        let text = progress_text(&accepted, &progress);
+        assert_eq!(text, "12 s of 30 s, 11,964 samples, 0.4 % of a CPU");
+        progress.lost_samples = 7;
+        let text = progress_text(&accepted, &progress);
+        assert_eq!(text, "12 s of 30 s, 11,964 samples, 7 lost, 0.4 % of a CPU");
+    }
+}

@@ -1,0 +1,21 @@
+//! Fakes that speak the protocols, for tests of those on the other side. They store and sample
+//! nothing.
+//!
+//! | Fake | Tests |
+//! |---|---|
+//! | [`agent::FakeAgent`] answers on a unix socket | agent-ctl |
+//! | [`collector::FakeCollector`] answers on a port | agent-ctl |
+//! | [`ingest::IngestCollector`] takes windows | the daemon |
+//! | [`push::PushStream`] pushes windows | the collector |
+//! | [`attend::ConnectedAgent`] takes orders | the collector |
+//! | [`agents::Agents`] do both, on a thread | the collector as a process |
+
+pub mod agent;
+pub mod agents;
+pub mod attend;
+pub mod collector;
+pub mod ingest;
+pub mod push;
+pub mod samples;
+pub mod server;
+pub mod window;

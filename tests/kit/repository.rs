@@ -1,0 +1,74 @@
+//! The repository as tests read it: tracked files, manifests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The root of the checkout.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the workspace")
+}
+
+/// Every file that belongs to the repository, relative to its root: what git tracks or would track,
+/// or a walk where there is no git (a source archive).
+pub fn files() -> Vec<PathBuf> {
+    let mut command = Command::new("git");
+    command.args(["-c", "safe.directory=*", "-C"]).arg(root());
+    command.args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]);
+    let listed = crate::process::program("git").and_then(|_| {
+        let out = crate::process::run(&mut command, Duration::from_secs(30));
+        (out.code == Some(0)).then(|| out.text())
+    });
+    let mut files: Vec<PathBuf> = match listed {
+        Some(text) => text
+            .split('\0')
+            .filter(|name| !name.is_empty())
+            .map(PathBuf::from)
+            .collect(),
+        None => {
+            let mut found = Vec::new();
+            walk(root(), &mut found);
+            found
+        }
+    };
+    files.retain(|file| root().join(file).is_file());
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if name == "target" || name == ".git" || name == "node_modules" {
+            continue;
+        }
+        if path.is_dir() {
+            walk(&path, found);
+        } else if let Ok(relative) = path.strip_prefix(root()) {
+            found.push(relative.to_path_buf());
+        }
+    }
+}
+
+/// Every Rust source file with its text.
+pub fn rust_sources() -> Vec<(PathBuf, String)> {
+    let sources = files()
+        .into_iter()
+        .filter(|file| file.extension().is_some_and(|e| e == "rs"));
+    sources
+        .map(|file| {
+            let text = std::fs::read_to_string(root().join(&file)).expect("a source file is UTF-8");
+            (file, text)
+        })
+        .collect()
+}
