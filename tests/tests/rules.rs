@@ -365,6 +365,26 @@ fn crates_without_unsafe_code_forbid_it() {
     }
 }
 
+/// A guard taken in a field of a struct expression lives until its statement ends, so a field below
+/// that locks the same again waits for itself for ever. A local lets go at once.
+#[test]
+fn no_field_of_an_expression_takes_a_lock() {
+    let field = Regex::new(r"^\s+\w+: .*\block\(&").expect("a pattern");
+    let mut wrong = Vec::new();
+    for (file, text) in rust_sources() {
+        for (number, line) in text.lines().enumerate() {
+            if field.is_match(code(line)) {
+                wrong.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "take these locks before:\n{}",
+        wrong.join("\n")
+    );
+}
+
 #[test]
 fn no_source_file_is_too_long() {
     let long: Vec<_> = rust_sources()

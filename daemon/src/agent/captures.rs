@@ -134,7 +134,6 @@ impl AgentWorld {
             )));
         }
         let copy_all = wanted.unwind == Unwind::StackCopy;
-        // By itself: within the expression below its guard would live on while `stack_bytes` locks.
         let max_stack_depth = lock(&agent.sampling.facts).spec.max_stack_depth;
         let options = offcpu::Options {
             copy_all,
@@ -148,6 +147,7 @@ impl AgentWorld {
             filter: filter(scope, true),
             keep_times: wanted.times,
         };
+        let switches_max = lock(&agent.settings.active).config.captures.switches_max;
         let started = self.engine.begin_off_cpu(wanted);
         let started = started.map_err(|error| refused(&error))?;
         Ok(Started {
@@ -156,7 +156,7 @@ impl AgentWorld {
             rate_hz: 0,
             period: 1,
             stack_bytes: started.stack_bytes,
-            excess: match lock(&agent.settings.active).config.captures.switches_max {
+            excess: match switches_max {
                 0 => OverloadPolicy::Bounded,
                 most if copy_all => {
                     let most = u64::from(most / COPY_ALL_COST);

@@ -111,6 +111,7 @@ impl Agent {
         } else {
             now.since(newest)
         };
+        let unwind_cache_bytes = lock(&self.sampling.sampler.facts).unwinding.modules.bytes;
         wire::Sampling {
             event: sampling.event.name().into(),
             requested_event: sampling.requested.name().into(),
@@ -133,20 +134,21 @@ impl Agent {
                 && (age < SAMPLES_MISSING || !self.sampling.samples_due()),
             stack_bytes: sampling.plan.stack_bytes,
             reduced: sampling.plan.reduced.unwrap_or_default(),
-            unwind_cache_bytes: lock(&self.sampling.sampler.facts).unwinding.modules.bytes,
+            unwind_cache_bytes,
             unwind_cache_bytes_max: self.budget.bounds.unwind() as u64,
         }
     }
 
     fn recorder_status(&self, stats: &RecorderStats) -> wire::Recorder {
         let unix = |time: Option<MonotonicTime>| time.map_or(0, |time| self.clock.to_unix_ns(time));
+        let window_seconds = lock(&self.settings.active).config.windows.length_s;
         wire::Recorder {
             oldest_unix_ns: unix(stats.oldest),
             newest_unix_ns: unix(stats.newest),
             windows: stats.windows as u32,
             bytes: stats.bytes as u64,
             budget_bytes: stats.budget_bytes as u64,
-            window_seconds: lock(&self.settings.active).config.windows.length_s,
+            window_seconds,
             coarse_windows: stats.coarse_windows as u32,
             dropped_windows: stats.totals.dropped_by_age + stats.totals.dropped_by_budget,
             times_bytes: stats.times_bytes as u64,
@@ -182,12 +184,13 @@ impl Agent {
             let sampling = lock(&self.sampling.facts);
             sampling.cpus_sampled >= sampling.cpus_online
         };
+        let stalls = Stalls::of(&self.sampling.sampler);
+        let lost_stalled = lock(&self.health.losses).lost_stalled(MonotonicTime::now(), stalls);
         coverage::low(&LastMinute {
             ledger,
             covered,
             all_sampled,
-            lost_stalled: lock(&self.health.losses)
-                .lost_stalled(MonotonicTime::now(), Stalls::of(&self.sampling.sampler)),
+            lost_stalled,
         })
     }
 
