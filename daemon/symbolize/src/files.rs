@@ -27,8 +27,8 @@ use host::time::MonotonicTime;
 use profile::Unnamed;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Number of relatives named with a file.
@@ -134,7 +134,9 @@ struct Table {
 pub struct FileStore {
     table: Mutex<Table>,
     /// Announcements dealt with since the start.
-    done: AtomicU64,
+    done: Mutex<u64>,
+    /// Told of each.
+    one_done: Condvar,
     open_max: usize,
     debug: debug_files::DebugFileOptions,
     counters: Arc<SymbolCounters>,
@@ -150,7 +152,8 @@ impl FileStore {
         let open_max = open_max.unwrap_or_else(default).max(1);
         FileStore {
             table: Mutex::default(),
-            done: AtomicU64::new(0),
+            done: Mutex::default(),
+            one_done: Condvar::new(),
             open_max,
             debug: debug_files::DebugFileOptions::default(),
             shares: Arc::new(Shares::counted(Arc::clone(&counters))),
@@ -197,7 +200,7 @@ impl FileStore {
     /// Opens a file that was seen, unless it is open already; false then. May wait for ever.
     pub fn see(&self, seen: &FileSeen) -> bool {
         let tried = self.open(seen);
-        self.done.fetch_add(1, Ordering::Release);
+        self.count_done();
         tried
     }
 
@@ -232,7 +235,7 @@ impl FileStore {
                 },
             );
         }
-        self.done.fetch_add(1, Ordering::Release);
+        self.count_done();
         tried.unwrap_or(false)
     }
 
@@ -283,12 +286,14 @@ impl FileStore {
 
     /// Waits until `announced` announcements have been dealt with, or the time is over.
     pub fn wait_for(&self, announced: u64, time: Duration) {
-        let begin = MonotonicTime::now();
-        while self.done.load(Ordering::Acquire) < announced
-            && MonotonicTime::now().since(begin) < time
-        {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let waiting = |done: &mut u64| *done < announced;
+        // Those that are missing are read later.
+        drop(self.one_done.wait_timeout_while(lock(&self.done), time, waiting));
+    }
+
+    fn count_done(&self) {
+        *lock(&self.done) += 1;
+        self.one_done.notify_all();
     }
 
     fn refused(&self, reason: Unnamed) -> &AtomicU64 {
