@@ -44,8 +44,8 @@ pub fn is_word(word: &str) -> bool {
 const LABELS_NAMED: usize = 30;
 
 /// Refuses a label of `--group-by` that no sample has: it would put every sample under
-/// `[no LABEL]`, and is most likely a slip of the pen. Where there are no labels there are no samples
-/// either, and that is said later.
+/// `[no LABEL]`, and is most likely a slip of the pen. Where there are no labels there are no
+/// samples either, and that is said later.
 ///
 /// # Errors
 /// With the nearest label.

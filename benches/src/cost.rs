@@ -5,8 +5,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Totals since the process began, of the threads that it has now. What ended threads used is in the
-/// account of its cgroup.
+/// Totals since the process began, of the threads that it has now. What ended threads used is in
+/// the account of its cgroup.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Usage {
     /// CPU time by thread name. Unit: nanoseconds.

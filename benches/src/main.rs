@@ -1,8 +1,8 @@
 //! What the daemon costs and how true its profiles are, compared with named peers on the same
 //! seconds.
 //!
-//! One file or folder a bench: it has its arguments, measures, and prints. Numbers inform; they never
-//! decide a pass. Everything started here ends with the command.
+//! One file or folder a bench: it has its arguments, measures, and prints. Numbers inform; they
+//! never decide a pass. Everything started here ends with the command.
 #![forbid(unsafe_code)]
 
 mod accuracy;

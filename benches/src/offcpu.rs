@@ -1,10 +1,10 @@
-//! What a capture of waits costs those who switch: two threads that wake each other over pipes on one CPU, alone,
-//! beside `perf record -e sched:sched_switch -g`, which tells no wakers, the same with `sched:sched_waking`, and
-//! beside captures of event `off-cpu`.
+//! What a capture of waits costs those who switch: two threads that wake each other over pipes on
+//! one CPU, alone, beside `perf record -e sched:sched_switch -g`, which tells no wakers, the same
+//! with `sched:sched_waking`, and beside captures of event `off-cpu`.
 //!
-//! The continuous profile runs all the time, so what is measured is the capture alone. CPU time is that of the
-//! threads as the scheduler accounts it: what the tracepoints cost is in the time of the threads that switch,
-//! and others on the machine are not.
+//! The continuous profile runs all the time, so what is measured is the capture alone. CPU time is
+//! that of the threads as the scheduler accounts it: what the tracepoints cost is in the time of
+//! the threads that switch, and others on the machine are not.
 
 use ::offcpu::WaitCounts;
 use aggregate::batch::RawBatch;
@@ -237,7 +237,8 @@ fn switches(rate: u32, length: Duration) -> anyhow::Result<(u64, u64)> {
     Ok((count, mine + its))
 }
 
-/// The sampler with the continuous profile, on a thread of its own, and what becomes of its batches.
+/// The sampler with the continuous profile, on a thread of its own, and what becomes of its
+/// batches.
 struct Rig {
     shared: Arc<SamplerHandle>,
     engine: Engine,
@@ -399,7 +400,8 @@ fn perf(dir: &std::path::Path, events: &str) -> Proc {
     Proc::spawn(&mut command, dir, "perf-record")
 }
 
-/// The sampler's queues with the readers of files behind them, and the ends that batches go through.
+/// The sampler's queues with the readers of files behind them, and the ends that batches go
+/// through.
 fn queues() -> anyhow::Result<(Queues, Receiver<RawBatch>, SyncSender<RawBatch>)> {
     let (batches, handed_over) = sync_channel(2 + CAPTURE_BATCHES);
     let (recycle, recycled) = sync_channel(2 + CAPTURE_BATCHES);

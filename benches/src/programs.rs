@@ -1,4 +1,5 @@
-//! How stacks of each program ended and how many of their frames have names, by the daemon's own word.
+//! How stacks of each program ended and how many of their frames have names, by the daemon's own
+//! word.
 
 use crate::report::{Table, count, percent};
 use profile::{Unnamed, key};

@@ -1,5 +1,5 @@
-//! A host with hundreds of CPUs, simulated: the real sampler on rings in memory, filled with a second
-//! of samples and of processes that come and go.
+//! A host with hundreds of CPUs, simulated: the real sampler on rings in memory, filled with a
+//! second of samples and of processes that come and go.
 
 use aggregate::batch::RawBatch;
 use anyhow::{Context, ensure};

@@ -1,7 +1,7 @@
 //! One rule for all profilers: is a stack whole, and what is a function called?
 //!
-//! Profilers have words of their own for how a stack ended. Here only the names of its frames count,
-//! so that the shares of two can be compared.
+//! Profilers have words of their own for how a stack ended. Here only the names of its frames
+//! count, so that the shares of two can be compared.
 
 /// Functions at which stacks begin: of programs, of threads, of Go, and of kernel threads.
 const STARTS: &[&str] = &[

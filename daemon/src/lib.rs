@@ -1,4 +1,5 @@
-//! The agent: samples every CPU of a host, names and folds the stacks, answers questions about them.
+//! The agent: samples every CPU of a host, names and folds the stacks, answers questions about
+//! them.
 //!
 //! A sample goes one way: [`perf`] → [`unwind::process`] → [`unwind::walk`] → [`aggregate`] (fold)
 //! → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].

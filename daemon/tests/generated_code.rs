@@ -1,8 +1,8 @@
-//! Stacks of real runtimes pass their generated code: the unwinder on real samples, with the rules that
-//! are made of what the runtimes tell.
+//! Stacks of real runtimes pass their generated code: the unwinder on real samples, with the rules
+//! that are made of what the runtimes tell.
 //!
-//! Node, and each interpreter of Python 3.12 or later that is found, is sampled twice on one run: without
-//! rules, and with them.
+//! Node, and each interpreter of Python 3.12 or later that is found, is sampled twice on one run:
+//! without rules, and with them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod support;
@@ -36,8 +36,8 @@ const SAMPLES: u64 = 200;
 /// Longest wait for anything; a debug build on a busy machine is slow.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Three functions deep, for as long as it is let. CPython writes a jitdump two MiB at a time: functions
-/// with long names fill them.
+/// Three functions deep, for as long as it is let. CPython writes a jitdump two MiB at a time:
+/// functions with long names fill them.
 const PROGRAM: &str = "
 import sys
 def leaf(n):
@@ -283,7 +283,8 @@ fn by_rules() -> Unwinder {
     unwinder
 }
 
-/// Shares of complete stacks of a runtime, in per mille: without rules, and with those that `make` makes.
+/// Shares of complete stacks of a runtime, in per mille: without rules, and with those that `make`
+/// makes.
 fn shares(runtime: &Runtime, make: fn(&Runtime) -> RulesBuilder) -> Option<(u64, u64)> {
     let mut rig = Rig::new(runtime.pid())?;
     rig.settle(runtime.pid());

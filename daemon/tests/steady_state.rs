@@ -1,6 +1,7 @@
-//! The sampler's steady state asks the allocator for nothing: counted over real samples with copies of
-//! real stacks, which rings in memory bring again and again through the whole pass: order of time,
-//! process table, unwinding, folding, windows. Two captures share rings of their own meanwhile.
+//! The sampler's steady state asks the allocator for nothing: counted over real samples with copies
+//! of real stacks, which rings in memory bring again and again through the whole pass: order of
+//! time, process table, unwinding, folding, windows. Two captures share rings of their own
+//! meanwhile.
 //!
 //! The only test of its program, because the count is of all threads.
 
@@ -39,8 +40,8 @@ const PERIOD: u64 = 1_000_000_000 / RATE_HZ as u64;
 const RING_BYTES: usize = 16 << 20;
 const CPUS: u32 = 2;
 const WINDOW: Duration = Duration::from_secs(2);
-/// Seconds until all tables have met everything and each file was told of for the second time, which is
-/// after ten, and seconds counted: five windows.
+/// Seconds until all tables have met everything and each file was told of for the second time,
+/// which is after ten, and seconds counted: five windows.
 const WARM_UP: u64 = 14;
 const COUNTED: u64 = 10;
 /// Within this the files of the replayed samples are read, also on a busy machine.
@@ -103,7 +104,8 @@ fn descend(levels: u32, seed: u64) -> u64 {
     below ^ scratch[(seed % 24) as usize]
 }
 
-/// Records of this process's own samples while it is busy, and of the kernel's while it works for it.
+/// Records of this process's own samples while it is busy, and of the kernel's while it works for
+/// it.
 fn recorded() -> Option<Vec<Vec<u8>>> {
     let spec = EventSpec {
         kind: EventKind::CpuClock,

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The payload of a spool's record, packed and not: a window that can be read is written as the same.
+/// The payload of a spool's record, packed and not: a window that can be read is written as the
+/// same.
 pub fn spool_records(data: &[u8]) {
     if let Ok(payload) = disk::unpack(data) {
         read_record(&payload);
@@ -45,8 +46,8 @@ fn read_record(payload: &[u8]) {
 /// The spool of this process; one after the other uses it.
 static SPOOL: Mutex<()> = Mutex::new(());
 
-/// A segment of the spool, with acknowledgements: what is found lies inside the file in order, the next
-/// start finds the same and tells of no damage again.
+/// A segment of the spool, with acknowledgements: what is found lies inside the file in order, the
+/// next start finds the same and tells of no damage again.
 pub fn spool_segments(data: &[u8]) {
     const ID: u64 = 1;
     let _one = SPOOL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +89,8 @@ pub fn spool_segments(data: &[u8]) {
     let _ = std::fs::remove_dir_all(&path);
 }
 
-/// What an agent sends: facts of its host and parts of windows. What is taken is within every bound.
+/// What an agent sends: facts of its host and parts of windows. What is taken is within every
+/// bound.
 pub fn ingest_windows(data: &[u8]) {
     let metrics = Arc::default();
     let host = HostKey {
@@ -140,8 +142,8 @@ pub fn ingest_windows(data: &[u8]) {
     }
 }
 
-/// Files of a pin and of its capture: what can be read is read the same again by the next start, and a range is
-/// asked for without a fall.
+/// Files of a pin and of its capture: what can be read is read the same again by the next start,
+/// and a range is asked for without a fall.
 pub fn pin_files(data: &[u8]) {
     let _one = SPOOL.lock().unwrap_or_else(PoisonError::into_inner);
     let path: PathBuf = std::env::temp_dir().join(format!("fleetprof-pins-{}", std::process::id()));

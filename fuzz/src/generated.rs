@@ -8,7 +8,8 @@ use jit::rules::RulesBuilder;
 use std::sync::Arc;
 use unwind::info::generated::GeneratedRules;
 
-/// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.
+/// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met
+/// often.
 const BYTES_MAX: usize = 1 << 20;
 
 /// What came of a file.
@@ -38,8 +39,8 @@ fn read(data: &[u8], piece: usize) -> Read {
     }
 }
 
-/// Jitdumps: the same code and rules whatever pieces the file is read in, memory within the bound, and
-/// rules of code alone.
+/// Jitdumps: the same code and rules whatever pieces the file is read in, memory within the bound,
+/// and rules of code alone.
 pub fn jitdump(data: &[u8]) {
     let (whole, pieces) = (read(data, data.len().max(1)), read(data, 7));
     assert_eq!(whole.outcome, pieces.outcome);

@@ -38,7 +38,8 @@ pub use fleet::{ingest_windows, pin_files, spool_records, spool_segments};
 pub use generated::jitdump;
 pub use walks::unwinding;
 
-/// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.
+/// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met
+/// often.
 const BYTES_MAX: usize = 1 << 20;
 
 /// What a target does with its bytes.
@@ -331,7 +332,8 @@ pub fn symbol_files(data: &[u8]) {
     }
 }
 
-/// Symbol names: demangling ends, in few bytes; what runtimes write leaves a function, in few bytes too.
+/// Symbol names: demangling ends, in few bytes; what runtimes write leaves a function, in few bytes
+/// too.
 pub fn symbol_names(data: &[u8]) {
     let raw = String::from_utf8_lossy(data);
     let cleaned = jit::names::clean(&raw);
@@ -373,8 +375,8 @@ pub fn pprof(data: &[u8]) {
     written(&profile);
 }
 
-/// Text of perf script: what is read is written in every format, and read back from its own text with as
-/// many samples.
+/// Text of perf script: what is read is written in every format, and read back from its own text
+/// with as many samples.
 pub fn perf_script(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = formats::perf_script::looks_like(&text);

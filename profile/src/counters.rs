@@ -1,9 +1,9 @@
 //! Structs of counters whose fields are named once: sums, codecs and readers go by the one list.
 
 /// Declares a struct of `u64` counters with its list of fields. Codecs write
-/// [`numbers`](crate::Quality::numbers) and read [`of_numbers`](crate::Quality::of_numbers), or go by
-/// [`FIELDS`](crate::Quality::FIELDS): a field that is added reaches all of them. Those that keep
-/// numbers by place say how many they know, and do not compile until their version is raised.
+/// [`numbers`](crate::Quality::numbers) and read [`of_numbers`](crate::Quality::of_numbers), or go
+/// by [`FIELDS`](crate::Quality::FIELDS): a field that is added reaches all of them. Those that
+/// keep numbers by place say how many they know, and do not compile until their version is raised.
 macro_rules! counters {
     (
         $(#[$meta:meta])*

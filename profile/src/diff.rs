@@ -1,8 +1,8 @@
 //! Two profiles side by side: what changed per stack and per function, and how sure that is.
 //!
 //! Shares, not sums, say whether a function got worse: the two profiles may cover different times
-//! and loads. A share is measured by counting samples, so it has a statistical error. With `k` of `n`
-//! samples before and after (`k₁`, `n₁`, `k₂`, `n₂`):
+//! and loads. A share is measured by counting samples, so it has a statistical error. With `k` of
+//! `n` samples before and after (`k₁`, `n₁`, `k₂`, `n₂`):
 //!
 //! ```text
 //! share      = weight of the function ÷ weight of the profile
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! It is the binomial standard error of a difference with one pretended hit and miss added on each
-//! side (Agresti and Caffo 2000), which stays honest where `k` is 0 or small: a function that one side
-//! lacks does not get an error of nothing. It assumes that samples are independent; those of one
-//! thread within a few milliseconds are not quite, so the true error is somewhat larger. Of a hundred
-//! functions about five differ by more than 1.96 errors by chance alone.
+//! side (Agresti and Caffo 2000), which stays honest where `k` is 0 or small: a function that one
+//! side lacks does not get an error of nothing. It assumes that samples are independent; those of
+//! one thread within a few milliseconds are not quite, so the true error is somewhat larger. Of a
+//! hundred functions about five differ by more than 1.96 errors by chance alone.
 
 use crate::dictionary::Remap;
 use crate::frame::FrameKind;
@@ -170,8 +170,8 @@ impl Diff {
         share(change, self.totals)
     }
 
-    /// A value of the first profile, scaled so that both profiles have the same total. Rounds to the
-    /// nearest whole number; nothing changes when either profile is empty.
+    /// A value of the first profile, scaled so that both profiles have the same total. Rounds to
+    /// the nearest whole number; nothing changes when either profile is empty.
     pub fn normalised(&self, before: Value) -> Value {
         let scale = |value: u64, from: u64, to: u64| {
             if from == 0 || to == 0 {

@@ -77,7 +77,8 @@ pub struct Frame {
     pub unnamed: Unnamed,
     /// Function name for people: demangled, without what only a compiler or runtime needs.
     pub function: StrId,
-    /// The function as the runtime or linker spells it; empty where that is `function`, or not kept.
+    /// The function as the runtime or linker spells it; empty where that is `function`, or not
+    /// kept.
     ///
     /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
     /// tier of the compiler left it, are frames of their own that share a function. Of a frame

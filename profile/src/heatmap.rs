@@ -1,11 +1,13 @@
-//! Heat maps of time: a column a second, a row a part of the second, in each cell what was sampled then.
+//! Heat maps of time: a column a second, a row a part of the second, in each cell what was sampled
+//! then.
 //!
-//! What happens for some milliseconds now and then has no height in a flame graph of minutes; here it is
-//! a spot. Two cells pick a range, and [`Profile::between`](crate::Profile::between) makes a profile of it.
+//! What happens for some milliseconds now and then has no height in a flame graph of minutes; here
+//! it is a spot. Two cells pick a range, and [`Profile::between`](crate::Profile::between) makes a
+//! profile of it.
 //!
-//! Columns begin with whole seconds of the Unix clock (with whole columns, where those are wider), so that
-//! what happens each second stands in one row, and maps of several hosts line up. There are no time zones
-//! here.
+//! Columns begin with whole seconds of the Unix clock (with whole columns, where those are wider),
+//! so that what happens each second stands in one row, and maps of several hosts line up. There are
+//! no time zones here.
 
 use crate::moments::Moments;
 use crate::sample::Value;
@@ -184,8 +186,9 @@ impl HeatMap {
         }
     }
 
-    /// The time from the begin of the earlier of two cells to the end of the later one, both included, as
-    /// [`Profile::between`](crate::Profile::between) takes it. Cells beyond the map are those at its border.
+    /// The time from the begin of the earlier of two cells to the end of the later one, both
+    /// included, as [`Profile::between`](crate::Profile::between) takes it. Cells beyond the map
+    /// are those at its border.
     pub fn range(&self, one: Cell, other: Cell) -> Range<u64> {
         let inside = |cell: Cell| Cell {
             column: cell.column.min(self.columns - 1),
@@ -196,7 +199,8 @@ impl HeatMap {
         begin..self.end(one.max(other))
     }
 
-    /// True when the time of a cell, or a part of it, is covered: an empty cell says that nothing ran.
+    /// True when the time of a cell, or a part of it, is covered: an empty cell says that nothing
+    /// ran.
     pub fn is_covered(&self, cell: Cell) -> bool {
         cell.column < self.columns && cell.row < self.rows && self.begin(cell) < self.end(cell)
     }

@@ -4,7 +4,8 @@ use crate::strings::StrId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// The label names the agent writes. Absent means not known or not applicable; never an empty value.
+/// The label names the agent writes. Absent means not known or not applicable; never an empty
+/// value.
 pub mod key {
     /// cgroup path in its hierarchy, `/` for the root.
     pub const CGROUP: &str = "cgroup";

@@ -1,10 +1,10 @@
 //! The loss ledger: what was taken and lost of each cgroup, beside what the kernel's own accounting
 //! says should have been taken.
 //!
-//! Rows of samples say what was taken and lost; [`Account`]s say how much CPU time the kernel counted
-//! for a cgroup and all below it. The ledger puts both into one tree of paths. The kernel's figure of
-//! a cgroup alone is what its subtree has less what the nearest accounted cgroups below it have, so
-//! sums over any selection of cgroups are exact wherever a subtree is whole.
+//! Rows of samples say what was taken and lost; [`Account`]s say how much CPU time the kernel
+//! counted for a cgroup and all below it. The ledger puts both into one tree of paths. The kernel's
+//! figure of a cgroup alone is what its subtree has less what the nearest accounted cgroups below
+//! it have, so sums over any selection of cgroups are exact wherever a subtree is whole.
 
 use crate::coverage::{Coverage, share};
 use crate::dictionary::Dictionary;
@@ -23,7 +23,8 @@ pub struct Account {
     pub labels: LabelSetId,
     /// CPU time. Unit: nanoseconds.
     pub ns: u64,
-    /// The part of `ns` that was not measured but taken from the samples themselves. Unit: nanoseconds.
+    /// The part of `ns` that was not measured but taken from the samples themselves. Unit:
+    /// nanoseconds.
     pub estimated_ns: u64,
 }
 
@@ -116,8 +117,8 @@ pub struct LedgerRow {
 }
 
 impl LedgerRow {
-    /// Samples expected that were neither taken nor counted as lost. Below zero as often as above when
-    /// nothing is missing: sampling has an error.
+    /// Samples expected that were neither taken nor counted as lost. Below zero as often as above
+    /// when nothing is missing: sampling has an error.
     pub fn missed(&self) -> i64 {
         missed(&self.expected, &self.total)
     }

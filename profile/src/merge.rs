@@ -45,8 +45,8 @@ impl Info {
     ///
     /// The time range becomes the union (a range of length 0 that begins at 0 is not known and adds
     /// nothing), quality is summed, different events become [`MIXED_EVENTS`], different periods 0.
-    /// An `Info` without a unit, of a range in which nothing was sampled, has no say in unit, event and
-    /// period; a default one is neutral.
+    /// An `Info` without a unit, of a range in which nothing was sampled, has no say in unit, event
+    /// and period; a default one is neutral.
     ///
     /// # Errors
     /// When the units differ; `self` is unchanged then.

@@ -1,8 +1,8 @@
 //! When samples were taken: the part of a profile that says more than sums.
 //!
-//! Kept for captures, and for the last minutes of the flight recorder; windows of the past have none.
-//! Moments repeat what the samples of the profile say in sum, for the time they cover, so they are never
-//! added to them.
+//! Kept for captures, and for the last minutes of the flight recorder; windows of the past have
+//! none. Moments repeat what the samples of the profile say in sum, for the time they cover, so
+//! they are never added to them.
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::sample::SampleKey;
@@ -37,8 +37,8 @@ impl Moments {
         self.duration_ns == 0 && self.list.is_empty()
     }
 
-    /// Leaves out when samples were taken and counts them as dropped: how many these were. The time covered
-    /// stays.
+    /// Leaves out when samples were taken and counts them as dropped: how many these were. The time
+    /// covered stays.
     pub fn shed(&mut self) -> u64 {
         let shed = std::mem::take(&mut self.list).len() as u64;
         self.dropped = self.dropped.saturating_add(shed);

@@ -80,8 +80,8 @@ pub fn capped_bytes(text: &[u8]) -> String {
     ))
 }
 
-/// Bytes from outside as text that does nothing to who shows it: control characters and bytes that are
-/// not UTF-8 replaced, cut at the limit.
+/// Bytes from outside as text that does nothing to who shows it: control characters and bytes that
+/// are not UTF-8 replaced, cut at the limit.
 pub fn harmless(text: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(text) {
         Ok(plain) if text.len() <= NAME_BYTES_MAX && !plain.contains(char::is_control) => {

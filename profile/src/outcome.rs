@@ -70,8 +70,8 @@ impl StackEnd {
         )
     }
 
-    /// True when callers are known to be missing, for whatever cause: the one definition of a truncated
-    /// stack, by which samples are counted and put under `[truncated]`. Of
+    /// True when callers are known to be missing, for whatever cause: the one definition of a
+    /// truncated stack, by which samples are counted and put under `[truncated]`. Of
     /// [`StackEnd::Unresolved`] it is not known, and a lost sample has no stack that could be cut.
     pub fn is_truncated(self) -> bool {
         !self.is_complete() && !matches!(self, StackEnd::Unresolved | StackEnd::Lost)

@@ -162,8 +162,8 @@ impl<'q> QueryRunner<'q> {
     }
 
     /// As [`QueryRunner::add`], but kept under `caller`, the sample's stack or a caller of it: for
-    /// answers that would have too many stacks. Returns what it is kept under. Frame filters are not
-    /// applied.
+    /// answers that would have too many stacks. Returns what it is kept under. Frame filters are
+    /// not applied.
     ///
     /// # Panics
     /// When the ids are not of `source`.
@@ -222,8 +222,8 @@ impl<'q> QueryRunner<'q> {
         self.label_set(source, labels).is_some()
     }
 
-    /// Forgets what is known of the source's ids: the samples that follow are of another dictionary.
-    /// The answer so far stays.
+    /// Forgets what is known of the source's ids: the samples that follow are of another
+    /// dictionary. The answer so far stays.
     pub fn next_dictionary(&mut self) {
         self.labels.clear();
         self.stacks.clear();
@@ -238,8 +238,9 @@ impl<'q> QueryRunner<'q> {
         self.counted.next_dictionary();
     }
 
-    /// Adds when a sample was taken, when the query takes it. In any order; at another time than those of
-    /// [`QueryRunner::add`], to which it adds nothing. What time they cover the caller says in the answer.
+    /// Adds when a sample was taken, when the query takes it. In any order; at another time than
+    /// those of [`QueryRunner::add`], to which it adds nothing. What time they cover the caller
+    /// says in the answer.
     ///
     /// # Panics
     /// When the ids are not of `source`.
@@ -263,9 +264,10 @@ impl<'q> QueryRunner<'q> {
     /// Ends the query.
     ///
     /// `info` describes the time and source that were asked. Of its quality, what was missed before
-    /// it had labels (idle, lost, late, throttled, malformed, reduced) is kept as it is: it cannot be divided
-    /// among selections. The counts of samples (taken, lost samples, folded, truncated, depth limit,
-    /// unnamed) are those of the samples that were kept, before frame filters changed their stacks.
+    /// it had labels (idle, lost, late, throttled, malformed, reduced) is kept as it is: it cannot
+    /// be divided among selections. The counts of samples (taken, lost samples, folded, truncated,
+    /// depth limit, unnamed) are those of the samples that were kept, before frame filters changed
+    /// their stacks.
     pub fn finish(self, info: Info) -> Profile {
         let quality = self.counted.quality().of_selection(info.quality);
         let mut answer = self.answer;
@@ -361,8 +363,8 @@ impl<'q> QueryRunner<'q> {
 }
 
 impl Profile {
-    /// The answer to `query` over this profile, with the moments that it takes. How many of those that
-    /// were dropped it would have taken is not known: they all count.
+    /// The answer to `query` over this profile, with the moments that it takes. How many of those
+    /// that were dropped it would have taken is not known: they all count.
     pub fn query(&self, query: &Query) -> Profile {
         let mut runner = QueryRunner::new(query);
         for (key, value) in self.sorted() {
@@ -438,8 +440,8 @@ impl Counted {
 }
 
 impl Quality {
-    /// Counted samples of a selection, with what was missed on the `whole` before it had labels. See
-    /// [`QueryRunner::finish`].
+    /// Counted samples of a selection, with what was missed on the `whole` before it had labels.
+    /// See [`QueryRunner::finish`].
     pub fn of_selection(self, whole: Quality) -> Quality {
         // All by name: who adds a field decides whose it is.
         Quality {

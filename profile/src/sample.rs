@@ -57,7 +57,8 @@ counters! {
         pub throttled: u64,
         /// Samples folded under `[other]` because a bound was reached.
         pub folded: u64,
-        /// Samples whose stack is known to be cut, for whatever cause: see [`StackEnd::is_truncated`].
+        /// Samples whose stack is known to be cut, for whatever cause: see
+        /// [`StackEnd::is_truncated`].
         pub truncated: u64,
         /// Of those: cut by the depth limit. The unwinder could not go on with the others.
         pub depth_limit: u64,
@@ -65,12 +66,13 @@ counters! {
         pub unnamed: u64,
         /// Damaged records, skipped.
         pub malformed: u64,
-        /// Samples estimated to have been lost: the rows under `[lost]`, which `taken` does not count.
+        /// Samples estimated to have been lost: the rows under `[lost]`, which `taken` does not
+        /// count.
         pub lost_samples: u64,
         /// Samples taken while the daemon's budget had lowered the rate or the copy of the stack.
         pub reduced: u64,
-        /// Of the records lost: while the daemon came late to empty the rings, so that their size is not to
-        /// blame.
+        /// Of the records lost: while the daemon came late to empty the rings, so that their size
+        /// is not to blame.
         pub lost_late: u64,
     }
 }

@@ -6,9 +6,11 @@
 //! label    = letter or "_", then letters, digits, "_", ".", "-", "/" ; or quoted like a value
 //! value    = '"' text '"' | "'" text "'" | "`" raw text "`" | bare
 //! ```
-//! White space may stand between all parts. In double and single quotes a backslash begins an escape:
+//! White space may stand between all parts. In double and single quotes a backslash begins an
+//! escape:
 //! `\\ \" \' \n \r \t \xHH` (below 80) and `\u{H…}`; back quotes take text as it is, which suits
-//! patterns. A bare value ends at white space, a comma, a quote or a brace, because shells eat quotes:
+//! patterns. A bare value ends at white space, a comma, a quote or a brace, because shells eat
+//! quotes:
 //! `unit=nginx.service` means what it looks like.
 
 use crate::filter::{FilterError, LabelMatcher, MatchOp, Selector};

@@ -111,7 +111,8 @@ impl StackTrie {
         out.reverse();
     }
 
-    /// Caller's stack and leaf frame by id. The empty stack is its own caller, and its frame is none.
+    /// Caller's stack and leaf frame by id. The empty stack is its own caller, and its frame is
+    /// none.
     pub(crate) fn nodes(&self) -> &[(StackId, FrameId)] {
         &self.nodes
     }

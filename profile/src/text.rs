@@ -16,9 +16,9 @@
 //! | the `#` of text that begins with `# ` | `\x23` |
 //! | the `[` of an ending that reads like an annotation (`_[k]`) | `\x5b` |
 //!
-//! The last three keep a name from being taken for a count (`frame 12`), for a comment line, or for a
-//! frame of another kind.
-//! Reading takes a backslash that begins none of these for itself, so files of other tools read well.
+//! The last three keep a name from being taken for a count (`frame 12`), for a comment line, or for
+//! a frame of another kind. Reading takes a backslash that begins none of these for itself, so
+//! files of other tools read well.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -197,8 +197,8 @@ impl Costs {
     }
 
     /// Sums samples whose stacks are of `shape`; they are in the table once they are
-    /// [named](Costs::name). Takes time and memory by the stacks of `shape`, about 50 bytes each while
-    /// it runs.
+    /// [named](Costs::name). Takes time and memory by the stacks of `shape`, about 50 bytes each
+    /// while it runs.
     ///
     /// # Panics
     /// When a stack is not of `shape`.
@@ -218,8 +218,8 @@ impl Costs {
         })
     }
 
-    /// Takes at most `most` of the sums into the table, under their names in `dict`, which has grown at
-    /// most since its shape was taken. Returns false when that were all.
+    /// Takes at most `most` of the sums into the table, under their names in `dict`, which has
+    /// grown at most since its shape was taken. Returns false when that were all.
     pub fn name(&mut self, dict: &Dictionary, sums: &mut Sums, most: usize) -> bool {
         if self.rows.is_empty() {
             self.strings.reserve(sums.0.len());

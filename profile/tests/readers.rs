@@ -1,4 +1,5 @@
-//! What programs of others read in our files: inferno in folded stacks, the Firefox Profiler's tables in its JSON.
+//! What programs of others read in our files: inferno in folded stacks, the Firefox Profiler's
+//! tables in its JSON.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"
@@ -23,7 +24,8 @@ fn text(profile: &Profile, format: Format, options: &Options) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// What `flamegraph.pl`'s format becomes: the sum of all samples, and for each name those of its bars.
+/// What `flamegraph.pl`'s format becomes: the sum of all samples, and for each name those of its
+/// bars.
 fn drawn(folded: &str) -> (u64, BTreeMap<String, u64>) {
     let mut options = flamegraph::Options::default();
     options.min_width = 0.0;
@@ -95,7 +97,8 @@ fn inferno_draws_a_differential_as_wide_as_the_second_side() {
 
 /// Samples of a thread by their stack, root first, as the tables of a thread say them.
 ///
-/// Of the format's version 55: `samples.stack` → `stackTable` (`prefix`, `frame`) → `frameTable.func` →
+/// Of the format's version 55: `samples.stack` → `stackTable` (`prefix`, `frame`) →
+/// `frameTable.func` →
 /// `funcTable.name` → `stringArray`; all columns of a table are as long as its `length`.
 fn by_stack(thread: &Value) -> BTreeMap<String, u64> {
     for table in ["samples", "stackTable", "frameTable", "funcTable"] {

@@ -124,7 +124,8 @@ my app 7 1700000000.611000000:   10000000 cpu-clock:
 fn flamescope_and_stackcollapse_find_events_and_frames() {
     let text = written(&timed(hostile()), Format::PerfScript, &Options::default());
     no_hostile_character(&text);
-    // The shapes that both document: the time before a colon, a period, an event; address, name, module.
+    // The shapes that both document: the time before a colon, a period, an event; address, name,
+    // module.
     let flamescope_event = Regex::new(r" +([0-9.]+): .+?:").unwrap();
     let flamescope_frame = Regex::new(r"^[\t ]*[0-9a-fA-F]+ (.+) \((.*?)\)$").unwrap();
     let flamescope_comm = Regex::new(r"^ *([^0-9]+)").unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
 //! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
-//! columns, order, depth and total size are checked before anything is kept, and what it builds goes
-//! through the interning of [`Dictionary`], so doubled table rows do no harm.
+//! columns, order, depth and total size are checked before anything is kept, and what it builds
+//! goes through the interning of [`Dictionary`], so doubled table rows do no harm.
 
 use crate::wire;
 use profile::{
@@ -39,7 +39,8 @@ pub const STACK_DEPTH_MAX: u16 = 4096;
 
 /// The chunks of a profile, in order.
 ///
-/// Takes a `Profile`, a reference or an `Arc`; never empty: the last chunk says that it is the last.
+/// Takes a `Profile`, a reference or an `Arc`; never empty: the last chunk says that it is the
+/// last.
 pub struct Chunks<P> {
     profile: P,
     samples: Vec<(SampleKey, Value)>,
@@ -302,7 +303,8 @@ impl ProfileAssembler {
         }
     }
 
-    /// Heap memory held, in bytes: of the profile as far as it has come, and of the ids that later chunks may use.
+    /// Heap memory held, in bytes: of the profile as far as it has come, and of the ids that later
+    /// chunks may use.
     pub fn heap_bytes(&self) -> usize {
         self.profile.heap_bytes()
             + self.strings.capacity() * size_of::<StrId>()

@@ -14,8 +14,8 @@ use crate::wire;
 use profile::{ContentId, Dictionary, FrameId, Remap, StackId};
 use std::collections::{HashMap, HashSet};
 
-/// Stacks after which an agent begins a new dictionary, to a collector that asks for one after `told`
-/// (0: it does not say), with `rows` in its newest window.
+/// Stacks after which an agent begins a new dictionary, to a collector that asks for one after
+/// `told` (0: it does not say), with `rows` in its newest window.
 pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
     let told = told as usize;
     if told == 0 {

@@ -1,5 +1,5 @@
-//! The wire form of profiles and of the agent's services, generated from `fleetprof/**/*.proto`, and
-//! the conversion to and from [`profile`].
+//! The wire form of profiles and of the agent's services, generated from `fleetprof/**/*.proto`,
+//! and the conversion to and from [`profile`].
 #![forbid(unsafe_code)]
 #![expect(clippy::allow_attributes, reason = "generated code brings its own")]
 
@@ -60,9 +60,10 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 /// Port of collectors for agents and for those who ask, where none is given.
 pub const COLLECTOR_PORT: u16 = 7600;
 
-/// Largest profile of a pin that a collector takes, its minutes and its capture each. Unit: encoded bytes over all
-/// chunks. An agent's pin is 16 MiB with the defaults, packed.
+/// Largest profile of a pin that a collector takes, its minutes and its capture each. Unit: encoded
+/// bytes over all chunks. An agent's pin is 16 MiB with the defaults, packed.
 pub const PIN_PART_BYTES_MAX: usize = 64 << 20;
 
-/// Largest profile of a pin that a collector puts together. Unit: bytes of memory. Twice what agents unpack a pin to.
+/// Largest profile of a pin that a collector puts together. Unit: bytes of memory. Twice what
+/// agents unpack a pin to.
 pub const PIN_HEAP_BYTES_MAX: usize = 256 << 20;

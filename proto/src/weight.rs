@@ -8,7 +8,8 @@ use profile::Profile;
 const VARINT64: usize = 10;
 /// Tag and length of one string.
 const STRING_HEAD: usize = 1 + 4;
-/// Of one frame beside its ids of strings: tags of seven fields, kind, reason, line, the message's own head.
+/// Of one frame beside its ids of strings: tags of seven fields, kind, reason, line, the message's
+/// own head.
 const FRAME_REST: usize = 7 + 1 + 1 + 5 + 2;
 /// Heads of one label set and of its ids.
 const LABEL_SET_HEAD: usize = 2 * (1 + 5);
@@ -17,8 +18,9 @@ const CHUNK_HEAD: usize = 13 * (2 + 5) + 2;
 /// Facts and counters of the first chunk, without their texts.
 const INFO_BYTES: usize = 768;
 
-/// How many rows each table of a profile has: enough to say what it weighs at most, encoded, whatever stands in
-/// them. Those of two profiles together are never fewer than those of the two merged.
+/// How many rows each table of a profile has: enough to say what it weighs at most, encoded,
+/// whatever stands in them. Those of two profiles together are never fewer than those of the two
+/// merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rows {
     info_bytes: usize,
@@ -71,8 +73,8 @@ impl Rows {
         Rows { moments: 0, ..self }
     }
 
-    /// Most bytes that all chunks of [`Chunks::new`](crate::Chunks::new) take together; about twice what they
-    /// do take.
+    /// Most bytes that all chunks of [`Chunks::new`](crate::Chunks::new) take together; about twice
+    /// what they do take.
     pub fn encoded_bytes_max(self) -> usize {
         let [strings, frames, stacks, label_sets] =
             [self.strings, self.frames, self.stacks, self.label_sets].map(id_bytes);
@@ -96,7 +98,8 @@ fn id_bytes(rows: usize) -> usize {
     (bits as usize).div_ceil(7).max(1)
 }
 
-/// Heap memory that a chunk holds as a message, in bytes: of small rows many times what it takes encoded.
+/// Heap memory that a chunk holds as a message, in bytes: of small rows many times what it takes
+/// encoded.
 pub fn chunk_heap_bytes(chunk: &wire::ProfileChunk) -> usize {
     let texts = |strings: &Vec<String>| {
         let heap: usize = strings.iter().map(String::capacity).sum();

@@ -1,5 +1,5 @@
-//! What profiles and messages say they hold in memory is what the allocator gave them, for shapes that a hostile
-//! sender would choose.
+//! What profiles and messages say they hold in memory is what the allocator gave them, for shapes
+//! that a hostile sender would choose.
 //!
 //! The only test of its program, because the allocator counts for all threads.
 
@@ -14,7 +14,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Rows of each shape: a message of some hundred KiB.
 const ROWS: u32 = 100_000;
 
-/// How much less than what the allocator gave may be said. Unit: of it. What is not counted are heads of tables.
+/// How much less than what the allocator gave may be said. Unit: of it. What is not counted are
+/// heads of tables.
 const SLACK: f64 = 0.01;
 
 /// A first chunk with this in it.

@@ -1,11 +1,12 @@
 //! Bad days: the daemon and the CLI where the machine, its settings or their neighbours are against
-//! them. Each says what is wrong and goes on with the rest, or ends at once with the exit code for it.
+//! them. Each says what is wrong and goes on with the rest, or ends at once with the exit code for
+//! it.
 //!
-//! Elsewhere: a second daemon on the socket, a socket left behind, refused reloads, clients that stand
-//! still at the end (operations.rs); hostile names in every format (hostile.rs, here in the terminal);
-//! perf maps of every bad kind, one by one (daemon/jit/src/tests.rs, here with a daemon and a
-//! process that runs them); containers and files that change (containers.rs); masses of things
-//! (stress.rs).
+//! Elsewhere: a second daemon on the socket, a socket left behind, refused reloads, clients that
+//! stand still at the end (operations.rs); hostile names in every format (hostile.rs, here in the
+//! terminal); perf maps of every bad kind, one by one (daemon/jit/src/tests.rs, here with a daemon
+//! and a process that runs them); containers and files that change (containers.rs); masses of
+//! things (stress.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use profile::{FrameKind, StackEnd, Unnamed, key};

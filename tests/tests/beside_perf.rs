@@ -83,8 +83,8 @@ fn span(info: &Info) -> Range<i64> {
     info.start_unix_ns..info.start_unix_ns + info.duration_ns as i64
 }
 
-/// Each window that lies within two times. How long windows are depends on how far naming is behind,
-/// so they are taken as they are, one by one.
+/// Each window that lies within two times. How long windows are depends on how far naming is
+/// behind, so they are taken as they are, one by one.
 fn windows_between(client: &Client, begin: i64, end: i64) -> Vec<View> {
     let mut windows = Vec::new();
     let mut at = begin;

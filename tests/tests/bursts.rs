@@ -1,4 +1,5 @@
-//! A burst of 300 ms that has passed is found in the heat map of the recorder, and becomes a flame graph.
+//! A burst of 300 ms that has passed is found in the heat map of the recorder, and becomes a flame
+//! graph.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use proto::agent::QueryProfileRequest;
@@ -148,7 +149,8 @@ fn check_picked(daemon: &Daemon, cgroup: &Cgroup, map: &Map) {
     assert!(beats > 0, "the whole time has more than the burst: {whole}");
 }
 
-/// The pprof file of the time until the burst's end has the counts of the JSON, as its own tool reads them.
+/// The pprof file of the time until the burst's end has the counts of the JSON, as its own tool
+/// reads them.
 fn check_pprof(daemon: &Daemon, cgroup: &Cgroup, until_ns: i64) {
     if !met(&[Need::Program("go")]) {
         return;

@@ -17,8 +17,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// Longest time from SIGTERM to the end: the grace of tests, and what a loaded machine adds.
 const END: Duration = Duration::from_secs(75);
 
-/// Largest distance of a count from the expected one of a process that is on a CPU for a part of the time:
-/// no more than as if each tick met it by chance, and a tick at both ends.
+/// Largest distance of a count from the expected one of a process that is on a CPU for a part of
+/// the time: no more than as if each tick met it by chance, and a tick at both ends.
 fn bound(expected: f64) -> f64 {
     SIGMAS * expected.sqrt() + 2.0
 }

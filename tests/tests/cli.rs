@@ -332,8 +332,8 @@ fn a_range_between_ends_of_windows_answers_those_windows_needs_root() {
     });
     let start = info["start_unix_ns"].as_i64().expect("a begin");
     let length = info["duration_ns"].as_i64().expect("a length");
-    // Times are printed to the millisecond. Windows begin at whole seconds, but the first begins when
-    // the daemon starts.
+    // Times are printed to the millisecond. Windows begin at whole seconds, but the first begins
+    // when the daemon starts.
     let rounding_ns = 1_000_000;
     assert!((start - from).abs() <= rounding_ns, "from {from}: {info}");
     assert!(

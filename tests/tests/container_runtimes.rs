@@ -1,5 +1,5 @@
-//! Container runtimes that are none: what they say of a real cgroup reaches samples and nothing else,
-//! and who says nothing delays nothing.
+//! Container runtimes that are none: what they say of a real cgroup reaches samples and nothing
+//! else, and who says nothing delays nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use profile::key;

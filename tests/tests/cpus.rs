@@ -7,7 +7,8 @@ use testkit::process::wait_for;
 use testkit::workload::Workload;
 use testkit::{Client, Daemon, Need, live};
 
-/// Longest that the daemon may take to see a change. It sees one at once, but is not always run at once.
+/// Longest that the daemon may take to see a change. It sees one at once, but is not always run at
+/// once.
 const SEEN: Duration = Duration::from_secs(20);
 const NEEDS: &[Need] = &[Need::Root, Need::SecondCpu];
 
@@ -68,8 +69,8 @@ fn a_cpu_that_comes_back_misses_only_the_time_it_was_away_needs_root() {
         "{missing} ticks are missing, {away} while away: {:?}",
         back.cpus
     );
-    // What the kernel takes before and after it says so is counted as missed; each of three parts of
-    // the time, and each of two statuses, is rounded to a tick.
+    // What the kernel takes before and after it says so is counted as missed; each of three parts
+    // of the time, and each of two statuses, is rounded to a tick.
     assert!((missing - away).abs() <= 10, "{missing} for {away}");
     assert_eq!(cpu(&back, 0).away_ns, 0);
     let told = daemon.ctl(&["status", "--cpus"]).text();

@@ -1,5 +1,5 @@
-//! Programs in containers of a real Docker engine: names of their functions, and who the container is,
-//! while it runs, when it is gone, and when the engine is.
+//! Programs in containers of a real Docker engine: names of their functions, and who the container
+//! is, while it runs, when it is gone, and when the engine is.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use profile::key;
@@ -16,8 +16,8 @@ use testkit::{Daemon, Docker, View, skip};
 
 /// Longest wait for what must be in a profile in the end.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often the JVM is told to write its map, as long as its code is short of names: what it compiles
-/// after one is only in the next.
+/// How often the JVM is told to write its map, as long as its code is short of names: what it
+/// compiles after one is only in the next.
 const MAP_EVERY: Duration = Duration::from_secs(15);
 /// Samples of a container that are enough to judge it by.
 const ENOUGH: u64 = 40;
@@ -75,8 +75,8 @@ fn named(view: &View, part: &str) -> u64 {
     has.count()
 }
 
-/// The samples of Node that have one of its script's functions: V8 compiles the others into `serve`,
-/// when it sees fit.
+/// The samples of Node that have one of its script's functions: V8 compiles the others into
+/// `serve`, when it sees fit.
 fn javascript(view: &View) -> u64 {
     let own = ["spend", "serve"];
     let has = |function: &str| own.iter().any(|part| function.contains(part));
@@ -164,7 +164,8 @@ fn java_image(docker: &Docker) -> bool {
         .program(&runtime.join("bin/java"), "/java/bin/java")
         .program(&library, "/java/lib/server/libjvm.so")
         .file(&classes, "/app");
-    // Without inlining, or the code compiled last has one name, and that of no method the tests ask for.
+    // Without inlining, or the code compiled last has one name, and that of no method the tests ask
+    // for.
     let entry = "ENTRYPOINT [\"/java/bin/java\", \"-XX:+PreserveFramePointer\", \
                  \"-XX:CompileCommand=quiet\", \
                  \"-XX:CompileCommand=dontinline,Service.spend*\", \

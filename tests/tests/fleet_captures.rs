@@ -1,5 +1,5 @@
-//! Captures over a fleet: the real collector and agent-ctl with two hundred simulated agents, and with the real daemon
-//! while the collector restarts.
+//! Captures over a fleet: the real collector and agent-ctl with two hundred simulated agents, and
+//! with the real daemon while the collector restarts.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use rustix::process::Signal;
@@ -19,7 +19,8 @@ use testkit::{Daemon, Need, beside};
 const PARTIAL: i32 = 6;
 /// Longest that a command may take on a machine that others use too.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Longest wait for samples to reach the collector and for the agent to attend: a back-off of up to a minute.
+/// Longest wait for samples to reach the collector and for the agent to attend: a back-off of up to
+/// a minute.
 const ARRIVE: Duration = Duration::from_secs(150);
 
 fn ask(collector: &str, args: &[&str]) -> Output {
@@ -183,7 +184,8 @@ fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
         "{peer}"
     );
 
-    // The collector goes away in the middle: the command says so, and the host does not go on for nobody.
+    // The collector goes away in the middle: the command says so, and the host does not go on for
+    // nobody.
     let long = [
         "--collector",
         &*address,

@@ -1,5 +1,5 @@
-//! Generated code by the time of each sample, with the real daemon: code written over, processes that
-//! are gone with their namespace, and maps made to hurt.
+//! Generated code by the time of each sample, with the real daemon: code written over, processes
+//! that are gone with their namespace, and maps made to hurt.
 //!
 //! Elsewhere: every bad kind of file one by one (daemon/jit/src/tests.rs, bad_days.rs), a file
 //! system that never answers (stuck.rs), real runtimes (mixed.rs).
@@ -22,8 +22,8 @@ use testkit::{Cgroup, Daemon, Need, View, ViewSample, live};
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// Several windows, and what a loaded machine adds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Resident memory that no map may drive the daemon to. Unit: KiB. The default limit for generated code
-/// is 64 MiB.
+/// Resident memory that no map may drive the daemon to. Unit: KiB. The default limit for generated
+/// code is 64 MiB.
 const RESIDENT_MAX_KIB: u64 = 400 << 10;
 
 fn is_generated(sample: &ViewSample) -> bool {
@@ -253,7 +253,8 @@ fn resident_kib(pid: u32) -> u64 {
         .unwrap()
 }
 
-/// A map that takes the turns of an honest file, a link to a secret one, a device and a second name.
+/// A map that takes the turns of an honest file, a link to a secret one, a device and a second
+/// name.
 fn swapped(cgroup: &Cgroup, dir: &Path) -> Trap {
     let (secret, made) = (dir.join("secret"), dir.join("made"));
     fs::write(&secret, SECRET).unwrap();

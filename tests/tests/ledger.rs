@@ -1,5 +1,5 @@
-//! What the daemon took beside what the kernel accounts, on the real machine under load: the sums of
-//! the ledger, the coverage of busy cgroups, and what the kernel was doing in each sample.
+//! What the daemon took beside what the kernel accounts, on the real machine under load: the sums
+//! of the ledger, the coverage of busy cgroups, and what the kernel was doing in each sample.
 //!
 //! One recording serves all: a busy program in a cgroup below another, and one that floods the
 //! loopback interface, over windows of five seconds.
@@ -61,8 +61,8 @@ fn recording() -> Option<&'static Recording> {
     })
 }
 
-/// Largest distance of a count from what is expected of `ticks`: [`SIGMAS`] standard deviations, and
-/// two samples for begin and end.
+/// Largest distance of a count from what is expected of `ticks`: [`SIGMAS`] standard deviations,
+/// and two samples for begin and end.
 fn bound(expected: f64, ticks: f64) -> f64 {
     let share = (expected / ticks).min(1.0);
     SIGMAS * (expected * (1.0 - share)).sqrt() + 2.0

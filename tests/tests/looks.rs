@@ -21,8 +21,8 @@ const RUN: Duration = Duration::from_secs(24);
 /// A look is tried within some seconds of the first samples.
 const LOOK_LIMIT: Duration = Duration::from_secs(60);
 
-/// Name of the cgroup and arguments of the program. Turns of 3 s are long enough to be looked at, those
-/// of 100 ms and 5 ms end while or before they are.
+/// Name of the cgroup and arguments of the program. Turns of 3 s are long enough to be looked at,
+/// those of 100 ms and 5 ms end while or before they are.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("long", &["long"]),
     ("turns-3000", &["turns", "3000"]),

@@ -1,5 +1,5 @@
-//! Losses: a daemon that was stopped, while a known load ran, says afterwards what it missed, when and
-//! whose it was, and is whole again.
+//! Losses: a daemon that was stopped, while a known load ran, says afterwards what it missed, when
+//! and whose it was, and is whole again.
 
 use profile::{Coverage, StackEnd, Tally};
 use proto::agent::{LedgerRow, QueryProfileRequest, TimeRange};
@@ -19,8 +19,8 @@ const WINDOW: Duration = Duration::from_secs(3);
 /// Longest that the daemon may take to have windows again.
 const LIMIT: Duration = Duration::from_secs(60);
 const SECOND: i64 = 1_000_000_000;
-/// How far the kernel's figure of a cgroup may be from what its one program counts itself: the start of
-/// the program and interrupts that come while it runs are in one and not in the other.
+/// How far the kernel's figure of a cgroup may be from what its one program counts itself: the
+/// start of the program and interrupts that come while it runs are in one and not in the other.
 const ACCOUNT_SHARE: f64 = 0.02;
 
 fn row(client: &Client, path: &str) -> LedgerRow {
@@ -64,8 +64,8 @@ fn bound(expected: f64, ticks: f64) -> f64 {
     SIGMAS * (expected * (1.0 - share)).sqrt() + 2.0
 }
 
-/// As many samples of a cgroup, lost ones included, as the `used` nanoseconds of CPU that the kernel
-/// accounts in `wall` nanoseconds stand for.
+/// As many samples of a cgroup, lost ones included, as the `used` nanoseconds of CPU that the
+/// kernel accounts in `wall` nanoseconds stand for.
 fn hold_against_cpu_stat(all: &View, own: &View, used: f64, wall: f64) {
     let period = all.info.period as f64;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;

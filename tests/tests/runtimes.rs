@@ -1,5 +1,6 @@
-//! Real language runtimes in one recording: what is known of generated code is under its clean name, of
-//! the right kind, with file and line where the runtime tells them, and with the raw name beside it.
+//! Real language runtimes in one recording: what is known of generated code is under its clean
+//! name, of the right kind, with file and line where the runtime tells them, and with the raw name
+//! beside it.
 
 use profile::{FrameKind, Unnamed};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Workloads of known shape come out with that shape: shares, names, cgroups, threads, CPU time.
 //!
-//! One recording serves all: two programs that spend 70/20/10 % of their time in three functions, in
-//! two cgroups, one of them older than the daemon; a program that lives in the kernel; one with two
-//! named threads. Shares must lie within 4.5 standard deviations of the binomial distribution.
+//! One recording serves all: two programs that spend 70/20/10 % of their time in three functions,
+//! in two cgroups, one of them older than the daemon; a program that lives in the kernel; one with
+//! two named threads. Shares must lie within 4.5 standard deviations of the binomial distribution.
 
 use profile::{FrameKind, key};
 use proto::agent::ListCgroupsResponse;

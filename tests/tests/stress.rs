@@ -1,8 +1,9 @@
-//! Masses of things: forks, cgroups, mappings, threads, a very large file. The daemon's memory stays
-//! under its bounds, what it misses it says, and a known program beside keeps its share.
+//! Masses of things: forks, cgroups, mappings, threads, a very large file. The daemon's memory
+//! stays under its bounds, what it misses it says, and a known program beside keeps its share.
 //!
-//! Small by default; with `FLEETPROF_STRESS=full` at the sizes that are promised, a minute each. The
-//! cost of the daemon is printed, never judged: it is a debug build on a machine of unknown speed.
+//! Small by default; with `FLEETPROF_STRESS=full` at the sizes that are promised, a minute each.
+//! The cost of the daemon is printed, never judged: it is a debug build on a machine of unknown
+//! speed.
 
 use profile::{Unnamed, key};
 use std::process::Command;
@@ -14,8 +15,9 @@ use testkit::{Cgroup, Daemon, Need, View, live, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 
-/// Most memory of the daemon. Unit: bytes. The defaults of its budgets (recorder 64 MiB, unwinding 32,
-/// symbols 24, perf maps 64), rings of 4 MiB for each of a few CPUs, and what it has without them.
+/// Most memory of the daemon. Unit: bytes. The defaults of its budgets (recorder 64 MiB, unwinding
+/// 32, symbols 24, perf maps 64), rings of 4 MiB for each of a few CPUs, and what it has without
+/// them.
 const RSS_MAX: u64 = 288 << 20;
 
 fn full() -> bool {

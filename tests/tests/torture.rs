@@ -1,10 +1,11 @@
-//! Generated code that never stays what it is: every sample has the name that was right at its time.
+//! Generated code that never stays what it is: every sample has the name that was right at its
+//! time.
 //!
-//! The workload (`torture.c`) generates, moves and drops code at eight addresses, thousands of times a
-//! minute, and logs which of it ran when, so that the right name of every moment is known. A name is used
-//! for one piece of code only, so a sample under the name of code that came or went shows: its window says
-//! when it was taken. Who is taken for whom is seen by number too: each name must have as many samples as
-//! it had CPU time.
+//! The workload (`torture.c`) generates, moves and drops code at eight addresses, thousands of
+//! times a minute, and logs which of it ran when, so that the right name of every moment is known.
+//! A name is used for one piece of code only, so a sample under the name of code that came or went
+//! shows: its window says when it was taken. Who is taken for whom is seen by number too: each name
+//! must have as many samples as it had CPU time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use host::time::MonotonicTime;
@@ -329,9 +330,9 @@ fn every_sample_has_the_name_of_its_time_needs_root() {
         "{unnamed} samples without a name"
     );
     assert!((all - ran).abs() < ran * 0.05, "{all} samples of {ran}");
-    // A clock that ticks evenly is at most one sample off at each end of a run; names taken for each other
-    // would make it twice as many as there are samples.
-    // Where others take the CPU in the middle of runs, there are as many more ends.
+    // A clock that ticks evenly is at most one sample off at each end of a run; names taken for
+    // each other would make it twice as many as there are samples. Where others take the CPU in the
+    // middle of runs, there are as many more ends.
     let granted = (runs.len() as u64 + preempted) as f64;
     if preempted < runs.len() as u64 {
         assert!(granted < ran / 3.0, "the runs are too short to tell");
@@ -345,8 +346,8 @@ fn a_perf_map_gives_no_sample_the_name_of_another_time_needs_root() {
     let needs = [Need::Root, Need::StaticC, Need::Cgroup2];
     let Some(_live) = live(&needs) else { return };
     let Recording { runs, windows, .. } = record(Tells::Map, "torture-map");
-    // Its lines have no times: code that came and went between two readings has no sure name, and then has
-    // none at all.
+    // Its lines have no times: code that came and went between two readings has no sure name, and
+    // then has none at all.
     check_windows(&runs, &windows);
     let counts = windows.iter().flat_map(|(_, _, view)| named(view));
     let (unnamed, with): (Vec<_>, Vec<_>) = counts.partition(|(name, _)| *name == "[jit]");

@@ -1,5 +1,5 @@
-//! Triggers on the real kernel: a program that is really throttled, the minutes before and after once the recorder
-//! has forgotten them, what was captured then, and all of it at the collector.
+//! Triggers on the real kernel: a program that is really throttled, the minutes before and after
+//! once the recorder has forgotten them, what was captured then, and all of it at the collector.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use proto::agent::{LabelMatcher, MatchOp, Pin, QueryProfileRequest, TimeRange};
@@ -119,7 +119,8 @@ fn samples(client: &Client, range: (i64, i64), cgroup: &str) -> u64 {
     view.unwrap().count()
 }
 
-/// Throttles until there are so many pins or a suppressed firing more; then lets go and waits for calm.
+/// Throttles until there are so many pins or a suppressed firing more; then lets go and waits for
+/// calm.
 fn throttle(client: &Client, limited: &Limited, pins: usize) -> Vec<Pin> {
     let suppressed = || client.counter("fleetprof_trigger_suppressed_total");
     let before = suppressed();

@@ -113,7 +113,8 @@ fn record(length: Duration, settings: &[String]) -> anyhow::Result<Recording> {
     let mut perf = Contained::start(dir.path(), "record", &line, &[&data]);
     ensure!(perf.watch(SETTLE), "perf does not record");
 
-    // Three programs on what may be two CPUs: the scheduler decides the shares, cpu.stat tells them.
+    // Three programs on what may be two CPUs: the scheduler decides the shares, cpu.stat tells
+    // them.
     let cgroups = ["fleetprof-bench-a", "fleetprof-bench-b"].map(Cgroup::new);
     let begin = std::time::Instant::now();
     let programs = [

@@ -21,7 +21,8 @@ const UNWIND_LIMIT: Duration = Duration::from_secs(180);
 /// How long perf goes on after the time that is compared: answers are widened to whole windows, of
 /// which one is a second long.
 const AFTER: Duration = Duration::from_secs(2);
-/// Left out at the end when perf was stopped while unwinding: a window, and what may be out of order.
+/// Left out at the end when perf was stopped while unwinding: a window, and what may be out of
+/// order.
 const CUT_NS: i64 = 1_500_000_000;
 
 /// What was compared.

@@ -99,7 +99,8 @@ impl Agent {
         })
     }
 
-    /// Pushes window number `window`, which began at `start_unix_ns`, and waits until it is durable.
+    /// Pushes window number `window`, which began at `start_unix_ns`, and waits until it is
+    /// durable.
     ///
     /// # Errors
     /// When the collector refuses it or goes away.

@@ -1,9 +1,9 @@
 //! A made-up fleet: services with heavy-tailed stacks that hosts share, containers unevenly busy.
 //!
 //! The same seed gives the same fleet. Sizes follow what fleets look like: 5,000 to 30,000 stacks a
-//! service, 10 to 60 deep, frames of runtimes and kernel shared between services, 10 to 40 containers a
-//! host, sixteen busy cores at 99 Hz. Nothing here comes from a real host: shares of equal stacks are
-//! assumptions.
+//! service, 10 to 60 deep, frames of runtimes and kernel shared between services, 10 to 40
+//! containers a host, sixteen busy cores at 99 Hz. Nothing here comes from a real host: shares of
+//! equal stacks are assumptions.
 
 use profile::{ContentId, Dictionary, FrameId, FrameKind, FrameRef, StackId};
 
@@ -19,7 +19,8 @@ pub const PERIOD_NS: u64 = 10_101_010;
 const DEPTH_MAX: usize = 60;
 /// Least depth at which a stack may end.
 const DEPTH_MIN: usize = 10;
-/// Exponent of the weights of stacks by rank, and the ranks that are about equally frequent at its head.
+/// Exponent of the weights of stacks by rank, and the ranks that are about equally frequent at its
+/// head.
 const TAIL: (f64, f64) = (1.55, 4.0);
 /// Entries of the table of quantiles: a rank is drawn by one look-up.
 const QUANTILES: usize = 1 << 16;

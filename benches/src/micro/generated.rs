@@ -1,5 +1,5 @@
-//! Names of generated code: a perf map of 100,000 lines that grows by 100 lines a second, read on, beside
-//! reading all of it again each second.
+//! Names of generated code: a perf map of 100,000 lines that grows by 100 lines a second, read on,
+//! beside reading all of it again each second.
 
 use super::{ALLOCATOR, Lines};
 use host::ids::{Pid, ProcessId};

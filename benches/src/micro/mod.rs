@@ -1,5 +1,6 @@
-//! `benches micro`: hot paths alone, in time and allocations for each item, beside a crate that does
-//! the same where there is one. No privilege is needed but for captured records and kernel names.
+//! `benches micro`: hot paths alone, in time and allocations for each item, beside a crate that
+//! does the same where there is one. No privilege is needed but for captured records and kernel
+//! names.
 
 mod folding;
 mod formats;

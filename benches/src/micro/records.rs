@@ -24,7 +24,8 @@ const FIELDS: u64 = (sys::PERF_SAMPLE_IDENTIFIER
 const COPIES: u64 = (sys::PERF_SAMPLE_REGS_USER | sys::PERF_SAMPLE_STACK_USER) as u64;
 /// Fields that perf adds on its own to copies of stacks, for data addresses.
 const ADDED: u64 = (sys::PERF_SAMPLE_ADDR | sys::PERF_SAMPLE_DATA_SRC) as u64;
-/// Where `PERF_SAMPLE_ADDR` is in a sample with these fields: after header, identifier, ip, tid, time.
+/// Where `PERF_SAMPLE_ADDR` is in a sample with these fields: after header, identifier, ip, tid,
+/// time.
 const ADDR_AT: usize = 40;
 /// Types from here on are perf's own, not the kernel's.
 const USER_TYPES: u32 = 64;
@@ -37,8 +38,8 @@ struct Captured {
     user_regs: u64,
 }
 
-/// Captures two seconds of every CPU while a shell starts programs. Without `-B` perf looks for build
-/// ids at its end, which nobody needs here and at which perf 6.1 has been seen to fail.
+/// Captures two seconds of every CPU while a shell starts programs. Without `-B` perf looks for
+/// build ids at its end, which nobody needs here and at which perf 6.1 has been seen to fail.
 fn capture(call_graph: &str) -> anyhow::Result<Captured> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("perf.data");
@@ -91,8 +92,8 @@ fn read(bytes: Vec<u8>) -> Option<Captured> {
 }
 
 impl Captured {
-    /// Takes the fields that perf added out of every sample, as if the kernel had not been asked for
-    /// them: the address, and the data source, which is the word before the last.
+    /// Takes the fields that perf added out of every sample, as if the kernel had not been asked
+    /// for them: the address, and the data source, which is the word before the last.
     fn without_added(self) -> Captured {
         if self.sample_type & ADDED != ADDED {
             return self;

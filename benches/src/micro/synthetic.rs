@@ -1,5 +1,5 @@
-//! A synthetic load of realistic shape: a few hundred programs' worth of functions, stacks that share
-//! their roots, and samples of which a few stacks make the most.
+//! A synthetic load of realistic shape: a few hundred programs' worth of functions, stacks that
+//! share their roots, and samples of which a few stacks make the most.
 
 /// Functions in all.
 const FUNCTIONS: u64 = 6_000;

@@ -1,5 +1,5 @@
-//! sysprof's command: records raw stacks and appends names. Its file is not read here, so its samples
-//! are not counted.
+//! sysprof's command: records raw stacks and appends names. Its file is not read here, so its
+//! samples are not counted.
 
 use super::{Measured, Outcome, Stage};
 

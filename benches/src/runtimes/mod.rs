@@ -1,5 +1,6 @@
-//! `benches runtimes`: language runtimes, C and Rust all at once, half of them in namespaces of their own,
-//! and how much of each the daemon sees whole and by name, beside `perf record -g` on the same seconds.
+//! `benches runtimes`: language runtimes, C and Rust all at once, half of them in namespaces of
+//! their own, and how much of each the daemon sees whole and by name, beside `perf record -g` on
+//! the same seconds.
 
 mod parts;
 

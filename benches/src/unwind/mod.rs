@@ -1,7 +1,7 @@
 //! Times unwinding: the same samples of a running load, by the daemon's unwinder and by framehop.
 //!
-//! Samples are recorded in this process with copies of stacks, and kept, which the daemon never does.
-//! Then each unwinder walks all of them again and again: the first pass is the cold one.
+//! Samples are recorded in this process with copies of stacks, and kept, which the daemon never
+//! does. Then each unwinder walks all of them again and again: the first pass is the cold one.
 
 mod peer;
 
@@ -213,7 +213,8 @@ pub fn run(time: Duration) -> anyhow::Result<()> {
         }
         begin.elapsed().as_secs_f64() * 1e6 / kept.len() as f64
     };
-    // The memory of the samples is in the caches' reach for all alike: cold are the unwinders alone.
+    // The memory of the samples is in the caches' reach for all alike: cold are the unwinders
+    // alone.
     let touched = kept.iter().flat_map(|kept| kept.stack.iter().step_by(64));
     std::hint::black_box(touched.map(|&byte| u64::from(byte)).sum::<u64>());
     let cold = pass(&mut ours, &mut |_, _, _| ());

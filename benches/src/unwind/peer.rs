@@ -1,5 +1,5 @@
-//! framehop on the same samples: an unwinder and a cache for each process, as its interface wants them,
-//! over sections that are read once a file.
+//! framehop on the same samples: an unwinder and a cache for each process, as its interface wants
+//! them, over sections that are read once a file.
 
 use super::Kept;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};

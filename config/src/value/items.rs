@@ -1,7 +1,7 @@
 //! Lists of things with keys of their own, such as triggers: what each may hold, and reading them.
 //!
-//! An entry is a map by the rows of a table, as the whole configuration is. A name with a dot is a key of a map
-//! in the entry: `capture.event`. One level deep, no more: nothing is nested further.
+//! An entry is a map by the rows of a table, as the whole configuration is. A name with a dot is a
+//! key of a map in the entry: `capture.event`. One level deep, no more: nothing is nested further.
 
 use super::{Kind, Value, shown};
 use crate::nearest::nearest_word;
@@ -18,7 +18,8 @@ pub struct Field {
     pub name: &'static str,
     /// What it may hold.
     pub kind: Kind,
-    /// True when every entry has to have it; a key of a map in the entry: when the entry has that map.
+    /// True when every entry has to have it; a key of a map in the entry: when the entry has that
+    /// map.
     pub required: bool,
     /// The value when it is left out, as written in the file; empty where there is none.
     pub default: &'static str,

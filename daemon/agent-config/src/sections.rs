@@ -472,8 +472,8 @@ impl Shutdown {
     }
 }
 
-/// CPUs for which `budget.cpu: auto` gives one percent of a CPU. With all of them busy at 99 Hz that
-/// is 0.063 s of CPU for 10,000 samples.
+/// CPUs for which `budget.cpu: auto` gives one percent of a CPU. With all of them busy at 99 Hz
+/// that is 0.063 s of CPU for 10,000 samples.
 const CPUS_PER_PERCENT: u64 = 16;
 
 const MIB: usize = 1 << 20;

@@ -11,8 +11,8 @@ use config::{Field, Item, Items, Kind, Value, parse_seconds, show_seconds};
 use rule::TRIGGERS_MAX;
 use serde::{Serialize, Serializer};
 
-/// Longest time that a pin may begin before its trigger fired: the recorder's longest default retention.
-/// Unit: seconds.
+/// Longest time that a pin may begin before its trigger fired: the recorder's longest default
+/// retention. Unit: seconds.
 const BEFORE_MAX_S: u64 = 3600;
 
 /// Longest time that a pin may go on after its trigger fired. Unit: seconds.

@@ -31,8 +31,8 @@ pub struct RawStack {
     pub generated: bool,
 }
 
-/// When a sample was taken whose stack has a frame in generated code: what lies at its addresses may
-/// be other code within one batch.
+/// When a sample was taken whose stack has a frame in generated code: what lies at its addresses
+/// may be other code within one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawTime {
     /// Index in [`RawBatch::samples`].
@@ -84,8 +84,8 @@ pub struct RawProcess {
     pub ended: bool,
 }
 
-/// Samples that were lost on one CPU, estimated: the CPU's clock ticks on, so what is missing between
-/// two records of its ring is known in number, busy and idle together.
+/// Samples that were lost on one CPU, estimated: the CPU's clock ticks on, so what is missing
+/// between two records of its ring is known in number, busy and idle together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawLoss {
     /// Time of the last record before the gap, or the begin of the batch if that is later.
@@ -140,16 +140,18 @@ pub struct RawBatch {
     pub files_announced: u64,
     /// True when kernel code came or went since the last batch.
     pub kernel_changed: bool,
-    /// Of a capture: samples its pre-filter refused, which are not among those taken. Losses are of all.
+    /// Of a capture: samples its pre-filter refused, which are not among those taken. Losses are of
+    /// all.
     pub passed_over: u64,
-    /// Of a capture: samples that were there and that the sampler had no time to take; counted as lost too.
+    /// Of a capture: samples that were there and that the sampler had no time to take; counted as
+    /// lost too.
     pub shed: u64,
     /// Of a capture: CPUs that came or went while it ran, which it sampled in part.
     pub cpus_changed: u32,
     /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
     pub cgroups_refused: u64,
-    /// Of a capture of an event of the processor, in the batches in which a set of its rings ends: for how long
-    /// it was to be counted on all CPUs, and was. Unit: nanoseconds.
+    /// Of a capture of an event of the processor, in the batches in which a set of its rings ends:
+    /// for how long it was to be counted on all CPUs, and was. Unit: nanoseconds.
     pub counted_ns: (u64, u64),
     /// Of a capture of waits: what was seen, and what could not be.
     pub waits: WaitCounts,

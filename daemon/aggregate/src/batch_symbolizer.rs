@@ -248,7 +248,8 @@ impl BatchSymbolizer {
         self.label_samples(batch);
         let is_time = {
             let recorder = super::recorder::read(recorder);
-            // Decided before the kernel's accounting is read, which goes with the window that closes.
+            // Decided before the kernel's accounting is read, which goes with the window that
+            // closes.
             batch.closes |= batch.capture.is_none() && recorder.is_overdue(batch.start, batch.end);
             recorder.event().1 == "nanoseconds"
         };
@@ -436,8 +437,8 @@ impl BatchSymbolizer {
             let outer = named(at).last();
             outer.map_or(Start::No, |&outer| names.start(outer))
         };
-        // Of a waker, which stands before the thread's own frames root first, alike: what lies behind its start
-        // function is no frame, and with one it is not cut.
+        // Of a waker, which stands before the thread's own frames root first, alike: what lies
+        // behind its start function is no frame, and with one it is not cut.
         let outermost = frames[..own]
             .iter()
             .rposition(|at| start(at) == Start::Outermost);

@@ -1,9 +1,10 @@
 //! What the kernel was doing on the CPU when a sample was taken: task, softirq, hardirq or idle.
 //!
 //! Read from the names of the kernel's frames, leaf first: the innermost entry tells. The sampling
-//! timer's own interrupt is not among them, for the callchain begins at what it interrupted. Sources:
-//! `arch/x86/include/asm/idtentry.h`, `kernel/softirq.c`, `kernel/entry/common.c` of Linux 6.18, with
-//! the older names of 5.4 on, and `arch/arm64/kernel/entry-common.c`.
+//! timer's own interrupt is not among them, for the callchain begins at what it interrupted.
+//! Sources:
+//! `arch/x86/include/asm/idtentry.h`, `kernel/softirq.c`, `kernel/entry/common.c` of Linux 6.18,
+//! with the older names of 5.4 on, and `arch/arm64/kernel/entry-common.c`.
 
 use profile::{FrameKind, FrameRef};
 
@@ -44,8 +45,8 @@ impl Context {
             | "do_softirq"
             | "__softirqentry_text_start"
             | "run_ksoftirqd" => Some(Context::Softirq),
-            // On the way back from an interrupt a task is scheduled, or does work that was put off: it
-            // is that task's own, though the interrupt's entry stands below it on the stack.
+            // On the way back from an interrupt a task is scheduled, or does work that was put off:
+            // it is that task's own, though the interrupt's entry stands below it on the stack.
             "irqentry_exit"
             | "irqentry_exit_to_user_mode"
             | "exit_to_user_mode_loop"

@@ -23,12 +23,13 @@ const SAMPLES_MAX: usize = 1 << 18;
 /// Processes told apart per batch. Beyond it samples go to the row of their cgroup's first process.
 const PROCESSES_MAX: usize = 1 << 16;
 
-/// Times kept per batch, of samples with frames in generated code: 2 MiB. 64 CPUs at 99 Hz for 10 s,
-/// all of it in generated code, make half of them. What finds no room is named as of the batch's end.
+/// Times kept per batch, of samples with frames in generated code: 2 MiB. 64 CPUs at 99 Hz for 10
+/// s, all of it in generated code, make half of them. What finds no room is named as of the batch's
+/// end.
 pub const TIMES_MAX: usize = 1 << 17;
 
-/// Moments kept per batch: 6 MiB. 26 busy CPUs at 9,999 Hz make as many in the second that a batch of a
-/// capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
+/// Moments kept per batch: 6 MiB. 26 busy CPUs at 9,999 Hz make as many in the second that a batch
+/// of a capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
 pub const MOMENTS_MAX: usize = 1 << 18;
 
 /// What a batch may hold.
@@ -46,8 +47,8 @@ impl FoldBounds {
         frames: FRAMES_MAX,
         samples: SAMPLES_MAX,
     };
-    /// Of a capture, which fills one for a part of a second and has it handed over when it is half full:
-    /// 12 MiB, and there are two.
+    /// Of a capture, which fills one for a part of a second and has it handed over when it is half
+    /// full: 12 MiB, and there are two.
     pub const CAPTURE: FoldBounds = FoldBounds {
         frames: 1 << 19,
         samples: 1 << 16,

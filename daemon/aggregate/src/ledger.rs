@@ -79,9 +79,9 @@ impl LedgerKeeper {
         }
     }
 
-    /// Takes the rest of the batch, whose samples were added, and closes the window when it says so.
-    /// Label sets are of `dict`. Only weights that are time (`is_time`) are held against the kernel's
-    /// accounting.
+    /// Takes the rest of the batch, whose samples were added, and closes the window when it says
+    /// so. Label sets are of `dict`. Only weights that are time (`is_time`) are held against the
+    /// kernel's accounting.
     pub fn close(&mut self, batch: &RawBatch, is_time: bool, dict: &mut Dictionary) -> Closed {
         let start = *self.start.get_or_insert(batch.start);
         self.idle += batch.quality.idle;

@@ -7,8 +7,8 @@ use super::batch::{RawBatch, RawLoss};
 use host::time::MonotonicTime;
 use perf::loss::LossGap;
 
-/// Losses kept apart in a batch and while they wait. A host of 512 CPUs whose rings are all too small
-/// makes that many in a second; further ones are added to the last, with the time of both.
+/// Losses kept apart in a batch and while they wait. A host of 512 CPUs whose rings are all too
+/// small makes that many in a second; further ones are added to the last, with the time of both.
 const LOSSES_MAX: usize = 1 << 14;
 
 /// Losses that no batch has taken yet.
@@ -28,8 +28,8 @@ impl Losses {
         }
     }
 
-    /// Moves what was lost before `end` to `batch`. What was lost before its begin and is known only
-    /// now is put at the begin: late, but not forgotten.
+    /// Moves what was lost before `end` to `batch`. What was lost before its begin and is known
+    /// only now is put at the begin: late, but not forgotten.
     pub fn take(&mut self, end: MonotonicTime, batch: &mut RawBatch) {
         let start = batch.start;
         self.waiting.retain_mut(|gap| {

@@ -1,9 +1,10 @@
 //! Whose the lost samples were: divides what a window lost among its cgroups.
 //!
-//! The clock of a CPU ticks on while nothing arrives, so the number of missing samples is known, busy
-//! and idle together; whose they were is not. The kernel's own accounting tells: a cgroup that used
-//! more CPU time than its samples stand for is owed the difference. Where there is no accounting, or
-//! where the loss is smaller than the error of sampling, losses follow what was taken.
+//! The clock of a CPU ticks on while nothing arrives, so the number of missing samples is known,
+//! busy and idle together; whose they were is not. The kernel's own accounting tells: a cgroup that
+//! used more CPU time than its samples stand for is owed the difference. Where there is no
+//! accounting, or where the loss is smaller than the error of sampling, losses follow what was
+//! taken.
 
 use super::batch::RawLoss;
 use cgroup::usage::PathAccount;
@@ -33,8 +34,8 @@ pub(super) struct Window<'a> {
     pub is_time: bool,
 }
 
-/// Divides losses. The sum over cgroups is what was lost less what the idle loop would have had, never
-/// more than was lost.
+/// Divides losses. The sum over cgroups is what was lost less what the idle loop would have had,
+/// never more than was lost.
 pub(super) fn distribute(losses: &[RawLoss], window: &Window<'_>) -> Vec<Loss> {
     let mut by_period: BTreeMap<u64, u64> = BTreeMap::new();
     for loss in losses {
@@ -157,8 +158,8 @@ fn shares<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     }
 }
 
-/// Divides `total` by weights, exactly: whole parts first, what is left by the largest remainder, and
-/// of equal ones to the first. Without any weight the first gets all.
+/// Divides `total` by weights, exactly: whole parts first, what is left by the largest remainder,
+/// and of equal ones to the first. Without any weight the first gets all.
 pub(super) fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut parts = vec![0; weights.len()];

@@ -48,7 +48,8 @@ pub struct BatchTotals {
     pub cpus_changed: u64,
     /// cgroups made for which its pre-filter had no room.
     pub cgroups_refused: u64,
-    /// Of events of the processor: for how long they were to be counted on all CPUs, and were. Unit: nanoseconds.
+    /// Of events of the processor: for how long they were to be counted on all CPUs, and were.
+    /// Unit: nanoseconds.
     pub counted_ns: (u64, u64),
     /// Of event `off-cpu`: what was seen of waits, and what could not be.
     pub waits: WaitCounts,

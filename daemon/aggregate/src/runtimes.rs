@@ -13,7 +13,8 @@ use profile::{StackEnd, Unnamed};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A process is looked at again after this long: a runtime may be loaded late, and a jitdump be opened.
+/// A process is looked at again after this long: a runtime may be loaded late, and a jitdump be
+/// opened.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// Processes looked at at a time.
@@ -45,8 +46,8 @@ impl RuntimeWatch {
         }
     }
 
-    /// Counts a batch that has been named: `end` says of a stack how it ended, `unnamed` of a frame, both by
-    /// their place in the batch, why it has no name. Does not wait.
+    /// Counts a batch that has been named: `end` says of a stack how it ended, `unnamed` of a
+    /// frame, both by their place in the batch, why it has no name. Does not wait.
     pub fn note(
         &mut self,
         batch: &RawBatch,

@@ -1,6 +1,8 @@
-//! Where the symbolizer puts what it named: into the continuous profile's recorder, or into that of a capture.
+//! Where the symbolizer puts what it named: into the continuous profile's recorder, or into that of
+//! a capture.
 //!
-//! Each recorder has a dictionary of its own, so what the symbolizer knows of its ids is kept for each.
+//! Each recorder has a dictionary of its own, so what the symbolizer knows of its ids is kept for
+//! each.
 
 use super::batch::RawBatch;
 use super::owners::{self, Window};
@@ -32,8 +34,9 @@ impl Target {
         }
     }
 
-    /// Divides what a batch of a capture lost among the cgroups it has samples of. The kernel accounts for
-    /// all of a cgroup's time and not for what a capture selects, so only samples tell.
+    /// Divides what a batch of a capture lost among the cgroups it has samples of. The kernel
+    /// accounts for all of a cgroup's time and not for what a capture selects, so only samples
+    /// tell.
     pub fn losses(
         &mut self,
         batch: &RawBatch,

@@ -1,10 +1,11 @@
-//! Names of generated code by the time of each sample: where code at an address changed while it was
-//! sampled, the rows of its stacks are divided by time.
+//! Names of generated code by the time of each sample: where code at an address changed while it
+//! was sampled, the rows of its stacks are divided by time.
 //!
-//! Most code stays what it is from the first to the last sample of a batch, and then its frame has one
-//! name. Where it does not, each sample of its stacks is looked up at its own time; samples of a row with
-//! the same names stay together, the others become rows of their own, with stacks of their own. Counts are
-//! those of the samples, weights are divided in proportion, and both add up to what the row had.
+//! Most code stays what it is from the first to the last sample of a batch, and then its frame has
+//! one name. Where it does not, each sample of its stacks is looked up at its own time; samples of
+//! a row with the same names stay together, the others become rows of their own, with stacks of
+//! their own. Counts are those of the samples, weights are divided in proportion, and both add up
+//! to what the row had.
 //!
 //! On the symbolizer's thread.
 
@@ -51,7 +52,8 @@ pub(super) struct Timed {
     made: HashMap<(u32, FrameId), u32>,
     /// Stacks made, by what they were and the places of their frames.
     stacks: HashMap<(u32, Box<[u32]>), u32>,
-    /// The parts of a row: its samples by the places of the frames that change, the first met first.
+    /// The parts of a row: its samples by the places of the frames that change, the first met
+    /// first.
     parts: Vec<(Box<[u32]>, u64)>,
     /// Where each part is.
     part_of: HashMap<Box<[u32]>, usize>,
@@ -143,8 +145,8 @@ impl Timed {
         }
     }
 
-    /// Names addresses of one process, which are the distinct frames `members`: appends one span of one
-    /// frame for each.
+    /// Names addresses of one process, which are the distinct frames `members`: appends one span of
+    /// one frame for each.
     pub fn name(
         &mut self,
         process: ProcessId,

@@ -29,7 +29,8 @@ pub struct Started {
     pub notices: Vec<String>,
 }
 
-/// What becomes of a capture whose events happen too often: nothing in the kernel bounds what each costs.
+/// What becomes of a capture whose events happen too often: nothing in the kernel bounds what each
+/// costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverloadPolicy {
     /// They are bounded as they are.
@@ -85,15 +86,15 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// As `AgentService.Capture` documents.
     fn begin(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status>;
 
-    /// Looks whether the one cgroup that the events of a capture are bound to was made again, and goes on with
-    /// the new one. A few microseconds where it was not.
+    /// Looks whether the one cgroup that the events of a capture are bound to was made again, and
+    /// goes on with the new one. A few microseconds where it was not.
     ///
     /// # Errors
     /// Why the new one is not sampled.
     fn follow(&self, id: CaptureId) -> Result<Followed, Status>;
 
-    /// Samples that the events of a capture brought since they were opened, lost ones too, whoever they are of
-    /// and whether they are named by now.
+    /// Samples that the events of a capture brought since they were opened, lost ones too, whoever
+    /// they are of and whether they are named by now.
     fn seen(&self, id: CaptureId) -> u64;
 
     /// Has the event of a capture sampled so many times more rarely; `None` when it is sampled by

@@ -1,12 +1,12 @@
 //! Opens the events of captures and has the sampler sample them: what a manager of captures calls.
 //!
-//! Captures with equal specifications share one set of rings. Opening happens on the caller's thread and may
-//! block, some kinds of events for as long as all CPUs take to agree, and those on files of others for
-//! [`FILE_WAIT`] at most, for a helper; the sampler gets rings that run. A set
+//! Captures with equal specifications share one set of rings. Opening happens on the caller's
+//! thread and may block, some kinds of events for as long as all CPUs take to agree, and those on
+//! files of others for [`FILE_WAIT`] at most, for a helper; the sampler gets rings that run. A set
 //! is closed when its last capture ends, by `fp-files`.
 //!
-//! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever happened:
-//! also after a refusal by the sampler, and when the daemon stops.
+//! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever
+//! happened: also after a refusal by the sampler, and when the daemon stops.
 
 mod bound;
 mod error;
@@ -39,7 +39,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// Highest rate. Unit: samples a second on each CPU. At 5 µs a sample it is a twentieth of a CPU for each.
+/// Highest rate. Unit: samples a second on each CPU. At 5 µs a sample it is a twentieth of a CPU
+/// for each.
 pub const RATE_HZ_MAX: u32 = 9_999;
 
 /// Shortest period of a clock: that of the highest rate. Unit: nanoseconds.
@@ -48,8 +49,8 @@ const CLOCK_PERIOD_MIN: u64 = 1_000_000_000 / RATE_HZ_MAX as u64;
 /// Longest period: the kernel takes no more than 63 bits.
 const PERIOD_MAX: u64 = i64::MAX as u64;
 
-/// Samples a second on each CPU that rings are made for where nobody can say how often the event happens;
-/// with copies of stacks a tenth.
+/// Samples a second on each CPU that rings are made for where nobody can say how often the event
+/// happens; with copies of stacks a tenth.
 const UNKNOWN_PER_SECOND: u64 = 20_000;
 
 /// How often a rate is lowered that the kernel has just ceased to take.
@@ -73,8 +74,8 @@ pub struct EventCapture {
     pub stack_bytes: u32,
     /// Frames of the kernel's callchain.
     pub max_stack_depth: u16,
-    /// Directory of a cgroup, in the hierarchy that owns `perf_event`: only what runs in it and below it
-    /// makes samples, so all else costs nothing.
+    /// Directory of a cgroup, in the hierarchy that owns `perf_event`: only what runs in it and
+    /// below it makes samples, so all else costs nothing.
     pub cgroup: Option<PathBuf>,
     /// Which samples are worth unwinding.
     pub filter: Filter,
@@ -148,7 +149,8 @@ impl Sets {
         alone.map(|set| set.started.ring_bytes as u64).sum()
     }
 
-    /// Takes a capture out of its set, and that out of the list when it was the last one. False: it has none.
+    /// Takes a capture out of its set, and that out of the list when it was the last one. False: it
+    /// has none.
     fn leave(&mut self, id: CaptureId) -> bool {
         let had = self.captures().any(|running| running == id);
         // No set has this key.
@@ -164,7 +166,8 @@ impl Sets {
         self.list.retain(|set| !set.users.is_empty());
     }
 
-    /// Gives a capture the rings that are open for the same, if there are any. No set: it has them already.
+    /// Gives a capture the rings that are open for the same, if there are any. No set: it has them
+    /// already.
     fn join(
         &mut self,
         id: CaptureId,
@@ -267,8 +270,8 @@ impl Engine {
         Ok(Started { notices, ..started })
     }
 
-    /// As [`Engine::begin`], for events that are put together otherwise: a set of several. Their copies of
-    /// stacks are cut to what rings can hold.
+    /// As [`Engine::begin`], for events that are put together otherwise: a set of several. Their
+    /// copies of stacks are cut to what rings can hold.
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.
@@ -349,7 +352,8 @@ impl Engine {
         Ok(started)
     }
 
-    /// Opens new rings. What touches files of others does so on a helper, and is waited for only so long.
+    /// Opens new rings. What touches files of others does so on a helper, and is waited for only so
+    /// long.
     fn open(
         &self,
         key: SetKey,
@@ -431,14 +435,15 @@ impl Engine {
         ran
     }
 
-    /// Samples that the events of a capture brought since they were opened, lost ones too, whoever they are of.
+    /// Samples that the events of a capture brought since they were opened, lost ones too, whoever
+    /// they are of.
     pub fn seen(&self, id: CaptureId) -> u64 {
         let seen = self.of(id, |set| set.seen.load(Ordering::Relaxed));
         seen.unwrap_or(0)
     }
 
-    /// Something of the set that a capture samples; nothing when it does not run. Nobody waits for the kernel
-    /// while the list is locked.
+    /// Something of the set that a capture samples; nothing when it does not run. Nobody waits for
+    /// the kernel while the list is locked.
     fn of<T>(&self, id: CaptureId, pick: impl FnOnce(&OpenSet) -> T) -> Option<T> {
         let sets = self.lock();
         let set = sets.list.iter().find(|set| set.users.contains(&id));
@@ -459,8 +464,8 @@ impl Engine {
         lock(&self.sets)
     }
 
-    /// Some VMs accept events of the processor and never deliver. Cycles are always counted, so they prove
-    /// what an event that may not happen for a while cannot.
+    /// Some VMs accept events of the processor and never deliver. Cycles are always counted, so
+    /// they prove what an event that may not happen for a while cannot.
     fn check_counters(&self, probe: &Probe) -> Result<(), EngineError> {
         if !probe.source.is_hardware() {
             return Ok(());

@@ -1,8 +1,9 @@
 //! What a capture samples: events by the names people know them by.
 //!
 //! Names are those of perf(1): counters of the processor and of the kernel, `block-io`,
-//! `tracepoint:CATEGORY:NAME` and `uprobe:BINARY:FUNCTION`. [`Event::parse`] is pure; [`Event::source`] asks
-//! the kernel and reads files: on the manager's thread, never on the sampler's.
+//! `tracepoint:CATEGORY:NAME` and `uprobe:BINARY:FUNCTION`. [`Event::parse`] is pure;
+//! [`Event::source`] asks the kernel and reads files: on the manager's thread, never on the
+//! sampler's.
 
 mod uprobe;
 
@@ -18,9 +19,9 @@ use symbolize::elf::ElfError;
 use symbolize::open;
 use thiserror::Error;
 
-/// Longest wait for a program that a uprobe is set in: for its symbols, and for the kernel, which reads the
-/// instruction. A symbol table on a slow disk takes a second or two; a file system that does not answer takes
-/// for ever.
+/// Longest wait for a program that a uprobe is set in: for its symbols, and for the kernel, which
+/// reads the instruction. A symbol table on a slow disk takes a second or two; a file system that
+/// does not answer takes for ever.
 pub const FILE_WAIT: Duration = Duration::from_secs(5);
 
 /// Samples a second of events that are sampled by rate, where nobody asks for another.
@@ -470,7 +471,8 @@ impl Event {
         matches!(self, Event::BlockIo | Event::Tracepoint { .. })
     }
 
-    /// What the kernel's filter may speak of; empty where there is none or it cannot be read. Blocks.
+    /// What the kernel's filter may speak of; empty where there is none or it cannot be read.
+    /// Blocks.
     pub fn fields(&self) -> Vec<String> {
         let (category, name) = match self {
             Event::BlockIo => BLOCK_IO,
@@ -480,7 +482,8 @@ impl Event {
         Tracefs::find().map_or_else(|_| Vec::new(), |tracefs| tracefs.fields(category, name))
     }
 
-    /// What to ask the kernel for. Blocks: reads tracefs, or waits for one of `files` to read the executable.
+    /// What to ask the kernel for. Blocks: reads tracefs, or waits for one of `files` to read the
+    /// executable.
     ///
     /// # Errors
     /// [`EventError`].

@@ -1,9 +1,9 @@
 //! Captures on demand: sampling anew beside the continuous profile, for a time and a purpose.
 //!
-//! A capture opens events of its own (`rings`), whose records go through the same sampler, process table and
-//! unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)), which the symbolizer
-//! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
-//! no row.
+//! A capture opens events of its own (`rings`), whose records go through the same sampler, process
+//! table and unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)),
+//! which the symbolizer names into a recorder of its own. The continuous profile shares threads and
+//! tables with it, but no ring and no row.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -26,10 +26,12 @@ use proto::agent;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Starts, lists and ends captures: what every way in (gRPC, a collector's order, a trigger) goes through.
+/// Starts, lists and ends captures: what every way in (gRPC, a collector's order, a trigger) goes
+/// through.
 pub trait Capturing: Send + Sync + 'static {
-    /// Starts one. Its messages come in the order of `CaptureResponse`; the receiver that is dropped gives the
-    /// capture up. Opens events and reads /proc: to be called where blocking is allowed.
+    /// Starts one. Its messages come in the order of `CaptureResponse`; the receiver that is
+    /// dropped gives the capture up. Opens events and reads /proc: to be called where blocking is
+    /// allowed.
     ///
     /// # Errors
     /// As `AgentService.Capture` documents.

@@ -1,7 +1,7 @@
 //! Starts captures within their limits, with a line in the log for each.
 //!
-//! [`Capturing::begin`] opens events and reads /proc and cgroupfs: to be called where blocking is allowed.
-//! From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
+//! [`Capturing::begin`] opens events and reads /proc and cgroupfs: to be called where blocking is
+//! allowed. From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
 
 use super::Capturing;
 use super::monitor::CaptureMonitor;
@@ -22,23 +22,24 @@ use tonic::Status;
 #[cfg(test)]
 mod tests;
 
-/// Messages that wait for the reader of a capture. Progress that finds no room is left out: what matters
-/// comes at the end, and that waits.
+/// Messages that wait for the reader of a capture. Progress that finds no room is left out: what
+/// matters comes at the end, and that waits.
 const MESSAGES_MAX: usize = 4;
 
-/// Length of a window of a capture's recorder: as the continuous profile's, so that memory is bounded for
-/// each ten seconds and old ones can be given up alone.
+/// Length of a window of a capture's recorder: as the continuous profile's, so that memory is
+/// bounded for each ten seconds and old ones can be given up alone.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A window of a capture may take its budget divided by this. Less than of the continuous profile: there is
-/// no hour of others that one window could push out, and most captures are of one or two windows.
+/// A window of a capture may take its budget divided by this. Less than of the continuous profile:
+/// there is no hour of others that one window could push out, and most captures are of one or two
+/// windows.
 const WINDOW_PART: usize = 2;
 
 /// The part of a capture's memory that the times of its samples may take.
 const TIMES_SHARE: usize = 4;
 
-/// Largest request that is listed as it was. Unit: encoded bytes. Of a larger one the matchers and filters
-/// are left out, so that the history stays small.
+/// Largest request that is listed as it was. Unit: encoded bytes. Of a larger one the matchers and
+/// filters are left out, so that the history stays small.
 const REQUEST_LISTED_MAX: usize = 4096;
 
 impl CaptureTable {

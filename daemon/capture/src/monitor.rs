@@ -1,5 +1,5 @@
-//! What befalls a capture while it runs: its target goes and comes back, its event happens more often than may
-//! be sampled. Does what can be done about it, and says so in the end.
+//! What befalls a capture while it runs: its target goes and comes back, its event happens more
+//! often than may be sampled. Does what can be done about it, and says so in the end.
 //!
 //! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
 
@@ -11,12 +11,12 @@ use host::time::MonotonicTime;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often the one cgroup is looked at that events are bound to: what runs in a new one before it is seen is
-/// missing. A look takes a few microseconds.
+/// How often the one cgroup is looked at that events are bound to: what runs in a new one before it
+/// is seen is missing. A look takes a few microseconds.
 pub(super) const FOLLOW_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Least time between two cgroups that a capture goes on with: each opens an event on each CPU. What is made
-/// again more often is seen in parts.
+/// Least time between two cgroups that a capture goes on with: each opens an event on each CPU.
+/// What is made again more often is seen in parts.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
 
 /// How often a capture looks whether anything of its target is there.
@@ -28,7 +28,8 @@ const RATE_SPAN: Duration = Duration::from_secs(1);
 /// Longest pause between two tries to slow down: each opens events.
 const SLOW_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Most notices on what a change of rings brought: of a cgroup made again all the time there would be no end.
+/// Most notices on what a change of rings brought: of a cgroup made again all the time there would
+/// be no end.
 const NOTICES_MAX: usize = 8;
 
 /// See the module.
@@ -45,8 +46,8 @@ pub(super) struct CaptureMonitor {
     gone: Option<MonotonicTime>,
     returned: u32,
     away: Duration,
-    /// New cgroups that it went on with, and the CPU time they had used before, where the kernel tells it of
-    /// each.
+    /// New cgroups that it went on with, and the CPU time they had used before, where the kernel
+    /// tells it of each.
     followed: u32,
     unseen: Option<Duration>,
     /// Why the newest one is not sampled.

@@ -1,5 +1,5 @@
-//! The time before a capture, as the flight recorder has it: asked for when the capture begins, since the
-//! recorder may have given it up when it ends, and held packed until then.
+//! The time before a capture, as the flight recorder has it: asked for when the capture begins,
+//! since the recorder may have given it up when it ends, and held packed until then.
 //!
 //! `fp-past` asks and packs, and ends. What finds no room is asked for again at the end.
 
@@ -69,7 +69,8 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Has it asked beside everything else, an hour of a large machine takes seconds, and held in so many bytes.
+    /// Has it asked beside everything else, an hour of a large machine takes seconds, and held in
+    /// so many bytes.
     /// `None`: no thread can be had.
     pub fn ask(
         backend: Arc<dyn CaptureBackend>,

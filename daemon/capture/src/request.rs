@@ -13,7 +13,8 @@ const DURATION_MIN_MS: u64 = 10;
 /// Longest text of who asks and why. Unit: bytes, as `agent.proto` says.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Longest name of an event, and longest kernel filter. Unit: bytes; the kernel takes a page of the latter.
+/// Longest name of an event, and longest kernel filter. Unit: bytes; the kernel takes a page of the
+/// latter.
 const EVENT_BYTES_MAX: usize = 4096;
 
 /// Largest copy of a user stack. Unit: bytes; a sample record has 64 KiB for all it holds.

@@ -41,8 +41,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// for.
 const PAST_POLL: Duration = Duration::from_millis(10);
 
-/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a symbolizer
-/// that waits for a disk takes longer, and what is not there then is left out, which a notice says.
+/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a
+/// symbolizer that waits for a disk takes longer, and what is not there then is left out, which a
+/// notice says.
 const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
 
 /// The same while the daemon stops.

@@ -132,8 +132,8 @@ impl CaptureTable {
         self.backend.stop();
     }
 
-    /// Waits until all captures are answered, until `deadline` at most: a client may be slow, or not read at
-    /// all. True when they are.
+    /// Waits until all captures are answered, until `deadline` at most: a client may be slow, or
+    /// not read at all. True when they are.
     pub fn wait_until_answered(&self, deadline: MonotonicTime) -> bool {
         let wait = deadline.since(MonotonicTime::now());
         let waited = self

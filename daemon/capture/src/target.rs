@@ -1,8 +1,9 @@
 //! Who a capture is about: from matchers to the processes and cgroups there are.
 //!
-//! What is found here lets the sampler leave out early what cannot belong to the capture; labels decide in
-//! the end. So the scope may hold more than is selected and never less: cgroups that are made while the
-//! capture runs are let through, for a service that is started again is the same service.
+//! What is found here lets the sampler leave out early what cannot belong to the capture; labels
+//! decide in the end. So the scope may hold more than is selected and never less: cgroups that are
+//! made while the capture runs are let through, for a service that is started again is the same
+//! service.
 //!
 //! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
 
@@ -17,7 +18,8 @@ use tonic::Status;
 /// Most values that are looked at for the nearest to a name that nobody has. Unit: entries.
 const CANDIDATES_MAX: usize = 10_000;
 
-/// Most cgroups that are watched for their end: any of them is enough to say that the target is there.
+/// Most cgroups that are watched for their end: any of them is enough to say that the target is
+/// there.
 const WATCHED_MAX: usize = 256;
 
 /// What can belong to a capture.
@@ -243,8 +245,8 @@ fn comm(pid: Pid) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
-/// When a process began, in ticks since the boot; `None`: it is not there, or all that is left of it is that
-/// nobody has waited for it.
+/// When a process began, in ticks since the boot; `None`: it is not there, or all that is left of
+/// it is that nobody has waited for it.
 fn begin(pid: Pid) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{}/stat", pid.0)).ok()?;
     // The state stands behind the name, which may hold anything.

@@ -102,8 +102,8 @@ impl Cgroup {
     }
 }
 
-/// Every cgroup whose directory is there now, with its path as bytes, within the bounds of a walk. Reads
-/// cgroupfs; empty where it cannot be seen.
+/// Every cgroup whose directory is there now, with its path as bytes, within the bounds of a walk.
+/// Reads cgroupfs; empty where it cannot be seen.
 pub fn living(hierarchy: &Hierarchy) -> Vec<(Cgroup, Vec<u8>)> {
     let Some(mount) = &hierarchy.mount else {
         return Vec::new();

@@ -1,20 +1,20 @@
-//! CPU time of cgroups as the kernel itself counts it, for each window: what the samples of a window
-//! are held against.
+//! CPU time of cgroups as the kernel itself counts it, for each window: what the samples of a
+//! window are held against.
 //!
 //! Sources: `usage_usec` of `cpu.stat` (cgroup-v2.rst), which every cgroup2 directory has, with or
-//! without the controller; `cpuacct.usage` where `perf_event` is on v1; for the root what the host as
-//! a whole used, user and system time of its `cpu.stat` (steal is no CPU time of ours) or of
+//! without the controller; `cpuacct.usage` where `perf_event` is on v1; for the root what the host
+//! as a whole used, user and system time of its `cpu.stat` (steal is no CPU time of ours) or of
 //! `/proc/stat`. All of them count a cgroup with everything below it.
 //!
 //! A window is over before it can be read, sometimes long before, when the daemon was stopped. So
 //! time is laid straight between two readings, and a window gets what lies within it. Where the
-//! reading is late because nothing could be sampled until then, more is known: what was sampled stays
-//! where it was sampled, and the rest was used while samples were lost ([`Blind`]). Of a cgroup that
-//! had no samples since its last reading, all that it used since belongs to the window that brought
-//! some.
+//! reading is late because nothing could be sampled until then, more is known: what was sampled
+//! stays where it was sampled, and the rest was used while samples were lost ([`Blind`]). Of a
+//! cgroup that had no samples since its last reading, all that it used since belongs to the window
+//! that brought some.
 //!
-//! Threads: the symbolizer's alone; [`Meters::close`] blocks on small reads of cgroupfs, [`READS_MAX`] of
-//! them and [`TIME_MAX`] at most.
+//! Threads: the symbolizer's alone; [`Meters::close`] blocks on small reads of cgroupfs,
+//! [`READS_MAX`] of them and [`TIME_MAX`] at most.
 
 use super::Hierarchy;
 use super::hierarchy::Mode;
@@ -39,8 +39,8 @@ pub const TIME_MAX: Duration = Duration::from_millis(100);
 /// Most cgroups of which a reading is kept. Unit: entries of about 200 bytes.
 pub const METERS_MAX: usize = 8192;
 
-/// Cgroups without samples that are read with each window, so that one that wakes has a reading that
-/// is not old.
+/// Cgroups without samples that are read with each window, so that one that wakes has a reading
+/// that is not old.
 const IDLE_READS: usize = 32;
 
 /// A reading older than this says nothing of a window in which a cgroup woke.
@@ -52,8 +52,8 @@ const BORN_MAX: usize = 4096;
 /// A window is measured when at most one in so many parts of it was before the first reading.
 const UNSEEN_PART: u32 = 5;
 
-/// Longest file read. `cpu.stat` of today's kernels has 600 bytes; of `/proc/stat` only the first line
-/// counts.
+/// Longest file read. `cpu.stat` of today's kernels has 600 bytes; of `/proc/stat` only the first
+/// line counts.
 const FILE_BYTES_MAX: u64 = 4096;
 
 /// A reading this long after the end of its window may be late because of a loss.
@@ -181,7 +181,8 @@ impl Meters {
         }
     }
 
-    /// Takes a first reading of these cgroups and of the root, so that the first window is measured.
+    /// Takes a first reading of these cgroups and of the root, so that the first window is
+    /// measured.
     pub fn begin<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
         let began = MonotonicTime::now();
         for path in std::iter::once("/").chain(paths).take(self.reads_max) {
@@ -276,7 +277,8 @@ impl Meters {
         accounts
     }
 
-    /// CPU time of a cgroup in a window, of which `taken` was sampled; `None` when it cannot be told.
+    /// CPU time of a cgroup in a window, of which `taken` was sampled; `None` when it cannot be
+    /// told.
     fn measure(
         &mut self,
         path: &str,
@@ -404,8 +406,8 @@ impl Meter {
         }
     }
 
-    /// What was used in a window, of which `taken` was sampled, `new` being a reading after it. `None`
-    /// when the first reading is much later than its begin.
+    /// What was used in a window, of which `taken` was sampled, `new` being a reading after it.
+    /// `None` when the first reading is much later than its begin.
     fn within(&mut self, span: ClosedWindow, taken: u64, new: Option<Point>) -> Option<u64> {
         let ClosedWindow { start, end, blind } = span;
         let points = [self.anchor, self.last, new.unwrap_or(self.last)];
@@ -516,8 +518,8 @@ impl Source {
     }
 }
 
-/// CPU time of a cgroup2 directory and all below it since it was made; `None` where it tells none. Blocks on a
-/// small read.
+/// CPU time of a cgroup2 directory and all below it since it was made; `None` where it tells none.
+/// Blocks on a small read.
 pub fn used_in(directory: &Path) -> Option<Duration> {
     let mut text = String::new();
     let mut file = File::open(directory.join("cpu.stat"))

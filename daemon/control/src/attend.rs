@@ -26,7 +26,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Longest wait, when all is said, for the collector to take it in.
 const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
-/// Messages between the captures and the connection, each up to 256 KiB. More wait with their captures.
+/// Messages between the captures and the connection, each up to 256 KiB. More wait with their
+/// captures.
 const OUTGOING: usize = 4;
 
 /// Largest message of a collector. Unit: bytes. An order is a few KiB.
@@ -96,7 +97,8 @@ pub async fn run(control: &Control) {
             return;
         };
         let reason = bounded(&with_causes(&error));
-        // A collector that is away is told each minute at most by the exporter; here once for each reason.
+        // A collector that is away is told each minute at most by the exporter; here once for each
+        // reason.
         if welcomed || reason != told {
             tracing::info!(reason, "no captures through the collector for now");
         }
@@ -118,8 +120,8 @@ fn bounded(reason: &str) -> String {
     plain.take(300).collect()
 }
 
-/// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it ends with
-/// it.
+/// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it
+/// ends with it.
 async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendError> {
     let (say, queue) = mpsc::channel(OUTGOING);
     let mut facts = control.exporter.facts_version();

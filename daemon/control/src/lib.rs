@@ -1,10 +1,11 @@
-//! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no port is open on
-//! the host.
+//! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no
+//! port is open on the host.
 //!
-//! `fp-control` holds the stream open (`attend.rs`), with the connection and the back-off of the exporter, and does
-//! what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's own socket would. What a collector
-//! may ask is what that allows; nothing else is taken from it. A collector that is slow holds up its own captures
-//! alone, and one that goes away ends them. Without a collector in the configuration nothing of this exists.
+//! `fp-control` holds the stream open (`attend.rs`), with the connection and the back-off of the
+//! exporter, and does what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's
+//! own socket would. What a collector may ask is what that allows; nothing else is taken from it. A
+//! collector that is slow holds up its own captures alone, and one that goes away ends them.
+//! Without a collector in the configuration nothing of this exists.
 #![forbid(unsafe_code)]
 
 mod attend;
@@ -83,8 +84,8 @@ impl Control {
         self.allowed.load(Ordering::Relaxed)
     }
 
-    /// Has the thread end: when all that came of captures is with the collector, and by the deadline whatever is
-    /// left. Captures that still run then are given up.
+    /// Has the thread end: when all that came of captures is with the collector, and by the
+    /// deadline whatever is left. Captures that still run then are given up.
     pub fn stop(&self, deadline: MonotonicTime) {
         self.stop.send_replace(Some(deadline));
     }

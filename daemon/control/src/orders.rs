@@ -1,8 +1,8 @@
 //! The orders of one stream: captures that were begun for the collector, and what comes of them.
 //!
-//! A task a capture takes its messages to the stream. Where the stream is slow, progress is left out, and the
-//! profile waits with what makes it: nothing is stored here. A task that ends, or is ended, drops its end of
-//! the capture, which gives it up.
+//! A task a capture takes its messages to the stream. Where the stream is slow, progress is left
+//! out, and the profile waits with what makes it: nothing is stored here. A task that ends, or is
+//! ended, drops its end of the capture, which gives it up.
 
 use super::{Control, ControlCounts, request};
 use capture::Capturing;
@@ -17,12 +17,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinSet, spawn_blocking};
 use tonic::Status;
 
-/// Captures of a collector at a time. More are refused; what makes captures has a bound of its own over all
-/// who ask.
+/// Captures of a collector at a time. More are refused; what makes captures has a bound of its own
+/// over all who ask.
 const ORDERS_MAX: usize = 8;
 
-/// Orders whose last report waits for the stream, with those that run. A collector that gives more and reads
-/// nothing is cut off.
+/// Orders whose last report waits for the stream, with those that run. A collector that gives more
+/// and reads nothing is cut off.
 const UNREAD_MAX: usize = 64;
 
 /// Longest word on who asks that goes into the peer of a capture. Unit: bytes.
@@ -207,7 +207,8 @@ struct Pump {
 }
 
 impl Pump {
-    /// Begins the capture where blocking is allowed: a file that it needs may not answer, and others go on.
+    /// Begins the capture where blocking is allowed: a file that it needs may not answer, and
+    /// others go on.
     async fn begin(self, request: CaptureRequest, peer: String) {
         let capturing = Arc::clone(&self.capturing);
         let begun = spawn_blocking(move || capturing.begin(request, peer)).await;

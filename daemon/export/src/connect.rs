@@ -9,8 +9,8 @@ use tonic::transport::{Channel, Endpoint};
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// How often a quiet connection is asked whether it is still there; windows every ten seconds usually
-/// answer that.
+/// How often a quiet connection is asked whether it is still there; windows every ten seconds
+/// usually answer that.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Longest wait for the answer to that.
@@ -51,8 +51,8 @@ pub async fn channel(address: SocketAddr) -> Result<Channel, ConnectError> {
     }
 }
 
-/// Time until the next attempt: anything up to a bound that doubles, so that the agents of a fleet do
-/// not come back together.
+/// Time until the next attempt: anything up to a bound that doubles, so that the agents of a fleet
+/// do not come back together.
 pub fn backoff(attempts: u32) -> Duration {
     let bound = BACKOFF_MIN
         .saturating_mul(1 << attempts.min(16))

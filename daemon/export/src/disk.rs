@@ -1,10 +1,11 @@
 //! The spool's files: segments of records, their acknowledgements, the lock.
 //!
-//! A segment is a header (magic, version, host, boot, checksum) and records; a record is 52 bytes with
-//! lengths, four numbers and two checksums, and a zstd frame of what [`record`](super::record) says.
-//! The header of a record has a checksum of its own, so that a damaged payload does not hide how many
-//! windows are gone with it. Acknowledgements stand in a file beside, eight bytes each: lost ones cost
-//! a repeat. Nothing is ever changed in place; a segment is appended to by the run that made it.
+//! A segment is a header (magic, version, host, boot, checksum) and records; a record is 52 bytes
+//! with lengths, four numbers and two checksums, and a zstd frame of what [`record`](super::record)
+//! says. The header of a record has a checksum of its own, so that a damaged payload does not hide
+//! how many windows are gone with it. Acknowledgements stand in a file beside, eight bytes each:
+//! lost ones cost a repeat. Nothing is ever changed in place; a segment is appended to by the run
+//! that made it.
 //!
 //! All files are reached through the open directory, so its path may not be exchanged under them.
 
@@ -115,8 +116,8 @@ impl Dir {
         i64::try_from(since.as_nanos()).ok()
     }
 
-    /// Sets a segment that cannot be read aside, so that the next start does not count it again. A few
-    /// stay, for people.
+    /// Sets a segment that cannot be read aside, so that the next start does not count it again. A
+    /// few stay, for people.
     ///
     /// # Errors
     /// When it stays where it is.
@@ -185,8 +186,8 @@ impl Dir {
 
     /// Removes a segment and its acknowledgements. One that is gone is removed.
     pub fn remove(&self, id: u64) {
-        // The notes first: without them what is left is sent again, which is harmless; left alone they
-        // would speak of a later segment with this number.
+        // The notes first: without them what is left is sent again, which is harmless; left alone
+        // they would speak of a later segment with this number.
         for path in [self.ack_path(id), self.segment_path(id)] {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -197,8 +198,8 @@ impl Dir {
         }
     }
 
-    /// Notes that a record was acknowledged. Not synced: a lost note costs a repeat. Of segments that
-    /// are in memory only, or removed by now, there is nothing to note.
+    /// Notes that a record was acknowledged. Not synced: a lost note costs a repeat. Of segments
+    /// that are in memory only, or removed by now, there is nothing to note.
     pub fn ack(&self, id: u64, record: u32) -> io::Result<()> {
         if !self.segment_path(id).exists() {
             return Ok(());
@@ -226,15 +227,16 @@ impl Dir {
         notes.iter().filter_map(note).collect()
     }
 
-    /// The file of gaps. Whoever holds it writes what is true at that time: no text overtakes another.
+    /// The file of gaps. Whoever holds it writes what is true at that time: no text overtakes
+    /// another.
     pub fn gaps(&self) -> MutexGuard<'_, GapsFile> {
         super::lock(&self.gaps)
     }
 
     /// Looks through a segment: headers only, and the last payload.
     ///
-    /// What ends early or makes no sense at the end of the newest segment was being written when the
-    /// daemon or the machine died. Elsewhere it is damage. It is cut off, and damage told once.
+    /// What ends early or makes no sense at the end of the newest segment was being written when
+    /// the daemon or the machine died. Elsewhere it is damage. It is cut off, and damage told once.
     pub fn scan(&self, id: u64, newest: bool) -> io::Result<Scanned> {
         let file = options()
             .read(true)
@@ -342,8 +344,8 @@ impl SegmentFile {
         Ok(at)
     }
 
-    /// Appends records one after the other and makes them durable at once. Returns where those begin
-    /// that are, and why the next one is not.
+    /// Appends records one after the other and makes them durable at once. Returns where those
+    /// begin that are, and why the next one is not.
     pub fn append_all(&mut self, records: &[Arc<[u8]>]) -> (Vec<u64>, Option<io::Error>) {
         let begin = self.len;
         let (mut offsets, mut failed) = (Vec::new(), None);

@@ -1,9 +1,9 @@
 //! Gaps: windows that were given up, by cause, until the collector has been told of them.
 //!
-//! A gap travels with a window: it is bound to the window it was first sent with, so that a repeat of
-//! the window says the same; a bound gap never changes. Both are kept beside the segments over
-//! restarts, with what a run that is killed cannot say any more: which windows it has in memory only,
-//! and that it has not come to its end.
+//! A gap travels with a window: it is bound to the window it was first sent with, so that a repeat
+//! of the window says the same; a bound gap never changes. Both are kept beside the segments over
+//! restarts, with what a run that is killed cannot say any more: which windows it has in memory
+//! only, and that it has not come to its end.
 
 use super::record::WindowHeader;
 use std::fmt::Write;
@@ -196,8 +196,8 @@ impl Gaps {
         self.changed = true;
     }
 
-    /// The file's text when it has to be written anew. `memory` is what is lost when the daemon ends
-    /// now, `last` the newest window: its sequence and end.
+    /// The file's text when it has to be written anew. `memory` is what is lost when the daemon
+    /// ends now, `last` the newest window: its sequence and end.
     pub fn take_unsaved(
         &mut self,
         boot: &str,
@@ -241,9 +241,9 @@ impl Gaps {
         text
     }
 
-    /// Takes in what an earlier run had saved. Lines that make no sense are passed over; totals count
-    /// only when they are of this boot, and so do the windows that gaps travel with: those of other
-    /// boots are sent without.
+    /// Takes in what an earlier run had saved. Lines that make no sense are passed over; totals
+    /// count only when they are of this boot, and so do the windows that gaps travel with: those of
+    /// other boots are sent without.
     pub fn load(&mut self, text: &str, boot: &str) -> Earlier {
         let mut earlier = Earlier::default();
         let mut lines = text.lines();

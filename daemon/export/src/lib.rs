@@ -14,9 +14,11 @@
 //! another's disk or network. A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
 //!
-//! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3 times a
-//! second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector), beside 2.5 ms of
-//! `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50 a window (`strace -c`).
+//! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3
+//! times a second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector),
+//! beside 2.5 ms of
+//! `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50 a window (`strace
+//! -c`).
 #![forbid(unsafe_code)]
 
 pub mod connect;
@@ -174,8 +176,8 @@ impl ExportState {
         }
     }
 
-    /// One of the threads comes to its end. The last one notes what neither the disk nor the collector
-    /// took: on disk, for the next start to tell, and in the log.
+    /// One of the threads comes to its end. The last one notes what neither the disk nor the
+    /// collector took: on disk, for the next start to tell, and in the log.
     fn thread_ended(&self, identity: &Identity) {
         if self.threads_ended.fetch_add(1, Ordering::AcqRel) + 1 < THREADS {
             return;

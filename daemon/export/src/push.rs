@@ -1,7 +1,7 @@
 //! The sender's thread: keeps a connection to the collector, with back-off, and a session on it.
 //!
-//! Windows of earlier boots, or of another host id, go over sessions of their own beside it, one at a
-//! time: the collector knows a window by host, boot and sequence.
+//! Windows of earlier boots, or of another host id, go over sessions of their own beside it, one at
+//! a time: the collector knows a window by host, boot and sequence.
 
 use super::Exporter;
 use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};

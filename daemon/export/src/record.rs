@@ -1,9 +1,10 @@
 //! A window as bytes: what the spool keeps of it.
 //!
 //! A record has two parts. *Tables* define strings, frames, stacks and label sets that no record of
-//! the same generation defined before, in the order of their ids; several runs of them may follow each
-//! other. The *body* has facts, samples and accounts with ids of all tables of the generation so far.
-//! So a record is small, and a segment, which holds one generation from its begin, stands alone.
+//! the same generation defined before, in the order of their ids; several runs of them may follow
+//! each other. The *body* has facts, samples and accounts with ids of all tables of the generation
+//! so far. So a record is small, and a segment, which holds one generation from its begin, stands
+//! alone.
 //!
 //! Numbers are LEB128 varints. Decoding treats bytes as a stranger's: every id, count and number is
 //! checked against what is there, and nothing is reserved on a count's word.
@@ -325,14 +326,14 @@ fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
         .ok_or(DecodeError("length of tables"))
 }
 
-/// Numbers of a [`Quality`] in a record, by place. Another field changes what records of earlier daemons
-/// mean: the version in the magic of segments has to be raised with this number.
+/// Numbers of a [`Quality`] in a record, by place. Another field changes what records of earlier
+/// daemons mean: the version in the magic of segments has to be raised with this number.
 const QUALITY_NUMBERS: usize = 12;
 const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 
-/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which are
-/// most, are written as they were before there were any, so records of earlier daemons are read; an
-/// earlier daemon takes a record that has one for damage, and tells a gap.
+/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which
+/// are most, are written as they were before there were any, so records of earlier daemons are
+/// read; an earlier daemon takes a record that has one for damage, and tells a gap.
 const HAS_SYSTEM_NAME: u8 = 0x80;
 
 fn put(out: &mut Vec<u8>, mut value: u64) {

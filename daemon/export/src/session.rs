@@ -1,8 +1,8 @@
 //! One stream to the collector: Hello, Welcome, then windows and their answers until it ends.
 //!
-//! The newest windows go first, as they come; the backlog fills what is left of the windows in flight,
-//! oldest first, at a bounded rate. Whatever the collector says is checked: an answer to nothing is
-//! passed over, a question about what it never got ends the stream, and so does silence.
+//! The newest windows go first, as they come; the backlog fills what is left of the windows in
+//! flight, oldest first, at a bounded rate. Whatever the collector says is checked: an answer to
+//! nothing is passed over, a question about what it never got ends the stream, and so does silence.
 
 use super::Exporter;
 use super::gaps::{Cause, SpoolGap};
@@ -34,12 +34,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Most windows in flight, whatever the collector admits. Each may be asked about.
 const IN_FLIGHT_MAX: usize = 16;
 
-/// Shortest time between two windows of the backlog: 20 a second. A day of windows of 10 s takes seven
-/// minutes, and a fleet that comes back does not bury its collector.
+/// Shortest time between two windows of the backlog: 20 a second. A day of windows of 10 s takes
+/// seven minutes, and a fleet that comes back does not bury its collector.
 const BACKLOG_PACE: Duration = Duration::from_millis(50);
 
-/// Times one window may be asked about. Each answer defines all that was asked, so a second question
-/// is a restart in between; more is a collector that does not listen.
+/// Times one window may be asked about. Each answer defines all that was asked, so a second
+/// question is a restart in between; more is a collector that does not listen.
 const NEEDS_MAX: u32 = 8;
 
 /// Messages between the session and the connection.
@@ -193,8 +193,8 @@ impl<'a> Session<'a> {
         self.in_flight.first().map(|window| window.picked)
     }
 
-    /// Runs until the stream fails, or, at the end of the daemon or for another boot's windows, until
-    /// all are sent.
+    /// Runs until the stream fails, or, at the end of the daemon or for another boot's windows,
+    /// until all are sent.
     ///
     /// # Errors
     /// [`SessionError`].
@@ -454,8 +454,8 @@ impl<'a> Session<'a> {
         };
         let outcome = ack.outcome();
         if outcome == wire::Outcome::Unspecified {
-            // Of a later version, or none at all: whatever it means, the window is not said to be safe,
-            // nor that it never will be.
+            // Of a later version, or none at all: whatever it means, the window is not said to be
+            // safe, nor that it never will be.
             self.misunderstood = true;
             lock(&self.exporter.shared.progress).unknown_outcomes += 1;
             return Err(SessionError::UnknownOutcome {
@@ -479,8 +479,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// True when the connection was worth having: waits for the next one begin anew. One on which the
-    /// collector does not speak this protocol is not, or it would be asked twice a second for ever.
+    /// True when the connection was worth having: waits for the next one begin anew. One on which
+    /// the collector does not speak this protocol is not, or it would be asked twice a second for
+    /// ever.
     pub fn worked(&self) -> bool {
         self.acked && !self.misunderstood
     }

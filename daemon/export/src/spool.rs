@@ -1,9 +1,9 @@
 //! The index of the spool: which windows wait, where each is, and what is given up when a bound is
 //! reached. Plain data under a lock that nobody holds while waiting for a disk.
 //!
-//! A segment is one generation of windows, in order. Its records are on disk, or in memory where the
-//! disk took nothing. Bounds drop whole segments, oldest first: the records of a segment share their
-//! tables, and half of one would be worth little.
+//! A segment is one generation of windows, in order. Its records are on disk, or in memory where
+//! the disk took nothing. Bounds drop whole segments, oldest first: the records of a segment share
+//! their tables, and half of one would be worth little.
 
 use super::disk::Scanned;
 use super::gaps::{Cause, Gaps, SpoolGap};
@@ -250,8 +250,8 @@ impl Index {
         finished && self.segments.remove(at).is_some()
     }
 
-    /// Gives up closed segments until `need` more bytes of disk are within `max_bytes` and nothing is
-    /// older than `oldest_unix_ns`. Returns the segments whose files are to be removed.
+    /// Gives up closed segments until `need` more bytes of disk are within `max_bytes` and nothing
+    /// is older than `oldest_unix_ns`. Returns the segments whose files are to be removed.
     pub fn make_room(&mut self, need: u64, max_bytes: u64, oldest_unix_ns: i64) -> Vec<u64> {
         let mut removed = Vec::new();
         let mut at = 0;
@@ -334,8 +334,8 @@ impl Index {
         stranded.map(records).collect()
     }
 
-    /// The first of these records are in the file of segment `id` now, at these offsets. Returns which
-    /// of the segment were acknowledged meanwhile; none when all of it was, and it is gone.
+    /// The first of these records are in the file of segment `id` now, at these offsets. Returns
+    /// which of the segment were acknowledged meanwhile; none when all of it was, and it is gone.
     pub fn landed(&mut self, stranded: &Stranded, id: u64, offsets: &[u64]) -> Option<Vec<u32>> {
         let at = self.at(stranded.segment)?;
         let segment = &mut self.segments[at];

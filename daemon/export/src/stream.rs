@@ -174,8 +174,8 @@ impl Stream {
         self.definer.answered(&self.dict, sequence, stored);
     }
 
-    /// The largest accounts for which a message has room; the time of the others counts to the nearest
-    /// cgroup above.
+    /// The largest accounts for which a message has room; the time of the others counts to the
+    /// nearest cgroup above.
     fn fitting_accounts(&self, accounts: &[Account]) -> Vec<Account> {
         let mut accounts = accounts.to_vec();
         let most = self.limit / 3 / ACCOUNT_BYTES;

@@ -1,10 +1,10 @@
 //! The tap: takes each window out of the recorder as it closes and hands it to the spool's thread.
 //!
-//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies what is new in
-//! the dictionary and packs the rows, a millisecond for a window of some thousand. It keeps a
-//! dictionary of its own, of one *generation*: the tables that windows share until the generation is
-//! over. A generation is a segment of the spool. A window that finds the queue full is dropped and
-//! counted; what it defined goes with the next one.
+//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies what is
+//! new in the dictionary and packs the rows, a millisecond for a window of some thousand. It keeps
+//! a dictionary of its own, of one *generation*: the tables that windows share until the generation
+//! is over. A generation is a segment of the spool. A window that finds the queue full is dropped
+//! and counted; what it defined goes with the next one.
 
 use super::record::{self, Facts, Lens, Window, WindowHeader};
 use super::{Cause, ExportState};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
-/// Windows of one generation. Ten minutes of windows of 10 s: what a damaged segment can take along,
-/// and what is defined again when one begins.
+/// Windows of one generation. Ten minutes of windows of 10 s: what a damaged segment can take
+/// along, and what is defined again when one begins.
 const GENERATION_WINDOWS: usize = 60;
 
-/// Memory of a generation's dictionary. Unit: bytes. About 30,000 frames; when it is reached the next
-/// window begins a new one.
+/// Memory of a generation's dictionary. Unit: bytes. About 30,000 frames; when it is reached the
+/// next window begins a new one.
 const GENERATION_BYTES_MAX: usize = 4 << 20;
 
 /// Longest text that leaves the host. Unit: bytes; longer ones are cut. Longer symbol names are

@@ -1,11 +1,11 @@
 //! The spool's thread: makes each window durable, keeps the bounds, and goes on in memory while the
 //! disk takes nothing.
 //!
-//! A window is one append and one fdatasync. When that fails, the generation goes on in memory, under
-//! a bound, and the next generation after [`DISK_RETRY`] tries the disk again, as does the end: what
-//! is in memory then goes to the disk first. As long as some is, the file of gaps says so, so that a
-//! daemon that is killed has told of it. Nothing the disk does is seen by the sampler or the symbolizer but
-//! a full queue, which they count and pass by.
+//! A window is one append and one fdatasync. When that fails, the generation goes on in memory,
+//! under a bound, and the next generation after [`DISK_RETRY`] tries the disk again, as does the
+//! end: what is in memory then goes to the disk first. As long as some is, the file of gaps says
+//! so, so that a daemon that is killed has told of it. Nothing the disk does is seen by the sampler
+//! or the symbolizer but a full queue, which they count and pass by.
 
 use super::disk::{self, Dir, SegmentFile};
 use super::gaps::{Cause, SpoolGap};
@@ -33,8 +33,8 @@ const MEMORY_BYTES_MAX: u64 = 8 << 20;
 /// Windows of a segment in memory: what is given up at once there.
 const MEMORY_SEGMENT_WINDOWS: usize = 6;
 
-/// Most segments of a spool that is full: a segment is at most this part of the bound, so that no more
-/// is given up at once.
+/// Most segments of a spool that is full: a segment is at most this part of the bound, so that no
+/// more is given up at once.
 const SEGMENTS_MIN: u64 = 16;
 
 /// Ids of segments that have no file: above all of those that have one.
@@ -305,7 +305,8 @@ impl Writer {
         };
         self.remove(&removed);
         if !fits {
-            // It was given up itself, or stays in memory as a window that fills the whole spool does.
+            // It was given up itself, or stays in memory as a window that fills the whole spool
+            // does.
             return Ok(());
         }
         let (id, mut file) = match stranded.file_len {
@@ -442,8 +443,8 @@ impl Writer {
         });
     }
 
-    /// Tells of the time between the last window that is known of a run that broke off, and the first
-    /// of this one. How many windows it had is not known: one at least, which was still open.
+    /// Tells of the time between the last window that is known of a run that broke off, and the
+    /// first of this one. How many windows it had is not known: one at least, which was still open.
     fn tell_of_broken_run(&mut self) {
         let (Some(start), Some(end)) = (self.broke_off_unix_ns, self.first_unix_ns) else {
             return;

@@ -1,18 +1,18 @@
 //! A few threads for work that may never come back: reading from file systems of strangers.
 //!
-//! A FUSE server that stopped, an NFS server that is gone: `open`, `fstat` and even `statfs` on them
-//! wait for ever. Whoever must not wait hands such work to helpers and waits only so long. A helper
-//! that does not come back stays where it is and another takes its place, up to a bound; what it
-//! brings in the end is taken then, if anybody still wants it. Nobody joins helpers: the end of the
-//! process ends them where their wait can be killed, as NFS's can, and FUSE's until the server has
-//! taken the request. A FUSE server that took it and never answers holds the helper in a wait that
-//! nothing ends but the server's own end (fuse/dev.c, `request_wait_answer`; seen on Linux 6.18,
-//! 2026-11-21): the process has closed its rings and socket by then and answers nobody, a successor
-//! starts beside it, but whoever waits for its exit code waits for that server.
+//! A FUSE server that stopped, an NFS server that is gone: `open`, `fstat` and even `statfs` on
+//! them wait for ever. Whoever must not wait hands such work to helpers and waits only so long. A
+//! helper that does not come back stays where it is and another takes its place, up to a bound;
+//! what it brings in the end is taken then, if anybody still wants it. Nobody joins helpers: the
+//! end of the process ends them where their wait can be killed, as NFS's can, and FUSE's until the
+//! server has taken the request. A FUSE server that took it and never answers holds the helper in a
+//! wait that nothing ends but the server's own end (fuse/dev.c, `request_wait_answer`; seen on
+//! Linux 6.18, 2026-11-21): the process has closed its rings and socket by then and answers nobody,
+//! a successor starts beside it, but whoever waits for its exit code waits for that server.
 //!
-//! Mostly one thread hands out the work of one set of helpers, so helpers that are busy when it comes with
-//! the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells what is late from what
-//! found no helper free.
+//! Mostly one thread hands out the work of one set of helpers, so helpers that are busy when it
+//! comes with the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells
+//! what is late from what found no helper free.
 
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -88,8 +88,8 @@ pub fn take_done<T>(list: &mut Vec<Pending<T>>) -> Vec<T> {
     done
 }
 
-/// Does one piece of work on a thread of its own, which ends with it: for work that changes the thread for
-/// good. `None` when no thread can be had. Whoever calls bounds how many there are.
+/// Does one piece of work on a thread of its own, which ends with it: for work that changes the
+/// thread for good. `None` when no thread can be had. Whoever calls bounds how many there are.
 pub fn alone<T: Send + 'static>(
     name: &'static str,
     work: impl FnOnce() -> T + Send + 'static,

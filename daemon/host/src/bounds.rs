@@ -22,8 +22,8 @@ impl Bounds {
     }
 }
 
-/// The bounds of caches that other threads own. Each owner looks at its bound when it adds something;
-/// nobody waits for it.
+/// The bounds of caches that other threads own. Each owner looks at its bound when it adds
+/// something; nobody waits for it.
 #[derive(Debug)]
 pub struct CacheBounds {
     symbols: AtomicUsize,

@@ -1,8 +1,9 @@
 //! Which CPUs run, which are sampled, and how long each was away.
 //!
-//! A CPU that goes offline takes its event along for good. The main thread hears of it from the kernel
-//! where it may listen, looks at the list of CPUs besides, and takes silence for what it is: an event
-//! that ticks always and has not for a while is dead. Pure bookkeeping; `agent` acts on it.
+//! A CPU that goes offline takes its event along for good. The main thread hears of it from the
+//! kernel where it may listen, looks at the list of CPUs besides, and takes silence for what it is:
+//! an event that ticks always and has not for a while is dead. Pure bookkeeping; `agent` acts on
+//! it.
 
 use crate::ids::CpuId;
 use crate::time::MonotonicTime;
@@ -23,7 +24,8 @@ pub struct CpuNotice {
 }
 
 impl CpuNotice {
-    /// Reads `offline@/devices/system/cpu/cpu1`, the first line of an event of the kernel's objects.
+    /// Reads `offline@/devices/system/cpu/cpu1`, the first line of an event of the kernel's
+    /// objects.
     pub fn parse(event: &[u8]) -> Option<CpuNotice> {
         let line = event.split(|&byte| byte == 0).next()?;
         let (action, path) = std::str::from_utf8(line).ok()?.split_once('@')?;
@@ -95,7 +97,8 @@ const BUSY_TICKS: u64 = 20;
 /// Ticks of the kernel's accounting (`USER_HZ`, proc_stat(5)).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Busy time of each CPU from `/proc/stat`: user, nice, system, irq, softirq. Lines of no CPU are skipped.
+/// Busy time of each CPU from `/proc/stat`: user, nice, system, irq, softirq. Lines of no CPU are
+/// skipped.
 pub fn busy_ticks(stat: &str) -> BTreeMap<CpuId, u64> {
     let lines = stat.lines().filter_map(|line| {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
@@ -120,9 +123,9 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Whether samples arrive still, or would: `newest` is the time of the newest one, `busy` the busy
-    /// ticks of all CPUs, `None` when they are not known. Called from time to time, and when somebody
-    /// asks; work before the first call after a sample does not count.
+    /// Whether samples arrive still, or would: `newest` is the time of the newest one, `busy` the
+    /// busy ticks of all CPUs, `None` when they are not known. Called from time to time, and when
+    /// somebody asks; work before the first call after a sample does not count.
     pub fn still(&mut self, newest: MonotonicTime, busy: Option<u64>, rate_hz: u32) -> bool {
         let Some(busy) = busy else {
             return false;
@@ -167,8 +170,8 @@ impl CpuWatch {
         self.known.iter().map(|(&cpu, &presence)| (cpu, presence))
     }
 
-    /// What has changed: by the list of CPUs now, by what the kernel said since the last look, and by
-    /// the CPUs whose event is silent, with the time of their last sample.
+    /// What has changed: by the list of CPUs now, by what the kernel said since the last look, and
+    /// by the CPUs whose event is silent, with the time of their last sample.
     pub fn look(
         &mut self,
         now: MonotonicTime,

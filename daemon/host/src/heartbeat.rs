@@ -38,8 +38,8 @@ impl Heartbeat {
     }
 }
 
-/// Nice value of a thread that is in time. Against one busy thread of the machine it gets a tenth of
-/// a CPU, many times what it needs.
+/// Nice value of a thread that is in time. Against one busy thread of the machine it gets a tenth
+/// of a CPU, many times what it needs.
 const NICE: i32 = 10;
 
 /// Work done within this is in time. Unit: a tenth of a default window.
@@ -49,9 +49,9 @@ const IN_TIME: Duration = Duration::from_secs(1);
 /// with the next piece.
 const RAISED_FOR: Duration = Duration::from_secs(60);
 
-/// Lets all others go first while a thread is in time, and none when it is late: where every CPU has
-/// a queue, one of nice 10 hardly runs. With four spinning threads on two CPUs the symbolizer got 2 % of
-/// one (2026-11-21): nothing was named, and the end did not come within its grace.
+/// Lets all others go first while a thread is in time, and none when it is late: where every CPU
+/// has a queue, one of nice 10 hardly runs. With four spinning threads on two CPUs the symbolizer
+/// got 2 % of one (2026-11-21): nothing was named, and the end did not come within its grace.
 #[derive(Debug, Default)]
 pub struct PriorityGovernor {
     /// `None` where it cannot be raised again, and so is not lowered, and when it has ended: its

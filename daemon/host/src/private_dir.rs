@@ -1,7 +1,8 @@
-//! A directory of the daemon alone: made where it is missing, looked at, locked, and reached through its handle.
+//! A directory of the daemon alone: made where it is missing, looked at, locked, and reached
+//! through its handle.
 //!
-//! The spool and the pins are kept in one each. All files are reached through the open directory, so its path may
-//! not be exchanged under them. Blocks on the disk.
+//! The spool and the pins are kept in one each. All files are reached through the open directory,
+//! so its path may not be exchanged under them. Blocks on the disk.
 
 use crate::facts::effective_uid;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};

@@ -1,5 +1,6 @@
 //! The few system calls that neither the standard library nor a dependency wraps: epoll, eventfd,
-//! signalfd, the kernel's events, limits, thread priority. Safe from outside; each `unsafe` says why.
+//! signalfd, the kernel's events, limits, thread priority. Safe from outside; each `unsafe` says
+//! why.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -31,8 +32,8 @@ impl Poller {
         self.control(fd, token, libc::EPOLLIN)
     }
 
-    /// Adds a descriptor that is reported once each time it becomes readable, or hangs up: the ring of
-    /// a CPU that has gone offline would wake the thread for ever otherwise.
+    /// Adds a descriptor that is reported once each time it becomes readable, or hangs up: the ring
+    /// of a CPU that has gone offline would wake the thread for ever otherwise.
     pub fn add_edge(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(fd, token, libc::EPOLLIN | libc::EPOLLET)
     }
@@ -62,8 +63,8 @@ impl Poller {
     }
 
     /// Waits until a descriptor is readable or the time is over; calls `ready` with each token. The
-    /// time is rounded up to a millisecond, so that a deadline is never woken up for twice. A signal
-    /// ends the wait early.
+    /// time is rounded up to a millisecond, so that a deadline is never woken up for twice. A
+    /// signal ends the wait early.
     pub fn wait(&self, timeout: Option<Duration>, mut ready: impl FnMut(u64)) -> io::Result<()> {
         let timeout_ms = match timeout {
             None => -1,
@@ -284,8 +285,8 @@ pub fn keep_memory_private() -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the number of descriptors the process may have to what it is entitled to: one for each CPU
-/// and for each executable that runs. Best effort.
+/// Raises the number of descriptors the process may have to what it is entitled to: one for each
+/// CPU and for each executable that runs. Best effort.
 pub fn raise_descriptor_limit() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -364,9 +365,9 @@ impl Priority {
     }
 }
 
-/// Has the heap give large blocks back as soon as they are free. glibc raises the size of what it takes
-/// from the machine block by block to that of the largest block freed, so that a section of 30 MB read
-/// once leaves holes of that size: 50 MiB became 39 under a load of compilers.
+/// Has the heap give large blocks back as soon as they are free. glibc raises the size of what it
+/// takes from the machine block by block to that of the largest block freed, so that a section of
+/// 30 MB read once leaves holes of that size: 50 MiB became 39 under a load of compilers.
 pub fn keep_heap_small() {
     /// Larger ones are mapped. glibc's own first value.
     #[cfg(target_env = "gnu")]
@@ -387,8 +388,8 @@ pub fn want_large_pages(words: &[u64]) {
     unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
 }
 
-/// Gives free memory of the heap back to the machine; true when there was some. Takes the locks of the
-/// heap for some milliseconds. Where the C library is not glibc nothing happens.
+/// Gives free memory of the heap back to the machine; true when there was some. Takes the locks of
+/// the heap for some milliseconds. Where the C library is not glibc nothing happens.
 pub fn trim_heap() -> bool {
     #[cfg(target_env = "gnu")]
     // SAFETY: a number only; malloc_trim may be called at any time from any thread.

@@ -1,5 +1,5 @@
-//! The clocks: everything inside is `CLOCK_MONOTONIC`; wall time enters here, through one anchor, and
-//! nowhere else.
+//! The clocks: everything inside is `CLOCK_MONOTONIC`; wall time enters here, through one anchor,
+//! and nowhere else.
 
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -32,8 +32,8 @@ pub fn thread_cpu() -> Duration {
     Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID))
 }
 
-/// Suspends remembered. A laptop that sleeps every few minutes for an hour makes fewer; beyond it the
-/// oldest goes, and windows older than it show the wall time they would have had without it.
+/// Suspends remembered. A laptop that sleeps every few minutes for an hour makes fewer; beyond it
+/// the oldest goes, and windows older than it show the wall time they would have had without it.
 const SUSPENDS_MAX: usize = 64;
 
 /// Less than this between two readings of two clocks is the time it took to read them, and moves
@@ -206,7 +206,8 @@ impl WallAnchor {
         MonotonicTime(self.anchor().to_mono(unix_ns).max(0) as u64)
     }
 
-    /// The next multiple of `length` in wall time: where windows meet, so that those of a fleet match.
+    /// The next multiple of `length` in wall time: where windows meet, so that those of a fleet
+    /// match.
     pub fn next_multiple(&self, length: Duration) -> MonotonicTime {
         let now = MonotonicTime::now();
         let length = length.as_nanos() as i64;
@@ -238,8 +239,8 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const BOOTED: i64 = 1_700_000_000 * S;
 
-    /// The clocks `mono` seconds of running and `slept` seconds of suspend after boot, when the wall
-    /// clock was stepped by `stepped` seconds.
+    /// The clocks `mono` seconds of running and `slept` seconds of suspend after boot, when the
+    /// wall clock was stepped by `stepped` seconds.
     fn at(mono: i64, slept: i64, stepped: i64) -> Readings {
         Readings {
             wall: BOOTED + (mono + slept + stepped) * S,

@@ -1,11 +1,11 @@
 //! Asks runtimes to tell what code they made, where the configuration allows it.
 //!
-//! A runtime is asked only while its code has samples without a name, each process rarely, all together no
-//! faster than a bound, and less and less often where it does not work. Every piece of work is done by a
-//! thread of its own (`place.rs` says why), of which there are few; one that hangs holds one of the places.
-//! What runtimes wrote because they were asked is removed once nobody needs it: when the process has ended or
-//! is not wanted any more, and at the end of the daemon. After a daemon was killed it stays; the next one
-//! takes such a map for the process's own.
+//! A runtime is asked only while its code has samples without a name, each process rarely, all
+//! together no faster than a bound, and less and less often where it does not work. Every piece of
+//! work is done by a thread of its own (`place.rs` says why), of which there are few; one that
+//! hangs holds one of the places. What runtimes wrote because they were asked is removed once
+//! nobody needs it: when the process has ended or is not wanted any more, and at the end of the
+//! daemon. After a daemon was killed it stays; the next one takes such a map for the process's own.
 
 pub mod dotnet;
 pub mod hotspot;
@@ -38,7 +38,8 @@ const THREAD: &str = "fp-ask";
 /// Most processes known. Those beyond it are not asked, and counted.
 const PROCESSES_MAX: usize = 1024;
 
-/// Most threads that ask at a time, those that hang included: each has at most ten seconds otherwise.
+/// Most threads that ask at a time, those that hang included: each has at most ten seconds
+/// otherwise.
 const ASKING_MAX: usize = 4;
 
 /// Most that begin to ask within [`BEGUN_OVER`]: on a host of many JVMs each pauses for its map.
@@ -50,15 +51,15 @@ const BEGUN_OVER: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of one process that fail.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// A JVM whose code has samples writes its list anew after so many times the refresh even when all of them
-/// have names: a method may lie at an address that the last list gives another.
+/// A JVM whose code has samples writes its list anew after so many times the refresh even when all
+/// of them have names: a method may lie at an address that the last list gives another.
 const LISTS_OLD: u32 = 10;
 
 /// Most threads that remove files at a time.
 const REMOVING_MAX: usize = 16;
 
-/// Longest time at the end of the daemon for what was left over to be removed. The daemon's grace is 5 s by
-/// default.
+/// Longest time at the end of the daemon for what was left over to be removed. The daemon's grace
+/// is 5 s by default.
 const CLOSING_MAX: Duration = Duration::from_secs(3);
 
 /// How often it is looked at meanwhile.
@@ -130,7 +131,8 @@ struct Jvm {
     /// It has had samples since its last map.
     sampled: bool,
     due: MonotonicTime,
-    /// From when on the map that it wrote is too old to be believed; `None` while it has written none.
+    /// From when on the map that it wrote is too old to be believed; `None` while it has written
+    /// none.
     old: Option<MonotonicTime>,
     failures: u32,
     signalled: bool,
@@ -168,7 +170,8 @@ impl RuntimeAttacher {
         self
     }
 
-    /// A process has samples in generated code, `unnamed` of them without a name since the last call.
+    /// A process has samples in generated code, `unnamed` of them without a name since the last
+    /// call.
     pub fn note(&mut self, process: AttachTarget, unnamed: u64, now: MonotonicTime) {
         if self.options.hotspot_attach {
             self.note_jvm(process, unnamed, now);
@@ -204,8 +207,8 @@ impl RuntimeAttacher {
         jvm.sampled = true;
     }
 
-    /// Goes on with what is under way: once a second while `fp-jit` has anything to do. Returns the processes
-    /// that have written a map since the last call: to be read at once.
+    /// Goes on with what is under way: once a second while `fp-jit` has anything to do. Returns the
+    /// processes that have written a map since the last call: to be read at once.
     pub fn tick(&mut self, now: MonotonicTime) -> Vec<ProcessId> {
         let mut written = Vec::new();
         for id in self.jvms.keys().copied().collect::<Vec<_>>() {
@@ -298,7 +301,8 @@ impl RuntimeAttacher {
         }
     }
 
-    /// The process ended, or nobody wants its names any more. What it left is removed with the next tick.
+    /// The process ended, or nobody wants its names any more. What it left is removed with the next
+    /// tick.
     pub fn forget(&mut self, process: ProcessId) {
         if let Some(jvm) = self.jvms.remove(&process) {
             self.left_over.extend(jvm.left_over);
@@ -379,7 +383,8 @@ impl RuntimeAttacher {
     }
 }
 
-/// How long after so many tries that failed a process is asked again, where it usually is after `usual`.
+/// How long after so many tries that failed a process is asked again, where it usually is after
+/// `usual`.
 fn pause(usual: Duration, failures: u32) -> Duration {
     let pause = usual.saturating_mul(1 << failures.min(16));
     pause.min(PAUSE_MAX.max(usual))

@@ -1,10 +1,11 @@
 //! What code lay where, and when: names of generated code by address and time.
 //!
-//! Runtimes write code, move it, free it and write other code in its place, so an address has a name only
-//! together with a time. Every piece of code is kept with when it came and when it went, and pieces that
-//! went stay until the last sample that could be theirs has its name. A jitdump tells both to the
-//! nanosecond; of a perf map it is known only between which two readings a line was written. Where several
-//! pieces are possible at a time and none is certain, nothing is made up: [`CodeLookup::Unsure`].
+//! Runtimes write code, move it, free it and write other code in its place, so an address has a
+//! name only together with a time. Every piece of code is kept with when it came and when it went,
+//! and pieces that went stay until the last sample that could be theirs has its name. A jitdump
+//! tells both to the nanosecond; of a perf map it is known only between which two readings a line
+//! was written. Where several pieces are possible at a time and none is certain, nothing is made
+//! up: [`CodeLookup::Unsure`].
 //!
 //! Pure, and bounded in memory: what is refused at the bound is counted.
 
@@ -14,29 +15,30 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Pieces that went and are kept for samples that have no name yet, of one process. Unit: pieces. A
-/// runtime that writes its code anew 1,000 times a second needs 20,000 for two windows. Beyond it the
-/// oldest are forgotten.
+/// runtime that writes its code anew 1,000 times a second needs 20,000 for two windows. Beyond it
+/// the oldest are forgotten.
 pub const GONE_MAX: usize = 32_768;
 
-/// Longest piece that is found by its address alone. Unit: bytes. Longer ones that went are few and looked
-/// through one by one.
+/// Longest piece that is found by its address alone. Unit: bytes. Longer ones that went are few and
+/// looked through one by one.
 const SHORT_BYTES_MAX: u64 = 64 << 10;
 
 /// Longer pieces that went and are kept. Unit: pieces.
 const LONG_GONE_MAX: usize = 256;
 
-/// Memory of one piece beside its code. Unit: bytes: key and value, and the slack of the tree's nodes,
-/// which are between half full and full.
+/// Memory of one piece beside its code. Unit: bytes: key and value, and the slack of the tree's
+/// nodes, which are between half full and full.
 const PIECE_BYTES: usize = 88;
 
-/// Memory of one code beside its name and lines. Unit: bytes: 40, and what the allocator adds to it and to
-/// the name.
+/// Memory of one code beside its name and lines. Unit: bytes: 40, and what the allocator adds to it
+/// and to the name.
 const CODE_BYTES: usize = 64;
 
 /// Memory of the lines of one code beside the lines themselves. Unit: bytes.
 const LINES_BYTES: usize = 48;
 
-/// When something happened: after `after` and not later than `by`; exactly then where both are equal.
+/// When something happened: after `after` and not later than `by`; exactly then where both are
+/// equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
     after: MonotonicTime,
@@ -290,8 +292,8 @@ impl CodeMap {
         true
     }
 
-    /// Takes over a list of all code there is, made from nothing: what it does not list any more went, what
-    /// it lists anew came, both at `when`.
+    /// Takes over a list of all code there is, made from nothing: what it does not list any more
+    /// went, what it lists anew came, both at `when`.
     pub fn succeed(&mut self, newer: CodeMap, when: When) {
         let went: Vec<Range<u64>> = self
             .live
@@ -358,9 +360,9 @@ impl CodeMap {
         }
     }
 
-    /// The code that was the first to be listed at an address after `at` and by `by`, for a time at which
-    /// nothing is known to have lain there: a runtime that gathers what it writes tells of code after it ran
-    /// it. Only of code whose time is not exact; where it is, nothing lay there.
+    /// The code that was the first to be listed at an address after `at` and by `by`, for a time at
+    /// which nothing is known to have lain there: a runtime that gathers what it writes tells of
+    /// code after it ran it. Only of code whose time is not exact; where it is, nothing lay there.
     pub fn soon(&self, address: u64, at: MonotonicTime, by: MonotonicTime) -> CodeLookup<'_> {
         let gone = self.gone_between(address, at, by).map(|gone| &gone.piece);
         let all = gone.chain(self.live_at(address));
@@ -440,8 +442,8 @@ impl CodeMap {
     ) -> impl Iterator<Item = &Gone> {
         let below = address.saturating_sub(SHORT_BYTES_MAX);
         let short = self.gone.range(below..=address).flat_map(move |(_, all)| {
-            // In order of their ends, and so of their begins: those before are over, those after are
-            // not there yet.
+            // In order of their ends, and so of their begins: those before are over, those after
+            // are not there yet.
             let first = all.partition_point(|gone| gone.died.is_past(from));
             all[first..]
                 .iter()

@@ -1,20 +1,22 @@
 //! The content of a jitdump file: what a runtime loaded, moved and described, each at its time.
 //!
-//! Bytes are fed as they were appended to the file, in pieces of any size; code bytes are passed over
-//! without being kept. Layout: Linux, tools/perf/Documentation/jitdump-specification.txt. What runtimes
-//! write in truth (Node 20.19, CPython 3.13.0, wasmtime 50.0, seen 2026-11-22):
+//! Bytes are fed as they were appended to the file, in pieces of any size; code bytes are passed
+//! over without being kept. Layout: Linux, tools/perf/Documentation/jitdump-specification.txt. What
+//! runtimes write in truth (Node 20.19, CPython 3.13.0, wasmtime 50.0, seen 2026-11-22):
 //!
-//! - Records have times of `CLOCK_MONOTONIC`, in order. The head's time is no such time with V8 and CPython
-//!   (wall clock, microseconds), so nothing is taken from it.
-//! - CPython names no machine: `elf_mach` is 0. It writes 2 MiB at a time, the head included, so that most
-//!   programs have told nothing until they end. V8 writes 4 KiB at a time: the last functions may wait.
+//! - Records have times of `CLOCK_MONOTONIC`, in order. The head's time is no such time with V8 and
+//!   CPython (wall clock, microseconds), so nothing is taken from it.
+//! - CPython names no machine: `elf_mach` is 0. It writes 2 MiB at a time, the head included, so
+//!   that most programs have told nothing until they end. V8 writes 4 KiB at a time: the last
+//!   functions may wait.
 //! - `code_addr` and `vma` are equal. Nobody writes MOVE or CLOSE.
-//! - UNWINDING_INFO is the `.eh_frame` and behind it its header, the other way round than specified; V8
-//!   writes a header alone where frame pointers lead on (`jit/src/rules.rs`).
+//! - UNWINDING_INFO is the `.eh_frame` and behind it its header, the other way round than
+//!   specified; V8 writes a header alone where frame pointers lead on (`jit/src/rules.rs`).
 //! - V8 writes DEBUG_INFO, UNWINDING_INFO, LOAD. Its lines: `dump/lines.rs`.
 //!
-//! The file is a stranger's: every number in it is doubted, what makes no sense is counted and passed over
-//! by its size, and a record without a size that can be is the end. Pure; memory is bounded.
+//! The file is a stranger's: every number in it is doubted, what makes no sense is counted and
+//! passed over by its size, and a record without a size that can be is the end. Pure; memory is
+//! bounded.
 
 mod lines;
 #[cfg(test)]
@@ -27,19 +29,20 @@ use lines::Pending;
 use profile::names::{self, NAME_BYTES_MAX};
 use std::ops::Range;
 
-/// Largest record, and largest head. Unit: bytes. A record holds one function with its code, of which the
-/// largest seen are interpreters of some 100 KiB. A larger one is damage, behind which nothing can be found.
+/// Largest record, and largest head. Unit: bytes. A record holds one function with its code, of
+/// which the largest seen are interpreters of some 100 KiB. A larger one is damage, behind which
+/// nothing can be found.
 pub const RECORD_BYTES_MAX: u32 = 256 << 20;
 
 /// Longest name looked at. Unit: bytes; four times what is kept, for names of other alphabets.
 const NAME_READ_MAX: usize = 4 * NAME_BYTES_MAX;
 
-/// Most of one record with lines that is read. Unit: bytes. 10,000 lines of short names; what is behind
-/// it is left out.
+/// Most of one record with lines that is read. Unit: bytes. 10,000 lines of short names; what is
+/// behind it is left out.
 const LINES_READ_MAX: usize = 256 << 10;
 
-/// Largest unwinding information of one function. Unit: bytes. Real ones have 20 to some 100. Larger ones
-/// are left out.
+/// Largest unwinding information of one function. Unit: bytes. Real ones have 20 to some 100.
+/// Larger ones are left out.
 const UNWINDING_BYTES_MAX: usize = 64 << 10;
 
 /// First address that no process has code at (x86-64: the upper half is the kernel's).
@@ -88,7 +91,8 @@ pub struct DumpCounts {
     pub skipped: u64,
     /// Records of another process than the one that the head names: of a child that writes on.
     pub foreign: u64,
-    /// Records whose time was not of the sampler's clock, or cannot be: the reading's time was taken.
+    /// Records whose time was not of the sampler's clock, or cannot be: the reading's time was
+    /// taken.
     pub untimed: u64,
     /// Lines left out: too many, or not of the code they are told of.
     pub lines_dropped: u64,
@@ -135,8 +139,8 @@ pub struct DumpReader {
     /// Bytes to pass over before the part begins.
     skip: u64,
     record: Prefix,
-    /// The process that writes it, by the number it has for itself; 0 until the head is read, or when that
-    /// does not tell.
+    /// The process that writes it, by the number it has for itself; 0 until the head is read, or
+    /// when that does not tell.
     pid: u32,
     arch_timestamps: bool,
     of_v8: bool,
@@ -176,12 +180,12 @@ impl Default for DumpReader {
 }
 
 impl DumpReader {
-    /// Takes the next bytes of the file, which were written at `read` (used where the records' own clock is
-    /// not the sampler's).
+    /// Takes the next bytes of the file, which were written at `read` (used where the records' own
+    /// clock is not the sampler's).
     ///
     /// # Errors
-    /// When nothing more can be made of the file: the same error for all that follows. What was read
-    /// stays.
+    /// When nothing more can be made of the file: the same error for all that follows. What was
+    /// read stays.
     pub fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -444,8 +448,9 @@ impl DumpReader {
     }
 
     /// When the record is of. Times go on within a file, so that one that does not is taken for the
-    /// latest; one that cannot be tells nothing, and until the reading's time no order is told any more.
-    /// One from before the process can be: a child that was forked off has its parent's file mapped.
+    /// latest; one that cannot be tells nothing, and until the reading's time no order is told any
+    /// more. One from before the process can be: a child that was forked off has its parent's file
+    /// mapped.
     fn when(&mut self, read: When) -> When {
         let time = MonotonicTime(self.record.time);
         let possible = !self.arch_timestamps && time > MonotonicTime(0) && time <= read.by();

@@ -1,9 +1,10 @@
 //! The perf map that an ancestor keeps for generated code a process shares with it.
 //!
-//! A server that compiles before it forks, or into memory that it shares with its workers (PHP-FPM), has one
-//! map for all of them, under its own pid: the workers append to the file that it opened. It counts for a
-//! process that has none where both map the same memory at the same addresses, and for that memory alone.
-//! What a process has to itself since the fork may have become other code.
+//! A server that compiles before it forks, or into memory that it shares with its workers
+//! (PHP-FPM), has one map for all of them, under its own pid: the workers append to the file that
+//! it opened. It counts for a process that has none where both map the same memory at the same
+//! addresses, and for that memory alone. What a process has to itself since the fork may have
+//! become other code.
 //!
 //! Reads `/proc` and files of strangers, so it is for helpers.
 
@@ -14,8 +15,8 @@ use std::fs;
 use std::ops::Range;
 use unwind::process::maps::{self, Map};
 
-/// Ancestors looked at, the nearest first. Between a worker and who compiled for it stands at most a
-/// supervisor or two.
+/// Ancestors looked at, the nearest first. Between a worker and who compiled for it stands at most
+/// a supervisor or two.
 const ANCESTORS_MAX: usize = 4;
 
 /// A map that is another process's.
@@ -51,8 +52,8 @@ pub fn find(pid: u32, left: &mut Option<Left>) -> Option<Lent> {
     None
 }
 
-/// Executable memory that others may have too: the kernel gives such memory an inode, which only those have
-/// who got it by a fork or were given its descriptor.
+/// Executable memory that others may have too: the kernel gives such memory an inode, which only
+/// those have who got it by a fork or were given its descriptor.
 fn shared(pid: u32) -> Vec<Map> {
     let mut found = target::maps_of(pid).map_or_else(|_| Vec::new(), maps::executable);
     found.retain(|map| !map.private && map.inode != 0);

@@ -1,4 +1,5 @@
-//! The symbolizer's side of `fp-jit`: asks for what is known of the code of processes, and names with it.
+//! The symbolizer's side of `fp-jit`: asks for what is known of the code of processes, and names
+//! with it.
 
 use super::code::CodeLookup;
 use super::names::{self, MODULE};
@@ -13,17 +14,17 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// Longest wait for an answer: `fp-jit` waits for helpers for two seconds, and may have begun to do so
-/// for others just before.
+/// Longest wait for an answer: `fp-jit` waits for helpers for two seconds, and may have begun to do
+/// so for others just before.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest wait for the lock of one process's code, which is held for as long as it takes to read a
 /// piece of a file in, some milliseconds.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 
-/// Longest time for naming the addresses of one process, once for all that did not change and once for the
-/// others. An address takes one or two microseconds, so this is for half a million of them; a thousand
-/// times as long where a process made its code to that end.
+/// Longest time for naming the addresses of one process, once for all that did not change and once
+/// for the others. An address takes one or two microseconds, so this is for half a million of them;
+/// a thousand times as long where a process made its code to that end.
 const LOOK_UP_MAX: Duration = Duration::from_secs(1);
 
 /// The same for all processes of a batch.

@@ -1,9 +1,9 @@
 //! The content of a perf map: text lines in, code by address out.
 //!
 //! Pure: bytes are fed as they were appended to the file, in pieces of any size. A line is
-//! `start size name` with hexadecimal numbers (`0x` allowed). A later entry wins over an earlier one
-//! wherever they overlap, since a runtime that uses memory again appends a new entry. Lines that
-//! make no sense are counted and skipped; the last line waits for its end.
+//! `start size name` with hexadecimal numbers (`0x` allowed). A later entry wins over an earlier
+//! one wherever they overlap, since a runtime that uses memory again appends a new entry. Lines
+//! that make no sense are counted and skipped; the last line waits for its end.
 
 use super::code::{CodeMap, Lines, When};
 use profile::names;
@@ -112,8 +112,8 @@ impl MapReader {
     }
 }
 
-/// How HotSpot's list calls memory that its compiler works in while the list is written. It never runs, and
-/// what is put there next would go by its name until the next list.
+/// How HotSpot's list calls memory that its compiler works in while the list is written. It never
+/// runs, and what is put there next would go by its name until the next list.
 const SCRATCH: &[u8] = b" temporary CodeBuffer";
 
 /// Begin, end and name of a line; `None` when it makes no sense.

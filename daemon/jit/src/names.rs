@@ -1,5 +1,5 @@
-//! Names of generated code for people: what a runtime writes to its perf map or jitdump, taken apart
-//! into kind, function, file and line. What is not recognised stays as it is.
+//! Names of generated code for people: what a runtime writes to its perf map or jitdump, taken
+//! apart into kind, function, file and line. What is not recognised stays as it is.
 //!
 //! | runtime | it writes | becomes |
 //! |---|---|---|
@@ -17,12 +17,12 @@
 //! | .NET | `void [App] App.Program::Main(string[])[Tier1]` | `App.Program.Main` |
 //! | any | `_ZN3foo3barEi` | `foo::bar(int)` |
 //!
-//! Result types and parameters of Java and .NET methods are dropped: the agents of HotSpot write none,
-//! so a service keeps its names whoever wrote its map, and graphs stay readable. Overloads then share a
-//! name, and are told apart by what is kept beside it, the raw name; so are the tiers of a compiler.
-//! Numbers that a JVM gives hidden classes (`Bar$$Lambda$1/0x00007fc9c8000400`) are dropped too: they
-//! are another in each process. Stubs, adapters, built-ins, handlers and regular expressions keep their
-//! names, prefix and all: they are the runtime's, not the program's.
+//! Result types and parameters of Java and .NET methods are dropped: the agents of HotSpot write
+//! none, so a service keeps its names whoever wrote its map, and graphs stay readable. Overloads
+//! then share a name, and are told apart by what is kept beside it, the raw name; so are the tiers
+//! of a compiler. Numbers that a JVM gives hidden classes (`Bar$$Lambda$1/0x00007fc9c8000400`) are
+//! dropped too: they are another in each process. Stubs, adapters, built-ins, handlers and regular
+//! expressions keep their names, prefix and all: they are the runtime's, not the program's.
 //!
 //! Checked against Node 20, OpenJDK 17, CPython 3.12 and 3.13, Erlang/OTP 25, PHP 8.2 and wasmtime;
 //! LuaJIT, .NET and perf-map-agent against what their sources and manuals say. wasmtime writes a
@@ -98,8 +98,8 @@ pub fn clean(raw: &str) -> Cleaned<'_> {
 
 /// The frame of a raw name: cleaned, with the raw name beside it where that is another.
 ///
-/// `place` is a file and a line known from elsewhere; it wins over what the name says. Texts are cut at
-/// [`names::NAME_BYTES_MAX`], control characters are replaced.
+/// `place` is a file and a line known from elsewhere; it wins over what the name says. Texts are
+/// cut at [`names::NAME_BYTES_MAX`], control characters are replaced.
 pub fn intern(dict: &mut Dictionary, raw: &str, place: Option<(&str, u32)>) -> FrameId {
     let raw = names::harmless(raw.as_bytes());
     let Cleaned {
@@ -204,8 +204,8 @@ fn position(text: &str) -> (&str, Option<u32>) {
     }
 }
 
-/// Splits `name file`. Both may have spaces: a name like `get total` is not cut where the rest looks
-/// like no file, unless nothing does.
+/// Splits `name file`. Both may have spaces: a name like `get total` is not cut where the rest
+/// looks like no file, unless nothing does.
 fn function_and_file(text: &str) -> (&str, &str) {
     if let Some(file) = text.strip_prefix(' ') {
         return ("", file.trim());

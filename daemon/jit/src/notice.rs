@@ -7,8 +7,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use unwind::process::{DumpSeen, ProcessInstance};
 
-/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
-/// hundred processes; what finds no room is told again with the next sample.
+/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells
+/// of some hundred processes; what finds no room is told again with the next sample.
 pub const NOTICES_MAX: usize = 1024;
 
 /// A process with samples to be named.

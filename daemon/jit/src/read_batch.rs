@@ -29,7 +29,8 @@ pub(super) struct ReadBatch {
 }
 
 impl ReadBatch {
-    /// The body of a helper: all there is to do. What is late comes back through `done` all the same.
+    /// The body of a helper: all there is to do. What is late comes back through `done` all the
+    /// same.
     pub fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
         while let Some(mut work) = self.take() {
             let begin = MonotonicTime::now();

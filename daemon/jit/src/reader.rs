@@ -1,8 +1,9 @@
 //! Reads the files in which one process tells of its generated code: its perf map and its jitdumps.
 //!
-//! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call may
-//! take for ever. What is read goes into the [`GeneratedCode`] of the process, which the symbolizer looks at; its lock
-//! is held for one piece of a file at a time and never while a file is read.
+//! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call
+//! may take for ever. What is read goes into the [`GeneratedCode`] of the process, which the
+//! symbolizer looks at; its lock is held for one piece of a file at a time and never while a file
+//! is read.
 
 use super::allowance::Allowance;
 use super::code::{CodeLookup, CodeMap};
@@ -24,18 +25,20 @@ use symbolize::counters::{SymbolCounters, add, bump};
 use unwind::info::generated::GeneratedRules;
 use unwind::process::{DUMPS_MAX, DumpSeen};
 
-/// How long after its first sample a piece of code may be listed and still be taken for the one that was
-/// sampled, where nothing was known to lie there: some runtimes write what they have gathered.
+/// How long after its first sample a piece of code may be listed and still be taken for the one
+/// that was sampled, where nothing was known to lie there: some runtimes write what they have
+/// gathered.
 const LISTED_LATE_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of one process's files that are read at once, and for each second since. Parsing that much takes
-/// 1 to 3 % of a CPU: a process that writes its map anew all the time takes no more.
+/// Bytes of one process's files that are read at once, and for each second since. Parsing that much
+/// takes 1 to 3 % of a CPU: a process that writes its map anew all the time takes no more.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// See [`BYTES_AT_ONCE`].
 const BYTES_PER_S: u64 = 4 << 20;
 
-/// How often an ancestor's map is looked for while a process has none: it takes a reading of its mappings.
+/// How often an ancestor's map is looked for while a process has none: it takes a reading of its
+/// mappings.
 const LENDERS_EVERY: Duration = Duration::from_secs(10);
 
 /// Memory for what is known of all processes together.
@@ -82,7 +85,8 @@ impl GeneratedCode {
         }
     }
 
-    /// Bytes that there is room for beside what all processes hold, and `beside` what is known of this one.
+    /// Bytes that there is room for beside what all processes hold, and `beside` what is known of
+    /// this one.
     fn room_beside(&self, beside: usize) -> usize {
         let others = self.room.held.load(Ordering::Relaxed);
         let others = others.saturating_sub(self.counted);
@@ -150,7 +154,8 @@ impl GeneratedCode {
         is_there(&self.dumped) || is_there(&self.listed)
     }
 
-    /// What rules are looked for by. Whoever writes a jitdump writes there how to step over its code.
+    /// What rules are looked for by. Whoever writes a jitdump writes there how to step over its
+    /// code.
     fn for_rules(&self) -> &CodeMap {
         match self.listed.is_empty() {
             true => &self.dumped,
@@ -237,8 +242,8 @@ struct MapFile {
 }
 
 impl MapFile {
-    /// How far it is to be read: one that is too long no further, since its last lines would be missed,
-    /// and those win.
+    /// How far it is to be read: one that is too long no further, since its last lines would be
+    /// missed, and those win.
     fn until(&self, bytes_max: u64) -> u64 {
         match self.tail.size() > bytes_max {
             true => self.tail.read_to(),
@@ -320,8 +325,8 @@ impl Reader {
         }
     }
 
-    /// Reads what was appended to the map held open; all of it when it was written anew. Returns true
-    /// when there was anything.
+    /// Reads what was appended to the map held open; all of it when it was written anew. Returns
+    /// true when there was anything.
     fn read_map(
         &mut self,
         budget: &mut u64,
@@ -406,8 +411,8 @@ impl Reader {
         changed
     }
 
-    /// Looks for files: there may be one now, or another than the one held. Returns true when there is
-    /// another map.
+    /// Looks for files: there may be one now, or another than the one held. Returns true when there
+    /// is another map.
     fn look_again(
         &mut self,
         dumps: &[DumpSeen],

@@ -1,14 +1,15 @@
 //! How to step over generated code: rules by address for the code of one process.
 //!
-//! Nothing in a file describes generated code. Some runtimes write unwinding information beside it (jitdump,
-//! `written.rs`), and some of it is known by its shape (CPython's trampolines, `trampolines.rs`). `fp-jit`
-//! gathers both in a [`RulesBuilder`] for each process and hands what it has to the sampler as
-//! [`GeneratedRules`]: all rows are computed there, so that the sampler only searches.
+//! Nothing in a file describes generated code. Some runtimes write unwinding information beside it
+//! (jitdump,
+//! `written.rs`), and some of it is known by its shape (CPython's trampolines, `trampolines.rs`).
+//! `fp-jit` gathers both in a [`RulesBuilder`] for each process and hands what it has to the
+//! sampler as [`GeneratedRules`]: all rows are computed there, so that the sampler only searches.
 //!
-//! What is known is of now: code that came over other code has its place from then on, whatever the time of
-//! the sample. A sample that is unwound before its code's rules are there, or after that code is gone, is
-//! unwound without them or by those of the newer code; the engine checks where a rule leads and counts
-//! those that lead nowhere.
+//! What is known is of now: code that came over other code has its place from then on, whatever the
+//! time of the sample. A sample that is unwound before its code's rules are there, or after that
+//! code is gone, is unwound without them or by those of the newer code; the engine checks where a
+//! rule leads and counts those that lead nowhere.
 
 mod lent;
 mod trampolines;
@@ -28,8 +29,8 @@ use unwind::info::generated::{GeneratedRules, Rows};
 use unwind::info::rule::Rule;
 pub use written::Unwinding;
 
-/// Most pieces of code with rules of one process. Unit: pieces, some 48 bytes each. Code beyond it is
-/// stepped over by frame pointers, as all is without rules.
+/// Most pieces of code with rules of one process. Unit: pieces, some 48 bytes each. Code beyond it
+/// is stepped over by frame pointers, as all is without rules.
 pub const PIECES_MAX: usize = 65_536;
 
 /// Most rows of rules of one process. Unit: rows, of 28 bytes. Equal code has them once; optimised
@@ -42,11 +43,12 @@ const PHP_STUBS: &str = "JIT$$";
 /// The function whose frame PHP's compiled code runs in.
 const PHP_LOOP: &[u8] = b"execute_ex";
 
-/// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900 functions.
+/// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900
+/// functions.
 const ARENAS_MAX: usize = 1024;
 
-/// How often memory is looked at for trampolines without a name, once it was often enough. Unit: askings,
-/// of a second.
+/// How often memory is looked at for trampolines without a name, once it was often enough. Unit:
+/// askings, of a second.
 const UNNAMED_EVERY: u64 = 64;
 
 /// What a builder did, since the last look.
@@ -115,7 +117,8 @@ pub struct RulesBuilder {
     known_rows: usize,
     arenas: Vec<Range<u64>>,
     lent: Lent,
-    /// How often it was asked what is to be looked at, and whether the process is known to be no Python.
+    /// How often it was asked what is to be looked at, and whether the process is known to be no
+    /// Python.
     asked: u64,
     no_python: bool,
     changed: bool,
@@ -163,10 +166,11 @@ impl RulesBuilder {
         }
     }
 
-    /// What is to be looked at: code among what is named now whose shape may be known, and now and then
-    /// whatever memory may hold such code without a name. Hand it to [`ToLook::look`], in a helper,
-    /// and what that finds to [`RulesBuilder::add`]. Ask once a second while the process has samples in
-    /// generated code; `changed` says that there may be other names than at the last call.
+    /// What is to be looked at: code among what is named now whose shape may be known, and now and
+    /// then whatever memory may hold such code without a name. Hand it to [`ToLook::look`], in a
+    /// helper, and what that finds to [`RulesBuilder::add`]. Ask once a second while the process
+    /// has samples in generated code; `changed` says that there may be other names than at the last
+    /// call.
     pub fn unseen(&mut self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ToLook> {
         self.asked += 1;
         let stubs = match self.lent {
@@ -201,8 +205,8 @@ impl RulesBuilder {
             .filter(|(_, code)| trampolines::may_be(&code.name));
         let starts = named.map(|(range, _)| range.start);
         let unseen = starts.filter(|&start| !self.is_seen(start));
-        // A map may have 100,000 lines: they are looked through only where they may say something, and now
-        // and then where no Python is known to be.
+        // A map may have 100,000 lines: they are looked through only where they may say something,
+        // and now and then where no Python is known to be.
         let through = changed && !self.no_python || due;
         let unseen = unseen.take(if through { usize::MAX } else { 0 });
         ScanRequest::new(pid, unseen, unnamed, &self.arenas)

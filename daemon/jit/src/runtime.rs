@@ -1,8 +1,9 @@
-//! Which runtime a process with generated code is, and how it was started: by what it maps, its command
-//! line, its environment, and what it tells of itself.
+//! Which runtime a process with generated code is, and how it was started: by what it maps, its
+//! command line, its environment, and what it tells of itself.
 //!
-//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait for ever). What is read is
-//! bounded, and of command line and environment, where secrets are, only the answers are kept.
+//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait for ever). What
+//! is read is bounded, and of command line and environment, where secrets are, only the answers are
+//! kept.
 
 pub mod switches;
 

@@ -1,9 +1,10 @@
-//! A file that a process goes on writing: which it is, how far it was read, and when what is new in it
-//! was written.
+//! A file that a process goes on writing: which it is, how far it was read, and when what is new in
+//! it was written.
 //!
 //! Perf maps and jitdumps are the process's, so they are an attacker's: a file is opened inside the
-//! process's root without following links, must be regular with one name and of the process's user, and
-//! must not be older than the process. It may hang in any call, so everything here is for helpers.
+//! process's root without following links, must be regular with one name and of the process's user,
+//! and must not be older than the process. It may hang in any call, so everything here is for
+//! helpers.
 
 use super::code::When;
 use super::target::Target;
@@ -26,8 +27,8 @@ const LOOKS_AGAIN: u32 = 3;
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// How much later than a file's time it may have been written: that time is the one of the last tick
-/// of the kernel's timer, 10 ms at most.
+/// How much later than a file's time it may have been written: that time is the one of the last
+/// tick of the kernel's timer, 10 ms at most.
 const MTIME_SLACK: Duration = Duration::from_millis(20);
 
 /// An open file and how far it was read.
@@ -201,8 +202,8 @@ pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unname
         return Err(Unnamed::JitMapRefused);
     }
     let mut tail = Tail::over(file, &facts);
-    // A second name that went between opening and looking left one. Whoever swaps names all the time would
-    // have to meet each of these looks too.
+    // A second name that went between opening and looking left one. Whoever swaps names all the
+    // time would have to meet each of these looks too.
     for _ in 0..LOOKS_AGAIN {
         let again = target.root.open(path.as_bytes(), Links::Refuse).ok();
         let again = again.and_then(|file| file.metadata().ok());
@@ -239,8 +240,8 @@ impl Left {
     }
 }
 
-/// Opens a jitdump that a process mapped as its marker: by its path, or, where another file is there by
-/// now or none, by the mapping. `None` when it is not to be had, or not the process's own.
+/// Opens a jitdump that a process mapped as its marker: by its path, or, where another file is
+/// there by now or none, by the mapping. `None` when it is not to be had, or not the process's own.
 pub fn open_dump(target: Option<&Target>, seen: &DumpSeen) -> Option<Tail> {
     let target = target?;
     let path = open::without_deleted(&seen.path);

@@ -13,17 +13,17 @@ use symbolize::open::Root;
 /// Clock ticks of `/proc/PID/stat`, a constant of the kernel's interface. Unit: ticks a second.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Text of `/proc/PID/maps` looked at. Unit: bytes. 65,530 mappings, which the kernel allows a process by default
-/// (`vm.max_map_count`), take some 8 MiB.
+/// Text of `/proc/PID/maps` looked at. Unit: bytes. 65,530 mappings, which the kernel allows a
+/// process by default (`vm.max_map_count`), take some 8 MiB.
 const MAPS_BYTES_MAX: u64 = 16 << 20;
 
 /// How much earlier than the process a file may seem. Unit: nanoseconds. Files carry the time of
 /// the last timer tick, at most 10 ms old; start times and `/proc/uptime` are cut to 10 ms.
 const CLOCK_SLACK_NS: i64 = 40_000_000;
 
-/// The least that the wall clock was ahead of the monotonic one. Unit: nanoseconds. A clock that is set
-/// forward, as soon after boot, leaves files with times of before: they must not seem older than the
-/// processes that wrote them.
+/// The least that the wall clock was ahead of the monotonic one. Unit: nanoseconds. A clock that is
+/// set forward, as soon after boot, leaves files with times of before: they must not seem older
+/// than the processes that wrote them.
 static LEAST_AHEAD: AtomicI64 = AtomicI64::new(i64::MAX);
 
 /// Looks at the clocks, and says the least that the wall clock has been ahead so far.

@@ -1,12 +1,14 @@
-//! The thread `fp-jit`: knows which processes run generated code, and keeps what is known of it up to date.
+//! The thread `fp-jit`: knows which processes run generated code, and keeps what is known of it up
+//! to date.
 //!
-//! The sampler tells of a process at its first sample in generated code, of each jitdump that is mapped,
-//! and of the ends of processes it told of; the symbolizer asks for what is known before it names a batch.
-//! Files are opened at the first sample, read on once a second while there are samples, and read to their
-//! end when the process ends, so that names are those of the time of a sample and outlive the process.
+//! The sampler tells of a process at its first sample in generated code, of each jitdump that is
+//! mapped, and of the ends of processes it told of; the symbolizer asks for what is known before it
+//! names a batch. Files are opened at the first sample, read on once a second while there are
+//! samples, and read to their end when the process ends, so that names are those of the time of a
+//! sample and outlive the process.
 //!
-//! This thread touches no file: helpers, `fp-maps`, do, and are waited for only so long. A file that never
-//! answers takes one helper, and the names of its own process.
+//! This thread touches no file: helpers, `fp-maps`, do, and are waited for only so long. A file
+//! that never answers takes one helper, and the names of its own process.
 
 use super::allowance::Allowance;
 use super::ask::{AttachTarget, RuntimeAttacher};
@@ -29,11 +31,12 @@ use symbolize::{mounts, open};
 use unwind::info::generated::{Generated, GeneratedRules};
 use unwind::process::{DUMPS_MAX, DumpSeen, ProcessInstance};
 
-/// Most processes watched. Unit: processes, each with a descriptor for its root and one for each file.
+/// Most processes watched. Unit: processes, each with a descriptor for its root and one for each
+/// file.
 pub const PROCESSES_MAX: usize = 1024;
 
-/// How often files are read on while there are samples. Between two readings the time of a line of a perf
-/// map is known no better.
+/// How often files are read on while there are samples. Between two readings the time of a line of
+/// a perf map is known no better.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The same while there are processes, but none of them has samples: only to forget them in time.
@@ -42,20 +45,23 @@ const LAZY_TICK: Duration = Duration::from_secs(60);
 /// How long after its last sample a process's files are read on. Three default windows.
 const ACTIVE: Duration = Duration::from_secs(30);
 
-/// How long after its last sample a process is forgotten, its files are closed and its memory is freed.
+/// How long after its last sample a process is forgotten, its files are closed and its memory is
+/// freed.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Where a process has no file yet it is looked for again after this, then twice this and so on, and
-/// with each batch that has samples of it.
+/// Where a process has no file yet it is looked for again after this, then twice this and so on,
+/// and with each batch that has samples of it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longest such wait; after it only batches are a reason to look.
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(8);
 
-/// Most bytes of one process read at a tick. A file that grows faster is read more slowly than it grows.
+/// Most bytes of one process read at a tick. A file that grows faster is read more slowly than it
+/// grows.
 const TICK_BYTES: u64 = 16 << 20;
 
-/// Most bytes of one process read at its first sample, at its end, and before its samples are named.
+/// Most bytes of one process read at its first sample, at its end, and before its samples are
+/// named.
 const REFRESH_BYTES: u64 = 64 << 20;
 
 /// Longest wait for one process. The largest map is read in some tenths of a second from memory.
@@ -73,12 +79,12 @@ const SLOW_BYTES: u64 = 1 << 20;
 /// How long a process is refused whose code is more than there is memory for.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// Memory for all that is known, beside the most for one process: as much again, so that a map of the
-/// largest size can be read anew while the old one is in use.
+/// Memory for all that is known, beside the most for one process: as much again, so that a map of
+/// the largest size can be read anew while the old one is in use.
 pub const ROOM_OF_MAPS: u64 = 2;
 
-/// Bytes of all files together that are read at once, and for each second since: a hundred processes that
-/// write without end cost no more than four.
+/// Bytes of all files together that are read at once, and for each second since: a hundred
+/// processes that write without end cost no more than four.
 const ALL_BYTES_AT_ONCE: u64 = 256 << 20;
 
 /// See [`ALL_BYTES_AT_ONCE`].
@@ -559,8 +565,8 @@ impl Watcher {
         }
     }
 
-    /// Forgets processes that ended when their last samples have names, and those without samples for
-    /// long.
+    /// Forgets processes that ended when their last samples have names, and those without samples
+    /// for long.
     fn forget_ended(&mut self, now: MonotonicTime) {
         let Watcher {
             processes,
@@ -600,9 +606,9 @@ impl Watcher {
         true
     }
 
-    /// Keeps memory under the limit, an eighth below it, so that there is room for who comes. Of those
-    /// without samples the largest starts over first. Where all have samples the largest has none of its
-    /// names for a while: whatever one process writes, the names of the others stay.
+    /// Keeps memory under the limit, an eighth below it, so that there is room for who comes. Of
+    /// those without samples the largest starts over first. Where all have samples the largest has
+    /// none of its names for a while: whatever one process writes, the names of the others stay.
     fn evict(&mut self, now: MonotonicTime) {
         let most = self.begin.options.max_bytes.saturating_mul(ROOM_OF_MAPS) / 8 * 7;
         while self.heap_bytes() as u64 > most {

@@ -1,13 +1,15 @@
 //! Where the fields of the scheduler's tracepoints lie in their raw data.
 //!
-//! Kernel versions differ in offsets, in sizes and in the bits of `prev_state`, so all of it is read from the
-//! `format` files of tracefs (Documentation/trace/events.rst), never taken from constants. The files are the
-//! kernel's, but of its version nothing is known: sizes, numbers and counts are checked, and what is not
-//! understood is an error that says which field.
+//! Kernel versions differ in offsets, in sizes and in the bits of `prev_state`, so all of it is
+//! read from the
+//! `format` files of tracefs (Documentation/trace/events.rst), never taken from constants. The
+//! files are the kernel's, but of its version nothing is known: sizes, numbers and counts are
+//! checked, and what is not understood is an error that says which field.
 
 use thiserror::Error;
 
-/// Most bytes of a `format` file that are read. The kernel gives out 1 to 3 KiB for these tracepoints.
+/// Most bytes of a `format` file that are read. The kernel gives out 1 to 3 KiB for these
+/// tracepoints.
 pub const FORMAT_BYTES_MAX: usize = 64 << 10;
 
 /// Most bytes of raw data that a field may lie in: `PERF_MAX_TRACE_SIZE` of Linux 6.18.
@@ -16,8 +18,8 @@ const RAW_BYTES_MAX: usize = 8192;
 /// Most states read from a `print fmt` line. Linux 6.18 has eight, 4.13 had eleven.
 const STATES_MAX: usize = 32;
 
-/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` of `common_flags` (include/linux/trace_events.h). Bits of the
-/// interface: every tool that shows latencies reads them.
+/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` of `common_flags` (include/linux/trace_events.h).
+/// Bits of the interface: every tool that shows latencies reads them.
 const HARDIRQ: u64 = 0x08;
 const SOFTIRQ: u64 = 0x10;
 
@@ -188,7 +190,8 @@ impl SwitchFormat {
         format!("prev_state & {}", self.all)
     }
 
-    /// The kernel's filter for all others: with [`SwitchFormat::blocked_filter`], every switch once.
+    /// The kernel's filter for all others: with [`SwitchFormat::blocked_filter`], every switch
+    /// once.
     pub fn ready_filter(&self) -> String {
         format!("!(prev_state & {})", self.all)
     }

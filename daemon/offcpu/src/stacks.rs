@@ -1,7 +1,8 @@
 //! Stacks of threads that wait, each distinct one once, as long as a wait needs it.
 //!
-//! Many threads wait at the same place, so stacks are shared and counted. Buffers are kept by size class and
-//! used again: where no stack is longer than those before, nothing is allocated. Called by the sampler thread.
+//! Many threads wait at the same place, so stacks are shared and counted. Buffers are kept by size
+//! class and used again: where no stack is longer than those before, nothing is allocated. Called
+//! by the sampler thread.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use host::frame::RawFrame;
@@ -10,7 +11,8 @@ use std::hash::BuildHasher;
 /// Frames of the smallest buffer; each class has twice those of the one before.
 const SMALLEST: usize = 8;
 
-/// Classes of buffers: up to 1,024 frames. The deepest walk has 512 user frames beside 127 of a chain.
+/// Classes of buffers: up to 1,024 frames. The deepest walk has 512 user frames beside 127 of a
+/// chain.
 const CLASSES: usize = 8;
 
 /// A stack in [`Stacks`]. Must be given back with [`Stacks::release`].

@@ -1,8 +1,8 @@
 //! One ring of a CPU: its event, and what is known of its losses.
 //!
 //! A look at a ring goes over its records once, in the order they were written, which is where the
-//! record before and the record after a loss stand beside each other. What a look finds is kept apart
-//! until the drain is done with it: a drain that takes less than it saw looks again.
+//! record before and the record after a loss stand beside each other. What a look finds is kept
+//! apart until the drain is done with it: a drain that takes less than it saw looks again.
 //!
 //! A ring goes on, whatever lies in it. A record waits for its time only while that is not later
 //! than now; one from the future is damaged, and is skipped and counted. Times of one ring never go
@@ -35,7 +35,8 @@ pub struct CpuCounts {
     pub missed: u64,
     /// Throttle events.
     pub throttled: u64,
-    /// Samples that were there and that nobody had the time to take: of captures alone. Counted as lost too.
+    /// Samples that were there and that nobody had the time to take: of captures alone. Counted as
+    /// lost too.
     pub shed: u64,
     /// Damaged records, and rings emptied because of a damaged header.
     pub malformed: u64,
@@ -362,7 +363,8 @@ impl CpuRing {
         Ok(())
     }
 
-    /// What this CPU's clock would have sampled from `since` to `until`, or to the begin of this ring.
+    /// What this CPU's clock would have sampled from `since` to `until`, or to the begin of this
+    /// ring.
     pub(super) fn missed_between(
         &self,
         since: MonotonicTime,
@@ -385,9 +387,10 @@ impl CpuRing {
         self.leaving && self.ring.tail() == self.ring.head()
     }
 
-    /// Looks at the records from the tail up to `horizon`, `share` of them at most, and adds them to
-    /// `found` under the number of this ring. Returns the time of the first record that found no room and
-    /// waits.
+    /// Looks at the records from the tail up to `horizon`, `share` of them at most, and adds them
+    /// to
+    /// `found` under the number of this ring. Returns the time of the first record that found no
+    /// room and waits.
     pub(super) fn look(
         &mut self,
         number: u32,
@@ -595,7 +598,8 @@ impl CpuRing {
         event::read_counts(counter.as_raw_fd(), true, self.counts_times)?.lost
     }
 
-    /// For how long the event was to be counted, and was, where it is one that says so. Unit: nanoseconds.
+    /// For how long the event was to be counted, and was, where it is one that says so. Unit:
+    /// nanoseconds.
     pub(super) fn times(&self) -> Option<(u64, u64)> {
         let Some(counter) = &self.counter else {
             return self.told_times;
@@ -726,8 +730,8 @@ fn pace(spec: &EventSpec) -> SampleSpacing {
 /// How long [`prove_samples`] tries. At the lowest useful rate of 10 Hz two samples are due.
 const PROBE: Duration = Duration::from_millis(250);
 
-/// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second, until `any` ring
-/// holds one. Some VMs accept a hardware event and never deliver.
+/// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second, until
+/// `any` ring holds one. Some VMs accept a hardware event and never deliver.
 pub(super) fn prove_samples(any: impl Fn(&mut Scratch) -> bool) -> bool {
     let begin = MonotonicTime::now();
     let Ok(mut scratch) = Scratch::new() else {

@@ -285,8 +285,8 @@ fn open_one(
 /// What an event tells of itself when it is read, by its `read_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct ReadCounts {
-    /// Records that found no room in the ring, as the kernel counts them: it knows before a `LOST` record can
-    /// be written. With [`Feature::ReadLost`].
+    /// Records that found no room in the ring, as the kernel counts them: it knows before a `LOST`
+    /// record can be written. With [`Feature::ReadLost`].
     pub lost: Option<u64>,
     /// For how long the event was to be counted, and was. Unit: nanoseconds.
     pub times: Option<(u64, u64)>,
@@ -302,7 +302,8 @@ pub(super) fn read_counts(event: RawFd, lost: bool, times: bool) -> Option<ReadC
     (read == size_of_val(words) as isize).then(|| counts_in(words, lost, times))
 }
 
-/// Takes apart what a read brings: the event's value, then the times, then the count of lost records.
+/// Takes apart what a read brings: the event's value, then the times, then the count of lost
+/// records.
 fn counts_in(words: &[u64], lost: bool, times: bool) -> ReadCounts {
     let lost_at = if times { 3 } else { 1 };
     let word = |at: usize| words.get(at).copied();

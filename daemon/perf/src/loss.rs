@@ -1,10 +1,10 @@
 //! How many samples a ring missed, and when: told by the clock of its CPU.
 //!
-//! A `LOST` record counts records of all kinds, is written when there is room again, and says nothing
-//! of when they were lost. But the CPU clock ticks at a fixed period, on idle CPUs too, so the time
-//! between the sample before and the sample after tells how many are missing between them: as many as
-//! periods fit, and never more than records were lost. An event whose period varies is measured by its
-//! own mean distance instead.
+//! A `LOST` record counts records of all kinds, is written when there is room again, and says
+//! nothing of when they were lost. But the CPU clock ticks at a fixed period, on idle CPUs too, so
+//! the time between the sample before and the sample after tells how many are missing between them:
+//! as many as periods fit, and never more than records were lost. An event whose period varies is
+//! measured by its own mean distance instead.
 //!
 //! Times of one ring may go backwards by a little: an interrupt that comes between taking the time
 //! of a record and making room for it writes its own, younger record first. The meter never goes
@@ -63,8 +63,8 @@ pub enum SampleSpacing {
     Fixed(u64),
     /// About this many nanoseconds while the CPU is busy.
     Varying(u64),
-    /// Whenever something happens: every lost record is a sample, and no time says more. For rings that
-    /// hold nothing but samples.
+    /// Whenever something happens: every lost record is a sample, and no time says more. For rings
+    /// that hold nothing but samples.
     Counted,
     /// There are none: no lost record is a sample.
     Never,
@@ -117,8 +117,8 @@ impl LossMeter {
         }
     }
 
-    /// What an event with a fixed pace would have taken from `since` to `until`, or to the begin of this
-    /// meter, which has seen nothing yet.
+    /// What an event with a fixed pace would have taken from `since` to `until`, or to the begin of
+    /// this meter, which has seen nothing yet.
     pub fn missed_between(
         &self,
         since: MonotonicTime,
@@ -150,8 +150,8 @@ impl LossMeter {
         self.lost = self.lost.saturating_add(records);
     }
 
-    /// Samples may be missing that nobody counted: the event was throttled, or a part of the ring was
-    /// unreadable. Time alone tells how many.
+    /// Samples may be missing that nobody counted: the event was throttled, or a part of the ring
+    /// was unreadable. Time alone tells how many.
     pub fn uncounted(&mut self) {
         self.uncounted = true;
     }

@@ -1,17 +1,19 @@
 //! How much is copied with each sample and how large the rings are, from the configuration, the
 //! machine and what the budget allows.
 //!
-//! A ring must hold what arrives while the sampler is late. With copies of the stack a busy CPU writes
-//! 1.7 MB a second at 99 Hz and 16 KiB, so rings are large on small hosts, where few wake-ups matter
-//! more than memory, and shrink as CPUs are added. Every wake-up empties all rings, and with many CPUs
-//! nobody listens while nothing but samples comes (`Rings::quiet`), so that they do not wake the daemon
-//! more often than a few.
+//! A ring must hold what arrives while the sampler is late. With copies of the stack a busy CPU
+//! writes
+//! 1.7 MB a second at 99 Hz and 16 KiB, so rings are large on small hosts, where few wake-ups
+//! matter more than memory, and shrink as CPUs are added. Every wake-up empties all rings, and with
+//! many CPUs nobody listens while nothing but samples comes (`Rings::quiet`), so that they do not
+//! wake the daemon more often than a few.
 
 use agent_config::{Sampling, Unwind, UnwindMode};
 use host::facts::Environment;
 
-/// Bytes of a sample beside the copy of the stack: header, registers, a callchain of some depth; and
-/// its share of other records. 45–65 KB/s at 99 Hz on two CPUs measured under a fork-heavy load.
+/// Bytes of a sample beside the copy of the stack: header, registers, a callchain of some depth;
+/// and its share of other records. 45–65 KB/s at 99 Hz on two CPUs measured under a fork-heavy
+/// load.
 const SAMPLE_BYTES: u64 = 1024;
 
 /// Largest ring chosen. 2.4 s of samples with 16 KiB of stack at 99 Hz.
@@ -35,8 +37,8 @@ const RINGS_BYTES_MAX: u64 = 512 << 20;
 /// priority on a busy machine runs within a few tens; less than this loses samples.
 const HELD_MS_MIN: u64 = 200;
 
-/// Least samples that a ring must hold with copies of the stack. At low rates few would fill the time
-/// above: the sampler is woken by three of five, and two more come while it wakes up.
+/// Least samples that a ring must hold with copies of the stack. At low rates few would fill the
+/// time above: the sampler is woken by three of five, and two more come while it wakes up.
 const HELD_SAMPLES_MIN: u64 = 5;
 
 /// Least memory of a machine on which `auto` copies stacks.
@@ -101,8 +103,8 @@ pub struct Plan {
     /// Bytes of each ring of the side band, a power of two; 0: where no more memory may be locked
     /// the rings of the samples take it.
     pub side_band_bytes: usize,
-    /// Why less is copied than the configuration asks for, and how much that is; or why what it asks
-    /// for loses samples.
+    /// Why less is copied than the configuration asks for, and how much that is; or why what it
+    /// asks for loses samples.
     pub reduced: Option<String>,
 }
 
@@ -203,8 +205,8 @@ impl Plan {
             rate_hz,
             stack_bytes: (stack_bytes & !7) as u32,
             ring_bytes: ring_bytes as usize,
-            // The rest lasts while the sampler wakes up, and under an ordinary load on a small host the
-            // tick comes first.
+            // The rest lasts while the sampler wakes up, and under an ordinary load on a small host
+            // the tick comes first.
             watermark_bytes: (ring_bytes / 8 * 5) as usize,
             side_band_bytes: side_band(machine, ring_bytes as usize),
             reduced,
@@ -236,13 +238,14 @@ pub struct SetPlan {
     pub watermark_bytes: usize,
     /// Bytes of user stack copied with each sample.
     pub stack_bytes: u32,
-    /// What the reader of the profile must know: less is copied than was asked for, or rings are small.
+    /// What the reader of the profile must know: less is copied than was asked for, or rings are
+    /// small.
     pub notices: Vec<String>,
 }
 
 impl SetPlan {
-    /// Rings for `rings` CPUs and events of `per_second` samples on a busy CPU with `stack_bytes` of stack,
-    /// beside rings of captures of `used` bytes. `None`: no memory is left for them.
+    /// Rings for `rings` CPUs and events of `per_second` samples on a busy CPU with `stack_bytes`
+    /// of stack, beside rings of captures of `used` bytes. `None`: no memory is left for them.
     pub fn new(
         machine: &Machine,
         rings: u64,
@@ -299,7 +302,8 @@ impl SetPlan {
     }
 }
 
-/// Says that rings of `room` bytes hold too little with copies of this size, and why they are no larger.
+/// Says that rings of `room` bytes hold too little with copies of this size, and why they are no
+/// larger.
 fn small_rings(
     sampling: &Sampling,
     machine: &Machine,
@@ -363,7 +367,8 @@ fn side_band(machine: &Machine, ring_bytes: usize) -> usize {
     }
 }
 
-/// A ring that is half full after more than the sampler's tick of a second, where that is affordable.
+/// A ring that is half full after more than the sampler's tick of a second, where that is
+/// affordable.
 fn automatic_ring(machine: &Machine, rate_hz: u32, stack_bytes: u64) -> u64 {
     let enough = bytes_per_second(rate_hz, stack_bytes) * 9 / 4;
     enough

@@ -1,8 +1,8 @@
 //! Opening one event of a capture on one CPU: any event of the kernel's, samples only.
 //!
-//! The continuous profile's event brings mappings, names and ends of tasks for all; a capture's brings
-//! nothing but samples, so several captures cost no record twice. The ladder of features is that of
-//! [`super::event`].
+//! The continuous profile's event brings mappings, names and ends of tasks for all; a capture's
+//! brings nothing but samples, so several captures cost no record twice. The ladder of features is
+//! that of [`super::event`].
 
 use crate::event::{self, Feature, Features, OpenError, USER_REGS};
 use crate::loss::SampleSpacing;
@@ -39,8 +39,8 @@ pub struct Source {
     pub uprobe: Option<Uprobe>,
 }
 
-/// A place in a program. The program is held open and named to the kernel by its descriptor, so that it is the
-/// file that was looked at, whatever lies at its path by now.
+/// A place in a program. The program is held open and named to the kernel by its descriptor, so
+/// that it is the file that was looked at, whatever lies at its path by now.
 #[derive(Clone, Debug)]
 pub struct Uprobe {
     file: Arc<File>,
@@ -156,7 +156,8 @@ pub struct Probe {
     pub source: Source,
     /// When it takes a sample.
     pub every: Every,
-    /// Frames of a callchain, kernel and user together; capped by `perf_event_max_stack`. 0: none is taken.
+    /// Frames of a callchain, kernel and user together; capped by `perf_event_max_stack`. 0: none
+    /// is taken.
     pub max_stack_depth: u16,
     /// Bytes of user stack copied with each sample, together with the registers; 0: none.
     pub stack_bytes: u32,
@@ -176,10 +177,11 @@ impl Probe {
         }
     }
 
-    /// What each sample stands for, where that is not asked of the kernel; else 0. Of events that the kernel
-    /// counts itself it takes a sample each time they happen, whatever the period, when it is to say the
-    /// period of each (`perf_swevent_event` in kernel/events/core.c; seen on Linux 6.18). What happens several
-    /// times at once is one sample with a period of one, and would be many without.
+    /// What each sample stands for, where that is not asked of the kernel; else 0. Of events that
+    /// the kernel counts itself it takes a sample each time they happen, whatever the period, when
+    /// it is to say the period of each (`perf_swevent_event` in kernel/events/core.c; seen on Linux
+    /// 6.18). What happens several times at once is one sample with a period of one, and would be
+    /// many without.
     pub(super) fn fixed_period(&self) -> u64 {
         match self.every {
             Every::Period(period) if period > 1 && self.is_counted_by_kernel() => period,
@@ -230,8 +232,8 @@ pub struct Placement<'a> {
 /// Why a counter of the processor may be missing.
 const NO_COUNTER: &str = "\n  it is counted by the processor, whose counters many virtual machines do not pass on; use `cpu-clock`";
 
-/// Opens the event on one CPU, disabled, with the most features the kernel takes, `features` at most, and
-/// sets its filter. Returns the features it took.
+/// Opens the event on one CPU, disabled, with the most features the kernel takes, `features` at
+/// most, and sets its filter. Returns the features it took.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -292,8 +294,8 @@ pub(super) fn open_arrivals(cpu: CpuId, output: &Counter) -> io::Result<Counter>
 }
 
 fn set_filter(event: RawFd, filter: &CString) -> io::Result<()> {
-    // SAFETY: the kernel copies the string, which ends with NUL and lives through the call, and does not
-    // write to it; a bad descriptor is an error, not undefined.
+    // SAFETY: the kernel copies the string, which ends with NUL and lives through the call, and
+    // does not write to it; a bad descriptor is an error, not undefined.
     match unsafe { perf::ioctls::SET_FILTER(event, filter.as_ptr().cast_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

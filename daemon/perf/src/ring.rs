@@ -90,8 +90,9 @@ impl Ring {
         }
         let offset = at as usize & (self.data_size - 1);
         let (first, rest) = record.split_at(record.len().min(self.data_size - offset));
-        // SAFETY: both places are within the data area: `first` ends at its end at most, and `rest` is
-        // shorter than the area because the whole record is. `&mut self`: no slice of it is alive.
+        // SAFETY: both places are within the data area: `first` ends at its end at most, and `rest`
+        // is shorter than the area because the whole record is. `&mut self`: no slice of it is
+        // alive.
         unsafe {
             let data = self.map.as_mut_ptr().add(self.data_offset);
             std::ptr::copy_nonoverlapping(first.as_ptr(), data.add(offset), first.len());
@@ -172,8 +173,8 @@ impl Ring {
     }
 }
 
-/// Room for one record that wraps, in a mapping of its own: the heap is in core dumps, and keeps what
-/// was written to it after it is given back.
+/// Room for one record that wraps, in a mapping of its own: the heap is in core dumps, and keeps
+/// what was written to it after it is given back.
 pub struct Scratch(MmapMut);
 
 impl Scratch {

@@ -34,9 +34,9 @@ pub fn horizon_at(now: MonotonicTime) -> MonotonicTime {
 /// 6 MiB. A drain at 99 Hz and 64 CPUs sees about 15,000.
 const RECORDS_PER_DRAIN_MAX: usize = 1 << 18;
 
-/// Samples of captures that a drain handles at once, those of all their rings together: at 5 to 10 µs each
-/// about 0.1 s. As rings of the continuous profile hold several times that, its records never wait for a
-/// capture's until they are lost.
+/// Samples of captures that a drain handles at once, those of all their rings together: at 5 to 10
+/// µs each about 0.1 s. As rings of the continuous profile hold several times that, its records
+/// never wait for a capture's until they are lost.
 const SET_RECORDS_PER_DRAIN_MAX: usize = 1 << 14;
 
 /// Least of them for one ring.
@@ -67,12 +67,13 @@ struct Reached {
     all: MonotonicTime,
 }
 
-/// A ring that fills this often wakes the reader about twice in three seconds, as the watermark lies at
-/// five eighths.
+/// A ring that fills this often wakes the reader about twice in three seconds, as the watermark
+/// lies at five eighths.
 const OFTEN: Duration = Duration::from_secs(1);
 
-/// How full a ring is found after a time of quiet, in parts of 256: less, and the CPUs are idle, where
-/// listening costs nothing; more, and there is more than samples, of which nobody knows how much.
+/// How full a ring is found after a time of quiet, in parts of 256: less, and the CPUs are idle,
+/// where listening costs nothing; more, and there is more than samples, of which nobody knows how
+/// much.
 const QUIET_FULL: std::ops::Range<u64> = 16..176;
 
 /// How full a ring is when nothing waits any more for what is not in it. Unit: parts of 256.
@@ -144,7 +145,8 @@ pub struct DrainStats {
     pub malformed: u64,
     /// How full the fullest ring of samples was. Unit: parts of 256.
     pub fullest: u64,
-    /// Samples of captures that were there and that nobody had the time to take; counted as lost too.
+    /// Samples of captures that were there and that nobody had the time to take; counted as lost
+    /// too.
     pub shed: u64,
     /// Times a ring stood still and was flushed.
     pub flushed: u64,
@@ -318,7 +320,8 @@ impl Rings {
         self.rings.iter().filter_map(CpuRing::watched)
     }
 
-    /// How long the rings may be left alone after the last drain; `None`: until one says that it fills.
+    /// How long the rings may be left alone after the last drain; `None`: until one says that it
+    /// fills.
     ///
     /// The kernel wakes a reader each time so many bytes were written, whether or not they have
     /// been read since. So with many busy CPUs, each at its own beat, a reader that listens is
@@ -353,9 +356,9 @@ impl Rings {
         self.rings.extend(rings);
     }
 
-    /// What is missing of a CPU that was offline from `left` to `since`, as far as it is known, and is
-    /// sampled again through `ring`; counted as missed with it. The kernel takes the event away before
-    /// it says that the CPU goes, and the CPU runs before it says that it came.
+    /// What is missing of a CPU that was offline from `left` to `since`, as far as it is known, and
+    /// is sampled again through `ring`; counted as missed with it. The kernel takes the event away
+    /// before it says that the CPU goes, and the CPU runs before it says that it came.
     pub fn missed_around(
         &mut self,
         ring: &CpuRing,
@@ -398,7 +401,8 @@ impl Rings {
         Some(self.rings.swap_remove(at))
     }
 
-    /// Goes on where other rings stop: what is not younger than `cut` was theirs, and counts carry on.
+    /// Goes on where other rings stop: what is not younger than `cut` was theirs, and counts carry
+    /// on.
     pub fn follow(&mut self, others: &Rings, cut: MonotonicTime) {
         self.found.begin = cut;
         self.newest = others.newest;
@@ -448,8 +452,8 @@ impl Rings {
     }
 
     /// Hands out every record up to `asked`, in order of time, and gives the space back to the
-    /// kernel. Returns the horizon it reached: all records before it have been handed out, and are an
-    /// earlier one than asked for when there are too many for one drain.
+    /// kernel. Returns the horizon it reached: all records before it have been handed out, and are
+    /// an earlier one than asked for when there are too many for one drain.
     pub fn drain(
         &mut self,
         asked: MonotonicTime,
@@ -529,8 +533,8 @@ impl Rings {
         horizon
     }
 
-    /// Looks at the records up to `horizon`, or up to an earlier one where a ring holds more than its
-    /// share: what is younger than the first record left behind must wait with it.
+    /// Looks at the records up to `horizon`, or up to an earlier one where a ring holds more than
+    /// its share: what is younger than the first record left behind must wait with it.
     fn look(&mut self, horizon: MonotonicTime) -> MonotonicTime {
         let reached = self.look_up_to(horizon, Excess::Waits, Excess::Waits);
         if reached.all == horizon {

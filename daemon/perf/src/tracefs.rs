@@ -1,8 +1,9 @@
 //! Where the kernel describes its tracepoints: tracefs.
 //!
-//! It is at one of two places where somebody mounted it. Where nobody did, the daemon makes itself a mount
-//! that no path leads to (fsopen(2), fsmount(2)): what a profiler needs to read is no reason to change what
-//! is mounted on a host. Files are read with a bound; names from outside never leave the folder of events.
+//! It is at one of two places where somebody mounted it. Where nobody did, the daemon makes itself
+//! a mount that no path leads to (fsopen(2), fsmount(2)): what a profiler needs to read is no
+//! reason to change what is mounted on a host. Files are read with a bound; names from outside
+//! never leave the folder of events.
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::File;
@@ -113,7 +114,8 @@ impl Tracefs {
         self.read(category, name, "format", FORMAT_BYTES_MAX)
     }
 
-    /// Names of what a tracepoint records, which its filter may speak of; empty where they cannot be read.
+    /// Names of what a tracepoint records, which its filter may speak of; empty where they cannot
+    /// be read.
     pub fn fields(&self, category: &str, name: &str) -> Vec<String> {
         let format = self.format(category, name).unwrap_or_default();
         let fields = format.lines().filter_map(|line| {

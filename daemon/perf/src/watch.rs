@@ -1,8 +1,8 @@
 //! A watch over one word of a thread's memory: tells whether the thread has written to it since.
 //!
-//! The word is the return address of a frame. A call writes it, so as long as nothing is written there
-//! the same call is still running, and with it all frames further out. The watch is one of the CPU's
-//! debug registers, set by the kernel whenever the thread runs (perf_event_open(2),
+//! The word is the return address of a frame. A call writes it, so as long as nothing is written
+//! there the same call is still running, and with it all frames further out. The watch is one of
+//! the CPU's debug registers, set by the kernel whenever the thread runs (perf_event_open(2),
 //! `PERF_TYPE_BREAKPOINT`). The first write costs the thread one exception and ends the watch, so a
 //! word that is written all the time costs no more than one that is written once.
 
@@ -16,9 +16,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub struct Watchpoint(OwnedFd);
 
 impl Watchpoint {
-    /// Watches the eight bytes at `address`, a multiple of eight, for what the thread writes there from
-    /// now on, or the kernel for it: it makes the frames of signal handlers. Takes locks of the thread's
-    /// process: may block.
+    /// Watches the eight bytes at `address`, a multiple of eight, for what the thread writes there
+    /// from now on, or the kernel for it: it makes the frames of signal handlers. Takes locks of
+    /// the thread's process: may block.
     ///
     /// # Errors
     /// What the kernel says: EPERM and EACCES without CAP_PERFMON, ENOSPC when a debugger has all
@@ -52,8 +52,9 @@ impl Watchpoint {
         }
     }
 
-    /// True when the thread has written nothing there since the watch was armed, and was watched all
-    /// the time that it ran. Never blocks; some hundred nanoseconds, or microseconds while it runs.
+    /// True when the thread has written nothing there since the watch was armed, and was watched
+    /// all the time that it ran. Never blocks; some hundred nanoseconds, or microseconds while it
+    /// runs.
     pub fn is_untouched(&self) -> bool {
         // Count of writes, time enabled, time running.
         let mut words = [0u64; 3];
@@ -75,8 +76,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::sync_channel;
 
-    /// Runs `body` with the tid of a thread that writes to `word` whenever it is told to, and a way to
-    /// tell it so that waits until it is done.
+    /// Runs `body` with the tid of a thread that writes to `word` whenever it is told to, and a way
+    /// to tell it so that waits until it is done.
     fn with_writer(body: impl FnOnce(Tid, &AtomicU64, &dyn Fn())) {
         static WORD: AtomicU64 = AtomicU64::new(0);
         let (tell, told) = sync_channel::<()>(1);

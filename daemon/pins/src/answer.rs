@@ -15,11 +15,12 @@ use std::sync::RwLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Most memory that a pin takes while it is asked. Unit: bytes. A pin that unpacks to more has its older windows
-/// coarsened for the answer, as the recorder does.
+/// Most memory that a pin takes while it is asked. Unit: bytes. A pin that unpacks to more has its
+/// older windows coarsened for the answer, as the recorder does.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 
-/// Most bytes that the windows of a pin may have, unpacked. What has more was not written by this daemon.
+/// Most bytes that the windows of a pin may have, unpacked. What has more was not written by this
+/// daemon.
 const READ_BYTES_MAX: usize = 1 << 30;
 
 /// Ends of ranges are shown to the millisecond. Unit: nanoseconds.
@@ -67,8 +68,9 @@ fn split(payload: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Pins {
-    /// The answer of the pin in which the whole range lies; none when there is no such pin. The newest, if there
-    /// are several. Unit: nanoseconds since the Unix epoch. `info.start_unix_ns` of the profile is set.
+    /// The answer of the pin in which the whole range lies; none when there is no such pin. The
+    /// newest, if there are several. Unit: nanoseconds since the Unix epoch. `info.start_unix_ns`
+    /// of the profile is set.
     ///
     /// # Errors
     /// When its file cannot be read, or the one who asks has gone.

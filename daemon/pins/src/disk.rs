@@ -1,12 +1,12 @@
-//! The files of pins: a directory of the daemon alone, a file of chunks for each pin, one for its capture, and one
-//! that notes which collector has it.
+//! The files of pins: a directory of the daemon alone, a file of chunks for each pin, one for its
+//! capture, and one that notes which collector has it.
 //!
-//! A file of a pin is a head (magic with version, what the pin is about, checksum) and chunks; a chunk is a head
-//! of [`CHUNK_HEAD`] bytes with lengths, times and two checksums, and a zstd frame of one window in the form of
-//! [`record`](export::record) with the times behind it, whose tables go on from chunk to chunk until one
-//! begins anew. A file appears whole with its head, by a rename, and is appended to then; what is cut by a crash
-//! ends at its last whole chunk. The capture's file is the messages of a profile, in order, with a checksum each,
-//! and appears whole.
+//! A file of a pin is a head (magic with version, what the pin is about, checksum) and chunks; a
+//! chunk is a head of [`CHUNK_HEAD`] bytes with lengths, times and two checksums, and a zstd frame
+//! of one window in the form of [`record`](export::record) with the times behind it, whose tables
+//! go on from chunk to chunk until one begins anew. A file appears whole with its head, by a
+//! rename, and is appended to then; what is cut by a crash ends at its last whole chunk. The
+//! capture's file is the messages of a profile, in order, with a checksum each, and appears whole.
 //!
 //! All files are reached through the open directory, so its path may not be exchanged under them.
 
@@ -136,8 +136,8 @@ impl Disk {
         self.dir.base().join(format!("{id:016x}.brought"))
     }
 
-    /// Notes which collector has a pin: a checksum, a byte that tells whether with its capture, and the collector's
-    /// address.
+    /// Notes which collector has a pin: a checksum, a byte that tells whether with its capture, and
+    /// the collector's address.
     pub fn note(&self, id: u64, brought: &Brought) -> io::Result<()> {
         let flags = u8::from(brought.with_capture);
         let said = [&[flags], brought.to.as_bytes()].concat();
@@ -161,8 +161,8 @@ impl Disk {
         })
     }
 
-    /// The newest pins there are, at most so many, and how many files could not be read to their end. What is
-    /// beyond, and what was never whole, is removed.
+    /// The newest pins there are, at most so many, and how many files could not be read to their
+    /// end. What is beyond, and what was never whole, is removed.
     pub fn scan(&self, most: usize) -> (Vec<Entry>, u64) {
         let (mut ids, mut captures) = (Vec::new(), Vec::new());
         let entries = std::fs::read_dir(self.dir.base()).into_iter().flatten();
@@ -260,7 +260,8 @@ impl Disk {
         Ok(bytes.len() as u64)
     }
 
-    /// Appends chunks behind the `len` bytes that are whole. On an error the file ends where it did.
+    /// Appends chunks behind the `len` bytes that are whole. On an error the file ends where it
+    /// did.
     pub fn append(&self, id: u64, len: u64, chunks: &[Chunk]) -> io::Result<u64> {
         let file = options().write(true).open(self.pin_path(id))?;
         let bytes = chunks.concat();
@@ -268,7 +269,8 @@ impl Disk {
             .write_all_at(&bytes, len)
             .and_then(|()| file.sync_data());
         if let Err(error) = written {
-            // What is there beyond is overwritten by the next try, or passed over by the next start.
+            // What is there beyond is overwritten by the next try, or passed over by the next
+            // start.
             let _ = file.set_len(len);
             return Err(error);
         }
@@ -426,7 +428,8 @@ fn parse_chunk_head(head: &[u8; CHUNK_HEAD]) -> Option<ChunkHead> {
     (sound && found.start <= found.end).then_some(found)
 }
 
-/// The head of the chunk at `at` of `len` bytes and where the next one begins; none where there is no whole one.
+/// The head of the chunk at `at` of `len` bytes and where the next one begins; none where there is
+/// no whole one.
 fn read_chunk_head(file: &File, at: u64, len: u64) -> io::Result<Option<(ChunkHead, u64)>> {
     if len.saturating_sub(at) < CHUNK_HEAD as u64 {
         return Ok(None);

@@ -1,11 +1,13 @@
-//! Pins: minutes of the flight recorder that are kept beyond its retention, because a trigger fired.
+//! Pins: minutes of the flight recorder that are kept beyond its retention, because a trigger
+//! fired.
 //!
-//! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those after as they
-//! close, each as a chunk of a file of the pin; so the recorder's own windows may age, coarsen and go as ever,
-//! and the pin survives restarts and reboots. Pins have a disk budget of their own: beyond it the trigger that takes
-//! most of it loses its oldest, so that one that fires all the time leaves the pins of others alone. Where the disk
-//! takes nothing chunks and captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it
-//! does again.
+//! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those
+//! after as they close, each as a chunk of a file of the pin; so the recorder's own windows may
+//! age, coarsen and go as ever, and the pin survives restarts and reboots. Pins have a disk budget
+//! of their own: beyond it the trigger that takes most of it loses its oldest, so that one that
+//! fires all the time leaves the pins of others alone. Where the disk takes nothing chunks and
+//! captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it does
+//! again.
 //!
 //! Threads: `fp-trigger` alone opens pins and adds to them ([`writer`]); any thread lists and asks.
 //! The list is locked for moments, never across a read or write of a file.
@@ -40,11 +42,12 @@ use tokio::sync::Notify;
 /// Most pins. More have no room in one answer that lists them, and nobody looks at so many.
 pub const PINS_MAX: usize = 512;
 
-/// Most bytes of chunks and captures that wait in memory for a disk that takes nothing. Unit: bytes.
+/// Most bytes of chunks and captures that wait in memory for a disk that takes nothing. Unit:
+/// bytes.
 pub const MEMORY_BYTES_MAX: u64 = 8 << 20;
 
-/// The windows of a pin may take this part of the budget; then it is cut. Its capture may take as much again, or is
-/// not kept.
+/// The windows of a pin may take this part of the budget; then it is cut. Its capture may take as
+/// much again, or is not kept.
 const PIN_SHARE: u64 = 4;
 
 /// A chunk: one window, packed. Cheap to hold while it waits.
@@ -57,8 +60,8 @@ pub struct Counts {
     pub opened: AtomicU64,
     /// Removed because the budget was used up.
     pub dropped: AtomicU64,
-    /// Cut because they were larger than their share, together with others that were open larger than the budget,
-    /// or waited for a disk for too long.
+    /// Cut because they were larger than their share, together with others that were open larger
+    /// than the budget, or waited for a disk for too long.
     pub cut: AtomicU64,
     /// Files that could not be read at the start, or not to their end.
     pub damaged: AtomicU64,
@@ -95,8 +98,8 @@ struct Entry {
     waiting_capture: Option<Arc<Evidence>>,
     /// Windows are still added to it.
     open: bool,
-    /// From the begin of its first window to the end of its last, since it was opened. Unit: nanoseconds since the
-    /// Unix epoch.
+    /// From the begin of its first window to the end of its last, since it was opened. Unit:
+    /// nanoseconds since the Unix epoch.
     covered: Option<(i64, i64)>,
     /// None: no collector has answered for it.
     brought: Option<Brought>,
@@ -243,8 +246,8 @@ impl Pins {
         }
     }
 
-    /// The number of a new pin. Numbers that files have are not known before the disk can be used, and are
-    /// small: until then a pin takes the second it fired.
+    /// The number of a new pin. Numbers that files have are not known before the disk can be used,
+    /// and are small: until then a pin takes the second it fired.
     fn next_id(&self, list: &[Entry], fired_unix_ns: i64) -> u64 {
         let next = list.last().map_or(0, |entry| entry.pin.id) + 1;
         match self.disk.get() {
@@ -260,7 +263,8 @@ impl Pins {
             tracing::warn!(damaged, "pins cannot be read, or not to their end");
         }
         let mut list = lock(&self.list);
-        // Those that were made while the disk could not be used have numbers of their own (`next_id`).
+        // Those that were made while the disk could not be used have numbers of their own
+        // (`next_id`).
         let own: Vec<u64> = list.iter().map(|entry| entry.pin.id).collect();
         list.extend(
             found
@@ -286,8 +290,8 @@ impl Pins {
         }
     }
 
-    /// Removes pins until all keep to the budget and their number. Pins that are still added to are cut before
-    /// they take more than that together.
+    /// Removes pins until all keep to the budget and their number. Pins that are still added to are
+    /// cut before they take more than that together.
     fn keep_budget(&self) {
         let budget = self.budget_bytes.load(Ordering::Relaxed);
         let mut removed = Vec::new();
@@ -316,8 +320,8 @@ impl Pins {
         }
     }
 
-    /// The pin that a collector should get next, and whether with its capture: of those that were tried least the
-    /// newest.
+    /// The pin that a collector should get next, and whether with its capture: of those that were
+    /// tried least the newest.
     fn next_to_bring(
         &self,
         to: SocketAddr,
@@ -363,7 +367,8 @@ impl Pins {
         self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE
     }
 
-    /// Firings of a trigger since a wall time, as far as pins tell: what is known of the time before a restart.
+    /// Firings of a trigger since a wall time, as far as pins tell: what is known of the time
+    /// before a restart.
     pub fn fired_since(&self, trigger: &str, unix_ns: i64) -> u32 {
         let list = lock(&self.list);
         let same =
@@ -371,7 +376,8 @@ impl Pins {
         u32::try_from(list.iter().filter(same).count()).unwrap_or(u32::MAX)
     }
 
-    /// When a trigger last fired for a target, as far as pins tell. Unit: nanoseconds since the Unix epoch.
+    /// When a trigger last fired for a target, as far as pins tell. Unit: nanoseconds since the
+    /// Unix epoch.
     pub fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<i64> {
         let list = lock(&self.list);
         let same = |entry: &&Entry| entry.pin.trigger == trigger && entry.pin.cgroup == cgroup;
@@ -382,8 +388,8 @@ impl Pins {
     }
 }
 
-/// Which pin goes first: the oldest of the trigger that takes most, of those with more than one. Where each has one
-/// alone, the oldest. Never one that is still added to.
+/// Which pin goes first: the oldest of the trigger that takes most, of those with more than one.
+/// Where each has one alone, the oldest. Never one that is still added to.
 fn dispensable(list: &[Entry], weight: fn(&Entry) -> u64) -> Option<usize> {
     let mut takes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for entry in list {

@@ -1,8 +1,9 @@
 //! When the samples of a window were taken, as they stand behind the window in its chunk.
 //!
-//! Numbers are LEB128 varints: how many found no room, how many there are, and for each the nanoseconds since
-//! the one before (first: since the window began), `row << 1 | explicit weight`, and the weight where it is not
-//! the window's period. Nothing at all stands there where no times are known. Read as a stranger's.
+//! Numbers are LEB128 varints: how many found no room, how many there are, and for each the
+//! nanoseconds since the one before (first: since the window began), `row << 1 | explicit weight`,
+//! and the weight where it is not the window's period. Nothing at all stands there where no times
+//! are known. Read as a stranger's.
 
 use aggregate::batch::RawMoment;
 use host::time::MonotonicTime;
@@ -28,7 +29,8 @@ pub(super) fn encode(
     }
 }
 
-/// The moments of a window of so many rows, and how many found no room; `None` when the bytes make no sense.
+/// The moments of a window of so many rows, and how many found no room; `None` when the bytes make
+/// no sense.
 pub(super) fn decode(
     mut rest: &[u8],
     (start, period): (MonotonicTime, u64),

@@ -1,13 +1,14 @@
 //! Brings pins that have closed to the collector, where they outlive this host.
 //!
-//! A pin goes as the profile that it answers with, all labels and times in it, and with what was captured; again when
-//! its capture came later. What the collector took is noted beside the pin's file, so that it goes once, and anew to
-//! another collector. While the collector is away pins wait where they are: on this host's disk, within their budget.
-//! To put a pin together costs this host's CPU, so after a failure the head goes alone first, and a collector that
-//! answers but takes nothing is asked ever more seldom.
+//! A pin goes as the profile that it answers with, all labels and times in it, and with what was
+//! captured; again when its capture came later. What the collector took is noted beside the pin's
+//! file, so that it goes once, and anew to another collector. While the collector is away pins wait
+//! where they are: on this host's disk, within their budget. To put a pin together costs this
+//! host's CPU, so after a failure the head goes alone first, and a collector that answers but takes
+//! nothing is asked ever more seldom.
 //!
-//! `fp-pins` does all of it, one pin at a time, the newest first, and sleeps when there is none. Blocks on the disk.
-//! Without a collector in the configuration it does not exist.
+//! `fp-pins` does all of it, one pin at a time, the newest first, and sleeps when there is none.
+//! Blocks on the disk. Without a collector in the configuration it does not exist.
 
 use super::{PinError, Pins};
 use export::Exporter;
@@ -40,15 +41,17 @@ const BRING_MAX: Duration = Duration::from_secs(300);
 /// Time between two pins, so that a host that comes back does not bury its collector.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Time until the next try where the collector takes no pins for now: a daily limit, an older version.
+/// Time until the next try where the collector takes no pins for now: a daily limit, an older
+/// version.
 const LATER: Duration = Duration::from_secs(600);
 
-/// Tries that failed in a row though the collector was reached, until the next is [`LATER`]: each may have cost a whole
-/// pin. A collector that is away costs nothing, and a file that cannot be read little.
+/// Tries that failed in a row though the collector was reached, until the next is [`LATER`]: each
+/// may have cost a whole pin. A collector that is away costs nothing, and a file that cannot be
+/// read little.
 const DEAR_TRIES_MAX: u32 = 5;
 
-/// Longest wait for the answer to a head alone. What the collector knows at once, that it has no directory or that it
-/// has the pin, it says well within.
+/// Longest wait for the answer to a head alone. What the collector knows at once, that it has no
+/// directory or that it has the pin, it says well within.
 const HEAD_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Chunks between the pin and the connection, each up to 256 KiB.
@@ -293,16 +296,16 @@ impl PinUploader {
     }
 }
 
-/// What a collector says to the head alone: true when it has the pin, an error when it takes nothing, and false when it
-/// waits for more.
+/// What a collector says to the head alone: true when it has the pin, an error when it takes
+/// nothing, and false when it waits for more.
 async fn ask(
     client: &mut EvidenceServiceClient<Channel>,
     head: PinHead,
 ) -> Result<bool, BringError> {
     let (say, queue) = mpsc::channel(1);
     let body = Some(Body::Head(head));
-    // There is room for one, and the call takes it before it ends. `say` lives as long as the call: what ends before
-    // its chunks would be refused.
+    // There is room for one, and the call takes it before it ends. `say` lives as long as the call:
+    // what ends before its chunks would be refused.
     let _ = say.try_send(KeepRequest { body });
     let call = client.keep(ReceiverStream::new(queue));
     match timeout(HEAD_ANSWER_MAX, call).await {
@@ -312,8 +315,8 @@ async fn ask(
     }
 }
 
-/// Leaves out the times of the samples where a collector would refuse the profile for its size, encoded or in memory;
-/// how many these were. Unit of the bounds: bytes.
+/// Leaves out the times of the samples where a collector would refuse the profile for its size,
+/// encoded or in memory; how many these were. Unit of the bounds: bytes.
 fn fit(minutes: &mut Profile, encoded_max: usize, heap_max: usize) -> u64 {
     // Tables that grow, as the collector's do, take up to twice what is in them.
     let fits = 2 * minutes.heap_bytes() <= heap_max

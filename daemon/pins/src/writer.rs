@@ -14,14 +14,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-/// Most pins that windows are added to at once; a trigger that fires when there are so many gets none.
+/// Most pins that windows are added to at once; a trigger that fires when there are so many gets
+/// none.
 pub const OPEN_MAX: usize = 8;
 
 /// A window may close this long after its end: its samples are drained, named and added first.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 
-/// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all begin anew, and say
-/// each name once more.
+/// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all begin
+/// anew, and say each name once more.
 const NAMES_BYTES_MAX: usize = 32 << 20;
 
 /// Time between two tries to write what waits.
@@ -168,7 +169,8 @@ impl PinWriter {
         !self.open.is_empty() || lock(&self.pins.list).iter().any(waits)
     }
 
-    /// Adds the windows that have closed, closes pins whose time is over, writes, and keeps the budget.
+    /// Adds the windows that have closed, closes pins whose time is over, writes, and keeps the
+    /// budget.
     pub fn tick(&mut self, now: MonotonicTime, recorder: &RwLock<Recorder>) {
         let mut open = std::mem::take(&mut self.open);
         open.retain_mut(|pin| match self.add_windows(pin, now, recorder) {
@@ -362,8 +364,8 @@ fn encode(pin: &mut Open, copied: &Copied) -> Result<(Chunk, (i64, i64)), Full> 
 }
 
 impl Pins {
-    /// Removes the files of a pin that was dropped while they were written: what was removed then is here again. True
-    /// when it was.
+    /// Removes the files of a pin that was dropped while they were written: what was removed then
+    /// is here again. True when it was.
     pub(super) fn remove_dropped(&self, disk: &Disk, id: u64) -> bool {
         let dropped = !lock(&self.list).iter().any(|entry| entry.pin.id == id);
         if dropped {

@@ -1,8 +1,9 @@
 //! CaptureFolders on the sampler's side: which run, what each folds, and handing it over.
 //!
-//! A capture has two batches of its own: it folds into one while the other is named. What the symbolizer sends
-//! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
-//! the continuous profile. Nothing here allocates but a capture that begins and a cgroup that is made.
+//! A capture has two batches of its own: it folds into one while the other is named. What the
+//! symbolizer sends back is told apart by its tag. When none is back in time, folding goes on in
+//! the one there is, as with the continuous profile. Nothing here allocates but a capture that
+//! begins and a cgroup that is made.
 
 use super::command::{CaptureStart, CaptureSwitch, RingSetSwitch, SetOf};
 use super::context::{SampleContext, mark_ended};
@@ -30,12 +31,13 @@ use std::sync::mpsc::{TryRecvError, TrySendError};
 use std::time::Duration;
 use unwind::process::ProcessTable;
 
-/// Most captures at once. Each has two batches of some MiB at high rates, and each sample of a shared set is
-/// offered to all of its captures. One that begins beyond it ends at once, with nothing.
+/// Most captures at once. Each has two batches of some MiB at high rates, and each sample of a
+/// shared set is offered to all of its captures. One that begins beyond it ends at once, with
+/// nothing.
 pub const CAPTURES_MAX: usize = 32;
 
-/// Room in the queues of batches, beside the continuous profile's, that captures need: their two batches
-/// each, and as many of captures that have just ended.
+/// Room in the queues of batches, beside the continuous profile's, that captures need: their two
+/// batches each, and as many of captures that have just ended.
 pub const CAPTURE_BATCHES: usize = 4 * CAPTURES_MAX;
 
 /// The captures that run, and the empty batches of all.
@@ -101,8 +103,8 @@ impl Running {
         taken && self.feed(set).is_some_and(|feed| feed.covers(time))
     }
 
-    /// Adds for how long the events of the feeds that are `over` were counted, where the processor counts them:
-    /// once, before such a feed goes, for each is a call of the kernel's on each CPU.
+    /// Adds for how long the events of the feeds that are `over` were counted, where the processor
+    /// counts them: once, before such a feed goes, for each is a call of the kernel's on each CPU.
     fn note_times(&mut self, sets: &[RingSet], over: impl Fn(&RingSetSource) -> bool) {
         for feed in self.feeds.iter().filter(|feed| over(feed)) {
             let set = sets.iter().find(|set| set.key == feed.set);
@@ -221,7 +223,8 @@ impl CaptureFolders {
         let key = set.key();
         let mut counted_before = (0, 0);
         let listens = match set {
-            // Whoever shares it may be told of in the next command: what nobody wants is swept away.
+            // Whoever shares it may be told of in the next command: what nobody wants is swept
+            // away.
             SetOf::New(set) => self.listen(*set, rings, poller),
             SetOf::Open(key) => {
                 let known = rings.sets().iter().find(|known| known.key == key);
@@ -251,8 +254,8 @@ impl CaptureFolders {
         running.folder.batch().period = follow.period;
     }
 
-    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no reason for
-    /// the daemon to end.
+    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no
+    /// reason for the daemon to end.
     fn listen(&mut self, set: RingSet, rings: &mut Rings, poller: &Poller) -> bool {
         let refused = set.fds().position(|fd| poller.add_edge(fd, 0).is_err());
         if let Some(done) = refused {
@@ -423,8 +426,8 @@ impl CaptureFolders {
         self.spare.pop()
     }
 
-    /// Hands over what is due when everything up to `reached` has been folded, and closes the captures that
-    /// end before.
+    /// Hands over what is due when everything up to `reached` has been folded, and closes the
+    /// captures that end before.
     pub(super) fn hand_over(
         &mut self,
         reached: MonotonicTime,
@@ -508,7 +511,8 @@ impl CaptureFolders {
         Ok(())
     }
 
-    /// When something can be handed over next. Where the symbolizer has both batches, or no room, nothing can.
+    /// When something can be handed over next. Where the symbolizer has both batches, or no room,
+    /// nothing can.
     pub(super) fn due(&self) -> Option<MonotonicTime> {
         let open = |it: &&Running| !it.closed && it.unsent.is_none();
         let due = |it: &Running| it.until.or(it.spare.is_some().then_some(it.next));
@@ -542,8 +546,8 @@ impl CaptureFolders {
     }
 }
 
-/// Adds to a batch what the symbolizer must know before it names it, and which the next batch of the continuous
-/// profile would tell too late.
+/// Adds to a batch what the symbolizer must know before it names it, and which the next batch of
+/// the continuous profile would tell too late.
 fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable) {
     mark_ended(batch, processes);
     batch.files_announced = main.files_announced;

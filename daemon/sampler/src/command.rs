@@ -14,7 +14,8 @@ use unwind::walk::Depths;
 /// How often a capture hands over what it has, so that its progress is live.
 pub const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// Room that a capture's batches begin with: a second at 997 Hz on eight CPUs without growing. Unit: rows.
+/// Room that a capture's batches begin with: a second at 997 Hz on eight CPUs without growing.
+/// Unit: rows.
 const ROWS_AT_FIRST: usize = 8 << 10;
 
 /// What changes while the sampler runs.
@@ -114,8 +115,8 @@ pub struct CaptureSwitch {
 /// How two sets of one capture meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingSetSwitch {
-    /// Both sample the same: what is not younger than the moment of the change is taken from the first, the
-    /// rest from the second.
+    /// Both sample the same: what is not younger than the moment of the change is taken from the
+    /// first, the rest from the second.
     Cut,
     /// They sample different things, of which the first has come to its end: all of both is taken.
     Apart,

@@ -1,5 +1,5 @@
-//! What a sample passes on its way into a batch: the process table, the unwinder, those who are told
-//! of its files.
+//! What a sample passes on its way into a batch: the process table, the unwinder, those who are
+//! told of its files.
 
 use super::Queues;
 use super::held::{HeldOutcome, HeldSamples, HeldSelection};
@@ -198,7 +198,8 @@ impl<'a> SampleContext<'a> {
         }
     }
 
-    /// Tells the store of the files of a sample that was unwound; counted in the continuous profile's batch.
+    /// Tells the store of the files of a sample that was unwound; counted in the continuous
+    /// profile's batch.
     pub(super) fn announce(&mut self, sample: &Sample<'_>, main: &mut Folder) {
         let SampleContext {
             queues, deferred, ..

@@ -288,8 +288,8 @@ impl Sampler {
     }
 }
 
-/// Sends the batch when there is an empty one to go on with and room in the queue; otherwise folding
-/// goes on in it, and the window is longer. Returns false when the symbolizer is gone.
+/// Sends the batch when there is an empty one to go on with and room in the queue; otherwise
+/// folding goes on in it, and the window is longer. Returns false when the symbolizer is gone.
 fn send(
     (folder, losses, captures): (&mut Folder, &mut Losses, &mut CaptureFolders),
     processes: &ProcessTable,
@@ -311,8 +311,8 @@ fn send(
         .is_ok()
 }
 
-/// Tells of the end of a process that `fp-jit` knows: by `exec`, or of its last thread. Where the queue is
-/// full the batch tells of it.
+/// Tells of the end of a process that `fp-jit` knows: by `exec`, or of its last thread. Where the
+/// queue is full the batch tells of it.
 fn tell_end(processes: &ProcessTable, queues: &Queues, pid: Pid, time: MonotonicTime, exec: bool) {
     let Some(process) = processes.get(pid) else {
         return;

@@ -1,15 +1,15 @@
 //! The sampler's pre-filter: which samples of an event are worth unwinding for a capture.
 //!
-//! Cheap, and made of what a record and the process table say at once. Labels decide in the end which rows
-//! belong to a capture, so the filter may let through more than is wanted, never less: each condition that
-//! is set must hold, and within one of them any of its values will do.
+//! Cheap, and made of what a record and the process table say at once. Labels decide in the end
+//! which rows belong to a capture, so the filter may let through more than is wanted, never less:
+//! each condition that is set must hold, and within one of them any of its values will do.
 //!
 //! Used on the sampler thread, which allocates here only when a cgroup is made.
 
 use host::ids::{CgroupId, Comm, Pid};
 
-/// Most cgroups of one filter. A host of 1,000 containers has about 10,000; those made beyond the bound are
-/// not sampled, and counted.
+/// Most cgroups of one filter. A host of 1,000 containers has about 10,000; those made beyond the
+/// bound are not sampled, and counted.
 pub const CGROUPS_MAX: usize = 1 << 16;
 
 /// Which samples a capture takes. Nothing set: all.
@@ -37,16 +37,17 @@ impl Filter {
         self
     }
 
-    /// Only threads with one of these names, and all threads of processes with one; an empty list is no
-    /// condition.
+    /// Only threads with one of these names, and all threads of processes with one; an empty list
+    /// is no condition.
     pub fn names<'a>(mut self, names: impl IntoIterator<Item = &'a [u8]>) -> Filter {
         self.names = names.into_iter().map(Comm::from_bytes).collect();
         self.names.sort_unstable();
         self
     }
 
-    /// Only these cgroups, and those that are made at or below one of these paths of their hierarchy while
-    /// the capture runs. Of more than [`CGROUPS_MAX`] ids none is left out: then any cgroup passes.
+    /// Only these cgroups, and those that are made at or below one of these paths of their
+    /// hierarchy while the capture runs. Of more than [`CGROUPS_MAX`] ids none is left out: then
+    /// any cgroup passes.
     pub fn cgroups<'a>(
         mut self,
         ids: impl IntoIterator<Item = CgroupId>,

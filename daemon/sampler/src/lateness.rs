@@ -1,19 +1,20 @@
-//! Whether the sampler came late to empty the rings, so that what they lost is told apart: rings that
-//! are too small lose records under a sampler in time, and rings of any size under one that does not
-//! run. Pure bookkeeping on times; the sampler asks, and neither blocks nor allocates for it.
+//! Whether the sampler came late to empty the rings, so that what they lost is told apart: rings
+//! that are too small lose records under a sampler in time, and rings of any size under one that
+//! does not run. Pure bookkeeping on times; the sampler asks, and neither blocks nor allocates for
+//! it.
 
 use host::time::MonotonicTime;
 use std::time::Duration;
 
-/// Passes further apart than this are late: the sampler wakes every second, and half a second more is
-/// beyond what scheduling takes on a machine that gives it a CPU. Rings hold more than two seconds of a
-/// busy CPU, so a larger value would blame their size for what a starved sampler lost.
+/// Passes further apart than this are late: the sampler wakes every second, and half a second more
+/// is beyond what scheduling takes on a machine that gives it a CPU. Rings hold more than two
+/// seconds of a busy CPU, so a larger value would blame their size for what a starved sampler lost.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// Passes that still belong to a late one, itself included: the kernel tells of a loss when there is
-/// room again, with the first record after it, which the next pass reads. Those that come within
-/// [`LATE`] of it belong to it too, however many: the full rings of one CPU after the other wake the
-/// sampler.
+/// Passes that still belong to a late one, itself included: the kernel tells of a loss when there
+/// is room again, with the first record after it, which the next pass reads. Those that come within
+/// [`LATE`] of it belong to it too, however many: the full rings of one CPU after the other wake
+/// the sampler.
 const PASSES: u8 = 2;
 
 /// See the module.
@@ -50,8 +51,8 @@ impl Lateness {
 mod tests {
     use super::*;
 
-    /// Passes at these milliseconds, each with whether the one before left records behind: which are
-    /// late.
+    /// Passes at these milliseconds, each with whether the one before left records behind: which
+    /// are late.
     #[track_caller]
     fn check(passes: &[(u64, bool)], expected: &[bool]) {
         let mut lateness = Lateness::default();

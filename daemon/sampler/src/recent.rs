@@ -1,21 +1,23 @@
 //! cgroups that were made a moment ago: those of a capture that begins may be among them.
 //!
-//! Whoever asks for a capture lists the cgroups there are, then opens the events, and has the sampler begin. What
-//! is made in between is in no list, and the record of it may be drained before the capture is there to see it.
+//! Whoever asks for a capture lists the cgroups there are, then opens the events, and has the
+//! sampler begin. What is made in between is in no list, and the record of it may be drained before
+//! the capture is there to see it.
 
 use host::ids::CgroupId;
 use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long a capture may take from the list of cgroups to its begin: two waits of 5 s for a program, and then
-/// the opening of events on all CPUs.
+/// How long a capture may take from the list of cgroups to its begin: two waits of 5 s for a
+/// program, and then the opening of events on all CPUs.
 pub(super) const KEPT: Duration = Duration::from_secs(20);
 
 /// Most that are kept: what a host that starts a few hundred containers at once makes.
 pub(super) const KEPT_MAX: usize = 1024;
 
-/// Most bytes of their paths together: 1 KiB each, four times what those of containers in pods have.
+/// Most bytes of their paths together: 1 KiB each, four times what those of containers in pods
+/// have.
 const PATH_BYTES_MAX: usize = 1 << 20;
 
 struct Made {
@@ -31,7 +33,8 @@ pub(super) struct RecentCgroups {
     list: VecDeque<Made>,
     /// Of their paths.
     bytes: usize,
-    /// Of those that are young enough, how many went for want of room, and when the last of them was made.
+    /// Of those that are young enough, how many went for want of room, and when the last of them
+    /// was made.
     forgotten: (u64, MonotonicTime),
 }
 

@@ -44,8 +44,8 @@ pub struct SamplerHandle {
     pub deferred_batches: AtomicU64,
     /// What found a queue full, to be told again.
     pub deferred: Deferred,
-    /// Longest time between two passes with a loss that is blamed on it, since it was last taken out.
-    /// Unit: nanoseconds.
+    /// Longest time between two passes with a loss that is blamed on it, since it was last taken
+    /// out. Unit: nanoseconds.
     pub longest_delay: AtomicU64,
     /// Records older than ones already used.
     pub late_records: AtomicU64,

@@ -1,8 +1,9 @@
 //! The off-CPU machine behind the rings: from samples of the scheduler's tracepoints to rows.
 //!
-//! On the sampler's thread, in order of time. Only what the machine has a use for is unwound: stacks of threads
-//! that the capture is about, as they begin to wait, and of who wakes one of these. Its tables grow with the
-//! number of threads that were met, to the bounds of [`offcpu`]; else nothing is allocated.
+//! On the sampler's thread, in order of time. Only what the machine has a use for is unwound:
+//! stacks of threads that the capture is about, as they begin to wait, and of who wakes one of
+//! these. Its tables grow with the number of threads that were met, to the bounds of [`offcpu`];
+//! else nothing is allocated.
 
 use super::context::{IDLE, SampleContext};
 use crate::filter::Filter;
@@ -251,8 +252,8 @@ impl Waits {
         }
     }
 
-    /// Gives out what goes on at the end of the capture. It has no time of its own: nothing happened then, and
-    /// all that waits for long would stand in the map as one burst.
+    /// Gives out what goes on at the end of the capture. It has no time of its own: nothing
+    /// happened then, and all that waits for long would stand in the map as one burst.
     pub(super) fn finish(
         &mut self,
         end: MonotonicTime,
@@ -268,7 +269,8 @@ impl Waits {
     }
 }
 
-/// Unwinds a sample and tells of its files and its generated code; the frames are left in the buffer.
+/// Unwinds a sample and tells of its files and its generated code; the frames are left in the
+/// buffer.
 /// `near_bytes`: of a wait, what is copied of its stack each time.
 fn unwind(
     sample: &Sample<'_>,
@@ -301,7 +303,8 @@ fn add(
 ) {
     let who = &wait.who;
     let process = processes.get(who.pid);
-    // Of an earlier program of the process only what it was called is lost; of an earlier process all.
+    // Of an earlier program of the process only what it was called is lost; of an earlier process
+    // all.
     let Some(process) = process.or_else(|| processes.get(IDLE)) else {
         return;
     };

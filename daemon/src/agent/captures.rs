@@ -1,4 +1,5 @@
-//! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
+//! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they
+//! cost.
 
 use super::Agent;
 use super::sampling::sampling_plan;
@@ -81,8 +82,8 @@ impl Agent {
         self.sampling.sampler.command(Command::KeepTimes(keep));
     }
 
-    /// Takes orders of the collector from now on, once; `None` without a collector. The result is what its thread
-    /// runs.
+    /// Takes orders of the collector from now on, once; `None` without a collector. The result is
+    /// what its thread runs.
     pub fn take_orders(&self) -> Option<Arc<Control>> {
         let uplink = self.uplink.as_ref()?;
         let exporter = Arc::clone(&uplink.exporter);
@@ -94,8 +95,8 @@ impl Agent {
         Some(Arc::clone(control))
     }
 
-    /// CPU time that captures took of the threads that sample and name: asked for, so not governed. Unit:
-    /// nanoseconds.
+    /// CPU time that captures took of the threads that sample and name: asked for, so not governed.
+    /// Unit: nanoseconds.
     pub(super) fn captures_cpu_ns(&self) -> u64 {
         self.captures.get().map_or(0, |captures| captures.cpu_ns())
     }
@@ -169,7 +170,8 @@ impl AgentWorld {
     }
 }
 
-/// The sampler's pre-filter for a scope; its cgroups only where the kernel does not tell them apart.
+/// The sampler's pre-filter for a scope; its cgroups only where the kernel does not tell them
+/// apart.
 fn filter(scope: &Scope, cgroups: bool) -> Filter {
     let filter = Filter::default()
         .pids(scope.pids.iter().copied())
@@ -338,8 +340,8 @@ fn every(wanted: &CaptureSpec, default: Every) -> Every {
     }
 }
 
-/// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from
-/// captures.
+/// Bytes of each stack to copy. What the budget took away from the continuous profile it did not
+/// take from captures.
 fn stack_bytes(agent: &Agent, wanted: &CaptureSpec) -> u32 {
     let config = lock(&agent.settings.active).config.clone();
     let planned = sampling_plan(&config, &agent.start.environment, Limits::NONE).stack_bytes;

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A symbolizer that works this long on one batch waits for a file system: naming takes milliseconds, and
-/// seconds for the first batch of a large host.
+/// A symbolizer that works this long on one batch waits for a file system: naming takes
+/// milliseconds, and seconds for the first batch of a large host.
 const SYMBOLIZER_SLOW: Duration = Duration::from_secs(20);
 
 /// `fp-files` waits 2 s for a file that is opened, and reading all processes or one file's unwind
@@ -52,8 +52,8 @@ impl StageHealth {
 }
 
 impl Agent {
-    /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called every
-    /// ten seconds or more often, by one thread.
+    /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called
+    /// every ten seconds or more often, by one thread.
     pub fn note_losses(&self, now: MonotonicTime) {
         let quality = aggregate::recorder::read(&self.recorder).totals_of_quality();
         let stalls = Stalls::of(&self.sampling.sampler);

@@ -1,4 +1,5 @@
-//! What `GetStatus` says of generated code: each process, and the switch that makes its names or stacks whole.
+//! What `GetStatus` says of generated code: each process, and the switch that makes its names or
+//! stacks whole.
 
 use super::Agent;
 use agent_config::Jit;

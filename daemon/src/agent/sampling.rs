@@ -58,8 +58,8 @@ pub(super) fn sampling_plan(config: &Config, environment: &Environment, limits: 
     Plan::new(&config.sampling, &config.unwind, &machine, limits)
 }
 
-/// Opens the rings that the configuration asks for. Hardware cycles that this machine does not have,
-/// or that it accepts and never delivers, as some VMs do, are replaced by the CPU clock.
+/// Opens the rings that the configuration asks for. Hardware cycles that this machine does not
+/// have, or that it accepts and never delivers, as some VMs do, are replaced by the CPU clock.
 ///
 /// # Errors
 /// When not even the CPU clock can be had.

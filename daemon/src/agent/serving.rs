@@ -13,8 +13,8 @@ use proto::agent as wire;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Longest wait for fresh data. Draining and naming take tens of milliseconds; a symbolizer that waits
-/// for a disk takes longer, and the answer then holds what there is.
+/// Longest wait for fresh data. Draining and naming take tens of milliseconds; a symbolizer that
+/// waits for a disk takes longer, and the answer then holds what there is.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 /// The intervals at which live clients want parts of windows.

@@ -19,8 +19,8 @@ use unwind::walk::modules::ModuleCounts;
 /// Samples below which shares say nothing.
 const SAMPLES_MIN: u64 = 1000;
 
-/// Share of stacks that end too early from which it is worth a word: copies of the stack leave a few
-/// percent, frame pointers about half on an ordinary distribution. Unit: percent.
+/// Share of stacks that end too early from which it is worth a word: copies of the stack leave a
+/// few percent, frame pointers about half on an ordinary distribution. Unit: percent.
 const CUT_PERCENT: u64 = 10;
 
 /// The ends that occurred.

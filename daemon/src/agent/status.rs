@@ -19,8 +19,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Without a sample for this long, though CPUs worked, samples do not arrive: a machine with one busy CPU
-/// takes 99 a second, and the sampler wakes every second. On idle CPUs an event need not tick at all.
+/// Without a sample for this long, though CPUs worked, samples do not arrive: a machine with one
+/// busy CPU takes 99 a second, and the sampler wakes every second. On idle CPUs an event need not
+/// tick at all.
 const SAMPLES_MISSING: Duration = Duration::from_secs(10);
 
 impl Agent {

@@ -61,8 +61,8 @@ impl<T> Outlet<T> {
         )
     }
 
-    /// Sends a message when the client has taken the one before. A client that takes nothing for the
-    /// stall timeout loses its connection.
+    /// Sends a message when the client has taken the one before. A client that takes nothing for
+    /// the stall timeout loses its connection.
     pub(super) async fn send(&self, message: Result<T, Status>) -> Result<(), Gone> {
         match self.chunks.send_timeout(message, self.stall_timeout).await {
             Ok(()) => Ok(()),

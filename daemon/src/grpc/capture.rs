@@ -5,7 +5,8 @@ use proto::agent::{CaptureResponse, capture_response::Body};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Sends what a capture tells. Ends when the client goes, which gives the capture up: its receiver is dropped.
+/// Sends what a capture tells. Ends when the client goes, which gives the capture up: its receiver
+/// is dropped.
 pub(super) async fn forward(
     mut messages: mpsc::Receiver<CaptureResponse>,
     outlet: Outlet<CaptureResponse>,

@@ -4,8 +4,9 @@ use aggregate::recorder::Covered;
 use profile::Ledger;
 use proto::agent;
 
-/// Most rows of one answer, so that it stays below the 4 MiB that clients take; of more, those with the
-/// fewest samples, taken, lost and expected, are left out. A parent has never less than its children.
+/// Most rows of one answer, so that it stays below the 4 MiB that clients take; of more, those with
+/// the fewest samples, taken, lost and expected, are left out. A parent has never less than its
+/// children.
 const ROWS_MAX: usize = 8000;
 
 /// The answer.

@@ -53,9 +53,9 @@ pub(super) struct Bound<S> {
 
 /// Listens on a unix socket.
 ///
-/// A lock file beside it keeps two daemons from starting at the same time; a socket that is there is
-/// replaced only when connecting to it is refused, which proves that nobody listens. The new socket
-/// gets its mode and group under another name, so that nobody can connect before.
+/// A lock file beside it keeps two daemons from starting at the same time; a socket that is there
+/// is replaced only when connecting to it is refused, which proves that nobody listens. The new
+/// socket gets its mode and group under another name, so that nobody can connect before.
 pub(super) fn unix(
     path: &Path,
     mode: u32,
@@ -244,8 +244,8 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
     let (tx, rx) = mpsc::channel(1);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::spawn(async move {
-        // Failures since the last success: descriptors stay short for as long as somebody holds them,
-        // and that is one event for the log.
+        // Failures since the last success: descriptors stay short for as long as somebody holds
+        // them, and that is one event for the log.
         let mut failed = 0u64;
         let mut peers: Vec<(Weak<()>, Peer)> = Vec::new();
         loop {

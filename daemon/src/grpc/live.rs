@@ -1,8 +1,8 @@
 //! Live streams: each window as it closes, or each interval's parts.
 //!
-//! Nothing is kept for a client but numbers: the recorder says how far it has come, and the client's
-//! task asks it for what is new. A client that reads slowly finds windows it has not taken still in
-//! the recorder, up to [`LAG_MAX`]; older ones it misses, and is told how many.
+//! Nothing is kept for a client but numbers: the recorder says how far it has come, and the
+//! client's task asks it for what is new. A client that reads slowly finds windows it has not taken
+//! still in the recorder, up to [`LAG_MAX`]; older ones it misses, and is told how many.
 
 use super::answer::{Gone, Outlet};
 use super::service::Service;
@@ -123,7 +123,8 @@ impl Cursor {
                 Some(WindowRange::Window(self.window))
             }
             Some(interval) => {
-                // Parts come at the shortest interval anybody asked for, and not to the millisecond.
+                // Parts come at the shortest interval anybody asked for, and not to the
+                // millisecond.
                 if now.part <= self.part || now.end.since(self.end) < interval / 4 * 3 {
                     return None;
                 }

@@ -1,12 +1,13 @@
-//! AgentService over gRPC: on a unix socket, or over TCP when configured; with health and reflection.
+//! AgentService over gRPC: on a unix socket, or over TCP when configured; with health and
+//! reflection.
 //!
 //! [`serve`] runs on one current-thread runtime. What takes long (queries, status, reload) runs on
-//! blocking threads, at most [`QUERIES_MAX`] queries at a time; what a client costs is bounded by the
-//! constants below. All that the service knows of the daemon is behind [`Host`].
+//! blocking threads, at most [`QUERIES_MAX`] queries at a time; what a client costs is bounded by
+//! the constants below. All that the service knows of the daemon is behind [`Host`].
 //!
-//! Who may ask: over the unix socket, whoever its mode and group let connect. Over TCP, who shows the
-//! bearer token or a certificate signed by the configured CA; off the loopback interface only inside
-//! TLS.
+//! Who may ask: over the unix socket, whoever its mode and group let connect. Over TCP, who shows
+//! the bearer token or a certificate signed by the configured CA; off the loopback interface only
+//! inside TLS.
 
 mod answer;
 mod auth;
@@ -60,8 +61,9 @@ pub const HELD_BYTES_MAX: usize = 64 << 20;
 /// for ever.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Captures that are sent at a time, those included that wait for their begin: as many as `captures.max` can
-/// allow. Apart from [`STREAMS_MAX`], so that captures that take an hour leave room for questions.
+/// Captures that are sent at a time, those included that wait for their begin: as many as
+/// `captures.max` can allow. Apart from [`STREAMS_MAX`], so that captures that take an hour leave
+/// room for questions.
 pub const CAPTURES_MAX: usize = 64;
 
 /// Connections at a time. Beyond it the one that has been without a call longest makes room; where
@@ -71,8 +73,8 @@ pub const CONNECTIONS_MAX: usize = 64;
 /// Requests at a time on one connection.
 pub const REQUESTS_PER_CONNECTION_MAX: usize = 16;
 
-/// Largest request. Unit: bytes. The most matchers and filters that are taken, each with the longest
-/// pattern, are half of this.
+/// Largest request. Unit: bytes. The most matchers and filters that are taken, each with the
+/// longest pattern, are half of this.
 pub const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 
 /// Time a request may take until its answer begins.
@@ -297,8 +299,8 @@ pub fn check_free(listen: &Listen) -> Result<(), ServeError> {
     }
 }
 
-/// Listens and answers until `shutdown` is true (or its sender is gone), then lets requests under way
-/// finish within the grace. `ready` is called once connections are taken.
+/// Listens and answers until `shutdown` is true (or its sender is gone), then lets requests under
+/// way finish within the grace. `ready` is called once connections are taken.
 ///
 /// # Errors
 /// When listening is not possible, and when the transport fails.

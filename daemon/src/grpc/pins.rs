@@ -1,4 +1,5 @@
-//! Pins as answers: profiles of time that the recorder no longer has, or has in coarse windows alone.
+//! Pins as answers: profiles of time that the recorder no longer has, or has in coarse windows
+//! alone.
 
 use super::Host;
 use super::held::Hold;
@@ -53,9 +54,9 @@ fn selected(profile: &Profile, query: &Query) -> Profile {
 }
 
 impl Service {
-    /// As [`Service::profile`] over a span of time, which is `wall` in wall time: the recorder answers as long as
-    /// it has the time as it was taken, then the pin in which all of it lies, then the recorder with what it has,
-    /// and at last a pin that has a part of it.
+    /// As [`Service::profile`] over a span of time, which is `wall` in wall time: the recorder
+    /// answers as long as it has the time as it was taken, then the pin in which all of it lies,
+    /// then the recorder with what it has, and at last a pin that has a part of it.
     pub(super) async fn profile_or_pin(
         &self,
         span: (MonotonicTime, MonotonicTime),

@@ -36,8 +36,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often what the service manager had no room for is sent again.
 const UNSENT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Windows that end further than this from a multiple of their length in wall time are aligned again:
-/// the clocks drift by some milliseconds a minute where nobody corrects one of them.
+/// Windows that end further than this from a multiple of their length in wall time are aligned
+/// again: the clocks drift by some milliseconds a minute where nobody corrects one of them.
 const UNALIGNED_MAX: Duration = Duration::from_millis(100);
 
 /// A change of the wall clock worth a line in the log.
@@ -159,8 +159,9 @@ impl Stages {
                 events.each(|event| notices.extend(CpuNotice::parse(event)));
             }
             self.agent.watch_cpus(&notices);
-            // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this thread
-            // may be the first to run: only heartbeats that a whole interval has not moved count.
+            // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this
+            // thread may be the first to run: only heartbeats that a whole interval has not moved
+            // count.
             let beats = self.heartbeats();
             if beats == last_beats
                 && let Some(error) = self.stuck()

@@ -50,8 +50,8 @@ use unwind::info::generated::Generated;
 use unwind::process::scan::Scan;
 use unwind::walk::{UnwindUpdate, Unwinder, look};
 
-/// Batches between sampler and symbolizer. With two the symbolizer may take a whole window to name one while
-/// the sampler fills the next; beyond that windows get longer.
+/// Batches between sampler and symbolizer. With two the symbolizer may take a whole window to name
+/// one while the sampler fills the next; beyond that windows get longer.
 const BATCHES: usize = 2;
 
 /// Files announced and not yet opened. A start of a large host announces some thousands within a

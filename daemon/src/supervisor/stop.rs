@@ -7,19 +7,20 @@ use sd_notify::NotifyState;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Part of the shutdown's grace in which captures end with what they have. Most take a part of a second; who
-/// does not read what was captured is not waited for longer.
+/// Part of the shutdown's grace in which captures end with what they have. Most take a part of a
+/// second; who does not read what was captured is not waited for longer.
 const CAPTURES_GRACE_SHARE: f64 = 0.3;
 
 /// Part of it in which what came of captures may reach the collector.
 const ORDERS_GRACE_SHARE: f64 = 0.7;
 
-/// Part of the shutdown's grace in which the last windows may reach the collector. What does not is in
-/// the spool.
+/// Part of the shutdown's grace in which the last windows may reach the collector. What does not is
+/// in the spool.
 const PUSHING_GRACE_SHARE: f64 = 0.8;
 
 impl Stages {
-    /// Has captures end with what they have, and waits until that is with those who asked, and evidence on disk.
+    /// Has captures end with what they have, and waits until that is with those who asked, and
+    /// evidence on disk.
     fn end_captures(&self, deadline: MonotonicTime) {
         let Some(captures) = self.agent.captures.get() else {
             return;

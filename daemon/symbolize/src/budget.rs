@@ -32,9 +32,9 @@ const ALONE_BYTES: usize = 16 << 20;
 /// How often a reading that has to wait for its turn asks again.
 const TURN_WAIT: Duration = Duration::from_millis(1);
 
-/// Longest wait for the turn. The file is put off then and asked for again: a batch of the symbolizer
-/// may have many files, and a symbolizer that stands still for minutes ends the daemon. The largest real
-/// files take 0.3 s; when this is too small, files are put off on a busy host.
+/// Longest wait for the turn. The file is put off then and asked for again: a batch of the
+/// symbolizer may have many files, and a symbolizer that stands still for minutes ends the daemon.
+/// The largest real files take 0.3 s; when this is too small, files are put off on a busy host.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Most CPU time that reading one file takes. The largest binaries of distributions take 0.3 s.

@@ -52,7 +52,8 @@ counters! {
     debuginfod_fetched,
     /// Times that no debuginfod server had a build.
     debuginfod_absent,
-    /// Files of debuginfod servers that were of no use: of another build, without symbols, too large.
+    /// Files of debuginfod servers that were of no use: of another build, without symbols, too
+    /// large.
     debuginfod_refused,
     /// Times that a build could not be asked for at all servers.
     debuginfod_failed,
@@ -86,7 +87,8 @@ counters! {
     perf_maps_evicted,
     /// Jitdumps opened and read from their begin.
     jitdumps_read,
-    /// Jitdumps refused: gone, not the file that was mapped, wrong owner, more than one name, not a jitdump.
+    /// Jitdumps refused: gone, not the file that was mapped, wrong owner, more than one name, not a
+    /// jitdump.
     jitdumps_refused,
     /// Pieces of generated code that jitdumps told of.
     jitdump_code_loaded,
@@ -94,7 +96,8 @@ counters! {
     jitdump_records_skipped,
     /// Records of jitdumps left out because a child of their process wrote them.
     jitdump_records_foreign,
-    /// Records of jitdumps without a time of the sampler's clock, taken to be as old as their reading.
+    /// Records of jitdumps without a time of the sampler's clock, taken to be as old as their
+    /// reading.
     jitdump_records_untimed,
     /// Source lines of jitdumps left out: too many, or not of the code they are told of.
     jitdump_lines_dropped,
@@ -116,7 +119,8 @@ counters! {
     code_processes_refused,
     /// Jitdumps that fp-jit was not told of: more than it takes of one process, or all at once.
     jitdumps_untold,
-    /// Times that looking up the generated code of one process took as long as it may: the rest has no names.
+    /// Times that looking up the generated code of one process took as long as it may: the rest has
+    /// no names.
     code_looked_up_too_long,
     /// Samples named as of the end of their batch because their times found no room.
     sample_times_refused,

@@ -5,9 +5,9 @@
 //! executable or, when one of them has none, its checksum is the one in the link.
 //!
 //! What is found as an executable is opened is held open with it: below the daemon's own debug
-//! directories, else in the root of the process that runs it, where a container has its own. There only
-//! an equal build id counts. Whoever makes such a file could as well have put its names into the
-//! executable itself, so it is believed no more and no less than that.
+//! directories, else in the root of the process that runs it, where a container has its own. There
+//! only an equal build id counts. Whoever makes such a file could as well have put its names into
+//! the executable itself, so it is believed no more and no less than that.
 
 use super::budget::FileBudget;
 use super::elf::{Headers, ReadAt, read_headers};
@@ -28,8 +28,8 @@ pub struct DebugFileOptions {
     pub lines: bool,
 }
 
-/// Finds the debug file of the executable `image` that runs from `path` in the root of `pid`, if it may be
-/// needed. May wait for ever.
+/// Finds the debug file of the executable `image` that runs from `path` in the root of `pid`, if it
+/// may be needed. May wait for ever.
 pub fn at_first_sight(
     wanted: &DebugFileOptions,
     image: &Image,
@@ -69,8 +69,8 @@ fn inside(headers: &Headers, image: &Image, pid: Pid, path: &[u8]) -> Option<Ima
     })
 }
 
-/// The debug file of the executable `image` that ran from `path`: the one `held` with it, while nobody
-/// wrote to that, else one that is found now.
+/// The debug file of the executable `image` that ran from `path`: the one `held` with it, while
+/// nobody wrote to that, else one that is found now.
 pub fn find(
     held: Option<&Image>,
     dirs: &[PathBuf],

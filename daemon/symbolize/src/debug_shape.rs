@@ -10,8 +10,8 @@ use gimli::{
     LittleEndian, UnitHeader, UnitType,
 };
 
-/// Deepest entry. So many take less than half of the stack that the symbolizer's thread has, also in
-/// debug builds (`tests/images.rs`). Files of programs that are nested deeper have no lines.
+/// Deepest entry. So many take less than half of the stack that the symbolizer's thread has, also
+/// in debug builds (`tests/images.rs`). Files of programs that are nested deeper have no lines.
 const DEPTH_MAX: usize = 256;
 
 /// Longest line program of one unit, its head included. Unit: bytes. The library reads it as a

@@ -129,8 +129,8 @@ struct Table {
     open: usize,
 }
 
-/// The files. Shared by `fp-files`, which opens, and the symbolizer, which reads; the lock is never held
-/// over a system call other than close.
+/// The files. Shared by `fp-files`, which opens, and the symbolizer, which reads; the lock is never
+/// held over a system call other than close.
 pub struct FileStore {
     table: Mutex<Table>,
     /// Announcements dealt with since the start.
@@ -288,7 +288,10 @@ impl FileStore {
     pub fn wait_for(&self, announced: u64, time: Duration) {
         let waiting = |done: &mut u64| *done < announced;
         // Those that are missing are read later.
-        drop(self.one_done.wait_timeout_while(lock(&self.done), time, waiting));
+        drop(
+            self.one_done
+                .wait_timeout_while(lock(&self.done), time, waiting),
+        );
     }
 
     fn count_done(&self) {

@@ -1,7 +1,8 @@
 //! Where a function of an executable begins in its file: where a uprobe is to be set.
 //!
-//! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the tables are
-//! looked at, aliases too. The file is a stranger's: reads are bounded and every number is checked.
+//! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the
+//! tables are looked at, aliases too. The file is a stranger's: reads are bounded and every number
+//! is checked.
 
 use super::budget::FileBudget;
 use super::elf::{ElfError, Headers, ReadAt, SYMBOLS_MAX, Section, read_headers};
@@ -19,7 +20,8 @@ const AT_ONCE: usize = 4096;
 /// `STT_FUNC`: what is called.
 const FUNCTION: u8 = 2;
 
-/// `STT_GNU_IFUNC`: what chooses at load time which function is called. Its address is that of the choosing code.
+/// `STT_GNU_IFUNC`: what chooses at load time which function is called. Its address is that of the
+/// choosing code.
 const INDIRECT: u8 = 10;
 
 /// What was found of a function.
@@ -27,7 +29,8 @@ const INDIRECT: u8 = 10;
 pub enum FunctionLocation {
     /// Offset in the file of its first instruction.
     At(u64),
-    /// It is one of several functions, chosen when the program is loaded: its name stands at what chooses.
+    /// It is one of several functions, chosen when the program is loaded: its name stands at what
+    /// chooses.
     Indirect,
     /// Tables of symbols are there, and it is in none.
     NotThere,
@@ -67,8 +70,9 @@ enum Found {
     Indirect,
 }
 
-/// The function of this name in one table, the first of several. Where one of them is chosen at load time none is
-/// found: the others are for programs that were linked with an older version, as of `memcpy` in glibc.
+/// The function of this name in one table, the first of several. Where one of them is chosen at
+/// load time none is found: the others are for programs that were linked with an older version, as
+/// of `memcpy` in glibc.
 fn search<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

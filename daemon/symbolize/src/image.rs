@@ -131,9 +131,9 @@ impl ReadAt for Image {
 const READ_WAIT: Duration = Duration::from_secs(2);
 
 /// Longest sum of waits for the answers of one file. A file system may answer each reading just in
-/// time, and a large symbol table takes a thousand: the symbolizer would wait for half an hour. Beyond
-/// it the file is given up. When it is too small, so are large files on a network whose answers
-/// take more than ten milliseconds.
+/// time, and a large symbol table takes a thousand: the symbolizer would wait for half an hour.
+/// Beyond it the file is given up. When it is too small, so are large files on a network whose
+/// answers take more than ten milliseconds.
 const WAITS_MAX: Duration = Duration::from_secs(20);
 
 /// Which part of the time that passes is taken off the sum: a file that is in use for days is not

@@ -1,11 +1,11 @@
 //! Source lines and inlined functions, from DWARF, through blazesym.
 //!
-//! blazesym maps the file it reads into memory and follows debug links by path. Neither is safe with
-//! files of strangers: a mapped file that is cut short ends the process with SIGBUS, and a link read
-//! from a container's file would be followed in the daemon's mount namespace. So it gets a file in
-//! memory that holds nothing but the debug sections, copied and decompressed within a bound, and
-//! only once their shape was looked at (`debug_shape`). One blazesym symbolizer a file: dropping it
-//! frees everything, and a panic costs one file its lines.
+//! blazesym maps the file it reads into memory and follows debug links by path. Neither is safe
+//! with files of strangers: a mapped file that is cut short ends the process with SIGBUS, and a
+//! link read from a container's file would be followed in the daemon's mount namespace. So it gets
+//! a file in memory that holds nothing but the debug sections, copied and decompressed within a
+//! bound, and only once their shape was looked at (`debug_shape`). One blazesym symbolizer a file:
+//! dropping it frees everything, and a panic costs one file its lines.
 
 use super::budget::{FILE_CPU_MAX, FileBudget};
 use super::debug_shape::{self, ShapeError};
@@ -112,8 +112,8 @@ impl LineSource {
         }))
     }
 
-    /// Memory that the debug information of an image takes, in bytes, without reading it. `None` when
-    /// it has none or it is damaged.
+    /// Memory that the debug information of an image takes, in bytes, without reading it. `None`
+    /// when it has none or it is damaged.
     pub fn bytes_for<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<usize> {
         let sections = wanted(image, headers).ok()?;
         usize::try_from(bytes_for(&sections)).ok()
@@ -186,8 +186,8 @@ fn place(name: &str, info: Option<&CodeInfo<'_>>) -> SourceFrame {
     }
 }
 
-/// The sections that lines and inlined functions are read from. Those of variables, types and macros,
-/// a third of all, are not.
+/// The sections that lines and inlined functions are read from. Those of variables, types and
+/// macros, a third of all, are not.
 const SECTIONS: [&[u8]; 10] = [
     b".debug_abbrev",
     b".debug_addr",
@@ -234,9 +234,9 @@ fn wanted<'h, R: ReadAt + ?Sized>(
         .collect()
 }
 
-/// Writes an ELF file of 64 bits that has only the wanted sections, uncompressed, one after the other,
-/// so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which it
-/// gives by name.
+/// Writes an ELF file of 64 bits that has only the wanted sections, uncompressed, one after the
+/// other, so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which
+/// it gives by name.
 fn copy_sections<'s, 'b, R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

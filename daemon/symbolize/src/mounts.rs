@@ -124,8 +124,8 @@ pub fn is_remote_path(pid: u32, path: &[u8]) -> bool {
     mounts(pid).is_some_and(|lines| is_remote_by(lines, path))
 }
 
-/// True when `dir`, as a process sees it, or anything mounted below it is on such a file system; `None`
-/// when nothing can be told.
+/// True when `dir`, as a process sees it, or anything mounted below it is on such a file system;
+/// `None` when nothing can be told.
 pub fn is_remote_below(pid: u32, dir: &[u8]) -> Option<bool> {
     let mut below = false;
     let lines = mounts(pid)?.inspect(|line| below |= is_remote_mount_below(line, dir));

@@ -1,12 +1,13 @@
-//! Where code without a symbol lies: the function of an address, as the unwind information tells it.
+//! Where code without a symbol lies: the function of an address, as the unwind information tells
+//! it.
 //!
 //! A stripped file has no names, but mostly a table of where its functions begin, for exceptions. A
 //! frame of each function costs no more than with a name, and the name can be looked up elsewhere
 //! later. The table is searched where it lies, an entry at a time and its last page at once: ten
 //! reads an address, once for each, and no memory.
 //!
-//! Its order is a stranger's word, and so is what it leads to. Only a description that says of itself
-//! that it covers the address is believed; without one the place is the address itself.
+//! Its order is a stranger's word, and so is what it leads to. Only a description that says of
+//! itself that it covers the address is believed; without one the place is the address itself.
 
 use super::elf::{Headers, ReadAt};
 use super::unnamed_at;

@@ -1,5 +1,5 @@
-//! Captures beside the continuous profile, through the whole sampler: what each gets, and that neither
-//! takes a sample from the other.
+//! Captures beside the continuous profile, through the whole sampler: what each gets, and that
+//! neither takes a sample from the other.
 
 mod events;
 mod got;

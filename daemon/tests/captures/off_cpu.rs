@@ -1,5 +1,5 @@
-//! Waits of known length and cause, as a capture of event `off-cpu` sees them through real rings: how long, at
-//! which place, and who ended them.
+//! Waits of known length and cause, as a capture of event `off-cpu` sees them through real rings:
+//! how long, at which place, and who ended them.
 
 use crate::got::live;
 use ::offcpu::WaitCounts;
@@ -49,8 +49,8 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> std::thread::JoinH
     builder.spawn(body).expect("failed to start a thread")
 }
 
-/// Sleeps 5 ms, waits 10 ms for a pipe and 15 ms to be unparked, each round. All in one thread, whose waits differ
-/// in their stacks alone.
+/// Sleeps 5 ms, waits 10 ms for a pipe and 15 ms to be unparked, each round. All in one thread,
+/// whose waits differ in their stacks alone.
 fn waiter(truth: Arc<Truth>, mut pipe: PipeReader, asked: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
     for round in 0..ROUNDS {
         let stage = |stage: u64| u64::from(round) * STAGES + stage;
@@ -265,8 +265,8 @@ fn has_whole(rows: &[(String, Vec<String>, u64)]) -> bool {
     })
 }
 
-/// How long captures last that need unwind information: the next where one ended before it was read.
-/// Each capture reads it anew, which takes seconds in a debug build on a busy machine.
+/// How long captures last that need unwind information: the next where one ended before it was
+/// read. Each capture reads it anew, which takes seconds in a debug build on a busy machine.
 fn lengths() -> impl Iterator<Item = Duration> {
     [15, 30, 60, 120].into_iter().map(Duration::from_secs)
 }
@@ -361,7 +361,8 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
         "{}",
         shown()
     );
-    // Copied stacks reach the thread's first function once this program's unwind information is read.
+    // Copied stacks reach the thread's first function once this program's unwind information is
+    // read.
     let whole = has_whole(&rows)
         || lengths().any(|length| {
             let load = || waits(&Arc::default(), tempfile::tempfile().expect("a file"));

@@ -1,5 +1,5 @@
-//! The capture that a trigger starts: has it begun, waits for what it finds on a thread of its own, and keeps
-//! that with the pin.
+//! The capture that a trigger starts: has it begun, waits for what it finds on a thread of its own,
+//! and keeps that with the pin.
 
 use super::Triggers;
 use agent_config::TriggerCapture;
@@ -50,8 +50,8 @@ impl TriggerCaptures {
         }
     }
 
-    /// Starts a capture for a trigger that fired. Never waits for it. What fails is counted and logged: the pin
-    /// is there all the same.
+    /// Starts a capture for a trigger that fired. Never waits for it. What fails is counted and
+    /// logged: the pin is there all the same.
     pub fn start(
         &self,
         capturing: Option<&Arc<dyn Capturing>>,

@@ -1,8 +1,9 @@
 //! The cgroups that the target of a trigger names.
 //!
-//! A path of names and patterns is followed through the mounted hierarchy; directories are listed only where a
-//! pattern stands. Bounds: `ENTRIES_MAX` directories looked at, `DEPTH_MAX` levels, [`CGROUPS_MAX`] found.
-//! Names come from the kernel: none is followed out of the mount, and cgroupfs has no links.
+//! A path of names and patterns is followed through the mounted hierarchy; directories are listed
+//! only where a pattern stands. Bounds: `ENTRIES_MAX` directories looked at, `DEPTH_MAX` levels,
+//! [`CGROUPS_MAX`] found. Names come from the kernel: none is followed out of the mount, and
+//! cgroupfs has no links.
 
 use super::CGROUPS_MAX;
 use agent_config::triggers::target::Part;
@@ -10,7 +11,8 @@ use cgroup::Hierarchy;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Most directories looked at for one target. Reading one takes some 10 µs, and this is done every ten seconds.
+/// Most directories looked at for one target. Reading one takes some 10 µs, and this is done every
+/// ten seconds.
 const ENTRIES_MAX: usize = 8192;
 
 /// Deepest directory looked at. Unit: levels below the mount.

@@ -1,12 +1,12 @@
-//! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's minutes around
-//! the moment they come true, and may start a capture.
+//! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's
+//! minutes around the moment they come true, and may start a capture.
 //!
 //! `config` (texts) → [`Rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) →
 //! pins ([`pins`]), captures ([`evidence`]). What reads files is apart from what decides.
 //!
-//! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the disk of pins; it
-//! begins with the first trigger and stays. `fp-evidence`, one a capture, [`evidence::RUNNING_MAX`] at most, waits
-//! for what a capture finds.
+//! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the
+//! disk of pins; it begins with the first trigger and stays. `fp-evidence`, one a capture,
+//! [`evidence::RUNNING_MAX`] at most, waits for what a capture finds.
 #![forbid(unsafe_code)]
 
 pub mod evidence;
@@ -249,7 +249,8 @@ impl Past for Stage {
 }
 
 impl Stage {
-    /// The body of `fp-trigger`: looks at all targets once a second, for ever. `recorder` is what is pinned.
+    /// The body of `fp-trigger`: looks at all targets once a second, for ever. `recorder` is what
+    /// is pinned.
     pub fn run(self, recorder: &RwLock<Recorder>) {
         let sources = Sources::new(self.hierarchy.clone(), Path::new("/proc"));
         let mut watcher = Watcher::new(sources);

@@ -12,7 +12,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest file read. `cpu.stat` of today's kernels has 600 bytes; of `/proc/stat` the first line counts.
+/// Longest file read. `cpu.stat` of today's kernels has 600 bytes; of `/proc/stat` the first line
+/// counts.
 const FILE_BYTES_MAX: u64 = 4096;
 
 /// What `/proc/stat` counts in: fixed towards programs since Linux 2.6.
@@ -230,7 +231,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// Time that all CPUs worked: user, nice, system, irq and softirq of the first line. Steal is no time of ours.
+/// Time that all CPUs worked: user, nice, system, irq and softirq of the first line. Steal is no
+/// time of ours.
 fn busy_ticks(text: &str) -> Option<f64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let numbers = line.split_ascii_whitespace();
@@ -242,7 +244,8 @@ fn busy_ticks(text: &str) -> Option<f64> {
     Some(used.fold(0.0, |sum, &ticks| sum + ticks as f64))
 }
 
-/// Tasks that run or wait for a CPU: `0.20 0.18 0.12 3/523 11206`. The one that reads is one of them.
+/// Tasks that run or wait for a CPU: `0.20 0.18 0.12 3/523 11206`. The one that reads is one of
+/// them.
 fn running_tasks(text: &str) -> Option<f64> {
     let word = text.split_ascii_whitespace().nth(3)?;
     let running: u64 = word.split_once('/')?.0.parse().ok()?;

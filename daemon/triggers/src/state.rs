@@ -1,4 +1,5 @@
-//! When a trigger fires: hold, hysteresis, cooldown, daily limit. No files and no clock: times are given.
+//! When a trigger fires: hold, hysteresis, cooldown, daily limit. No files and no clock: times are
+//! given.
 
 use super::read::Number;
 use agent_config::triggers::rule::Rule;
@@ -6,9 +7,9 @@ use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A pause between two readings after which nothing is known of the time between: what held before it does not
-/// hold on, and a rate over it would be a mean of what nobody looked at. Readings come once a second; a machine
-/// under load is late by some.
+/// A pause between two readings after which nothing is known of the time between: what held before
+/// it does not hold on, and a rate over it would be a mean of what nobody looked at. Readings come
+/// once a second; a machine under load is late by some.
 const GAP_MAX: Duration = Duration::from_secs(5);
 
 /// Two readings nearer to each other than this have no rate: counters move in steps.
@@ -17,8 +18,8 @@ const RATE_MIN: Duration = Duration::from_millis(200);
 /// Most readings remembered for `rises`: a second apart, for its longest time.
 const HISTORY_MAX: usize = 601;
 
-/// The day of the daily limit does not change more often than this: a wall clock that is set to and fro across
-/// midnight does not give a day's firings each time.
+/// The day of the daily limit does not change more often than this: a wall clock that is set to and
+/// fro across midnight does not give a day's firings each time.
 const DAY_MIN: Duration = Duration::from_secs(3600);
 
 /// From numbers as they are read to values: counters become rates a second.
@@ -165,8 +166,9 @@ impl Watch {
         }
     }
 
-    /// How many times the mean of before a value is, and that mean. While the condition holds, "before" is
-    /// before it came true, for as long as the condition looks back: then the new level is what is usual.
+    /// How many times the mean of before a value is, and that mean. While the condition holds,
+    /// "before" is before it came true, for as long as the condition looks back: then the new level
+    /// is what is usual.
     fn multiple(
         &mut self,
         rule: &Rule,

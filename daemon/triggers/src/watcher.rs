@@ -1,4 +1,5 @@
-//! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these come to.
+//! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these
+//! come to.
 
 use super::find::{self, MatchedCgroup};
 use super::read::{Missing, Sources};
@@ -11,7 +12,8 @@ use host::time::MonotonicTime;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How often cgroups are looked for where a target is a pattern. Where it is a plain path, each time.
+/// How often cgroups are looked for where a target is a pattern. Where it is a plain path, each
+/// time.
 const FIND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Cgroups that are gone whose cooldown is remembered, for each trigger; of more the oldest go.

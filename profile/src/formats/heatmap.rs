@@ -1,4 +1,5 @@
-//! A heat map as a picture and as JSON. As a page it is part of [`super::html`]; terminals draw their own.
+//! A heat map as a picture and as JSON. As a page it is part of [`super::html`]; terminals draw
+//! their own.
 //!
 //! The JSON, whose keys are added to and never changed:
 //!
@@ -31,7 +32,8 @@ pub const SCHEMA: &str = "fleetprof.heatmap/1";
 /// Shades that a cell with something in it can have.
 pub const LEVELS: u64 = 12;
 
-/// Room left of the map, for offsets; above it, for headings; and below it, for times and the legend.
+/// Room left of the map, for offsets; above it, for headings; and below it, for times and the
+/// legend.
 const LEFT: u32 = 64;
 const TOP: u32 = 76;
 const BELOW: u32 = 66;

@@ -1,16 +1,16 @@
 //! A profile as events in order of time, for formats that know nothing else.
 //!
 //! Samples whose moment was kept stand at it. The others are spread evenly over the time before the
-//! moments begin, or over all of the profile's: equal stacks beside each other, so that nothing looks like
-//! an order that was seen. Writers say how many of each there are.
+//! moments begin, or over all of the profile's: equal stacks beside each other, so that nothing
+//! looks like an order that was seen. Writers say how many of each there are.
 
 use crate::profile::Profile;
 use crate::sample::{SampleKey, Value};
 use crate::unit::time_unit_ns;
 use hashbrown::HashMap;
 
-/// About the most events that samples without a moment become. Beyond, each stands for several samples,
-/// and their sums stay right. A million events are some 100 MB of text.
+/// About the most events that samples without a moment become. Beyond, each stands for several
+/// samples, and their sums stay right. A million events are some 100 MB of text.
 pub(super) const SPREAD_EVENTS_MAX: u64 = 1_000_000;
 
 /// Time that an event is given where nothing is known of any time. Unit: nanoseconds.
@@ -70,8 +70,8 @@ impl Timeline {
             start_unix_ns: start,
             ..Timeline::default()
         };
-        // What the recorder had no times of any more is older than what it has; what found no room for its time
-        // may be of any.
+        // What the recorder had no times of any more is older than what it has; what found no room
+        // for its time may be of any.
         let room = match behind(moments.start_unix_ns) {
             before if before > 0 && !moments.is_absent() && moments.dropped == 0 => before,
             _ => info.duration_ns,

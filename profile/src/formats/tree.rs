@@ -214,8 +214,8 @@ impl<K, const N: usize> Tree<K, N> {
         self.places[added.0 as usize]
     }
 
-    /// Calls `each` with the names from the root's child down to a node and the node, for every node
-    /// that samples end in.
+    /// Calls `each` with the names from the root's child down to a node and the node, for every
+    /// node that samples end in.
     pub fn for_each_stack<E>(
         &self,
         mut each: impl FnMut(&[&K], &Node<N>) -> Result<(), E>,
@@ -232,7 +232,8 @@ impl<K, const N: usize> Tree<K, N> {
     }
 
     /// Leaves at most `max` nodes below the root: the smallest subtrees by the first value go. Each
-    /// parent that lost some gets their sum as one more child, named `other`. Returns how many went.
+    /// parent that lost some gets their sum as one more child, named `other`. Returns how many
+    /// went.
     pub fn prune(&mut self, max: usize, other: K) -> usize {
         if self.nodes.len() - 1 <= max {
             return 0;

@@ -91,7 +91,8 @@ impl Quantity {
         })
     }
 
-    /// What is taken for the mean where it is less: from nearly nothing everything rises many times over.
+    /// What is taken for the mean where it is less: from nearly nothing everything rises many times
+    /// over.
     pub fn floor(self) -> f64 {
         match self {
             Quantity::CpuShare => 0.02,

@@ -1,7 +1,7 @@
 //! The kernel's accounting of a window, packed for keeping.
 //!
-//! A row is three varints: the label set's delta, the time in microseconds, and the estimated part of
-//! it. Rows are in order of label sets, each once.
+//! A row is three varints: the label set's delta, the time in microseconds, and the estimated part
+//! of it. Rows are in order of label sets, each once.
 
 use super::varint;
 use profile::{Account, LabelSetId};
@@ -22,7 +22,8 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Encodes accounts in any order; those of the same labels are added up. At most `most` are kept.
+    /// Encodes accounts in any order; those of the same labels are added up. At most `most` are
+    /// kept.
     pub(super) fn seal(accounts: impl IntoIterator<Item = Account>, most: usize) -> Accounts {
         let mut sums: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for account in accounts {

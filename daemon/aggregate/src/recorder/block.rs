@@ -1,9 +1,9 @@
 //! Sample rows packed for keeping: sorted by key, delta and varint encoded, read by one pass.
 //!
 //! A row is one varint `stack delta << 2 | extra << 1 | new labels`, then, where the flags say so,
-//! the label set's delta and a byte `end << 1 | explicit weight`, then the count and, when it is not
-//! count × period, the weight. With new labels the stack counts from zero again. A row of a busy
-//! window takes 2 to 4 bytes instead of the 32 it takes in memory.
+//! the label set's delta and a byte `end << 1 | explicit weight`, then the count and, when it is
+//! not count × period, the weight. With new labels the stack counts from zero again. A row of a
+//! busy window takes 2 to 4 bytes instead of the 32 it takes in memory.
 
 use super::varint;
 use profile::{LabelSetId, SampleKey, StackEnd, StackId, Value};

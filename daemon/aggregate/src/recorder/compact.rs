@@ -125,7 +125,8 @@ impl Recorder {
     /// Rebuilds the dictionary from what windows use. With a limit, the newest windows that fit in
     /// that many bytes are kept, at least the newest one, and the others dropped.
     ///
-    /// Entries keep their order, so rows stay sorted and are packed again in one pass. Measured: see
+    /// Entries keep their order, so rows stay sorted and are packed again in one pass. Measured:
+    /// see
     /// `tests::collection_of_a_large_machine`.
     pub(super) fn collect(&mut self, limit: Option<usize>) {
         let began = MonotonicTime::now();
@@ -266,8 +267,8 @@ impl Recorder {
         self.garbage = true;
     }
 
-    /// Replaces all rows from `kept` on by rows of `[other]`, one a cgroup, and those of `[lost]` by
-    /// such; returns the samples put under `[other]`.
+    /// Replaces all rows from `kept` on by rows of `[other]`, one a cgroup, and those of `[lost]`
+    /// by such; returns the samples put under `[other]`.
     fn fold(&mut self, rows: &mut Vec<Row>, kept: usize) -> u64 {
         let (other, lost) = (self.other(), self.lost());
         let mut targets: HashMap<LabelSetId, LabelSetId> = HashMap::new();

@@ -2,7 +2,8 @@
 
 use profile::{Dictionary, SampleKey, StackId, StrId};
 
-/// Estimated cost of a trie node: 8 bytes, and 5 in a hash table at 2/3 of its capacity. Unit: bytes.
+/// Estimated cost of a trie node: 8 bytes, and 5 in a hash table at 2/3 of its capacity. Unit:
+/// bytes.
 const NODE_BYTES: usize = 16;
 /// Estimated cost of a frame without its text: 24 bytes and its place in the hash table.
 const FRAME_BYTES: usize = 32;

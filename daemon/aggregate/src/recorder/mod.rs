@@ -12,8 +12,8 @@
 //!
 //! **Bounds.** Packed windows and the dictionary together stay within the budget whenever `add` or
 //! `maintain` has returned; between them the dictionary grows by what the symbolizer interns, which
-//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless told otherwise. While a collection runs, the
-//! live part of the dictionary exists twice.
+//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless told otherwise.
+//! While a collection runs, the live part of the dictionary exists twice.
 //!
 //! Threads: one writer (the symbolizer) and any number of readers behind an `RwLock`. Nothing here
 //! blocks; `add` takes milliseconds, a collection or coarsening tenths of a second, a query over an
@@ -59,9 +59,9 @@ pub use sink::{ClosedSink, ClosedWindow};
 /// hash tables would leave no room for samples.
 pub const BUDGET_MIN_BYTES: usize = 256 * 1024;
 
-/// Most parts of the open window that are kept apart. More are added up, oldest first; a live client
-/// that had not read them yet is told that it missed them. At two parts a second (the shortest
-/// interval a client may ask for) a 10 s window has 20.
+/// Most parts of the open window that are kept apart. More are added up, oldest first; a live
+/// client that had not read them yet is told that it missed them. At two parts a second (the
+/// shortest interval a client may ask for) a 10 s window has 20.
 pub const PARTS_MAX: usize = 64;
 
 /// A window may take this part of the budget: what is over is folded into `[other]`, so that one
@@ -111,11 +111,11 @@ pub struct WindowPart<'a> {
     /// The samples, with ids of [`Recorder::dict_mut`], in any order; a key may occur more than
     /// once. Their order and, when the window is cut, their keys are changed.
     pub rows: &'a mut Vec<Row>,
-    /// The kernel's accounting of the whole window, with ids of [`Recorder::dict_mut`]: with the part
-    /// that closes it. Empty when nothing was measured.
+    /// The kernel's accounting of the whole window, with ids of [`Recorder::dict_mut`]: with the
+    /// part that closes it. Empty when nothing was measured.
     pub accounts: &'a [Account],
-    /// When the samples were taken; rows are places in `rows` as it was given. Either all samples are
-    /// here, among those refused or timeless, or no times are kept of the part.
+    /// When the samples were taken; rows are places in `rows` as it was given. Either all samples
+    /// are here, among those refused or timeless, or no times are kept of the part.
     pub moments: &'a [RawMoment],
     /// Samples whose moment found no room before.
     pub moments_refused: u64,
@@ -302,8 +302,9 @@ impl Recorder {
     /// True while the open window may bring new entries into the dictionary.
     ///
     /// When false, the symbolizer puts samples whose stack it would have to intern under
-    /// [`Recorder::other`] and counts them in [`Quality::folded`]. Without this question the part is
-    /// cut all the same, but only after the dictionary has grown. Cheap enough to ask for each stack.
+    /// [`Recorder::other`] and counts them in [`Quality::folded`]. Without this question the part
+    /// is cut all the same, but only after the dictionary has grown. Cheap enough to ask for each
+    /// stack.
     pub fn has_room(&mut self) -> bool {
         // The rest is for the rows, and for the stack whose turn it is.
         self.growth.used(&self.dict) < self.window_share() / 8 * 7
@@ -314,7 +315,8 @@ impl Recorder {
         self.synthetic(OTHER_FRAME)
     }
 
-    /// The stack `[lost]`, for rows whose stack ends with [`StackEnd::Lost`](profile::StackEnd::Lost).
+    /// The stack `[lost]`, for rows whose stack ends with
+    /// [`StackEnd::Lost`](profile::StackEnd::Lost).
     pub fn lost(&mut self) -> StackId {
         self.synthetic(LOST_FRAME)
     }
@@ -328,8 +330,8 @@ impl Recorder {
         self.dict.stacks.child(StackId::EMPTY, frame)
     }
 
-    /// True when a part that ends at `end` closes the open window whether it says so or not: one that
-    /// grows for twice its length must not grow on.
+    /// True when a part that ends at `end` closes the open window whether it says so or not: one
+    /// that grows for twice its length must not grow on.
     pub fn is_overdue(&self, start: MonotonicTime, end: MonotonicTime) -> bool {
         let opened = self.open.front().map_or(start, |part| part.start);
         end.since(opened) >= 2 * self.options.window

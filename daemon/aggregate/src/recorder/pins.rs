@@ -1,4 +1,5 @@
-//! Reading closed windows one by one, for those who keep some of them longer than the recorder does.
+//! Reading closed windows one by one, for those who keep some of them longer than the recorder
+//! does.
 
 use super::sink::ClosedWindow;
 use super::times::Moment;
@@ -14,8 +15,8 @@ pub struct Cursor {
 }
 
 impl Recorder {
-    /// Shows the next closed window behind `cursor` that overlaps the time, if there is one, and moves the
-    /// cursor. A window that was merged with one already read is passed over.
+    /// Shows the next closed window behind `cursor` that overlaps the time, if there is one, and
+    /// moves the cursor. A window that was merged with one already read is passed over.
     pub fn next_closed<T>(
         &self,
         cursor: &mut Cursor,
@@ -47,8 +48,8 @@ impl Recorder {
 }
 
 impl ClosedWindow<'_> {
-    /// When the samples were taken, oldest first, with places in [`ClosedWindow::rows`], and how many of these
-    /// times found no room; none where they are not known.
+    /// When the samples were taken, oldest first, with places in [`ClosedWindow::rows`], and how
+    /// many of these times found no room; none where they are not known.
     pub fn moments(&self) -> Option<(Vec<RawMoment>, u64)> {
         let moment = |moment: Moment| RawMoment {
             row: moment.row,

@@ -35,14 +35,15 @@ pub struct RecorderAnswer {
     pub profile: Profile,
     /// Time and windows it was made of.
     pub covered: Covered,
-    /// Since when it is known when each sample was taken, up to the end; `None`: of none, or not asked.
+    /// Since when it is known when each sample was taken, up to the end; `None`: of none, or not
+    /// asked.
     /// `profile.moments.start_unix_ns` is this time, and left 0 likewise.
     pub times_from: Option<MonotonicTime>,
 }
 
 impl RecorderAnswer {
-    /// Says in wall time when the profile begins, at `start`, and when its times do. `unix_ns`: of a moment,
-    /// nanoseconds since the Unix epoch.
+    /// Says in wall time when the profile begins, at `start`, and when its times do. `unix_ns`: of
+    /// a moment, nanoseconds since the Unix epoch.
     pub fn date(&mut self, start: MonotonicTime, unix_ns: impl Fn(MonotonicTime) -> i64) {
         self.profile.info.start_unix_ns = unix_ns(start);
         if let Some(from) = self.times_from {
@@ -56,8 +57,8 @@ impl RecorderAnswer {
 pub struct RecorderQuery<'q> {
     /// Which samples.
     pub query: &'q Query,
-    /// Whether the times of samples are wanted too: for as much of the span as they are known, without a gap
-    /// up to its end.
+    /// Whether the times of samples are wanted too: for as much of the span as they are known,
+    /// without a gap up to its end.
     pub times: bool,
 }
 
@@ -157,8 +158,8 @@ pub fn read(recorder: &RwLock<Recorder>) -> RwLockReadGuard<'_, Recorder> {
     recorder.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The query from the newest window backwards, so that windows closed meanwhile are behind it. `None`
-/// when windows or ids changed on the way.
+/// The query from the newest window backwards, so that windows closed meanwhile are behind it.
+/// `None` when windows or ids changed on the way.
 pub(super) fn by_slices(
     recorder: &RwLock<Recorder>,
     (from, to): (MonotonicTime, MonotonicTime),
@@ -228,8 +229,8 @@ pub(super) fn by_slices(
 /// Which windows or parts a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRange {
-    /// All windows, the open one included, that overlap this time by a millisecond or more: one whose
-    /// edge is only touched, as by a range from one window's end to another's, is not meant.
+    /// All windows, the open one included, that overlap this time by a millisecond or more: one
+    /// whose edge is only touched, as by a range from one window's end to another's, is not meant.
     Time(MonotonicTime, MonotonicTime),
     /// The closed window of this number.
     Window(u64),
@@ -383,8 +384,8 @@ impl Recorder {
 }
 
 impl Part {
-    /// True when the range asks for this part; see [`OVERLAP_MIN`]. What is itself shorter than that,
-    /// the range or a part that has just begun, has to lie in the other.
+    /// True when the range asks for this part; see [`OVERLAP_MIN`]. What is itself shorter than
+    /// that, the range or a part that has just begun, has to lie in the other.
     pub(super) fn overlaps(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
         let length = |from: MonotonicTime, to: MonotonicTime| to.0.saturating_sub(from.0);
         let overlap = length(self.start.max(from), self.end.min(to));

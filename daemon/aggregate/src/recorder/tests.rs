@@ -521,7 +521,8 @@ fn a_cancelled_scan_ends() {
 }
 
 /// 64 busy CPUs for an hour and a quarter: prints sizes and times. Run it optimised:
-/// `cargo test -p fleetprof-daemon --config 'profile.dev.opt-level=2' -- --ignored --nocapture large`
+/// `cargo test -p fleetprof-daemon --config 'profile.dev.opt-level=2' -- --ignored --nocapture
+/// large`
 #[test]
 #[ignore = "a measurement: takes minutes without optimisation"]
 fn collection_of_a_large_machine() {
@@ -538,8 +539,8 @@ fn collection_of_a_large_machine() {
         let mut rows = Vec::with_capacity(20_000);
         for _ in 0..20_000 {
             // 400 processes of 40 services, one in eight new each minute; stacks of 6 to 37 frames
-            // over 3,000 functions; two rows in three are of the 400 hot stacks of their service, the
-            // others of 4,000 cold ones, a tenth of which changes every ten minutes.
+            // over 3,000 functions; two rows in three are of the 400 hot stacks of their service,
+            // the others of 4,000 cold ones, a tenth of which changes every ten minutes.
             let process = match next(400) {
                 n if n < 50 => n + at / 6 * 50 + 1000,
                 n => n,

@@ -1,9 +1,10 @@
-//! When the samples of a part were taken, packed: beside the part's rows, under a budget of their own.
+//! When the samples of a part were taken, packed: beside the part's rows, under a budget of their
+//! own.
 //!
-//! A moment is a varint `ticks since the one before`, a varint `row << 1 | explicit weight`, and the weight
-//! where it is not the period. Rows are places in the part's [`Block`], which stay what they are when the
-//! dictionary is collected: a block is packed anew in the same order then. At 99 Hz on two busy CPUs a
-//! moment takes 4 bytes.
+//! A moment is a varint `ticks since the one before`, a varint `row << 1 | explicit weight`, and
+//! the weight where it is not the period. Rows are places in the part's [`Block`], which stay what
+//! they are when the dictionary is collected: a block is packed anew in the same order then. At 99
+//! Hz on two busy CPUs a moment takes 4 bytes.
 
 use super::block::Block;
 use super::{Part, Recorder, varint};
@@ -11,8 +12,8 @@ use crate::batch::RawMoment;
 use host::time::MonotonicTime;
 use profile::SampleKey;
 
-/// Times are kept in steps of this. Unit: nanoseconds. A heat map's finest column is a thousand times as
-/// long, and an exact nanosecond would take 2 bytes more a sample.
+/// Times are kept in steps of this. Unit: nanoseconds. A heat map's finest column is a thousand
+/// times as long, and an exact nanosecond would take 2 bytes more a sample.
 const TICK_NS: u64 = 1000;
 
 /// The times of one part's samples. The default: none are known.
@@ -36,7 +37,8 @@ pub(super) struct Moment {
 }
 
 impl Times {
-    /// Packs the moments of a part that begins at `start`. Their rows are places in `given`; a row that
+    /// Packs the moments of a part that begins at `start`. Their rows are places in `given`; a row
+    /// that
     /// `block` does not have was folded away, and its moments are counted as refused.
     pub(super) fn seal(
         moments: &[RawMoment],
@@ -57,8 +59,8 @@ impl Times {
         Times::pack(found, refused, start, block.period())
     }
 
-    /// Puts the times of parts whose rows were added up to `block` behind each other. The samples of a part
-    /// that has none are among those refused.
+    /// Puts the times of parts whose rows were added up to `block` behind each other. The samples
+    /// of a part that has none are among those refused.
     pub(super) fn merge<'a>(
         parts: impl Iterator<Item = &'a Part> + Clone,
         start: MonotonicTime,
@@ -249,7 +251,8 @@ mod tests {
         profile.dict.frame(frame).function.to_owned()
     }
 
-    /// Times as they are answered, from the begin of what is known, in milliseconds, with their functions.
+    /// Times as they are answered, from the begin of what is known, in milliseconds, with their
+    /// functions.
     fn shown(recorder: Recorder) -> (Option<u64>, Vec<(u64, String)>) {
         let recorder = RwLock::new(recorder);
         let answer = ask(&recorder, &Query::default());

@@ -1,4 +1,5 @@
-//! Numbers in as few bytes as they need: seven bits a byte, the lowest first, the last without the top bit.
+//! Numbers in as few bytes as they need: seven bits a byte, the lowest first, the last without the
+//! top bit.
 
 /// Appends a number.
 #[inline]

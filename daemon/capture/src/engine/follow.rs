@@ -1,8 +1,9 @@
-//! Changes what a capture samples while it runs: another set of rings takes the place of the one it has.
+//! Changes what a capture samples while it runs: another set of rings takes the place of the one it
+//! has.
 //!
-//! A perf event belongs to the cgroup it was opened on, not to its path: when a unit or container is started
-//! again it is another cgroup, of which the event counts nothing. And an event with a period may happen more
-//! often than anybody may sample.
+//! A perf event belongs to the cgroup it was opened on, not to its path: when a unit or container
+//! is started again it is another cgroup, of which the event counts nothing. And an event with a
+//! period may happen more often than anybody may sample.
 //!
 //! Called by the thread of the capture. Blocks as a begin does.
 
@@ -32,8 +33,8 @@ pub enum Followed {
 }
 
 impl Engine {
-    /// Looks whether the cgroup of a capture is another one by now, and goes on with that. A few microseconds
-    /// where it is not.
+    /// Looks whether the cgroup of a capture is another one by now, and goes on with that. A few
+    /// microseconds where it is not.
     ///
     /// # Errors
     /// [`EngineError`] when the new one cannot be sampled: the capture keeps what it has.

@@ -13,16 +13,17 @@ pub struct OffCpuCapture {
     pub id: CaptureId,
     /// What of waits.
     pub options: Options,
-    /// Whose waits, by process, name and cgroup. Never by a cgroup of the kernel's own filter: who comes back is
-    /// told by who leaves.
+    /// Whose waits, by process, name and cgroup. Never by a cgroup of the kernel's own filter: who
+    /// comes back is told by who leaves.
     pub filter: Filter,
     /// Say of every wait that ended when it did.
     pub keep_times: bool,
 }
 
 impl Engine {
-    /// Begins a capture of waits, as [`Engine::begin`] those of other events. Weights are nanoseconds; what was seen
-    /// beside waits is in [`RawBatch::waits`](aggregate::batch::RawBatch::waits). Blocks.
+    /// Begins a capture of waits, as [`Engine::begin`] those of other events. Weights are
+    /// nanoseconds; what was seen beside waits is in
+    /// [`RawBatch::waits`](aggregate::batch::RawBatch::waits). Blocks.
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.

@@ -1,7 +1,8 @@
 //! Where a uprobe is to be set: the file of a program, and the offset of a function in it.
 //!
-//! Whoever asks names any path, so the file system may be one that never answers, and the file may be swapped
-//! after the look. Helpers do the looking, and the file that was looked at stays open until the event is gone.
+//! Whoever asks names any path, so the file system may be one that never answers, and the file may
+//! be swapped after the look. Helpers do the looking, and the file that was looked at stays open
+//! until the event is gone.
 
 use super::{EventError, FILE_WAIT};
 use host::blocking_pool::{BlockingPool, NoResult, REMOTE_LATE_MAX};
@@ -56,8 +57,8 @@ pub(super) fn source(
     })
 }
 
-/// True when a path is on a file system that depends on another process or machine, as far as the tables of
-/// mounts tell, which always answer.
+/// True when a path is on a file system that depends on another process or machine, as far as the
+/// tables of mounts tell, which always answer.
 fn is_remote(path: &Path) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
     let (pid, below) = in_process(bytes).unwrap_or((std::process::id(), bytes));
@@ -100,8 +101,8 @@ fn look(binary: &Path, function: &str) -> Result<Looked, EventError> {
     })
 }
 
-/// Opens a regular file by its path on the host, or by `/proc/PID/root/…` in the root of a process, out of
-/// which no link leads.
+/// Opens a regular file by its path on the host, or by `/proc/PID/root/…` in the root of a process,
+/// out of which no link leads.
 fn open_program(path: &Path) -> Result<File, open::OpenError> {
     let bytes = path.as_os_str().as_encoded_bytes();
     let (root, below) = match in_process(bytes) {

@@ -1,7 +1,7 @@
 //! Calls to file systems, which may never come back, beside the thread that asks.
 //!
-//! Each source has at most one such call under way, on a thread that nobody else waits for: a disk that
-//! hangs holds up the source it belongs to, and takes no thread from the others.
+//! Each source has at most one such call under way, on a thread that nobody else waits for: a disk
+//! that hangs holds up the source it belongs to, and takes no thread from the others.
 
 use super::Error;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 pub struct Aside(Arc<Mutex<()>>);
 
 impl Aside {
-    /// The result of a call. Whoever gives up waiting leaves the call where it is, and the next ones of
-    /// this source wait for it.
+    /// The result of a call. Whoever gives up waiting leaves the call where it is, and the next
+    /// ones of this source wait for it.
     pub async fn run<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> Result<T, Error> + Send + 'static,

@@ -18,18 +18,19 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Longest wait of the symbolizer for the first answers about all containers that are new in a window. A
-/// runtime that is well answers in a few milliseconds.
+/// Longest wait of the symbolizer for the first answers about all containers that are new in a
+/// window. A runtime that is well answers in a few milliseconds.
 pub const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// Containers that wait to be asked for. More are asked for with a later window.
 const QUEUED_MAX: usize = 1024;
 
-/// Containers asked for at a time. More would hold up a runtime; fewer, the others while one is slow.
+/// Containers asked for at a time. More would hold up a runtime; fewer, the others while one is
+/// slow.
 const ASKS_AT_ONCE: usize = 4;
 
-/// Answers in a row that may be late, or broken off, before the runtime is left alone: one container
-/// that its runtime chokes on is no reason to ask for no other.
+/// Answers in a row that may be late, or broken off, before the runtime is left alone: one
+/// container that its runtime chokes on is no reason to ask for no other.
 const FAILURES_BEFORE_PAUSE: u32 = 3;
 
 /// First pause of a runtime that fails; doubled each time.
@@ -55,14 +56,14 @@ enum Word {
     Made(Box<[u8]>),
 }
 
-/// Tells of cgroups as they are made, so that containers that end before their window does are asked
-/// for in time. Outlives who asks.
+/// Tells of cgroups as they are made, so that containers that end before their window does are
+/// asked for in time. Outlives who asks.
 #[derive(Debug)]
 pub struct Announcer(mpsc::WeakSender<Word>);
 
 impl Announcer {
-    /// A cgroup was made: its path from the root of its hierarchy. Never waits; where there is no room
-    /// the container is asked for when its samples are named.
+    /// A cgroup was made: its path from the root of its hierarchy. Never waits; where there is no
+    /// room the container is asked for when its samples are named.
     pub fn announce(&self, path: &[u8]) {
         if let Some(words) = self.0.upgrade() {
             let _ = words.try_send(Word::Made(path.into()));
@@ -158,8 +159,8 @@ impl Containers {
         Some(Announcer(asks.downgrade()))
     }
 
-    /// Takes note of the containers of a window, by id and runtime, and has those asked for that are
-    /// new. Waits at most [`FIRST_WAIT`] for what is worth it.
+    /// Takes note of the containers of a window, by id and runtime, and has those asked for that
+    /// are new. Waits at most [`FIRST_WAIT`] for what is worth it.
     pub fn meet<'a>(&self, met: impl IntoIterator<Item = (&'a str, Option<&'static str>)>) {
         let Some(asks) = &self.asks else { return };
         let (now, counts) = (MonotonicTime::now(), &self.shared.counts);
@@ -333,8 +334,8 @@ async fn answer(shared: &Shared, runtimes: &[Asked], ask: &Ask) {
     ProviderCounts::add(counter, 1);
 }
 
-/// Settles an ask when it goes, so that a runtime's code that panics leaves nothing that is for ever
-/// on its way.
+/// Settles an ask when it goes, so that a runtime's code that panics leaves nothing that is for
+/// ever on its way.
 struct Settled<'a> {
     shared: &'a Shared,
     id: &'a str,

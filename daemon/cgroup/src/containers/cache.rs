@@ -1,4 +1,5 @@
-//! What has been asked and answered, container by container: pure bookkeeping, without clock or calls.
+//! What has been asked and answered, container by container: pure bookkeeping, without clock or
+//! calls.
 //!
 //! Ids are never used again, so what is known of a container stays true, and stays here when it is
 //! gone: its samples may still be named. What nobody knew is asked for again, ever more rarely.
@@ -9,8 +10,8 @@ use host::time::MonotonicTime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most containers kept. Unit: entries of about 500 bytes, of 9 KiB at the most. Beyond it those that
-/// nobody asked for longest go first, and are asked for anew should they come back.
+/// Most containers kept. Unit: entries of about 500 bytes, of 9 KiB at the most. Beyond it those
+/// that nobody asked for longest go first, and are asked for anew should they come back.
 pub const CONTAINERS_MAX: usize = 2048;
 
 /// Containers that can be asked for at once: as many as a large host has when the daemon starts.
@@ -78,7 +79,8 @@ impl Cache {
         }
     }
 
-    /// A container was met; after [`Want::Ask`] it counts as asked for. `wait`: for its first answer.
+    /// A container was met; after [`Want::Ask`] it counts as asked for. `wait`: for its first
+    /// answer.
     pub fn want(&mut self, id: &str, wait: bool, now: MonotonicTime) -> Want {
         self.clock += 1;
         let clock = self.clock;

@@ -1,7 +1,8 @@
 //! Asks containerd and CRI-O by the Container Runtime Interface, `runtime.v1` of Kubernetes.
 //!
-//! Of its messages only the fields that are read are here, by the numbers of the published protocol;
-//! the others are skipped. The container's list entry has the id of its pod, which its status has not.
+//! Of its messages only the fields that are read are here, by the numbers of the published
+//! protocol; the others are skipped. The container's list entry has the id of its pod, which its
+//! status has not.
 
 use super::answer::{self, ContainerAnswer};
 use super::source::Socket;
@@ -205,8 +206,8 @@ impl Cri {
     }
 
     async fn connect(&self) -> Result<Client, Error> {
-        // Before the transport, which tells apart less of what may be wrong. The first connection is
-        // used by it, and no other is made: a client lives for one container.
+        // Before the transport, which tells apart less of what may be wrong. The first connection
+        // is used by it, and no other is made: a client lives for one container.
         let mut stream = Some(TokioIo::new(self.socket.connect().await?));
         let connector = service_fn(move |_: Uri| {
             let gone = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);

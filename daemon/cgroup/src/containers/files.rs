@@ -1,8 +1,8 @@
 //! Reads what runtimes keep of containers in files, where their sockets are not there or not ours.
 //!
-//! The directories are root's alone, on local disks as a rule; still, reading happens [`Aside`], so that
-//! a disk that does not answer holds up no other runtime. Only regular files of root count, and no link
-//! is followed at the end of a path.
+//! The directories are root's alone, on local disks as a rule; still, reading happens [`Aside`], so
+//! that a disk that does not answer holds up no other runtime. Only regular files of root count,
+//! and no link is followed at the end of a path.
 
 use super::answer;
 use super::aside::Aside;

@@ -21,8 +21,8 @@ pub struct HttpResponse {
     pub cut: bool,
 }
 
-/// Gets a path; None where the server says that nothing is there. `path` is put into the request as it
-/// is: of letters, digits and slashes.
+/// Gets a path; None where the server says that nothing is there. `path` is put into the request as
+/// it is: of letters, digits and slashes.
 pub async fn get(socket: &Socket, path: &str) -> Result<Option<HttpResponse>, Error> {
     let stream = socket.connect().await?;
     let broken = |error: hyper::Error| Error::Broken(error.to_string().into());

@@ -1,17 +1,18 @@
-//! Who a container is: its name, image and pod, and the labels that were chosen, as its runtime tells.
+//! Who a container is: its name, image and pod, and the labels that were chosen, as its runtime
+//! tells.
 //!
 //! A cgroup path gives an id. The runtime that made the container knows the rest, and is asked for
 //! it once a container: Docker's and Podman's HTTP interface and the Container Runtime Interface of
 //! containerd and CRI-O over their sockets, and the files that each of them keeps where a socket is
 //! not there or not ours to open. Which there are is found out by looking, each time anew.
 //!
-//! Asking is the work of one thread, `fp-containers` ([`ContainerMetadataProvider`]); the symbolizer reads what has been
-//! answered, and waits for the first answers of a window no longer than [`FIRST_WAIT`]. Whatever a
-//! runtime does, samples are named and recorded without it.
+//! Asking is the work of one thread, `fp-containers` ([`ContainerMetadataProvider`]); the
+//! symbolizer reads what has been answered, and waits for the first answers of a window no longer
+//! than [`FIRST_WAIT`]. Whatever a runtime does, samples are named and recorded without it.
 //!
-//! What is known is kept by id, and ids are never used again: a container that is gone keeps its name,
-//! and one that is renamed the name it was met with. Whoever may make cgroups may name one like
-//! somebody else's container, as a cgroup's path has always been what its owner says.
+//! What is known is kept by id, and ids are never used again: a container that is gone keeps its
+//! name, and one that is renamed the name it was met with. Whoever may make cgroups may name one
+//! like somebody else's container, as a cgroup's path has always been what its owner says.
 //!
 //! What comes back was chosen by whoever may start a container: every text is bounded and has no
 //! characters that a terminal minds ([`clean`]), and so is the number of labels.
@@ -110,7 +111,8 @@ impl Metadata {
         }
     }
 
-    /// Adds a chosen label within the bound of one container; of a name given twice the first stays.
+    /// Adds a chosen label within the bound of one container; of a name given twice the first
+    /// stays.
     fn add_label(&mut self, name: Box<str>, value: Box<str>) {
         if self.labels.iter().any(|(known, _)| *known == name) {
             return;
@@ -331,16 +333,17 @@ pub type Inspection<'a> =
 
 /// Somebody who may know containers: a runtime's socket, or the files it keeps.
 pub trait Runtime: Send + Sync {
-    /// Whether it can know containers of this runtime, by the label of the cgroup path; None: the path
-    /// does not tell.
+    /// Whether it can know containers of this runtime, by the label of the cgroup path; None: the
+    /// path does not tell.
     fn serves(&self, runtime: Option<&str>) -> bool;
 
-    /// Asks for a container by its id, which has hexadecimal digits alone; None: not one of its own.
-    /// Nobody waits longer than [`ASK_MAX`].
+    /// Asks for a container by its id, which has hexadecimal digits alone; None: not one of its
+    /// own. Nobody waits longer than [`ASK_MAX`].
     fn inspect<'a>(&'a self, id: &'a str) -> Inspection<'a>;
 }
 
-/// Whether these are the digits of a container's id, and nothing that means more in a path or a URL.
+/// Whether these are the digits of a container's id, and nothing that means more in a path or a
+/// URL.
 fn is_id(id: &str) -> bool {
     (12..=64).contains(&id.len()) && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

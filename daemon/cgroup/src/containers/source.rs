@@ -161,8 +161,8 @@ impl Socket {
     /// Connects, if both the socket and who listens on it are root's.
     pub async fn connect(&self) -> Result<UnixStream, Error> {
         let path = &*self.path;
-        // A path that was named may lead anywhere. Connecting itself waits for nobody: a socket that has
-        // no room for another connection says so.
+        // A path that was named may lead anywhere. Connecting itself waits for nobody: a socket
+        // that has no room for another connection says so.
         let looked_at = self.path.clone();
         let look = move || {
             std::fs::metadata(&looked_at).map_err(|error| Error::opening(&looked_at, error))

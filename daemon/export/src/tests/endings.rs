@@ -91,7 +91,8 @@ fn answers_to_windows_that_moved_to_the_disk_are_noted_there() {
     let mut run = Run::new(dir.path(), settings());
     let blocked = Blocked::new(dir.path());
     (0..3).for_each(|number| run.record(&sample(number)));
-    // Two are answered while they are in memory, one of them is taken for sent until after the move.
+    // Two are answered while they are in memory, one of them is taken for sent until after the
+    // move.
     let before = run.pick().unwrap();
     let across = run.pick().unwrap();
     let done = |picked: &Picked| {

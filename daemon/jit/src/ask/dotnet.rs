@@ -1,14 +1,16 @@
 //! Has .NET write a perf map while it is wanted: two commands of its diagnostics port.
 //!
-//! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the directory that the process uses for
-//! temporary files (`TMPDIR`, or `/tmp`); `<pid>` is its pid as it sees itself, `<key>` when it began. A
-//! connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length, command set, command) and what
-//! belongs to it, little-endian; the answer has the same form. .NET 8 and later know `EnablePerfMap`, which
-//! lists what is compiled already and then adds each method as it is compiled, and `DisablePerfMap`.
+//! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the directory that the process
+//! uses for temporary files (`TMPDIR`, or `/tmp`); `<pid>` is its pid as it sees itself, `<key>`
+//! when it began. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
+//! command set, command) and what belongs to it, little-endian; the answer has the same form. .NET
+//! 8 and later know `EnablePerfMap`, which lists what is compiled already and then adds each method
+//! as it is compiled, and `DisablePerfMap`.
 //!
-//! As for JVMs, all of it is done with the process's own rights (`place.rs`) on a thread of its own. The port
-//! takes no signal, and a socket that is connected to is the process's own: one of another process has another
-//! inode. What the process was told to write by its own user is left alone.
+//! As for JVMs, all of it is done with the process's own rights (`place.rs`) on a thread of its
+//! own. The port takes no signal, and a socket that is connected to is the process's own: one of
+//! another process has another inode. What the process was told to write by its own user is left
+//! alone.
 
 use super::place::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Runtime};
@@ -18,7 +20,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Longest time for one command. Enabling writes the names of all methods, some 10,000, before it answers.
+/// Longest time for one command. Enabling writes the names of all methods, some 10,000, before it
+/// answers.
 const COMMAND_MAX: Duration = Duration::from_secs(5);
 
 /// Sockets of a process's number that are tried: those of earlier processes are left behind.
@@ -153,8 +156,8 @@ pub struct NotEnded {
     pub error: DotNetError,
 }
 
-/// Has a process write its map, on a thread of its own that ends afterwards. May wait for ever where a file
-/// system does.
+/// Has a process write its map, on a thread of its own that ends afterwards. May wait for ever
+/// where a file system does.
 ///
 /// # Errors
 /// See [`DotNetError`].
@@ -228,8 +231,8 @@ fn enable_as(
 }
 
 impl Writing {
-    /// Has the process stop, if it is still there, and removes its map, on a thread of its own that ends
-    /// afterwards. May wait for ever.
+    /// Has the process stop, if it is still there, and removes its map, on a thread of its own that
+    /// ends afterwards. May wait for ever.
     ///
     /// # Errors
     /// When it goes on, or the map stays: with what to try again, if that may help.

@@ -1,5 +1,5 @@
-//! The diagnostics port, spoken to a recorded server: a thread that answers as .NET 8 does. .NET itself is not
-//! here; what it answers is from its protocol's description.
+//! The diagnostics port, spoken to a recorded server: a thread that answers as .NET 8 does. .NET
+//! itself is not here; what it answers is from its protocol's description.
 
 use super::*;
 use crate::code::{CodeLookup, CodeMap, When};
@@ -26,7 +26,8 @@ pub(in crate::ask) struct Recorded {
 }
 
 impl Recorded {
-    /// A server of process 17 that answers once for each of these, and writes a map when it says yes.
+    /// A server of process 17 that answers once for each of these, and writes a map when it says
+    /// yes.
     pub(in crate::ask) fn new(answers: &[Answer]) -> Recorded {
         let dir = TempDir::new().expect("temporary directory");
         let tmp = dir.path().join("tmp");

@@ -1,22 +1,24 @@
 //! Has a HotSpot JVM write its perf map: the attach protocol, as the JDK's own tools speak it.
 //!
-//! The JVM listens on `/tmp/.java_pid<N>` once it was asked to: a file `.attach_pid<N>` of its own user lies
-//! in its `/tmp` and it gets SIGQUIT (`attachListener_linux.cpp`; `<N>` is its pid as it sees itself). Then
-//! the command `Compiler.perfmap`, which JDK 17 and later know, has it write `/tmp/perf-<N>.map`: a snapshot.
+//! The JVM listens on `/tmp/.java_pid<N>` once it was asked to: a file `.attach_pid<N>` of its own
+//! user lies in its `/tmp` and it gets SIGQUIT (`attachListener_linux.cpp`; `<N>` is its pid as it
+//! sees itself). Then the command `Compiler.perfmap`, which JDK 17 and later know, has it write
+//! `/tmp/perf-<N>.map`: a snapshot.
 //!
-//! SIGQUIT ends what does not expect it, and a JVM that finds no trigger prints the stacks of its threads
-//! instead. So it is sent once in the life of a process, and only where all of this holds: the library that
-//! the process runs is HotSpot's by its symbols; the process has a handler for the signal; the JVM does not
-//! leave signals to the program; attaching is not switched off, by its own word where it gives one; it is not
-//! stopped; the trigger is in place and there is no socket. The signal goes through a pidfd that was opened
-//! before all of this was looked at. What remains: a process that becomes another program within
-//! those microseconds, and a JVM that is halted from outside as the signal comes (a frozen cgroup) and goes
-//! on only when the trigger is gone: it prints its threads.
+//! SIGQUIT ends what does not expect it, and a JVM that finds no trigger prints the stacks of its
+//! threads instead. So it is sent once in the life of a process, and only where all of this holds:
+//! the library that the process runs is HotSpot's by its symbols; the process has a handler for the
+//! signal; the JVM does not leave signals to the program; attaching is not switched off, by its own
+//! word where it gives one; it is not stopped; the trigger is in place and there is no socket. The
+//! signal goes through a pidfd that was opened before all of this was looked at. What remains: a
+//! process that becomes another program within those microseconds, and a JVM that is halted from
+//! outside as the signal comes (a frozen cgroup) and goes on only when the trigger is gone: it
+//! prints its threads.
 //!
-//! Runs on a thread of its own, which takes the rights of the process (`place.rs`); may wait for ever there
-//! where file systems do. All else has a deadline. A daemon that is killed leaves the map, and for as long
-//! as an attempt takes the trigger, which does nothing without a signal. A JVM that answers only after the
-//! deadline leaves a map that is taken for its own.
+//! Runs on a thread of its own, which takes the rights of the process (`place.rs`); may wait for
+//! ever there where file systems do. All else has a deadline. A daemon that is killed leaves the
+//! map, and for as long as an attempt takes the trigger, which does nothing without a signal. A JVM
+//! that answers only after the deadline leaves a map that is taken for its own.
 
 use super::place::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Facts, Runtime};
@@ -29,7 +31,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Longest wait for the JVM to open its socket. The JDK's own tools wait about as long; 10 to 15 ms is usual.
+/// Longest wait for the JVM to open its socket. The JDK's own tools wait about as long; 10 to 15 ms
+/// is usual.
 const LISTEN_MAX: Duration = Duration::from_secs(5);
 
 /// Longest wait for the answer. The map of 20,000 methods takes some 100 ms, at a safepoint.
@@ -154,13 +157,13 @@ pub struct AttachRequest {
 pub struct Attempt {
     /// True when the process has the signal now, from this attempt or an earlier one.
     pub signalled: bool,
-    /// What is to be removed once nobody needs it, when the map is there; nothing in it when the map was
-    /// there before and was somebody's own.
+    /// What is to be removed once nobody needs it, when the map is there; nothing in it when the
+    /// map was there before and was somebody's own.
     pub outcome: Result<Option<LeftOver>, AttachError>,
 }
 
-/// Asks one process, on a thread of its own that ends afterwards. Waits as long as the deadlines of the
-/// protocol, and for ever where a file system does.
+/// Asks one process, on a thread of its own that ends afterwards. Waits as long as the deadlines of
+/// the protocol, and for ever where a file system does.
 pub fn attach(wanted: AttachRequest) -> Attempt {
     let mut signalled = wanted.signalled;
     let outcome = ask(wanted, &mut signalled);
@@ -315,7 +318,8 @@ impl Trigger<'_> {
             .create(&name)
             .map_err(AttachError::ProcessTmpDir)?;
         if !made {
-            // Somebody else's that attaches now, or left behind: as good, if the JVM will believe it.
+            // Somebody else's that attaches now, or left behind: as good, if the JVM will believe
+            // it.
             let seen = jvm.place.look(&name).map_err(AttachError::ProcessTmpDir)?;
             if seen.is_some_and(|seen| !seen.plain || seen.uid != jvm.owner.uid) {
                 return Err(AttachError::Planted { name });
@@ -396,8 +400,8 @@ impl State {
     }
 }
 
-/// True when the process has a file of this name open: an agent in it writes a map line by line, and would go
-/// on at its own place in what was written anew.
+/// True when the process has a file of this name open: an agent in it writes a map line by line,
+/// and would go on at its own place in what was written anew.
 fn is_open_in(pid: u32, name: &str) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
@@ -415,8 +419,8 @@ impl LeftOver {
         self.mark
     }
 
-    /// Removes the map, on a thread of its own that ends afterwards, if it is still as it was left: what
-    /// anybody has written since is his own. May wait for ever.
+    /// Removes the map, on a thread of its own that ends afterwards, if it is still as it was left:
+    /// what anybody has written since is his own. May wait for ever.
     ///
     /// # Errors
     /// When it stays though it should go.

@@ -1,8 +1,8 @@
 //! Which .NET processes are had to write a perf map, from when until when.
 //!
-//! A process is asked while its code has samples without a name, and told to stop when it has had no samples
-//! for a while, when it is forgotten, and at the end of the daemon. Each piece of work has a thread of its
-//! own; there are few, and one that hangs holds one of the places.
+//! A process is asked while its code has samples without a name, and told to stop when it has had
+//! no samples for a while, when it is forgotten, and at the end of the daemon. Each piece of work
+//! has a thread of its own; there are few, and one that hangs holds one of the places.
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
 use super::{AttachTarget, THREAD, pause};
@@ -53,8 +53,8 @@ struct Net {
 }
 
 impl Nets {
-    /// A process has samples in generated code, some without a name or none. False when there is no room for
-    /// one that should be asked.
+    /// A process has samples in generated code, some without a name or none. False when there is no
+    /// room for one that should be asked.
     pub(super) fn note(
         &mut self,
         process: AttachTarget,
@@ -140,8 +140,8 @@ impl Nets {
         ids.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Has told to stop what need not write any more, once each time it is called. Returns how many have
-    /// stopped since.
+    /// Has told to stop what need not write any more, once each time it is called. Returns how many
+    /// have stopped since.
     pub(super) fn tidy(&mut self) -> usize {
         let enabled = blocking_pool::take_done(&mut self.enabling);
         self.to_end.extend(enabled.into_iter().flatten());

@@ -1,15 +1,15 @@
 //! The temporary directory of a process, touched with that process's own rights.
 //!
-//! What a runtime is asked through lies where the process may write: a trigger, a socket, the map. A
-//! thread that is about to touch it takes the process's effective user and group and gives up every
-//! capability, so the kernel lets it do nothing there that the process could not do itself, the process
-//! sees files and a peer of its own user, in user namespaces too, and nothing a stranger plants can turn the
-//! daemon's rights against anybody. The real and saved user stay the daemon's: the process's user could
-//! otherwise send the thread, and so the daemon, a signal. Such a thread never goes back: it does one piece
-//! of work and ends (`blocking_pool::alone`).
+//! What a runtime is asked through lies where the process may write: a trigger, a socket, the map.
+//! A thread that is about to touch it takes the process's effective user and group and gives up
+//! every capability, so the kernel lets it do nothing there that the process could not do itself,
+//! the process sees files and a peer of its own user, in user namespaces too, and nothing a
+//! stranger plants can turn the daemon's rights against anybody. The real and saved user stay the
+//! daemon's: the process's user could otherwise send the thread, and so the daemon, a signal. Such
+//! a thread never goes back: it does one piece of work and ends (`blocking_pool::alone`).
 //!
-//! The directory is found within the process's root without following links; in it only plain names are
-//! used, and nothing is followed.
+//! The directory is found within the process's root without following links; in it only plain names
+//! are used, and nothing is followed.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -23,8 +23,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use symbolize::open::Root;
 
-/// Between two tries where the kernel gives nothing to wait for: a file that is to appear, a socket whose
-/// queue is full. A JVM takes 10 to 15 ms to open its socket.
+/// Between two tries where the kernel gives nothing to wait for: a file that is to appear, a socket
+/// whose queue is full. A JVM takes 10 to 15 ms to open its socket.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Longest such pause: what takes longer than a second is not waited for more closely.
@@ -175,12 +175,13 @@ impl ProcessTmpDir {
         Ok(names.filter(|name| wanted(name)).take(most).collect())
     }
 
-    /// Connects to the socket at a name, if it is one and belongs to `uid`. It is looked at through a
-    /// descriptor, and connected to through the same, so that it is the socket that was looked at.
+    /// Connects to the socket at a name, if it is one and belongs to `uid`. It is looked at through
+    /// a descriptor, and connected to through the same, so that it is the socket that was looked
+    /// at.
     ///
     /// # Errors
-    /// When it is not such a socket, nobody or another process than `pid` listens, or its queue is full
-    /// until the deadline.
+    /// When it is not such a socket, nobody or another process than `pid` listens, or its queue is
+    /// full until the deadline.
     pub fn connect(
         &self,
         name: &str,
@@ -294,8 +295,8 @@ pub fn receive(
     Ok(answer)
 }
 
-/// Asks `ready` again and again, until it has an answer, the process behind the pidfd has ended, or the
-/// deadline has come; `None` then.
+/// Asks `ready` again and again, until it has an answer, the process behind the pidfd has ended, or
+/// the deadline has come; `None` then.
 ///
 /// # Errors
 /// What `ready` fails with, or waiting.

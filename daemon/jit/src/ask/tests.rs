@@ -1,6 +1,7 @@
 //! Asking real JVMs, and what only looks like one.
 //!
-//! Tests need a JDK, and most of them root; where one is missing they say on stderr that they are skipped.
+//! Tests need a JDK, and most of them root; where one is missing they say on stderr that they are
+//! skipped.
 
 use super::*;
 use std::fs;
@@ -75,7 +76,8 @@ struct Burner {
 }
 
 impl Burner {
-    /// Starts a command that prints a line when it is ready, itself or its only child being the process.
+    /// Starts a command that prints a line when it is ready, itself or its only child being the
+    /// process.
     fn start(command: &mut Command, inner: Option<&Path>) -> Burner {
         let mut child = command
             .stdin(Stdio::piped())

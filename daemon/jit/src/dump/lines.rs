@@ -1,8 +1,9 @@
 //! Source lines of generated code, as a jitdump tells them: before the code itself.
 //!
-//! V8 counts addresses from the head of the ELF image that `perf inject` makes of each function, 64 bytes
-//! before the code, and one function of a run of Node 20.19 has a freed string for the name of its file
-//! and makes no sense from there on. A name may be the byte 255 alone: the same as before.
+//! V8 counts addresses from the head of the ELF image that `perf inject` makes of each function, 64
+//! bytes before the code, and one function of a run of Node 20.19 has a freed string for the name
+//! of its file and makes no sense from there on. A name may be the byte 255 alone: the same as
+//! before.
 
 use super::{u32_at, u64_at};
 use crate::code::Lines;
@@ -61,7 +62,8 @@ impl Pending {
             seen += 1;
             dropped += u64::from(!function.add(entry, &behind[..end]));
         }
-        // What the record has no room for was never there: it cannot claim to have lost more than bytes.
+        // What the record has no room for was never there: it cannot claim to have lost more than
+        // bytes.
         let missing = (count - seen).min((rest.len() / (ENTRY_BYTES + 1)) as u64);
         self.functions.retain(|other| other.start != start);
         if self.functions.len() == PENDING_MAX {
@@ -71,8 +73,8 @@ impl Pending {
         dropped + missing
     }
 
-    /// The lines of the code in `range`, which came now, and how many made no sense. `from_head`: addresses
-    /// are counted from the head of an image.
+    /// The lines of the code in `range`, which came now, and how many made no sense. `from_head`:
+    /// addresses are counted from the head of an image.
     pub(super) fn of(&mut self, range: &Range<u64>, from_head: bool) -> (Lines, u64) {
         let found = self.functions.iter().position(|f| f.start == range.start);
         let Some(function) = found.map(|at| self.functions.remove(at)) else {

@@ -6,7 +6,8 @@ use host::ids::Avma;
 use proptest::prelude::*;
 use unwind::info::rule::Rule;
 
-/// Cut from what Node 20.19 wrote with `--perf-prof --perf-prof-unwinding-info`, to a few functions.
+/// Cut from what Node 20.19 wrote with `--perf-prof --perf-prof-unwinding-info`, to a few
+/// functions.
 const OF_NODE: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/node-20");
 
 /// Cut from what CPython 3.13.0 wrote with `-X perf_jit`.

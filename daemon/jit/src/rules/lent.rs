@@ -1,10 +1,11 @@
-//! Generated code that has no frame of its own: it is jumped to out of a function of the runtime, and runs
-//! and calls in that function's frame.
+//! Generated code that has no frame of its own: it is jumped to out of a function of the runtime,
+//! and runs and calls in that function's frame.
 //!
-//! PHP's compiler works so: the interpreter's loop `execute_ex` jumps into what was compiled. Nothing
-//! describes the compiled code, and it keeps no frame pointer, but the unwinding information of the body of
-//! `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64, 2026-11-22: in traces
-//! the return address of `execute_ex` lies where it lies in its body.
+//! PHP's compiler works so: the interpreter's loop `execute_ex` jumps into what was compiled.
+//! Nothing describes the compiled code, and it keeps no frame pointer, but the unwinding
+//! information of the body of
+//! `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64, 2026-11-22: in
+//! traces the return address of `execute_ex` lies where it lies in its body.
 
 use host::ids::FileOffset;
 use host::time::thread_cpu;
@@ -22,8 +23,8 @@ use unwind::process::maps::{self, Map};
 /// Most of `/proc/PID/maps` that is read. Unit: bytes.
 const MAPS_BYTES_MAX: u64 = 4 << 20;
 
-/// Files of a process that are looked into. Unit: files. The interpreter is the program or one of its
-/// libraries.
+/// Files of a process that are looked into. Unit: files. The interpreter is the program or one of
+/// its libraries.
 const FILES_MAX: usize = 64;
 
 /// Most memory that looking into one of them takes. Unit: bytes. Five helpers may look at a time,
@@ -37,8 +38,8 @@ const CPU_MAX: Duration = FILE_CPU_MAX;
 /// Places of a function at which its rule is looked up: that of its body is the commonest.
 const PLACES: u64 = 64;
 
-/// The rule by which code is left that runs in the frame of `function`, where the process `pid` has such a
-/// function in one of its files. May wait for ever: for helpers.
+/// The rule by which code is left that runs in the frame of `function`, where the process `pid` has
+/// such a function in one of its files. May wait for ever: for helpers.
 pub fn rule_of(pid: u32, function: &[u8]) -> Option<Rule> {
     let text = File::open(format!("/proc/{pid}/maps")).ok()?;
     let mut files = maps::executable(BufReader::new(text.take(MAPS_BYTES_MAX)));

@@ -1,11 +1,13 @@
-//! CPython's trampolines: code for every Python function that only calls the interpreter, known by its
-//! instructions.
+//! CPython's trampolines: code for every Python function that only calls the interpreter, known by
+//! its instructions.
 //!
-//! `python -X perf` (3.12 and later) copies one template for each function into arenas of 64 KiB, so that
-//! its name stands in the stack. It keeps the stack pointer aligned and saves no frame pointer, and nothing
-//! describes it: without rules no stack of a Python program passes it. An arena is filled with copies when
-//! it is made, so one look tells all functions that it will ever hold. Seen: 3.12.1 (11 bytes, packed),
-//! 3.13.0 (11 bytes each 16, or each 272 with `-X perf_jit`), both built without control-flow protection.
+//! `python -X perf` (3.12 and later) copies one template for each function into arenas of 64 KiB,
+//! so that its name stands in the stack. It keeps the stack pointer aligned and saves no frame
+//! pointer, and nothing describes it: without rules no stack of a Python program passes it. An
+//! arena is filled with copies when it is made, so one look tells all functions that it will ever
+//! hold. Seen: 3.12.1 (11 bytes, packed),
+//! 3.13.0 (11 bytes each 16, or each 272 with `-X perf_jit`), both built without control-flow
+//! protection.
 //!
 //! The memory is a stranger's, and reading it may take for ever: [`look`] is for helpers.
 
@@ -102,8 +104,8 @@ pub struct ScanRequest {
     pid: Pid,
     /// Addresses of what was named; sorted.
     addresses: Vec<u64>,
-    /// Whatever memory of a Python may hold trampolines, too: 3.13's `-X perf_jit` names them only when two
-    /// MiB of records are together.
+    /// Whatever memory of a Python may hold trampolines, too: 3.13's `-X perf_jit` names them only
+    /// when two MiB of records are together.
     unnamed: bool,
     /// What was looked at before.
     seen: Vec<Range<u64>>,
@@ -127,8 +129,8 @@ impl ScanRequest {
         })
     }
 
-    /// The part of a mapping that is to be read; `None` when it is not. `unnamed`: whatever may hold
-    /// trampolines is.
+    /// The part of a mapping that is to be read; `None` when it is not. `unnamed`: whatever may
+    /// hold trampolines is.
     fn part(&self, mapping: &Map, unnamed: bool) -> Option<Range<u64>> {
         let seen = |from: u64, to: u64| {
             let mut seen = self.seen.iter();

@@ -1,8 +1,9 @@
-//! Unwinding information that a runtime wrote beside its code: rows become rules once, when it comes.
+//! Unwinding information that a runtime wrote beside its code: rows become rules once, when it
+//! comes.
 //!
-//! The content is an `.eh_frame` that says where its code is relative to itself, as if it lay behind the
-//! code at the next multiple of eight (`perf inject` makes such an image of each function; nothing has to
-//! lie there in the process). Everything in it is a stranger's.
+//! The content is an `.eh_frame` that says where its code is relative to itself, as if it lay
+//! behind the code at the next multiple of eight (`perf inject` makes such an image of each
+//! function; nothing has to lie there in the process). Everything in it is a stranger's.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -33,8 +34,9 @@ pub struct Unwinding<'a> {
 }
 
 impl<'a> Unwinding<'a> {
-    /// What a jitdump holds for one piece of code: an `.eh_frame_hdr` of `header_bytes` and an `.eh_frame`.
-    /// The format says that the header comes first; V8 and CPython write it last, and that is how
+    /// What a jitdump holds for one piece of code: an `.eh_frame_hdr` of `header_bytes` and an
+    /// `.eh_frame`. The format says that the header comes first; V8 and CPython write it last, and
+    /// that is how
     /// `perf inject` reads it.
     pub fn as_written(content: &'a [u8], header_bytes: usize) -> Unwinding<'a> {
         let at = content.len().saturating_sub(header_bytes);
@@ -88,8 +90,9 @@ pub(super) fn rows(
         .ok_or(Senseless)
 }
 
-/// Adds a row behind those there are; false when it does not lie there, or is too many. What lies between
-/// is not known; nor is what needs to be computed each time, which no runtime was seen to write.
+/// Adds a row behind those there are; false when it does not lie there, or is too many. What lies
+/// between is not known; nor is what needs to be computed each time, which no runtime was seen to
+/// write.
 fn put(found: &mut Vec<(u32, Rule)>, at: Range<u32>, rule: Rule) -> bool {
     let rule = match rule.step {
         Step::Computed => Rule::UNKNOWN,

@@ -1,7 +1,8 @@
-//! How a runtime was started, as far as it matters to names and stacks: by command line and environment.
+//! How a runtime was started, as far as it matters to names and stacks: by command line and
+//! environment.
 //!
-//! Pure: words in, answers out. What a file of options says is not seen, except by a JVM that tells its own
-//! options in its performance data.
+//! Pure: words in, answers out. What a file of options says is not seen, except by a JVM that tells
+//! its own options in its performance data.
 
 use super::Runtime;
 use crate::perfdata;
@@ -26,7 +27,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// From the words of the command line, the variables of the environment, and a JVM's performance data.
+    /// From the words of the command line, the variables of the environment, and a JVM's
+    /// performance data.
     pub fn of(
         runtime: Runtime,
         command: &[String],

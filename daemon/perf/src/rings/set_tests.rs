@@ -34,8 +34,8 @@ fn rings_with_sets(ring_bytes: usize) -> Rings {
     rings
 }
 
-/// Owner (the last one is the continuous profile) and time of all up to `horizon`, gaps by owner, and
-/// how many drains it took.
+/// Owner (the last one is the continuous profile) and time of all up to `horizon`, gaps by owner,
+/// and how many drains it took.
 struct Handed {
     samples: Vec<(u64, u64)>,
     missing: [u64; SETS as usize + 1],

@@ -1,8 +1,8 @@
 //! Rings of captures: one for each CPU and event, drained beside those of the continuous profile.
 //!
-//! A set is what one specification opens; captures that ask for the same share it. It belongs to whoever
-//! opened it until the sampler takes it over, and its events are closed on another thread than the
-//! sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
+//! A set is what one specification opens; captures that ask for the same share it. It belongs to
+//! whoever opened it until the sampler takes it over, and its events are closed on another thread
+//! than the sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
 
 use crate::cpu_ring::{self, CpuRing};
 use crate::error::RingsError;
@@ -32,13 +32,15 @@ pub struct RingSet {
     pub(super) rings: Vec<SetRing>,
     /// By number of the event.
     pub(super) layouts: Vec<Layout>,
-    /// True when samples of the idle loop say that nothing happened: of clocks and of the processor.
+    /// True when samples of the idle loop say that nothing happened: of clocks and of the
+    /// processor.
     pub idles: bool,
     /// What its samples are taken after: before it not all of its events ran.
     pub begin: MonotonicTime,
     /// What the last drain learned of.
     pub news: DrainStats,
-    /// Samples that its events brought, lost ones too: whoever opened it sees how often they happen.
+    /// Samples that its events brought, lost ones too: whoever opened it sees how often they
+    /// happen.
     pub seen: Arc<AtomicU64>,
     /// Behind the rings, which go first.
     charge: Option<Charge>,
@@ -70,8 +72,8 @@ impl std::fmt::Debug for RingSet {
 }
 
 impl RingSet {
-    /// Opens, maps and enables each of `probes` on each of `cpus`; CPUs that went away meanwhile are left
-    /// out. Blocks: some kinds of events make the kernel wait for all CPUs.
+    /// Opens, maps and enables each of `probes` on each of `cpus`; CPUs that went away meanwhile
+    /// are left out. Blocks: some kinds of events make the kernel wait for all CPUs.
     ///
     /// # Errors
     /// [`RingsError`], when any CPU fails: half a machine is not a profile.
@@ -106,7 +108,8 @@ impl RingSet {
         RingSet::over(key, rings.map(|it| (it.event, it.ring)), layouts, idles)
     }
 
-    /// Rings that are open already, by number of their event, and the layouts of the events' records.
+    /// Rings that are open already, by number of their event, and the layouts of the events'
+    /// records.
     ///
     /// # Errors
     /// [`RingsError::NoCpus`], when there are none.
@@ -143,7 +146,8 @@ impl RingSet {
         self.rings.iter().map(|it| it.ring.ring.size()).sum()
     }
 
-    /// Adds the memory of its rings to an account of bytes, which gets it back when the set is closed.
+    /// Adds the memory of its rings to an account of bytes, which gets it back when the set is
+    /// closed.
     pub fn charge(&mut self, account: Arc<AtomicU64>) {
         let bytes = self.ring_bytes() as u64;
         account.fetch_add(bytes, Ordering::Relaxed);
@@ -163,8 +167,8 @@ impl RingSet {
         self.rings.iter_mut().map(|it| (it.event, &mut it.ring))
     }
 
-    /// For how long its events were to be counted on all CPUs, and were: less where others want the counters of
-    /// the processor too. `None` for events that take none of those. Unit: nanoseconds.
+    /// For how long its events were to be counted on all CPUs, and were: less where others want the
+    /// counters of the processor too. `None` for events that take none of those. Unit: nanoseconds.
     pub fn times(&self) -> Option<(u64, u64)> {
         let times = self.rings.iter().filter_map(|it| it.ring.times());
         times.reduce(|(enabled, running), (more, ran)| (enabled + more, running + ran))

@@ -72,8 +72,8 @@ pub struct Scanned {
     pub scan: Scan,
 }
 
-/// Longest wait for one file. Opening takes microseconds; over a network, or from a disk that has to
-/// spin up, it may take seconds.
+/// Longest wait for one file. Opening takes microseconds; over a network, or from a disk that has
+/// to spin up, it may take seconds.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Requests served in one pause of a reading.
@@ -104,7 +104,8 @@ pub struct Modules {
 pub struct Handover {
     /// Bytes sent and not yet taken.
     pub untaken_bytes: AtomicU64,
-    /// True when a file is read as soon as it is seen. Without copies of stacks nobody asks for any.
+    /// True when a file is read as soon as it is seen. Without copies of stacks nobody asks for
+    /// any.
     pub wanted: AtomicBool,
     /// Files not read because too many waited.
     pub unread: AtomicU64,

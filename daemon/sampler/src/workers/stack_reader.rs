@@ -31,8 +31,8 @@ use unwind::walk::look::{
 /// untouched pages wait in the same queue, behind them.
 pub const QUEUED_MAX: usize = LOOKS_MAX;
 
-/// Longest wait for one look. It takes less than a millisecond; with pages that come from a disk, or on
-/// a machine without CPU to spare, some hundred.
+/// Longest wait for one look. It takes less than a millisecond; with pages that come from a disk,
+/// or on a machine without CPU to spare, some hundred.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// How much of a stack is looked at, from the return address out. Unit: bytes. A look at more finds
@@ -56,8 +56,8 @@ const STACKS_MAX: usize = 64;
 /// Time from which on other stacks are left as they are.
 const OTHERS_TIME: Duration = Duration::from_millis(50);
 
-/// Longest list of mappings read. Unit: bytes. Some 10,000 mappings: reading it holds a lock that the
-/// process needs to map memory.
+/// Longest list of mappings read. Unit: bytes. Some 10,000 mappings: reading it holds a lock that
+/// the process needs to map memory.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
 
 /// Processes remembered to have hung. When there are more, all are forgiven.
@@ -140,9 +140,10 @@ impl StackReader {
 /// One look. May block for ever.
 ///
 /// Everything is opened relative to the thread's own directory in /proc, which is that of no other
-/// thread when its number is used again; the file of its memory is that of one program, and empty after
-/// an exec. So the look is of the thread that was alive and watched when it ended, and a thread or
-/// program that came too early or too late for that has no samples to be completed with it.
+/// thread when its number is used again; the file of its memory is that of one program, and empty
+/// after an exec. So the look is of the thread that was alive and watched when it ended, and a
+/// thread or program that came too early or too late for that has no samples to be completed with
+/// it.
 fn look(wanted: StackReadRequest) -> Result<StackSnapshot, Failure> {
     let StackReadRequest { thread, pid, slot } = wanted;
     let dir = thread_dir(thread, pid).map_err(failure)?;
@@ -262,7 +263,8 @@ fn read(memory: &File, range: Range<u64>, sieve: &mut Sieve<'_>) -> Result<(), F
     Ok(())
 }
 
-/// What is read lies here and nowhere else: outside of the heap, in no core dump, cleared at the end.
+/// What is read lies here and nowhere else: outside of the heap, in no core dump, cleared at the
+/// end.
 struct Buffer(MmapMut);
 
 impl Buffer {

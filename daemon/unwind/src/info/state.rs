@@ -143,7 +143,8 @@ pub struct StackCopy<'a> {
     reads: Option<&'a Reads>,
 }
 
-/// How far behind a full copy an address still counts as the same stack. The usual limit of a stack.
+/// How far behind a full copy an address still counts as the same stack. The usual limit of a
+/// stack.
 const STACK_REACH: u64 = 8 << 20;
 
 impl<'a> StackCopy<'a> {

@@ -19,8 +19,8 @@ pub(super) const PATH_BYTES_MAX: usize = 16 << 20;
 /// before it could be opened. The store ignores what it already has.
 const ANNOUNCE_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
 
-/// A file in no sample for this long is announced again with the next: the store may have closed it,
-/// after [`UNUSED_MAX`].
+/// A file in no sample for this long is announced again with the next: the store may have closed
+/// it, after [`UNUSED_MAX`].
 const UNSAMPLED_MAX: Duration = Duration::from_secs(UNUSED_MAX.as_secs() / 3 * 2);
 
 struct Entry {
@@ -113,8 +113,8 @@ impl FileTable {
         self.forgotten += (before - self.entries.len()) as u64;
     }
 
-    /// Tells the store of a file that has samples, or will have, unless it was told lately. `send` returns false
-    /// when the queue is full: the next sample tries again.
+    /// Tells the store of a file that has samples, or will have, unless it was told lately. `send`
+    /// returns false when the queue is full: the next sample tries again.
     pub fn announce(
         &mut self,
         id: FileId,

@@ -1,9 +1,9 @@
 //! The text of `/proc/PID/maps`: mappings, by bytes, since paths are anybody's.
 //!
 //! Pure: a reader in, mappings out. A path may hold bytes that are not UTF-8, blanks and words such
-//! as ` (deleted)`; the kernel writes a newline in it as `\012` (seq_path in fs/proc/task_mmu.c) and
-//! nothing else is escaped. A line that makes no sense costs only itself. What is kept is bounded by
-//! what an address space may hold.
+//! as ` (deleted)`; the kernel writes a newline in it as `\012` (seq_path in fs/proc/task_mmu.c)
+//! and nothing else is escaped. A line that makes no sense costs only itself. What is kept is
+//! bounded by what an address space may hold.
 
 use super::space::MAPPINGS_MAX;
 use std::io::{BufRead, Read};
@@ -46,8 +46,8 @@ impl Map {
     }
 }
 
-/// The executable mappings in the order of their addresses: at most [`MAPPINGS_MAX`] of files and as
-/// many of memory. Reading ends early where it fails.
+/// The executable mappings in the order of their addresses: at most [`MAPPINGS_MAX`] of files and
+/// as many of memory. Reading ends early where it fails.
 pub fn executable(from: impl BufRead) -> Vec<Map> {
     let (mut found, mut files, mut memory) = (Vec::new(), 0, 0);
     each_line(from, |line| {

@@ -58,8 +58,8 @@ const FILES_FAIR: [usize; 4] = [2048, 1024, 512, 256];
 /// in it. Beyond the bound nobody is taken from the scan, and another is asked for.
 const EXITS_MAX: usize = 1 << 17;
 
-/// Time after which a full table looks for unused files again: it looks at every mapping of the host, some
-/// milliseconds.
+/// Time after which a full table looks for unused files again: it looks at every mapping of the
+/// host, some milliseconds.
 const FILES_RETRY: Duration = Duration::from_secs(10);
 
 /// Files of one process that are announced before they have samples. Unit: files. Large desktop
@@ -74,8 +74,8 @@ const LOOKED_OVER_AT_ONCE_MAX: usize = 512;
 /// See [`LOOKED_OVER_AT_ONCE_MAX`].
 const LOOK_OVER_AGAIN: Duration = Duration::from_secs(1);
 
-/// Jitdumps mapped by all processes that `fp-jit` was not told of yet, at the start of the daemon or in one
-/// drain. Unit: files.
+/// Jitdumps mapped by all processes that `fp-jit` was not told of yet, at the start of the daemon
+/// or in one drain. Unit: files.
 const DUMPS_UNTOLD_MAX: usize = 256;
 
 /// Build ids are 20 bytes at most (SHA-1); longer ones are cut by the kernel.
@@ -395,8 +395,8 @@ impl ProcessTable {
             }
         };
         self.create(pid, parent, comm, kernel, time, space);
-        // What was announced of the parent need not be looked over again, and a process does not get
-        // round the bound by forking.
+        // What was announced of the parent need not be looked over again, and a process does not
+        // get round the bound by forking.
         if let Some(child) = self.processes.get_mut(&pid) {
             (child.announced, child.ahead) = (announced, ahead);
             child.generated = generated;
@@ -556,8 +556,9 @@ impl ProcessTable {
     /// What a mapping with this identity and path is. Paths are the kernel's words: a leading slash
     /// for files, brackets or `//anon` for memory.
     ///
-    /// Files in memory (memfds, `/dev/shm`) hold generated code or programs. Loaders map programs for
-    /// one process alone; runtimes that write code map it shared, or writing would not reach it.
+    /// Files in memory (memfds, `/dev/shm`) hold generated code or programs. Loaders map programs
+    /// for one process alone; runtimes that write code map it shared, or writing would not reach
+    /// it.
     ///
     /// `many`: the process has so many mappings that the last room in the table of files is not for
     /// it.
@@ -663,7 +664,8 @@ impl ProcessTable {
         self.counts.files_forgotten = self.files.forgotten;
     }
 
-    /// Makes up a process that has a sample but that no record told of, so that its time is counted.
+    /// Makes up a process that has a sample but that no record told of, so that its time is
+    /// counted.
     pub fn meet(&mut self, pid: Pid, time: MonotonicTime) {
         if !self.processes.contains_key(&pid) {
             self.make_up(pid, time);

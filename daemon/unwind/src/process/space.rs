@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 /// Executable mappings kept per process. A process has a few hundred; runtimes that map each piece
 /// of generated code alone reach thousands. Beyond the bound the mappings of generated code are
-/// forgotten first (their addresses are then unknown), then what is new is refused: a program and its
-/// libraries are mapped before whatever comes by the thousand. Each is counted.
+/// forgotten first (their addresses are then unknown), then what is new is refused: a program and
+/// its libraries are mapped before whatever comes by the thousand. Each is counted.
 pub const MAPPINGS_MAX: usize = 8192;
 
 /// First address above user space, with five levels of page tables; kernel addresses are above.

@@ -3,8 +3,8 @@
 //! A frame-pointer chain does not say where it ends: code without frame pointers uses the register
 //! for something else, and the kernel then follows whatever it holds. An address outside every
 //! executable mapping is therefore the end of the chain, not a frame. Whether a chain that stays in
-//! mapped code has reached its start function shows when its root frame has a name (the symbolizer turns
-//! [`StackEnd::BrokenChain`] into [`StackEnd::Complete`] then).
+//! mapped code has reached its start function shows when its root frame has a name (the symbolizer
+//! turns [`StackEnd::BrokenChain`] into [`StackEnd::Complete`] then).
 
 use super::StackBuffer;
 use crate::process::Process;
@@ -72,8 +72,8 @@ pub fn walk(
         out.user_at = 0;
         out.frames.push(RawFrame::Unknown(Unnamed::NoMapping));
     }
-    // The kernel adds at least one user address where there is user memory. A task that is ending has
-    // given its own back, and all that is left of it is in the kernel.
+    // The kernel adds at least one user address where there is user memory. A task that is ending
+    // has given its own back, and all that is left of it is in the kernel.
     let in_kernel = sample.mode == CpuMode::Kernel && out.user_at > 0 && user_frames == 0;
     let kernel_only = in_kernel || process.is_some_and(|process| process.kernel);
     if broken_off {

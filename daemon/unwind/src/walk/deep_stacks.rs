@@ -1,10 +1,10 @@
 //! Which threads are worth a look at their memory, and the looks that are held.
 //!
-//! A thread whose samples are cut at the same return address again and again has a frame, or several,
-//! larger than the copy, further out than which no sample shows anything. It is asked for a look
-//! (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs. Called
-//! by the sampler thread; never blocks. Allocates when a thread is cut for the first time and when
-//! a look comes, bounded.
+//! A thread whose samples are cut at the same return address again and again has a frame, or
+//! several, larger than the copy, further out than which no sample shows anything. It is asked for
+//! a look (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs.
+//! Called by the sampler thread; never blocks. Allocates when a thread is cut for the first time
+//! and when a look comes, bounded.
 
 use super::look::{Failure, StackReadAnswer, StackReadRequest, StackSnapshot, Thread};
 use crate::info::words::Words;
@@ -14,7 +14,8 @@ use host::time::MonotonicTime;
 use perf::watch::Watchpoint;
 use std::time::Duration;
 
-/// Threads remembered as cut. Beyond it no more are taken in until some have not been cut for a while.
+/// Threads remembered as cut. Beyond it no more are taken in until some have not been cut for a
+/// while.
 const THREADS_MAX: usize = 1024;
 
 /// Looks held or asked for at once. Each has a descriptor and takes a debug register of its thread.
@@ -40,7 +41,8 @@ const CUT_MIN: Duration = Duration::from_millis(400);
 /// Without a cut for so long it has not been cut until then.
 const CUT_APART: Duration = Duration::from_secs(1);
 
-/// Shortest time from the end of one look at a thread to the next; doubled for each that was of no use.
+/// Shortest time from the end of one look at a thread to the next; doubled for each that was of no
+/// use.
 const WAIT_MIN: Duration = Duration::from_secs(2);
 /// And the longest.
 const WAIT_MAX: Duration = Duration::from_secs(128);
@@ -48,8 +50,8 @@ const WAIT_MAX: Duration = Duration::from_secs(128);
 /// Age after which a thread that was not cut is forgotten.
 const UNCUT_MAX: Duration = Duration::from_secs(60);
 
-/// Age after which a look that no sample used is dropped: its thread does something else by now, and
-/// may be cut somewhere else.
+/// Age after which a look that no sample used is dropped: its thread does something else by now,
+/// and may be cut somewhere else.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
 /// What was done, since the start.
@@ -99,8 +101,8 @@ struct Lookout {
 }
 
 impl Lookout {
-    /// Counts a cut at a place. The most common ones of a stream stay, and what comes once goes (Misra
-    /// and Gries).
+    /// Counts a cut at a place. The most common ones of a stream stay, and what comes once goes
+    /// (Misra and Gries).
     fn vote(&mut self, slot: u64) {
         let known = self
             .places
@@ -120,7 +122,8 @@ impl Lookout {
         }
     }
 
-    /// The place to look at: of those with enough votes the one furthest out, whose call lasts longest.
+    /// The place to look at: of those with enough votes the one furthest out, whose call lasts
+    /// longest.
     fn outermost(&self) -> Option<u64> {
         let voted = self.places.iter().filter(|(_, votes)| *votes >= VOTES_MIN);
         voted.map(|&(slot, _)| slot).max()
@@ -203,7 +206,8 @@ impl DeepStacks {
         lookout.vote(slot);
     }
 
-    /// The words outside of the return address at `slot` of a thread, when they are known to hold at
+    /// The words outside of the return address at `slot` of a thread, when they are known to hold
+    /// at
     /// `time`.
     pub fn words(&mut self, thread: Thread, slot: u64, time: MonotonicTime) -> Option<&Words> {
         if self.counts.held == 0 {
@@ -265,7 +269,8 @@ impl DeepStacks {
         true
     }
 
-    /// Begins a drain of samples older than `now`: drops looks whose call has returned, or whose program
+    /// Begins a drain of samples older than `now`: drops looks whose call has returned, or whose
+    /// program
     /// `lives` no more.
     pub fn begin(&mut self, now: MonotonicTime, mut lives: impl FnMut(Thread, Pid) -> bool) {
         let DeepStacks {
@@ -329,8 +334,8 @@ impl DeepStacks {
         }
     }
 
-    /// Asks for looks at the threads that were cut at one place most of the time. `send` returns false
-    /// when nobody can be asked now.
+    /// Asks for looks at the threads that were cut at one place most of the time. `send` returns
+    /// false when nobody can be asked now.
     pub fn ask(&mut self, now: MonotonicTime, mut send: impl FnMut(StackReadRequest) -> bool) {
         let limit = f64::from(ASKS_PER_SECOND);
         let since = now.since(self.refilled).as_secs_f64();

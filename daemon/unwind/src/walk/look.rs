@@ -1,13 +1,14 @@
-//! What one look at the memory of a thread's stack brought: addresses, and the proof that they hold.
+//! What one look at the memory of a thread's stack brought: addresses, and the proof that they
+//! hold.
 //!
-//! Stack bytes hold secrets. Of all that is read only words are kept that can be steps of a stack: a
-//! return address, which is one into executable memory, and a saved frame address, which is one
+//! Stack bytes hold secrets. Of all that is read only words are kept that can be steps of a stack:
+//! a return address, which is one into executable memory, and a saved frame address, which is one
 //! further out on the same stack. Everything else is left in the buffer it was read into.
 //!
-//! The look is worth something only for the very call whose return address it begins with. A frame of
-//! the same function at the same place may have been called by somebody else meanwhile, and no sample
-//! tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before it is
-//! read, and a sample may be completed with the look while nothing has been written there.
+//! The look is worth something only for the very call whose return address it begins with. A frame
+//! of the same function at the same place may have been called by somebody else meanwhile, and no
+//! sample tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before
+//! it is read, and a sample may be completed with the look while nothing has been written there.
 
 use crate::info::words::Words;
 use host::ids::{Pid, ProcessId, Tid};
@@ -15,8 +16,8 @@ use host::time::MonotonicTime;
 use perf::watch::Watchpoint;
 use std::ops::Range;
 
-/// Words kept of a look. 12 bytes each. A stack of 256 KiB of rustc has about 3,000; what lies further
-/// out is left out.
+/// Words kept of a look. 12 bytes each. A stack of 256 KiB of rustc has about 3,000; what lies
+/// further out is left out.
 pub const WORDS_MAX: usize = 8192;
 
 /// A thread of a process of one lifetime and one executable.
@@ -131,8 +132,8 @@ impl<'a> Sieve<'a> {
         }
     }
 
-    /// Takes in the bytes at `address`, a multiple of eight; each call further out. False when as much
-    /// is kept as may be.
+    /// Takes in the bytes at `address`, a multiple of eight; each call further out. False when as
+    /// much is kept as may be.
     pub fn add(&mut self, address: u64, bytes: &[u8]) -> bool {
         for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
             let here = address + 8 * number as u64;

@@ -1,10 +1,10 @@
 //! The modules of all files, within a bound on their memory, and the rules found in them.
 //!
-//! One module serves every process that maps its file. What was not used for longest is dropped when
-//! memory is short, and asked for again when a frame needs it. Modules in use that do not fit together
-//! take turns of half a minute. Rules outlive their module: a file's code does not change. A module
-//! too large for the bound is refused and stays so until the bound grows: that is not the same as a
-//! file without unwind information, and is told apart. Called by the sampler thread only.
+//! One module serves every process that maps its file. What was not used for longest is dropped
+//! when memory is short, and asked for again when a frame needs it. Modules in use that do not fit
+//! together take turns of half a minute. Rules outlive their module: a file's code does not change.
+//! A module too large for the bound is refused and stays so until the bound grows: that is not the
+//! same as a file without unwind information, and is told apart. Called by the sampler thread only.
 
 use crate::info::module::Module;
 use crate::info::rule::Rule;
@@ -29,8 +29,8 @@ const AWAITED_MAX: Duration = Duration::from_secs(2);
 /// read push out the one before, and none of them found when its frames come.
 const HELD_AT_LEAST: Duration = Duration::from_secs(30);
 
-/// A module counts as in use when one of the last drains needed it: a drain is a second, or less on a
-/// busy host. Frames whose rules are all known do not need it.
+/// A module counts as in use when one of the last drains needed it: a drain is a second, or less on
+/// a busy host. Frames whose rules are all known do not need it.
 const IN_USE_DRAINS: u32 = 30;
 
 /// Requests kept until the next pass of the sampler.
@@ -264,9 +264,10 @@ impl Modules {
         }
     }
 
-    /// Drops modules until `bytes` more fit: first what is not in use, the longest unused before all
-    /// others, then what was held longest, so that modules in use which do not fit together take
-    /// turns. What is in use stays for `held_at_least`; false when nothing was dropped for that.
+    /// Drops modules until `bytes` more fit: first what is not in use, the longest unused before
+    /// all others, then what was held longest, so that modules in use which do not fit together
+    /// take turns. What is in use stays for `held_at_least`; false when nothing was dropped for
+    /// that.
     fn make_room(&mut self, bytes: usize, held_at_least: Duration) -> bool {
         let limit = self.bytes_max.saturating_sub(bytes) as u64;
         let mut excess = self.counts.bytes.saturating_sub(limit);
@@ -350,8 +351,8 @@ impl Modules {
         }
     }
 
-    /// The module of a file; asks for it when it was dropped or forgotten, or when it was refused and
-    /// would fit now: the memory budget changes the bound.
+    /// The module of a file; asks for it when it was dropped or forgotten, or when it was refused
+    /// and would fit now: the memory budget changes the bound.
     pub fn get(&mut self, file: FileId, now: MonotonicTime) -> ModuleState<'_> {
         if self.entries.len() >= FILES_MAX && !self.entries.contains_key(&file) {
             self.forget_longest_unused();

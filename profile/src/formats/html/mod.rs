@@ -4,9 +4,9 @@
 //! policy. The profile is embedded as JSON in which `<`, `>`, `&`, control, separator and
 //! bidirectional characters are escaped, and the script puts text into the page as text only.
 //!
-//! Data: nodes of the merged call tree in depth-first order as columns (depth, name, own samples, own
-//! weight), names as columns (function, module, kind). Bars beyond [`Options::max_bars`] are folded
-//! into `[other]` before, smallest first.
+//! Data: nodes of the merged call tree in depth-first order as columns (depth, name, own samples,
+//! own weight), names as columns (function, module, kind). Bars beyond [`Options::max_bars`] are
+//! folded into `[other]` before, smallest first.
 //!
 //! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks
 //! the range whose flame graph is shown, and [`write_bundle`], which says besides all that is known
@@ -37,8 +37,8 @@ use serde::Serialize;
 use std::io::Write;
 use times::Times;
 
-/// Most bytes of a bundle's data. Smaller stacks are folded until it fits. A browser opens 32 MB in some
-/// seconds, and mail and tickets take files of that size.
+/// Most bytes of a bundle's data. Smaller stacks are folded until it fits. A browser opens 32 MB in
+/// some seconds, and mail and tickets take files of that size.
 pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 
 const PAGE: &str = include_str!("page.html");
@@ -136,8 +136,8 @@ pub fn write(
     write_page(options, &data, "", out)
 }
 
-/// Writes the page with the heat map of the profile's times, from which ranges are picked. Takes what
-/// [`write()`] takes.
+/// Writes the page with the heat map of the profile's times, from which ranges are picked. Takes
+/// what [`write()`] takes.
 ///
 /// # Errors
 /// When `out` fails.
@@ -152,8 +152,8 @@ pub fn write_heat_map(
     write_page(options, &data, "", out)
 }
 
-/// Writes an incident bundle: the page with a heat map where there are times, and what is known of the
-/// profile. Takes what [`write()`] takes, and [`Options::grid`] and `facts`.
+/// Writes an incident bundle: the page with a heat map where there are times, and what is known of
+/// the profile. Takes what [`write()`] takes, and [`Options::grid`] and `facts`.
 ///
 /// # Errors
 /// When `out` fails.

@@ -8,8 +8,8 @@ use crate::sample::Value;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Most entries, about 20 bytes each: one for each node that was sampled in a cell. With more, smaller
-/// stacks are folded, so that a cell has fewer nodes.
+/// Most entries, about 20 bytes each: one for each node that was sampled in a cell. With more,
+/// smaller stacks are folded, so that a cell has fewer nodes.
 const ENTRIES_MAX: usize = 400_000;
 
 /// Columns of entries, in order of cells.

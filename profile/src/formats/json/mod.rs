@@ -41,8 +41,9 @@
 //! ```
 //!
 //! Frames and samples stand one on a line, samples by weight, largest first. Text is as it was
-//! sampled, escaped as JSON asks plus what terminals and browsers might act on, so printing the file
-//! is safe. Numbers may exceed 2⁵³: read them with a parser that keeps 64 bits where that matters.
+//! sampled, escaped as JSON asks plus what terminals and browsers might act on, so printing the
+//! file is safe. Numbers may exceed 2⁵³: read them with a parser that keeps 64 bits where that
+//! matters.
 
 mod read;
 
@@ -124,8 +125,8 @@ struct MomentsJson {
 }
 
 impl MomentsJson {
-    /// Those of the profile; `places` is where each sample stands. A moment of a sample that the profile
-    /// does not have is one whose moment was not kept.
+    /// Those of the profile; `places` is where each sample stands. A moment of a sample that the
+    /// profile does not have is one whose moment was not kept.
     fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> MomentsJson {
         let moments = &profile.moments;
         let mut columns = MomentsJson {

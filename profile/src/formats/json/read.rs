@@ -1,5 +1,5 @@
-//! Reads the JSON that is written here, schema `fleetprof.profile/1`, to compare and draw later. The
-//! text is checked as a stranger's: indices, words, depth, times.
+//! Reads the JSON that is written here, schema `fleetprof.profile/1`, to compare and draw later.
+//! The text is checked as a stranger's: indices, words, depth, times.
 
 use super::{MomentsJson, SCHEMA};
 use crate::{
@@ -35,7 +35,8 @@ pub enum JsonError {
     /// A stack has more frames than are taken.
     #[error("failed to read JSON: stack is deeper than `{STACK_FRAMES_MAX}` frames")]
     TooDeep,
-    /// Columns of moments differ in length, name samples that are not there, or go beyond the time covered.
+    /// Columns of moments differ in length, name samples that are not there, or go beyond the time
+    /// covered.
     #[error("failed to read JSON: moment `{0}` has no sample, or is not in the time covered")]
     Moment(usize),
 }

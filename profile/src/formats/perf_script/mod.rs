@@ -6,9 +6,9 @@
 //! <empty line>
 //! ```
 //!
-//! `stackcollapse-perf.pl`, FlameScope, speedscope and the Firefox Profiler read it, and it is what files
-//! of other machines often are. Our own text has no CPU, and addresses that are made up, both of which it
-//! says in its heading.
+//! `stackcollapse-perf.pl`, FlameScope, speedscope and the Firefox Profiler read it, and it is what
+//! files of other machines often are. Our own text has no CPU, and addresses that are made up, both
+//! of which it says in its heading.
 
 mod read;
 mod write;

@@ -7,9 +7,10 @@
 //! - One mapping for each (module, kind). Frames without a module stand in a mapping named after
 //!   their kind (`[jit]`), native ones in none. The format has no field for a frame's kind, so a
 //!   comment says it: `fleetprof mappings: 2=kernel 3=jit*`, with a star where the name is made up.
-//! - An inlined frame is a line of its caller's location. A stack that begins (root end) with inlined
-//!   frames has a location of its own for them, in a mapping of kind `inlined`.
-//! - `system_name` is the raw name where a runtime wrote another than is shown, and empty otherwise.
+//! - An inlined frame is a line of its caller's location. A stack that begins (root end) with
+//!   inlined frames has a location of its own for them, in a mapping of kind `inlined`.
+//! - `system_name` is the raw name where a runtime wrote another than is shown, and empty
+//!   otherwise.
 //! - A function that has no symbol is one whose name is made up: a comment says which they are, and
 //!   why: `fleetprof unnamed: 7=no_symbols`.
 //! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.

@@ -104,13 +104,14 @@ struct Reader<'m> {
     reasons: HashMap<u64, Unnamed>,
     /// Name, system name and file by function id, as indices of the message's strings.
     functions: HashMap<u64, (i64, i64, i64)>,
-    /// Ids of the message's strings in the profile, as they are asked for. A string may be nearly as long
-    /// as the file and a reference to it takes two bytes, so each is looked up by its text once.
+    /// Ids of the message's strings in the profile, as they are asked for. A string may be nearly
+    /// as long as the file and a reference to it takes two bytes, so each is looked up by its text
+    /// once.
     strings: Vec<Option<StrId>>,
     /// Frames by location id, root first.
     locations: HashMap<u64, Vec<FrameId>>,
-    /// The frame of locations without a line by file and kind of their mapping, of which it is made: mappings
-    /// of a few bytes each may all name the same long file.
+    /// The frame of locations without a line by file and kind of their mapping, of which it is
+    /// made: mappings of a few bytes each may all name the same long file.
     unnamed: HashMap<(Option<i64>, FrameKind), FrameId>,
 }
 

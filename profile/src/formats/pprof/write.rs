@@ -126,8 +126,8 @@ fn build(profile: &Profile) -> Message {
     builder.message
 }
 
-/// The program that most samples are of. Readers take the first mapping for the main binary, and name the
-/// profile after it.
+/// The program that most samples are of. Readers take the first mapping for the main binary, and
+/// name the profile after it.
 fn main_module<'p>(profile: &'p Profile, samples: &[(SampleKey, Value)]) -> Option<&'p str> {
     let mut counts: BTreeMap<&'p str, u64> = BTreeMap::new();
     for (key, value) in samples {
@@ -241,8 +241,9 @@ impl<'p> Builder<'p> {
     }
 
     fn function(&mut self, frame: &FrameRef<'p>) -> u64 {
-        // Empty where there is none beside the name. `go tool pprof` takes a name that stands in both fields
-        // for one that it has to make readable, and cuts what is in `<>` and `()` out of it:
+        // Empty where there is none beside the name. `go tool pprof` takes a name that stands in
+        // both fields for one that it has to make readable, and cuts what is in `<>` and `()` out
+        // of it:
         // `<Vec<T> as Clone>::clone` would be `::clone`.
         let texts = [frame.function, frame.system_name, frame.file];
         let known = (texts, frame.unnamed);

@@ -126,8 +126,8 @@ fn first_argument(code: &[u8], address: u64) -> Option<u64> {
     None
 }
 
-/// The table of the code in `pieces` of a file, whose addresses are counted from `base`. `None` when
-/// nothing could be derived.
+/// The table of the code in `pieces` of a file, whose addresses are counted from `base`. `None`
+/// when nothing could be derived.
 ///
 /// # Errors
 /// When that takes more than `budget` has left.
