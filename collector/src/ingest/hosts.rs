@@ -10,10 +10,11 @@ use super::limits::{
 };
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey, HostRecord, Limits, Store, StoreError, TimeRange};
+use crate::sync::lock;
 use crate::time::Clock;
 use proto::agent::Degradation;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -143,7 +144,7 @@ impl Hosts {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change below leaves the maps whole, so a panic elsewhere spoils nothing.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// A stream of `key` begins. An older one of the same boot is told to end: its connection is
@@ -359,7 +360,7 @@ impl Hosts {
 
     /// The trouble of all hosts, as it was some seconds ago at most.
     pub fn survey(&self) -> Arc<Survey> {
-        let survey = self.survey.lock().unwrap_or_else(PoisonError::into_inner);
+        let survey = lock(&self.survey);
         Arc::clone(&survey)
     }
 
@@ -379,7 +380,7 @@ impl Hosts {
         let over: Vec<_> = over.map(|of| (of, inner.is_heard(of, now))).collect();
         drop(inner);
         new.log_after(&before, &over);
-        *self.survey.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        *lock(&self.survey) = new;
     }
 
     fn survey_now(&self) -> Survey {

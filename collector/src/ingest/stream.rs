@@ -11,13 +11,13 @@ use super::Ingest;
 use super::batch::{Answered, Job};
 use super::hosts::Ticket;
 use super::limits::{
-    DEFINITIONS_BYTES_MAX, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts,
-    WINDOWS_IN_FLIGHT, dictionary_stacks,
+    DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
+    dictionary_stacks,
 };
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::metrics::Metric;
-use crate::store::{Defined, HostKey, Taken};
+use crate::store::{Defined, HOST_ID_BYTES_MAX, HostKey, Taken};
 use hashbrown::{HashMap, HashSet};
 use profile::ContentId;
 use proto::TableAssembler;

@@ -1,20 +1,16 @@
 //! The fleet's cgroups as one tree, rolled up as the agent does it for one host.
 
-use crate::store::{LabelSet, Labelled};
+use crate::store::{LabelSet, Labelled, SAMPLE_LABELS};
 use profile::{
     Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
-    StackEnd, StackId, Value, key,
+    StackEnd, StackId, Value,
 };
 use std::collections::HashMap;
-
-/// Labels that only samples have: what the kernel accounts for a cgroup is not known by these, so a
-/// selection by one of them has nothing to be compared with.
-const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
 /// True when the kernel's accounting can stand beside what `selector` takes.
 pub(super) fn is_accountable(selector: &Selector) -> bool {
     let mut matchers = selector.matchers().iter();
-    matchers.all(|matcher| !OF_SAMPLES.contains(&matcher.label()))
+    matchers.all(|matcher| !SAMPLE_LABELS.contains(&matcher.label()))
 }
 
 /// Totals by label set of what frame filters left of a profile. Nothing is expected of a part.
@@ -75,6 +71,7 @@ pub(super) fn coverage(ledger: &Ledger, windows: u64, windows_unmeasured: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profile::key;
 
     fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: i64) -> Labelled {
         let value = |count: u64| Value {

@@ -4,6 +4,7 @@
 //! All calls block, on disk or network, and come from several threads at once. Times are wall time of
 //! the collector's callers: a store has no clock of its own.
 
+mod admission;
 mod answer;
 mod attending;
 mod batching;
@@ -15,6 +16,7 @@ pub mod open;
 mod prune;
 mod window;
 
+pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX};
 pub use answer::{
     Answer, Cancel, GAPS_MAX, Gap, HostRange, Labelled, Limits, Line, Lines, Rollup, Scope, Step,
     StoreQuality,

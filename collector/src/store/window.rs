@@ -1,11 +1,12 @@
 //! What is pushed into a store: windows of hosts, and what is known of the hosts.
 
 use super::MissingStacks;
+use crate::sync::lock;
 use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, Dictionary, FrameId, Quality, Remap, StackEnd, StackId, Value};
 use proto::DefinedTables;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Wall time, half open. Unit: nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -285,7 +286,7 @@ const UNKNOWN: u32 = u32::MAX;
 impl StackMemo {
     /// What `owner` remembered; what another did is forgotten. `owner` is unique in the process.
     pub fn of(&self, owner: u64) -> MutexGuard<'_, Memo> {
-        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memo = lock(&self.0);
         if memo.owner != owner {
             memo.owner = owner;
             memo.known.clear();
@@ -296,7 +297,7 @@ impl StackMemo {
 
     /// Lets go of label sets, which are not used again.
     pub fn forget_labels(&self) {
-        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memo = lock(&self.0);
         memo.forget_labels();
     }
 }

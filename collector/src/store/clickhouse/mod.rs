@@ -24,6 +24,7 @@ use super::{
     Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
     Scope, Store, StoreError, Taken, TimeRange,
 };
+use crate::sync::lock;
 use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
 use known::Known;
@@ -32,7 +33,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
@@ -149,11 +150,6 @@ struct Outage {
     until: Instant,
     wait: Duration,
     reason: String,
-}
-
-/// Locks what cannot be left half-changed by a panic.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A store in a ClickHouse database.

@@ -5,9 +5,11 @@ use super::keys::{Keys, NS_PER_S, Place, oldest_day, origin};
 use super::known::Known;
 use super::quality::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
-use super::window::{WEIGHT_MAX, alone, host_labels, pairs_of, refusal, service_of};
+use super::window::{WEIGHT_MAX, alone, pairs_of, rejection, service_of};
 use super::{Counters, Options};
+use crate::store::admission::host_labels;
 use crate::store::{LabelSet, NewWindow, Row, Taken};
+use crate::sync::lock;
 use clickhouse::Row as Fields;
 use profile::{ContentId, Dictionary, FrameId, Quality, StackEnd, StackId, Value};
 use serde::Deserialize;
@@ -120,10 +122,9 @@ impl Push<'_> {
         let mut repeats = Vec::new();
         for (at, window) in windows.iter().enumerate() {
             let place = Place::of(window.range.start_unix_ns);
-            let (Some(place), None) = (place, refusal(window, self.options, now_unix_ns)) else {
-                let why = refusal(window, self.options, now_unix_ns);
-                let why = why.unwrap_or_else(|| "its time cannot be stored".to_owned());
-                answers[at] = Some(Taken::Refused(why));
+            let reason = rejection(window, self.options, now_unix_ns);
+            let (Some(place), None) = (place, &reason) else {
+                answers[at] = Some(Taken::Refused(reason.unwrap_or_default()));
                 continue;
             };
             let host = self.keys.host(&window.origin.host);
@@ -237,7 +238,7 @@ impl Push<'_> {
         // have no index by stack. Days over age may be dropped before they are copied from.
         let mut days: BTreeSet<u16> = BTreeSet::new();
         {
-            let known = super::lock(self.known);
+            let known = lock(self.known);
             for plan in planned.iter() {
                 for row in &plan.window.rows {
                     let id = *ids
@@ -288,7 +289,7 @@ impl Push<'_> {
         given: &HashMap<ContentId, StackId>,
         coming: &HashSet<ContentId>,
     ) -> Vec<ContentId> {
-        let known = super::lock(self.known);
+        let known = lock(self.known);
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
         let mut is_complete = true;
@@ -430,7 +431,7 @@ impl Push<'_> {
 
     /// True when neither the database nor the batch is known to have it; from now on the batch has.
     fn is_new(&self, batch: &mut Batch, day: u16, id: u64) -> bool {
-        !super::lock(self.known).has(day, id) && batch.learned.entry(day).or_default().insert(id)
+        !lock(self.known).has(day, id) && batch.learned.entry(day).or_default().insert(id)
     }
 
     /// Sees to it that the day's dictionary has the stack; returns the id to store.
@@ -498,7 +499,7 @@ impl Push<'_> {
     /// samples under the same token, so that what it took of them does not count twice. Their
     /// agents come again as they like.
     async fn finish(&self) -> Result<(), Fault> {
-        let Some(mut batch) = super::lock(self.unfinished).take() else {
+        let Some(mut batch) = lock(self.unfinished).take() else {
             return Ok(());
         };
         let windows = batch.windows.iter();
@@ -511,7 +512,7 @@ impl Push<'_> {
             // The last insert was done, or agents went to another collector: the others come again.
             Ok(_) => Ok(()),
             Err(fault) => {
-                *super::lock(self.unfinished) = Some(batch);
+                *lock(self.unfinished) = Some(batch);
                 Err(fault)
             }
         }
@@ -525,12 +526,12 @@ impl Push<'_> {
         let written = self.write(&batch).await;
         match &written {
             Ok(()) => {
-                let mut known = super::lock(self.known);
+                let mut known = lock(self.known);
                 for (day, ids) in batch.learned {
                     known.add(day, ids);
                 }
             }
-            Err(Fault::Away(_)) => *super::lock(self.unfinished) = Some(batch),
+            Err(Fault::Away(_)) => *lock(self.unfinished) = Some(batch),
             Err(_) => {}
         }
         written

@@ -7,6 +7,7 @@ use crate::store::HostFacts;
 use crate::store::clickhouse::rows::{HealthRow, HostRow};
 use crate::store::{
     GAPS_MAX, Gap, HostKey, HostRange, HostRecord, Limits, Rollup, StoreQuality, TimeRange,
+    WINDOW_NS_MAX,
 };
 use clickhouse::Row;
 use profile::{Quality, Selector, Value};
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Absence shorter than this is jitter of the agent's clock. Unit: nanoseconds.
 const ABSENT_NS_MIN: i64 = NS_PER_S;
 /// A window is at most so long; what covers the start of a range starts within. Unit: seconds.
-const WINDOW_S_MAX: i64 = 3600;
+const WINDOW_S_MAX: i64 = (WINDOW_NS_MAX / NS_PER_S as u64) as i64;
 /// What an agent gave up is told with the first window after it, so it ends when that one starts,
 /// more or less: clocks are set. Unit: seconds.
 pub(super) const GAP_AFTER_S_MAX: i64 = 86_400;

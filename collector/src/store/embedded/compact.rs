@@ -14,8 +14,9 @@ use super::encode::{EncodeError, HEADS_SHARED, SERVICE_STEP_NS, Tables};
 use super::file::{FileError, PartitionFile, Replacement, Table};
 use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
 use super::marks::Marks;
-use super::partition::{Partition, read};
+use super::partition::Partition;
 use super::summaries::ChunkWindows;
+use crate::sync::read;
 use std::sync::{Arc, RwLock};
 
 /// More parts than a chunk can have.

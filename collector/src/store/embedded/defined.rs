@@ -6,8 +6,8 @@
 //! if it had not come, for this dictionary.
 
 use super::dict::{Adopted, Dict};
-use super::partition::read;
 use crate::store::Defined;
+use crate::sync::read;
 use hashbrown::HashMap;
 use profile::{ContentId, StackId};
 use proto::convert::STACK_DEPTH_MAX;

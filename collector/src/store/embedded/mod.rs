@@ -72,12 +72,13 @@ use super::{
     Store, StoreError, Taken, TimeRange,
 };
 use crate::store::names::{Named, NamedBy, Nameless, Names};
+use crate::sync::{lock, read, write};
 use counters::Counters;
 use dict::Dict;
 use file::FileError;
 use host_index::HostIndex;
 use hosts::HostTable;
-use partition::{Partition, lock, read, write};
+use partition::Partition;
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
 use std::collections::{BTreeMap, VecDeque};

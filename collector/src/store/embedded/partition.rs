@@ -25,35 +25,18 @@ use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
 use super::query::Piece;
 use crate::store::{HostKey, LabelSet};
+use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard};
 
 /// Memory of a host with its labels and numbers, about. Unit: bytes.
 const HOST_STATE_BYTES: usize = 500;
 
 /// Most connections for reading that a partition keeps between queries.
 const READERS_KEPT: usize = 2;
-
-/// Takes a lock. A thread that panicked with it left data that is still whole: everything is changed
-/// in one step after what can fail.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See [`lock`].
-pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See [`lock`].
-pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Windows in memory by chunk.
 #[derive(Default)]

@@ -7,73 +7,35 @@ use super::dict::{Adopted, Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
 use super::order::order_by;
-use super::partition::{Partition, lock, read, write};
-use crate::store::{LabelSet, NewWindow, Row, StoreError, StreamStacks, Taken};
-use hashbrown::{HashMap, HashSet};
-use profile::{LabelSetId, StackEnd, StackId, key};
+use super::partition::Partition;
+use crate::store::admission::{
+    self, Below, TimeBounds, accounted_below, host_labels, is_host_label,
+};
+use crate::store::{LabelSet, NewWindow, Row, StoreError, StreamStacks, Taken, WindowAccount};
+use crate::sync::{lock, read, write};
+use hashbrown::HashSet;
+use profile::{LabelSetId, StackEnd, StackId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
-/// Longest time of a window. Unit: nanoseconds.
-const WINDOW_NS_MAX: i64 = 3600 * 1_000_000_000;
-
-/// Longest host id. Unit: bytes.
-const HOST_ID_LEN_MAX: usize = 128;
-
 /// Other partitions whose dictionaries are searched before an agent is asked for a stack.
 const NEIGHBOURS: usize = 2;
 
-/// Labels of samples that no host as a whole has.
-const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
-
-/// Why a window is not taken for ever, or `None`.
-pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
-    let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
-    let future = i64::try_from(store.options.future_ns).unwrap_or(i64::MAX);
-    let retention = i64::try_from(store.options.taken_ns()).unwrap_or(i64::MAX);
-    let sets = window.label_sets.len();
-    let unknown_set = window.rows.iter().any(|row| row.labels as usize >= sets)
-        || window.accounts.iter().any(|of| of.labels as usize >= sets);
-    let host_id = &window.origin.host.host_id;
-    let reason = if start > now_unix_ns.saturating_add(future) {
-        let ahead = start.saturating_sub(now_unix_ns) / 1_000_000_000;
-        return Some(format!(
-            "it begins {ahead} s in the future; set the host's clock"
-        ));
-    } else if start < now_unix_ns.saturating_sub(retention) {
-        "it is older than what is kept"
-    } else if start < store.evicted_before.load(Ordering::Relaxed) {
-        "it is older than what the disk budget of the collector (`retention.disk_gib`) has room for"
-    } else if end <= start {
-        "it ends before it starts"
-    } else if end.saturating_sub(start) > WINDOW_NS_MAX {
-        "it is longer than an hour"
-    } else if host_id.is_empty() || host_id.len() > HOST_ID_LEN_MAX {
-        "its host id is empty or longer than 128 bytes"
-    } else if unknown_set {
-        "a row names a label set that is not there"
-    } else {
-        return None;
+/// Why a window is never taken, or `None`.
+pub fn rejection(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
+    let bounds = TimeBounds {
+        future_ns: store.options.future_ns,
+        age_ns: store.options.taken_ns(),
     };
-    Some(reason.to_owned())
-}
-
-/// Labels of the host as a whole: those that all label sets share, but those of cgroups and processes.
-fn host_labels(window: &NewWindow) -> LabelSet {
-    let sets = &window.label_sets;
-    let shared = sets.first().into_iter().flat_map(LabelSet::iter);
-    LabelSet::new(
-        shared
-            .filter(|(name, value)| {
-                is_of_host(name) && sets.iter().all(|set| set.get(name) == *value)
-            })
-            .map(|(name, value)| (name.to_owned(), value.to_owned())),
-    )
-}
-
-fn is_of_host(name: &str) -> bool {
-    !key::is_of_cgroup(name) && !OF_SAMPLES.contains(&name)
+    let reason = admission::rejection(window, bounds, now_unix_ns);
+    let evicted_before = store.evicted_before.load(Ordering::Relaxed);
+    if reason.is_none() && window.range.start_unix_ns < evicted_before {
+        let reason = "it is older than what the disk budget of the collector \
+                      (`retention.disk_gib`) has room for";
+        return Some(reason.to_owned());
+    }
+    reason
 }
 
 /// Label sets of a window in the dictionary.
@@ -118,7 +80,7 @@ fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels 
         Some(&first) => tables.label_sets.get(first).to_vec(),
         None => Vec::new(),
     };
-    shared.retain(|pair| is_of_host(tables.strings.get(pair.0)));
+    shared.retain(|pair| is_host_label(tables.strings.get(pair.0)));
     for &other in ids.iter().skip(1) {
         let other = tables.label_sets.get(other);
         shared.retain(|pair| other.contains(pair));
@@ -506,34 +468,15 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
         let of_taken = |(labels, ns)| (labels, Account::unmeasured(ns));
         return taken.into_iter().map(of_taken).collect();
     }
-    let path = |at: usize| {
-        let account = &window.accounts[at];
-        window.label_sets[account.labels as usize].get(key::CGROUP)
+    let of_account = |(account, below): (&WindowAccount, Below)| Account {
+        ns: account.ns.into(),
+        estimated_ns: account.estimated_ns.into(),
+        below_ns: below.ns,
+        below_estimated_ns: below.estimated_ns,
     };
-    let mut all: Vec<(u32, Account)> = Vec::with_capacity(window.accounts.len());
-    let mut by_path: HashMap<&str, usize> = HashMap::new();
-    for (at, account) in window.accounts.iter().enumerate() {
-        if account.ns > 0 {
-            by_path.entry(path(at)).or_insert(at);
-        }
-        all.push((
-            labels[account.labels as usize].0,
-            Account {
-                ns: account.ns.into(),
-                estimated_ns: account.estimated_ns.into(),
-                ..Account::default()
-            },
-        ));
-    }
-    for below in 0..all.len() {
-        let above = profile::ancestors(path(below)).find_map(|path| by_path.get(path));
-        if let Some(&above) = above {
-            let (ns, estimated_ns) = (all[below].1.ns, all[below].1.estimated_ns);
-            all[above].1.below_ns += ns;
-            all[above].1.below_estimated_ns += estimated_ns;
-        }
-    }
-    all
+    let accounts = window.accounts.iter().zip(accounted_below(window));
+    let accounts = accounts.map(|of| (labels[of.0.labels as usize].0, of_account(of)));
+    accounts.collect()
 }
 
 /// Room for what a record has beside the rows of its window. Unit: bytes. With less it is made room

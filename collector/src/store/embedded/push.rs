@@ -4,11 +4,12 @@ use super::EmbeddedStore;
 use super::defined::Definitions;
 use super::hosts::{put_health, put_host};
 use super::level::Level;
-use super::partition::{Partition, lock, read, write};
-use super::prepare::{Ready, prepare, put_record, refuse};
+use super::partition::Partition;
+use super::prepare::{Ready, prepare, put_record, rejection};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX};
 use crate::store::{Defined, HostRecord, NewWindow, Origin, StoreError, Taken};
+use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
@@ -83,7 +84,7 @@ impl EmbeddedStore {
         let mut waits: Vec<Outcome> = Vec::new();
         let mut writer = lock(&self.writer);
         for window in windows {
-            if let Some(reason) = refuse(self, window, now_unix_ns) {
+            if let Some(reason) = rejection(self, window, now_unix_ns) {
                 answers.push(Taken::Refused(reason));
                 continue;
             }

@@ -7,9 +7,10 @@ use super::leftovers::{self, Leftover};
 use super::level::Level;
 use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
-use super::partition::{Partition, lock, read, write};
+use super::partition::Partition;
 use super::{dictlog, evicted, manifest};
 use crate::store::StoreError;
+use crate::sync::{lock, read, write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,12 +1,12 @@
 //! What functions or modules cost: added up over the dictionaries of partitions, without a profile.
 
 use super::super::EmbeddedStore;
-use super::super::partition::read;
 use super::plan::{Read, covered};
 use super::profile::{Found, SLICE, merge_kinds, read_partition};
 use super::quality::Fleet;
 use super::{Guard, each_partition};
 use crate::store::{Answer, Limits, StoreError, TimeRange};
+use crate::sync::read;
 use ::profile::{CostBy, Costs, Counted, Info, Query, SampleKey, Shape, StackEnd, StackId, Value};
 
 /// Memory that [`Costs::sum`] takes for each stack of a dictionary. Unit: bytes.

@@ -1,11 +1,11 @@
 //! Hosts, and what they did in a range.
 
 use super::super::EmbeddedStore;
-use super::super::partition::lock;
 use super::Guard;
 use super::plan::covered;
 use super::quality::Fleet;
 use crate::store::{HostRange, HostRecord, Limits, StoreError, TimeRange};
+use crate::sync::lock;
 use ::profile::{Quality, Selector};
 
 /// See [`Store::hosts`](crate::store::Store::hosts).

@@ -1,11 +1,12 @@
 //! Names and values of labels, from the label sets that windows of a range have.
 
 use super::super::EmbeddedStore;
-use super::super::partition::{Facts, Partition, read};
+use super::super::partition::{Facts, Partition};
 use super::quality::each_summary;
 use super::series::ends;
 use super::{Guard, Stop, each_partition, pieces, select};
 use crate::store::{Limits, Scope, StoreError};
+use crate::sync::read;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

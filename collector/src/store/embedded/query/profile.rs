@@ -7,7 +7,7 @@ use super::super::dict::{Dict, NONE};
 use super::super::encode::period;
 use super::super::file::{FileError, PartitionFile, Table};
 use super::super::level::Level;
-use super::super::partition::{Facts, Partition, View, read};
+use super::super::partition::{Facts, Partition, View};
 use super::super::summaries::take_whole;
 use super::fold::{STACK_BYTES, fold};
 use super::plan::{Plan, Read, covered, plan};
@@ -17,6 +17,7 @@ use super::{
     Guard, Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
 };
 use crate::store::{Answer, LabelSet, Limits, StoreError, TimeRange};
+use crate::sync::read;
 use ::profile::{
     GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackEnd,
     StackId, StackTrie, Value,

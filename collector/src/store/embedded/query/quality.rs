@@ -3,11 +3,12 @@
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::meta::{HostSum, Presence, Summary, WindowMeta};
-use super::super::partition::{Facts, Partition, lock, read};
+use super::super::partition::{Facts, Partition};
 use super::super::summaries::{take_parts, take_whole};
 use super::super::{EmbeddedStore, partition::View};
 use super::{Guard, Piece, Stop, partitions, pieces};
 use crate::store::{GAPS_MAX, Gap, HostKey, LabelSet, Rollup, StoreError, StoreQuality, TimeRange};
+use crate::sync::{lock, read};
 use ::profile::{Selector, Value};
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
@@ -414,9 +415,9 @@ fn gaps_of(presence: &Presence) -> Vec<Gap> {
 mod tests {
     use super::super::super::boots::HostState;
     use super::super::super::options::Options;
-    use super::super::super::partition::write;
     use super::*;
     use crate::store::{Cancel, Limits};
+    use crate::sync::write;
     use std::time::{Duration, Instant};
 
     const SECOND: i64 = 1_000_000_000;

@@ -8,7 +8,7 @@ use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
 use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
-use super::super::partition::{Facts, Partition, View, read};
+use super::super::partition::{Facts, Partition, View};
 use super::plan::{Read, covered, level_of, plan};
 use super::profile::grouping;
 use super::quality::Fleet;
@@ -17,6 +17,7 @@ use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
 use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, Step, StoreError, TimeRange};
+use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
