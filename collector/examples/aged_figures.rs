@@ -8,7 +8,7 @@
 mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{Cancel, Limits, Store, Taken, TimeRange};
+use collector::store::{Cancel, Limits, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink};
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;

@@ -9,7 +9,9 @@
 mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{Cancel, Limits, NewWindow, Scope, Store, Taken, TimeRange};
+use collector::store::{
+    Cancel, Limits, NewWindow, Scope, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+};
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query, Selector, TopBy, TopSort};
 use std::path::Path;

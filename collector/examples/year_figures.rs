@@ -16,7 +16,9 @@
 mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{Cancel, Limits, NewWindow, Store, Taken, TimeRange};
+use collector::store::{
+    Cancel, Limits, NewWindow, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+};
 use fleet::{Fleet, Shape, WINDOW_NS, numbering};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;

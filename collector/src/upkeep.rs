@@ -6,7 +6,7 @@
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
-use crate::store::Store;
+use crate::store::OpenStore;
 use crate::time::Clock;
 use std::collections::BTreeSet;
 use std::io;
@@ -35,7 +35,7 @@ impl Upkeep {
     /// # Errors
     /// When a thread cannot be started.
     pub fn start(
-        store: Arc<dyn Store>,
+        store: OpenStore,
         hosts: Arc<Hosts>,
         clock: Clock,
         metrics: Arc<Metrics>,
@@ -51,7 +51,7 @@ impl Upkeep {
             let _alive: oneshot::Sender<()> = alive;
             let mut troubles = Troubles::default();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let mut found = round(&*store, &hosts, &clock, &metrics);
+                let mut found = round(&store, &hosts, &clock, &metrics);
                 found.extend(survey_trouble(&metrics));
                 troubles.tell(found);
             }
@@ -117,12 +117,12 @@ fn survey_trouble(metrics: &Metrics) -> Option<String> {
 }
 
 /// One round; what is wrong, in sentences.
-fn round(store: &dyn Store, hosts: &Hosts, clock: &Clock, metrics: &Metrics) -> BTreeSet<String> {
-    let mut troubles: BTreeSet<String> = store.degraded().into_iter().collect();
+fn round(store: &OpenStore, hosts: &Hosts, clock: &Clock, metrics: &Metrics) -> BTreeSet<String> {
+    let mut troubles: BTreeSet<String> = store.status.degraded().into_iter().collect();
     if let Err(error) = hosts.flush(store) {
         troubles.insert(format!("what hosts said is not stored for now: {error}"));
     }
-    if let Err(error) = store.maintain(clock.now_unix_ns()) {
+    if let Err(error) = store.sink.maintain(clock.now_unix_ns()) {
         metrics.maintain_failed.inc();
         troubles.insert(format!(
             "the upkeep of the store left something undone: {error}"

@@ -24,7 +24,8 @@ mod versions;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
 use collector::store::{
-    Attending, HostFacts, HostKey, HostRecord, Limits, Store, StoreError, Taken,
+    Attending, HostFacts, HostKey, HostRecord, Limits, NoticeBoard, Store, StoreError,
+    StoreQueries, StoreStatus, Taken, WindowSink,
 };
 use front::{Asked, Front, shared};
 use profile::Query;

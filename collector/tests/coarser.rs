@@ -7,8 +7,8 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Answer, Cancel, LabelSet, Limits, NewWindow, Scope, Store, StoreError, StoreQuality, Taken,
-    TimeRange,
+    Answer, Cancel, LabelSet, Limits, NewWindow, Scope, StoreError, StoreQuality, StoreQueries,
+    StoreStatus, Taken, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape};
 use profile::{Dictionary, GroupBy, Profile, Query};

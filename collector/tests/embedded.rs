@@ -12,8 +12,8 @@ mod starts;
 
 use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{
-    Answer, Cancel, Defined, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError,
-    Taken, TimeRange,
+    Answer, Cancel, Defined, HostFacts, HostRecord, Limits, NewWindow, Scope, StoreError,
+    StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
 };
 use durability::counter;
 use fleet::{Fleet, Shape, WINDOW_NS};

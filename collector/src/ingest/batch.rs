@@ -3,7 +3,7 @@
 use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;
 use crate::metrics::Metrics;
-use crate::store::{BatchPolicy, Defined, NewWindow, Store, StoreError, Taken};
+use crate::store::{BatchPolicy, Defined, NewWindow, StoreError, Taken, WindowSink};
 use crate::time::Clock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ impl Pusher {
     /// # Errors
     /// When there can be none.
     pub fn start(
-        store: Arc<dyn Store>,
+        store: Arc<dyn WindowSink>,
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Pusher> {
@@ -146,7 +146,7 @@ async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>, policy: BatchPolicy
 }
 
 /// Pushes a batch and answers all of it. Returns what failed.
-fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Failure {
+fn push(store: &dyn WindowSink, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Failure {
     let definitions: Vec<Arc<Defined>> = batch
         .iter()
         .filter_map(|job| job.definitions.clone())
@@ -206,7 +206,7 @@ fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Fail
 }
 
 fn call(
-    store: &dyn Store,
+    store: &dyn WindowSink,
     windows: &[NewWindow],
     definitions: &[Arc<Defined>],
     now: i64,

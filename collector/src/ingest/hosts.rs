@@ -9,7 +9,7 @@ use super::limits::{
     SILENT_FOR_NS, SURVEY_INTERVAL, TWINS_FOR,
 };
 use crate::metrics::Metrics;
-use crate::store::{HostFacts, HostKey, HostRecord, Limits, Store, StoreError, TimeRange};
+use crate::store::{HostFacts, HostKey, HostRecord, Limits, OpenStore, StoreError, TimeRange};
 use crate::sync::lock;
 use crate::time::Clock;
 use proto::agent::Degradation;
@@ -250,7 +250,7 @@ impl Hosts {
     ///
     /// # Errors
     /// A failure; what was not told is told next time.
-    pub fn flush(&self, store: &dyn Store) -> Result<(), StoreError> {
+    pub fn flush(&self, store: &OpenStore) -> Result<(), StoreError> {
         let loaded = self.load(store);
         if loaded.is_err() && self.lock().loaded.is_none() {
             // What is told before it would change the day that hosts were first seen.
@@ -261,7 +261,7 @@ impl Hosts {
             if records.is_empty() {
                 return loaded;
             }
-            if let Err(error) = store.put_hosts(&records) {
+            if let Err(error) = store.sink.put_hosts(&records) {
                 self.metrics.hosts_failed.add(records.len() as u64);
                 let keys = records.into_iter().map(|record| record.key);
                 self.lock().unsaved.extend(keys);
@@ -272,8 +272,8 @@ impl Hosts {
 
     /// Reads what the store knows: once, so that hosts keep the day they were first seen, and again
     /// and again where other collectors tell it of their hosts.
-    fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let due = |read: Instant| store.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
+    fn load(&self, store: &OpenStore) -> Result<(), StoreError> {
+        let due = |read: Instant| store.board.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
         if self.lock().loaded.is_some_and(|read| !due(read)) {
             return Ok(());
         }
@@ -289,7 +289,7 @@ impl Hosts {
             nodes: 0,
             lines: HOSTS_MAX,
         };
-        let found = store.hosts(range, &limits)?;
+        let found = store.queries.hosts(range, &limits)?;
         let mut inner = self.lock();
         let inner = &mut *inner;
         for (mut record, _) in found {

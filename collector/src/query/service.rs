@@ -5,7 +5,9 @@ use super::{
     ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
     resolved, spread, units,
 };
-use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
+use crate::store::{
+    Answer, HostRange, HostRecord, Labelled, Limits, Scope, StoreQuality, StoreQueries, StoreStatus,
+};
 use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
@@ -397,8 +399,14 @@ impl QueryService for Queries {
         let inner = self.0.clone();
         let (kept, degraded, store_bytes, counters) = self
             .run_in(&self.0.calls, 0, 0, move |store, _| {
-                let counters = inner.metrics.counters(store);
-                Ok((store.kept(), store.degraded(), store_bytes(store), counters))
+                let status = &*inner.status;
+                let counters = inner.metrics.counters(status);
+                Ok((
+                    store.kept(),
+                    status.degraded(),
+                    store_bytes(status),
+                    counters,
+                ))
             })
             .await?;
         let mut degradations: Vec<_> = degraded.into_iter().map(degradation).collect();
@@ -416,7 +424,7 @@ impl QueryService for Queries {
                 why: Some(why),
             })
             .collect();
-        let (store, store_version) = self.0.store.engine();
+        let (store, store_version) = self.0.status.engine();
         Ok(Response::new(wire::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             store: store.to_owned(),
@@ -520,7 +528,7 @@ impl Queries {
 
 /// What was taken and lost by the values of a label; samples without it under the empty text.
 fn totals_by(
-    store: &dyn Store,
+    store: &dyn StoreQueries,
     scope: &Scope,
     label: &str,
     group_by: &[String],
@@ -569,7 +577,7 @@ async fn send(
     true
 }
 
-fn scope(store: &dyn Store, selected: &Selected, now: i64) -> Result<Scope, Failed> {
+fn scope(store: &dyn StoreQueries, selected: &Selected, now: i64) -> Result<Scope, Failed> {
     let range = request::resolve(selected.range(), now, || store.kept())?;
     Ok(Scope {
         range,
@@ -650,7 +658,7 @@ fn degradation(message: String) -> agent::Degradation {
 }
 
 /// What the store says it takes on disk.
-fn store_bytes(store: &dyn Store) -> u64 {
+fn store_bytes(store: &dyn StoreStatus) -> u64 {
     let counters = store.counters();
     let bytes = counters
         .iter()

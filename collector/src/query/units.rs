@@ -7,7 +7,8 @@
 use super::Failed;
 use crate::ingest::Hosts;
 use crate::store::{
-    HostKey, HostRange, HostRecord, Limits, Scope, Store, StoreError, StoreQuality, TimeRange,
+    HostKey, HostRange, HostRecord, Limits, Scope, StoreError, StoreQuality, StoreQueries,
+    TimeRange,
 };
 use profile::unit::{self, WEIGHT_MAX};
 use profile::{Costs, Coverage, MergeError, Selector};
@@ -79,7 +80,7 @@ impl Units {
 /// # Errors
 /// When the store fails, or the query is given up.
 pub fn of_hosts(
-    store: &dyn Store,
+    store: &dyn StoreQueries,
     range: TimeRange,
     found: &[(HostRecord, HostRange)],
     hosts: &Hosts,

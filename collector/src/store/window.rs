@@ -386,7 +386,7 @@ pub enum Taken {
     /// Not taken until these stacks are defined.
     Missing(MissingStacks),
     /// Not taken until these stacks are defined with all their callers: some that should be known
-    /// are not. See [`Store::knows_callers`](super::Store::knows_callers).
+    /// are not. See [`WindowSink::knows_callers`](super::WindowSink::knows_callers).
     MissingCallers(MissingStacks),
     /// It will never be taken; the reason is for people.
     Refused(String),

@@ -7,7 +7,7 @@ use crate::store::model::Model;
 use crate::store::text::samples;
 use crate::store::{SECOND, ample, hour, query, range};
 use collector::store::clickhouse::{ClickHouseStore, Options};
-use collector::store::{Store, Taken};
+use collector::store::{StoreQueries, StoreStatus, Taken, WindowSink};
 use std::time::Duration;
 
 #[test]

@@ -5,7 +5,7 @@ use crate::front::Front;
 use crate::store::draft::{Draft, definitions, push, store_all, windows};
 use crate::store::{ample, hour, range, scope};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{Gap, HostRecord, Store, Taken};
+use collector::store::{Gap, HostRecord, StoreQueries, Taken, WindowSink};
 use profile::Query;
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@ use super::{NOW_NS, asked, fresh_name, host, open, server, window};
 use crate::store::draft::{definitions, push, store_all, windows};
 use crate::store::{ample, hour};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{Store, StoreError, Taken};
+use collector::store::{StoreError, StoreQueries, StoreStatus, Taken, WindowSink};
 use profile::Query;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -13,7 +13,9 @@
 use super::fleet::{Fleet, PERIOD, Random, WINDOW_NS};
 use super::{BEGIN, HOUR, SMALL, ample, by_host, counts, open, push, quick_flushes};
 use collector::store::embedded::EmbeddedStore;
-use collector::store::{Scope, Store as _, Taken, TimeRange};
+use collector::store::{
+    Scope, StoreQueries as _, StoreStatus as _, Taken, TimeRange, WindowSink as _,
+};
 use profile::Selector;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -4,7 +4,7 @@ use super::fleet::{Fleet, WINDOW_NS};
 use super::{BEGIN, HOUR, SECOND, SMALL, by_host, counts, flush, open, push, quick_flushes, total};
 use super::{all_time, ample, two_partitions};
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{NewWindow, Store as _, Taken};
+use collector::store::{NewWindow, StoreQueries as _, StoreStatus as _, Taken, WindowSink as _};
 use profile::Query;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

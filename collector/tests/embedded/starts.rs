@@ -6,7 +6,7 @@ use super::{
     BEGIN, HOUR, SMALL, flush, open, push, quick_flushes, total, two_partitions, two_weeks,
 };
 use collector::store::embedded::EmbeddedStore;
-use collector::store::{Store as _, Taken};
+use collector::store::{StoreQueries as _, StoreStatus as _, Taken, WindowSink as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //! all of it.
 
 use collector::store::{
-    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, LabelSet, Labelled, Limits,
-    Line, Lines, NewWindow, Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken,
-    TimeRange, selects,
+    Answer, Attending, BatchPolicy, Defined, FrameNaming, HostRange, HostRecord, LabelSet,
+    Labelled, Limits, Line, Lines, NewWindow, NoticeBoard, Origin, Rollup, Scope, Step, StoreError,
+    StoreQuality, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink, selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
@@ -198,11 +198,9 @@ fn project(labels: &LabelSet, group_by: &[String]) -> LabelSet {
     LabelSet::new(kept.map(|name| (name.clone(), labels.get(name).to_owned())))
 }
 
-impl Store for Memory {
-    fn engine(&self) -> (&'static str, String) {
-        ("memory", "1".to_owned())
-    }
+impl FrameNaming for Memory {}
 
+impl WindowSink for Memory {
     fn push(
         &self,
         windows: &[NewWindow],
@@ -273,6 +271,10 @@ impl Store for Memory {
         Ok(taken)
     }
 
+    fn batch_policy(&self) -> BatchPolicy {
+        self.lock().policy
+    }
+
     fn push_defined(
         &self,
         windows: &[NewWindow],
@@ -291,10 +293,6 @@ impl Store for Memory {
         self.lock().trouble == Some(Trouble::ForgetsCallers)
     }
 
-    fn batch_policy(&self) -> BatchPolicy {
-        self.lock().policy
-    }
-
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         let mut state = self.lock();
         if state.trouble == Some(Trouble::Unavailable) {
@@ -305,6 +303,17 @@ impl Store for Memory {
         Ok(())
     }
 
+    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.lock().closed = true;
+        Ok(())
+    }
+}
+
+impl StoreQueries for Memory {
     fn hosts(
         &self,
         range: TimeRange,
@@ -328,23 +337,6 @@ impl Store for Memory {
         };
         let hosts = state.hosts.values();
         Ok(hosts.map(|record| (record.clone(), did(record))).collect())
-    }
-
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        let mut state = self.lock();
-        for host in hosts {
-            state.attending.insert(host.host_id.clone(), host.clone());
-        }
-        Ok(())
-    }
-
-    fn attending(&self, since: i64, _limits: &Limits) -> Result<Vec<Attending>, StoreError> {
-        let state = self.lock();
-        let all = state.attending.values();
-        Ok(all
-            .filter(|host| host.seen_unix_ns >= since)
-            .cloned()
-            .collect())
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
@@ -582,9 +574,30 @@ impl Store for Memory {
             quality: quality(scope.range, &windows, total),
         })
     }
+}
 
-    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
+impl NoticeBoard for Memory {
+    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        for host in hosts {
+            state.attending.insert(host.host_id.clone(), host.clone());
+        }
         Ok(())
+    }
+
+    fn attending(&self, since: i64, _limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+        let state = self.lock();
+        let all = state.attending.values();
+        Ok(all
+            .filter(|host| host.seen_unix_ns >= since)
+            .cloned()
+            .collect())
+    }
+}
+
+impl StoreStatus for Memory {
+    fn engine(&self) -> (&'static str, String) {
+        ("memory", "1".to_owned())
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -597,11 +610,6 @@ impl Store for Memory {
 
     fn degraded(&self) -> Vec<String> {
         Vec::new()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.lock().closed = true;
-        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::store::{Engine, NOW_NS, Place, SECOND};
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Lines, Names, NewWindow, Scope, Store,
-    StoreError, Taken, TimeRange,
+    Answer, FrameNaming, HostRange, HostRecord, Labelled, Limits, Lines, Names, NewWindow,
+    NoticeBoard, Scope, Store, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
 };
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use std::sync::Arc;
@@ -45,15 +45,13 @@ impl Place for Directory {
 /// Flushes after every push.
 struct Flushed(EmbeddedStore);
 
-impl Store for Flushed {
+impl FrameNaming for Flushed {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.0.name_by(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        self.0.engine()
-    }
-
+impl WindowSink for Flushed {
     fn push(
         &self,
         windows: &[NewWindow],
@@ -70,6 +68,16 @@ impl Store for Flushed {
         self.0.put_hosts(hosts)
     }
 
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.0.maintain(now_unix_ns)
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.0.close()
+    }
+}
+
+impl StoreQueries for Flushed {
     fn hosts(
         &self,
         range: TimeRange,
@@ -134,9 +142,13 @@ impl Store for Flushed {
     ) -> Result<Answer<Vec<Labelled>>, StoreError> {
         self.0.totals(scope, group_by, limits)
     }
+}
 
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.0.maintain(now_unix_ns)
+impl NoticeBoard for Flushed {}
+
+impl StoreStatus for Flushed {
+    fn engine(&self) -> (&'static str, String) {
+        self.0.engine()
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -145,9 +157,5 @@ impl Store for Flushed {
 
     fn degraded(&self) -> Vec<String> {
         self.0.degraded()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.0.close()
     }
 }

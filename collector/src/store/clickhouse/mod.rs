@@ -19,10 +19,10 @@ mod select;
 mod stacks;
 mod window;
 
-use super::names::{NamedBy, Names};
+use super::names::{FrameNaming, NamedBy, Names};
 use super::{
     Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
-    Scope, Store, StoreError, Taken, TimeRange,
+    NoticeBoard, Scope, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
 };
 use crate::sync::lock;
 use client::{Client, Fault};
@@ -355,19 +355,13 @@ impl ClickHouseStore {
     }
 }
 
-impl Store for ClickHouseStore {
+impl FrameNaming for ClickHouseStore {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.names.set(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        ("clickhouse", format!("ClickHouse {}", self.version))
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
+impl WindowSink for ClickHouseStore {
     fn push(
         &self,
         windows: &[NewWindow],
@@ -406,17 +400,17 @@ impl Store for ClickHouseStore {
         self.write("remember hosts", quality::put_hosts(&self.client, hosts))
     }
 
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        self.write("tell who attends", attendance::put(&self.client, hosts))
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.write("drop what is over age", self.retire(now_unix_ns))
     }
 
-    fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
-        self.read(
-            "ask who attends",
-            attendance::find(&self.client, since_unix_ns, limits),
-        )
+    fn close(&self) -> Result<(), StoreError> {
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
     }
+}
 
+impl StoreQueries for ClickHouseStore {
     fn hosts(
         &self,
         range: TimeRange,
@@ -481,9 +475,28 @@ impl Store for ClickHouseStore {
         let work = answer::totals(&self.client, scope, &group_by, limits);
         self.read("add up totals", work)
     }
+}
 
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.write("drop what is over age", self.retire(now_unix_ns))
+impl NoticeBoard for ClickHouseStore {
+    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
+        self.write("tell who attends", attendance::put(&self.client, hosts))
+    }
+
+    fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+        self.read(
+            "ask who attends",
+            attendance::find(&self.client, since_unix_ns, limits),
+        )
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+impl StoreStatus for ClickHouseStore {
+    fn engine(&self) -> (&'static str, String) {
+        ("clickhouse", format!("ClickHouse {}", self.version))
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -531,11 +544,6 @@ impl Store for ClickHouseStore {
             )
         });
         sentence.into_iter().collect()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.closed.store(true, Ordering::Relaxed);
-        Ok(())
     }
 }
 

@@ -67,11 +67,11 @@ mod wal;
 
 pub use options::{OpenError, Options};
 
+use super::names::{FrameNaming, Named, NamedBy, Nameless, Names};
 use super::{
-    Answer, Cancel, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope,
-    Store, StoreError, Taken, TimeRange,
+    Answer, Cancel, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
+    NoticeBoard, Scope, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
 };
-use crate::store::names::{Named, NamedBy, Nameless, Names};
 use crate::sync::{lock, read, write};
 use counters::Counters;
 use dict::Dict;
@@ -273,15 +273,13 @@ impl EmbeddedStore {
     }
 }
 
-impl Store for EmbeddedStore {
+impl FrameNaming for EmbeddedStore {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.names.set(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        ("embedded", format!("SQLite {}", rusqlite::version()))
-    }
-
+impl WindowSink for EmbeddedStore {
     fn push(
         &self,
         windows: &[NewWindow],
@@ -309,6 +307,16 @@ impl Store for EmbeddedStore {
         self.push_hosts(hosts)
     }
 
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.keep_up(now_unix_ns)
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.shut()
+    }
+}
+
+impl StoreQueries for EmbeddedStore {
     fn hosts(
         &self,
         range: TimeRange,
@@ -394,9 +402,13 @@ impl Store for EmbeddedStore {
     ) -> Result<Answer<Vec<Labelled>>, StoreError> {
         query::totals::totals(self, scope, group_by, limits)
     }
+}
 
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.keep_up(now_unix_ns)
+impl NoticeBoard for EmbeddedStore {}
+
+impl StoreStatus for EmbeddedStore {
+    fn engine(&self) -> (&'static str, String) {
+        ("embedded", format!("SQLite {}", rusqlite::version()))
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -421,9 +433,5 @@ impl Store for EmbeddedStore {
             ));
         }
         all
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.shut()
     }
 }

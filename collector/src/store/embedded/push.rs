@@ -70,7 +70,7 @@ impl Writer {
 }
 
 impl EmbeddedStore {
-    /// See [`Store::push`](crate::store::Store::push).
+    /// See [`WindowSink::push`](crate::store::WindowSink::push).
     pub(super) fn push_windows(
         &self,
         windows: &[NewWindow],
@@ -222,7 +222,7 @@ impl EmbeddedStore {
         Ok(made)
     }
 
-    /// See [`Store::put_hosts`](crate::store::Store::put_hosts).
+    /// See [`WindowSink::put_hosts`](crate::store::WindowSink::put_hosts).
     pub(super) fn push_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         self.check_open()?;
         if hosts.is_empty() {

@@ -50,12 +50,12 @@ impl Drop for DirectoryLock {
 
 impl EmbeddedStore {
     /// Opens the store in `dir`, which is made when it is not there. What a crash left is brought in
-    /// order; a partition that is damaged is set aside, and [`Store::degraded`] says so.
+    /// order; a partition that is damaged is set aside, and [`StoreStatus::degraded`] says so.
     ///
     /// # Errors
     /// When another process has it open, or the directory cannot be read or written.
     ///
-    /// [`Store::degraded`]: crate::store::Store::degraded
+    /// [`StoreStatus::degraded`]: crate::store::StoreStatus::degraded
     pub fn open(
         dir: &Path,
         options: Options,

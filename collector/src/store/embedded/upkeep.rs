@@ -116,7 +116,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// See [`Store::maintain`](crate::store::Store::maintain).
+    /// See [`WindowSink::maintain`](crate::store::WindowSink::maintain).
     pub(super) fn keep_up(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         self.check_open()?;
         let upkeep = lock(&self.upkeep);
@@ -464,7 +464,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// See [`Store::close`](crate::store::Store::close).
+    /// See [`WindowSink::close`](crate::store::WindowSink::close).
     pub(super) fn shut(&self) -> Result<(), StoreError> {
         let _upkeep = lock(&self.upkeep);
         self.closed.store(true, Ordering::Release);
@@ -486,7 +486,7 @@ impl EmbeddedStore {
         })
     }
 
-    /// See [`Store::counters`](crate::store::Store::counters).
+    /// See [`StoreStatus::counters`](crate::store::StoreStatus::counters).
     pub(super) fn all_counters(&self) -> Vec<(String, u64)> {
         let mut all = self.counters.all();
         let partitions = self.all_partitions();

@@ -20,11 +20,11 @@
 mod sums;
 
 use super::{
-    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, Labelled, Limits, Lines, Names,
-    NewWindow, Scope, Store, StoreError, Taken, TimeRange,
+    Answer, HostRange, HostRecord, Labelled, Limits, Lines, Scope, StoreError, StoreQueries,
+    TimeRange,
 };
 use profile::unit::{self, WEIGHT_MAX};
-use profile::{CostBy, Costs, Dictionary, MergeError, Profile, Query, Value};
+use profile::{CostBy, Costs, MergeError, Profile, Query, Value};
 use std::sync::Arc;
 use sums::Weighed;
 
@@ -36,12 +36,12 @@ const GRAIN_NS: i64 = 3_600_000_000_000;
 /// A part that weighs less is followed by one of twice its length.
 const LIGHT: u64 = u64::MAX / 4;
 
-/// A store whose answers hold any sum. See the module.
-pub struct Exact(Arc<dyn Store>);
+/// Answers of a store, which hold any sum. See the module.
+pub struct Exact(Arc<dyn StoreQueries>);
 
 impl Exact {
     /// The answers of `store`, in a coarser unit where they need one.
-    pub fn new(store: Arc<dyn Store>) -> Exact {
+    pub fn new(store: Arc<dyn StoreQueries>) -> Exact {
         Exact(store)
     }
 }
@@ -141,57 +141,7 @@ fn one_unit(whole: &str, part: &str) -> Result<(), StoreError> {
     Err(MergeError::UnitMismatch { left, right }.into())
 }
 
-impl Store for Exact {
-    fn name_by(&self, names: Arc<dyn Names>) {
-        self.0.name_by(names);
-    }
-
-    fn engine(&self) -> (&'static str, String) {
-        self.0.engine()
-    }
-
-    fn push(
-        &self,
-        windows: &[NewWindow],
-        definitions: &Dictionary,
-        now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.0.push(windows, definitions, now_unix_ns)
-    }
-
-    fn batch_policy(&self) -> BatchPolicy {
-        self.0.batch_policy()
-    }
-
-    fn push_defined(
-        &self,
-        windows: &[NewWindow],
-        definitions: &[Arc<Defined>],
-        now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.0.push_defined(windows, definitions, now_unix_ns)
-    }
-
-    fn knows_callers(&self) -> bool {
-        self.0.knows_callers()
-    }
-
-    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.0.put_hosts(hosts)
-    }
-
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        self.0.attend(hosts)
-    }
-
-    fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
-        self.0.attending(since_unix_ns, limits)
-    }
-
-    fn is_shared(&self) -> bool {
-        self.0.is_shared()
-    }
-
+impl StoreQueries for Exact {
     /// Each host stays in its unit: 584 CPUs that are busy for a year fit.
     fn hosts(
         &self,
@@ -272,22 +222,6 @@ impl Store for Exact {
             let scope = within(scope, range);
             self.0.totals(&scope, group_by, limits)
         })
-    }
-
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.0.maintain(now_unix_ns)
-    }
-
-    fn counters(&self) -> Vec<(String, u64)> {
-        self.0.counters()
-    }
-
-    fn degraded(&self) -> Vec<String> {
-        self.0.degraded()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.0.close()
     }
 }
 

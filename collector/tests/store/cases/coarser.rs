@@ -4,7 +4,7 @@ use crate::store::draft::{Draft, definitions, store_all, windows};
 use crate::store::model::Model;
 use crate::store::text::{assert_adds_up, samples};
 use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, query, range};
-use collector::store::{Store, Taken};
+use collector::store::{Store, StoreQueries as _, Taken};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;

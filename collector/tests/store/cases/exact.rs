@@ -2,7 +2,7 @@
 
 use crate::store::draft::{Draft, frame, store_all};
 use crate::store::{Engine, Fresh, Place, ample, given_up, names, query, range, scope, selector};
-use collector::store::{Answer, Exact, Limits, Store, StoreError, TimeRange};
+use collector::store::{Answer, Exact, Limits, Store, StoreError, StoreQueries, TimeRange};
 use profile::unit::WEIGHT_MAX;
 use profile::{
     CostBy, FrameFilter, FrameFilterOp, GroupBy, Profile, Query, StackEnd, TopSort, Value,
@@ -99,7 +99,7 @@ fn assert_about(microseconds: u64, nanoseconds: u128) {
 }
 
 /// Every kind of answer, of the sums that the rows have.
-fn assert_right(store: &dyn Store, rows: &[Row], whole: TimeRange) {
+fn assert_right(store: &dyn StoreQueries, rows: &[Row], whole: TimeRange) {
     let total: u128 = rows.iter().map(|row| u128::from(row.value.weight)).sum();
     let counted: u64 = rows.iter().map(|row| row.value.count).sum();
     for limits in [
@@ -153,7 +153,7 @@ fn assert_right(store: &dyn Store, rows: &[Row], whole: TimeRange) {
 }
 
 /// The same of answers without stacks.
-fn assert_right_over_time(store: &dyn Store, rows: &[Row], whole: TimeRange) {
+fn assert_right_over_time(store: &dyn StoreQueries, rows: &[Row], whole: TimeRange) {
     let total: u128 = rows.iter().map(|row| u128::from(row.value.weight)).sum();
     let scope = scope(whole, "");
     let totals = store.totals(&scope, &names(&["unit"]), &ample()).unwrap();
@@ -258,7 +258,7 @@ pub fn sums_beyond_64_bits_are_told_in_microseconds(_: &dyn Engine, place: Box<d
     let dropped = sums(&rows, |row| row.stack)["main;a;b"];
     assert_adds_up(found.quality.total.weight, total - dropped);
     // Hosts and gaps are those of the whole.
-    let [bare, exact] = [&*engine as &dyn Store, &store].map(|store| {
+    let [bare, exact] = [&*engine as &dyn StoreQueries, &store].map(|store| {
         let totals = store.totals(&scope(whole, ""), &[], &ample()).unwrap();
         let of = totals.quality;
         (
@@ -276,7 +276,7 @@ pub fn sums_beyond_64_bits_are_told_in_microseconds(_: &dyn Engine, place: Box<d
 }
 
 /// The limits of a query hold for all of its parts.
-fn assert_limited(store: &dyn Store, whole: TimeRange) {
+fn assert_limited(store: &dyn StoreQueries, whole: TimeRange) {
     let late = Limits {
         deadline: Instant::now(),
         ..ample()
@@ -291,7 +291,7 @@ fn assert_limited(store: &dyn Store, whole: TimeRange) {
 }
 
 /// An hour is told in nanoseconds, and any two parts of the range add up to all of it.
-fn assert_halves_are_the_whole(store: &dyn Store, whole: TimeRange) {
+fn assert_halves_are_the_whole(store: &dyn StoreQueries, whole: TimeRange) {
     let microseconds = |range: TimeRange| {
         let found = store.profile(range, &query("", &[]), &ample()).unwrap();
         let Value { weight, .. } = found.quality.total;

@@ -7,7 +7,7 @@ use crate::store::{
     Engine, Fresh, NOW_NS, Place, SECOND, ample, at, hour, names, query, range, scope, whole_hour,
 };
 use collector::store::{
-    HostFacts, HostKey, HostRecord, LabelSet, Labelled, Store, StoreError, TimeRange,
+    HostFacts, HostKey, HostRecord, LabelSet, Labelled, StoreError, StoreQueries as _, TimeRange,
 };
 use profile::{Coverage, FrameFilter, FrameFilterOp, GroupBy, Query, StackEnd, Value};
 

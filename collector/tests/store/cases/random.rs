@@ -4,7 +4,7 @@ use crate::store::draft::{Draft, definitions, windows};
 use crate::store::model::Model;
 use crate::store::text::{lines, samples, totals};
 use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, names, query, range, scope};
-use collector::store::{Store, Taken, TimeRange};
+use collector::store::{Store, StoreQueries as _, Taken, TimeRange, WindowSink as _};
 use profile::{CostBy, Costs, Dictionary, StackEnd, TopSort};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -5,8 +5,9 @@ mod beside;
 use super::{NOW_NS, SECOND, at};
 use beside::prune;
 use collector::store::{
-    Answer, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, Names,
-    NewWindow, Row, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Answer, FrameNaming, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines,
+    Names, NewWindow, NoticeBoard, Row, Scope, StoreError, StoreQuality, StoreQueries, StoreStatus,
+    Taken, TimeRange, WindowSink, selects,
 };
 use profile::{
     ContentId, Dictionary, FrameId, GroupBy, Info, MergeError, Profile, Quality, Query,
@@ -304,15 +305,13 @@ fn sum(values: impl IntoIterator<Item = Value>) -> Value {
     })
 }
 
-impl Store for Model {
+impl FrameNaming for Model {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.state().names = Some(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        ("model", "in memory".to_owned())
-    }
-
+impl WindowSink for Model {
     fn push(
         &self,
         windows: &[NewWindow],
@@ -335,6 +334,16 @@ impl Store for Model {
         Ok(())
     }
 
+    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl StoreQueries for Model {
     fn hosts(
         &self,
         range: TimeRange,
@@ -566,9 +575,13 @@ impl Store for Model {
             quality: state.quality(scope, total, unit),
         })
     }
+}
 
-    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
-        Ok(())
+impl NoticeBoard for Model {}
+
+impl StoreStatus for Model {
+    fn engine(&self) -> (&'static str, String) {
+        ("model", "in memory".to_owned())
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -577,10 +590,6 @@ impl Store for Model {
 
     fn degraded(&self) -> Vec<String> {
         Vec::new()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        Ok(())
     }
 }
 

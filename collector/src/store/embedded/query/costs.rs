@@ -12,7 +12,7 @@ use ::profile::{CostBy, Costs, Counted, Info, Query, SampleKey, Shape, StackEnd,
 /// Memory that [`Costs::sum`] takes for each stack of a dictionary. Unit: bytes.
 const STACK_BYTES: usize = 50;
 
-/// See [`Store::costs`](crate::store::Store::costs); `query` has no frame filters.
+/// See [`StoreQueries::costs`](crate::store::StoreQueries::costs); `query` has no frame filters.
 pub fn costs(
     store: &EmbeddedStore,
     range: TimeRange,

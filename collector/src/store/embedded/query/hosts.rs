@@ -8,7 +8,7 @@ use crate::store::{HostRange, HostRecord, Limits, StoreError, TimeRange};
 use crate::sync::lock;
 use ::profile::{Quality, Selector};
 
-/// See [`Store::hosts`](crate::store::Store::hosts).
+/// See [`StoreQueries::hosts`](crate::store::StoreQueries::hosts).
 pub fn hosts(
     store: &EmbeddedStore,
     range: TimeRange,

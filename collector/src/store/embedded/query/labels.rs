@@ -10,7 +10,7 @@ use crate::sync::read;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// See [`Store::label_names`](crate::store::Store::label_names).
+/// See [`StoreQueries::label_names`](crate::store::StoreQueries::label_names).
 pub fn names(
     store: &EmbeddedStore,
     scope: &Scope,
@@ -27,7 +27,7 @@ pub fn names(
     Ok(all.into_iter().collect())
 }
 
-/// See [`Store::label_values`](crate::store::Store::label_values).
+/// See [`StoreQueries::label_values`](crate::store::StoreQueries::label_values).
 pub fn values(
     store: &EmbeddedStore,
     scope: &Scope,

@@ -140,7 +140,7 @@ pub struct Found {
     pub read: Read,
 }
 
-/// See [`Store::profile`](crate::store::Store::profile).
+/// See [`StoreQueries::profile`](crate::store::StoreQueries::profile).
 pub fn profile(
     store: &EmbeddedStore,
     range: TimeRange,

@@ -238,7 +238,7 @@ impl Found {
     }
 }
 
-/// See [`Store::series`](crate::store::Store::series).
+/// See [`StoreQueries::series`](crate::store::StoreQueries::series).
 pub fn series(
     store: &EmbeddedStore,
     scope: &Scope,

@@ -28,7 +28,7 @@ struct Found {
     units: Vec<String>,
 }
 
-/// See [`Store::totals`](crate::store::Store::totals).
+/// See [`StoreQueries::totals`](crate::store::StoreQueries::totals).
 pub fn totals(
     store: &EmbeddedStore,
     scope: &Scope,
