@@ -205,6 +205,20 @@ pub struct HostRange {
     pub gap_ns: u64,
 }
 
+impl std::ops::AddAssign for HostRange {
+    fn add_assign(&mut self, other: HostRange) {
+        let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
+        add(&mut self.windows, other.windows);
+        add(&mut self.windows_unmeasured, other.windows_unmeasured);
+        self.taken += other.taken;
+        self.lost += other.lost;
+        self.sampling += other.sampling;
+        add(&mut self.expected_ns, other.expected_ns);
+        add(&mut self.estimated_ns, other.estimated_ns);
+        add(&mut self.gap_ns, other.gap_ns);
+    }
+}
+
 impl HostRange {
     /// Samples taken and lost together.
     pub fn total(&self) -> Value {

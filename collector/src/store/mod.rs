@@ -17,6 +17,7 @@ mod names;
 pub mod open;
 mod prune;
 mod queries;
+pub mod query;
 mod sink;
 mod window;
 

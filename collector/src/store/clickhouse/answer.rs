@@ -4,6 +4,7 @@ use super::client::{Client, Fault, Param, Statement};
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::quality;
 use super::select::{Condition, Grouping, Labels, Unit, signed_sum, sum, within};
+use crate::store::query::{Beside, FleetActivity, QueryBudget};
 use crate::store::{
     Answer, LabelSet, Labelled, Limits, Line, Lines, Rollup, Scope, Step, StoreQuality, TimeRange,
 };
@@ -185,6 +186,19 @@ impl Steps {
     }
 }
 
+/// What is beside an answer about no time at all.
+pub(super) fn nothing(range: TimeRange, limits: &Limits) -> Result<StoreQuality, Fault> {
+    let beside = Beside {
+        covered: range,
+        rollup: RAW,
+        total: Value::default(),
+        unit: String::new(),
+        damaged: Vec::new(),
+    };
+    let nobody = FleetActivity::default();
+    Ok(nobody.quality(beside, &mut QueryBudget::new(limits))?)
+}
+
 /// Lines over time.
 pub(super) async fn series(
     client: &Client,
@@ -217,10 +231,8 @@ pub(super) async fn series(
             rest_lines: 0,
             steps: Vec::new(),
         };
-        return Ok(Answer {
-            data,
-            quality: quality::nothing(scope.range, RAW),
-        });
+        let quality = nothing(scope.range, limits)?;
+        return Ok(Answer { data, quality });
     };
     let steps = Steps::of(span.covered, step_ns)?;
     let labels = Labels::Set("series");
@@ -264,12 +276,15 @@ pub(super) async fn series(
         .await?;
     let mut data = heaviest_lines(lines, &names, &steps, limits.lines);
     data.steps = of_steps(client, span, &steps, &scope.selector, limits).await?;
-    let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
-    let quality = StoreQuality {
+    let fleet = quality::activity(client, span, &scope.selector, limits).await?;
+    let beside = Beside {
+        covered: span.covered,
+        rollup: RAW,
         total,
         unit: unit.name(),
-        ..beside
+        damaged: Vec::new(),
     };
+    let quality = fleet.quality(beside, &mut QueryBudget::new(limits))?;
     Ok(Answer { data, quality })
 }
 
@@ -424,11 +439,8 @@ pub(super) async fn totals(
         estimated_ns: i64,
     }
     let Some(span) = Span::of(scope.range, STEP_NS) else {
-        let quality = quality::nothing(scope.range, RAW);
-        return Ok(Answer {
-            data: Vec::new(),
-            quality,
-        });
+        let (data, quality) = (Vec::new(), nothing(scope.range, limits)?);
+        return Ok(Answer { data, quality });
     };
     let labels = Labels::Set("series");
     let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
@@ -477,12 +489,15 @@ pub(super) async fn totals(
         .labels(client, "series", span, &condition, limits)
         .await?;
     let data = heaviest_totals(sums, &names, limits.lines);
-    let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
-    let quality = StoreQuality {
+    let fleet = quality::activity(client, span, &scope.selector, limits).await?;
+    let beside = Beside {
+        covered: span.covered,
+        rollup: RAW,
         total,
         unit: unit.name(),
-        ..beside
+        damaged: Vec::new(),
     };
+    let quality = fleet.quality(beside, &mut QueryBudget::new(limits))?;
     Ok(Answer { data, quality })
 }
 

@@ -20,15 +20,17 @@ mod stacks;
 mod window;
 
 use super::names::{FrameNaming, NamedBy, Names};
+use super::query::QueryBudget;
 use super::{
     Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
     NoticeBoard, Scope, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
 };
 use crate::sync::lock;
 use client::{Client, Fault};
+use hashbrown::HashMap;
 use keys::{Keys, STEP_NS, Span};
 use known::Known;
-use profile::{Dictionary, GroupBy, Profile, Query};
+use profile::{Dictionary, GroupBy, Profile, Query, Selector};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -416,8 +418,22 @@ impl StoreQueries for ClickHouseStore {
         range: TimeRange,
         limits: &Limits,
     ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
-        let span = Span::of(range, STEP_NS);
-        self.read("list hosts", quality::hosts(&self.client, span, limits))
+        let mut did = match Span::of(range, STEP_NS) {
+            Some(span) => {
+                let all = Selector::default();
+                let fleet = quality::activity(&self.client, span, &all, limits);
+                let fleet = self.read("find what hosts did", fleet)?;
+                fleet.by_host(span.covered, &mut QueryBudget::new(limits))?
+            }
+            None => HashMap::new(),
+        };
+        let records = quality::host_records(&self.client, limits);
+        let records = self.read("list hosts", records)?.into_iter();
+        let found = records.map(|record| {
+            let of_host = did.remove(&record.key);
+            (record, of_host.unwrap_or_default())
+        });
+        Ok(found.collect())
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {

@@ -1,6 +1,6 @@
 //! Answers with stacks: sums by stack from the engine, frames from the dictionaries, one profile.
 
-use super::answer::RAW;
+use super::answer::nothing;
 use super::client::{Client, Fault, Statement};
 use super::keys::{STEP_NS, Span};
 use super::quality;
@@ -8,6 +8,7 @@ use super::rollup::Source;
 use super::select::{Condition, Grouping, Labels, Unit, sum, within};
 use crate::store::names::{NamedBy, Nameless};
 use crate::store::prune::prune;
+use crate::store::query::{Beside, QueryBudget};
 use crate::store::{Answer, LabelSet, Limits, StoreQuality, TimeRange};
 use clickhouse::Row;
 use profile::{
@@ -42,7 +43,7 @@ pub(super) async fn profile(
     limits: &Limits,
 ) -> Result<Answer<Profile>, Fault> {
     if Span::of(range, STEP_NS).is_none() {
-        let (data, quality) = (Profile::default(), quality::nothing(range, RAW));
+        let (data, quality) = (Profile::default(), nothing(range, limits)?);
         return Ok(Answer { data, quality });
     }
     let source = Source::of(client, range, query, limits).await?;
@@ -53,7 +54,16 @@ pub(super) async fn profile(
         read = Read::of(client, surest, query, limits).await?;
     }
     let (rollup, span) = (read.source.rollup, read.source.span);
-    let (beside, windows) = quality::of(client, span, query.selector(), rollup, limits).await?;
+    let windows = quality::kinds(client, span, query.selector(), limits).await?;
+    let fleet = quality::activity(client, span, query.selector(), limits).await?;
+    let beside = Beside {
+        covered: span.covered,
+        rollup,
+        total: Value::default(),
+        unit: String::new(),
+        damaged: Vec::new(),
+    };
+    let beside = fleet.quality(beside, &mut QueryBudget::new(limits))?;
     if read.without_sets {
         // Without a look at label sets the units are those of the windows.
         for name in &windows.units {

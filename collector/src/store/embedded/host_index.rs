@@ -7,8 +7,9 @@
 
 use super::boots::{HostState, put_labels, take_labels};
 use super::codec::{Damage, Reader, put, put_bytes, put_signed};
-use super::meta::{ABSENT_MIN_NS, WindowMeta};
+use super::meta::WindowMeta;
 use super::seen::Seen;
+use crate::store::query::ABSENT_NS_MIN;
 use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -57,10 +58,10 @@ impl Boot {
     fn cover(&mut self, mut start: i64, mut end: i64) {
         let first = self
             .spans
-            .partition_point(|span| start.saturating_sub(span.1) >= ABSENT_MIN_NS);
+            .partition_point(|span| start.saturating_sub(span.1) >= ABSENT_NS_MIN);
         let mut after = first;
         while let Some(span) = self.spans.get(after)
-            && span.0.saturating_sub(end) < ABSENT_MIN_NS
+            && span.0.saturating_sub(end) < ABSENT_NS_MIN
         {
             start = start.min(span.0);
             end = end.max(span.1);

@@ -3,13 +3,10 @@
 
 use super::block::{Sum, put_sum, take_sum};
 use super::codec::{Damage, Reader, put, put_bytes, put_signed};
-use crate::store::{Gap, TimeRange};
+use crate::store::query::ABSENT_NS_MIN;
+use crate::store::{Gap, HostRange, TimeRange};
 use profile::Quality;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Windows that begin sooner after the end of the one before follow it without a gap. Unit:
-/// nanoseconds. Agents read their clock anew for each window; less is jitter.
-pub const ABSENT_MIN_NS: i64 = 1_000_000_000;
 
 /// CPU time of a cgroup with all below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -114,6 +111,20 @@ impl HostSum {
             estimated_ns: u64::try_from(estimated).unwrap_or(0),
         };
     }
+
+    /// As answers have it.
+    pub fn in_range(&self) -> HostRange {
+        HostRange {
+            windows: self.windows,
+            windows_unmeasured: self.unmeasured,
+            taken: self.sum.taken,
+            lost: self.sum.lost,
+            sampling: self.quality,
+            expected_ns: self.expected_ns,
+            estimated_ns: self.estimated_ns,
+            gap_ns: 0,
+        }
+    }
 }
 
 impl std::ops::AddAssign<HostSum> for HostSum {
@@ -141,7 +152,7 @@ impl Presence {
     /// Adds a window's time: to the span before it, where nothing is missing between them.
     fn add(&mut self, start: i64, end: i64) {
         match self.spans.last_mut() {
-            Some(last) if start >= last.0 && start.saturating_sub(last.1) < ABSENT_MIN_NS => {
+            Some(last) if start >= last.0 && start.saturating_sub(last.1) < ABSENT_NS_MIN => {
                 last.1 = last.1.max(end);
             }
             _ => self.spans.push((start, end)),
@@ -152,7 +163,7 @@ impl Presence {
     pub fn settle(&mut self) {
         self.spans.sort_unstable();
         self.spans.dedup_by(|later, first| {
-            let joined = later.0.saturating_sub(first.1) < ABSENT_MIN_NS;
+            let joined = later.0.saturating_sub(first.1) < ABSENT_NS_MIN;
             if joined {
                 first.1 = first.1.max(later.1);
             }

@@ -1,10 +1,11 @@
 //! What functions or modules cost: added up over the dictionaries of partitions, without a profile.
 
 use super::super::EmbeddedStore;
+use super::each_partition;
 use super::plan::{Read, covered};
 use super::profile::{Found, SLICE, merge_kinds, read_partition};
-use super::quality::Fleet;
-use super::{Guard, each_partition};
+use super::quality::{activity, damaged};
+use crate::store::query::{Beside, QueryBudget};
 use crate::store::{Answer, Limits, StoreError, TimeRange};
 use crate::sync::read;
 use ::profile::{CostBy, Costs, Counted, Info, Query, SampleKey, Shape, StackEnd, StackId, Value};
@@ -20,17 +21,17 @@ pub fn costs(
     by: CostBy,
     limits: &Limits,
 ) -> Result<Answer<Costs>, StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
+    let mut budget = QueryBudget::new(limits);
+    budget.check()?;
     let range = covered(store, range);
     let (mut info, mut used) = (Info::default(), Read::default());
     let (mut costs, mut counted) = (Costs::new(by), Counted::default());
     each_partition(
         store,
         range,
-        &mut guard,
-        |partition, guard| read_partition(partition, range, query, guard),
-        |found, guard| {
+        &mut budget,
+        |partition, budget| read_partition(partition, range, query, budget),
+        |found, budget| {
             let Found {
                 dict,
                 lists,
@@ -45,14 +46,14 @@ pub fn costs(
                 let dict = read(&dict);
                 merge_kinds(&mut info, &dict, &kinds, range)?;
                 let shape = Shape::of(&dict.tables);
-                guard.hold(shape.bytes() + dict.tables.stacks.len() * STACK_BYTES)?;
+                budget.hold(shape.bytes() + dict.tables.stacks.len() * STACK_BYTES)?;
                 shape.into_owned()
             };
             let mut samples: Vec<(StackId, Value)> = Vec::new();
             for (labels, list) in lists {
-                guard.hold(list.len() * size_of::<(StackId, Value)>())?;
+                budget.hold(list.len() * size_of::<(StackId, Value)>())?;
                 for slice in list.chunks(SLICE) {
-                    guard.check()?;
+                    budget.check()?;
                     let dict = read(&dict);
                     for &(kept, leaf, value) in slice {
                         if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
@@ -70,16 +71,23 @@ pub fn costs(
             let mut sums = costs.sum(&shape, samples);
             let before = costs.heap_bytes();
             loop {
-                guard.check()?;
+                budget.check()?;
                 if !costs.name(&read(&dict).tables, &mut sums, SLICE) {
                     break;
                 }
             }
-            guard.hold(costs.heap_bytes().saturating_sub(before))
+            budget.hold(costs.heap_bytes().saturating_sub(before))
         },
     )?;
-    let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
-    let mut quality = fleet.quality(store, range, used.rollup(), costs.total(), info.unit);
+    let fleet = activity(store, range, query.selector(), &mut budget)?;
+    let beside = Beside {
+        covered: range,
+        rollup: used.rollup(),
+        total: costs.total(),
+        unit: info.unit,
+        damaged: damaged(store, range),
+    };
+    let mut quality = fleet.quality(beside, &mut budget)?;
     quality.named_later = counted.named_later();
     quality.sampling = counted.quality().of_selection(quality.sampling);
     Ok(Answer {

@@ -4,7 +4,8 @@ use super::super::EmbeddedStore;
 use super::super::partition::{Facts, Partition};
 use super::quality::each_summary;
 use super::series::ends;
-use super::{Guard, Stop, each_partition, pieces, select};
+use super::{Stop, each_partition, pieces, select};
+use crate::store::query::QueryBudget;
 use crate::store::{Limits, Scope, StoreError};
 use crate::sync::read;
 use std::collections::BTreeSet;
@@ -52,18 +53,18 @@ fn collect(
     of: impl Fn(&str, &str) -> Option<String>,
     all: &mut BTreeSet<String>,
 ) -> Result<(), StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
+    let mut budget = QueryBudget::new(limits);
+    budget.check()?;
     each_partition(
         store,
         scope.range,
-        &mut guard,
-        |partition, guard| read_partition(partition, scope, guard, &of),
-        |found, guard| {
+        &mut budget,
+        |partition, budget| read_partition(partition, scope, budget, &of),
+        |found, budget| {
             for text in found {
                 let bytes = text.len() + 48;
                 if all.insert(text) {
-                    guard.hold(bytes)?;
+                    budget.hold(bytes)?;
                 }
             }
             Ok(())
@@ -74,7 +75,7 @@ fn collect(
 fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
     of: &impl Fn(&str, &str) -> Option<String>,
 ) -> Result<BTreeSet<String>, Stop> {
     let dict = partition.dict(false)?;
@@ -82,14 +83,14 @@ fn read_partition(
     let range = ends(&pieces);
     let (view, ()) = partition.view(range, Facts::of(&pieces), || (), |(), _| false)?;
     let held = view.heap_bytes();
-    guard.hold(held)?;
+    budget.hold(held)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();
-    let read_all = each_summary(partition, &view, &pieces, range, guard, |_, inside| {
+    let read_all = each_summary(partition, &view, &pieces, range, budget, |_, inside| {
         there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
         Ok(())
     });
     view.close(partition);
-    guard.release(held);
+    budget.release(held);
     read_all?;
     let dict = read(&dict);
     let taken = select(&dict, &scope.selector);

@@ -19,58 +19,13 @@ use super::file::FileError;
 use super::options::CHUNK_NS;
 use super::partition::Partition;
 use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
-use crate::store::{LabelSet, Limits, StoreError, TimeRange};
+use crate::store::query::QueryBudget;
+use crate::store::{LabelSet, StoreError, TimeRange};
 use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId, MergeError, Selector, StrId};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
-
-/// Holds a query to its limits.
-pub struct Guard<'l> {
-    /// What was allowed.
-    pub limits: &'l Limits,
-    used: usize,
-}
-
-impl<'l> Guard<'l> {
-    /// Begins a query.
-    pub fn new(limits: &'l Limits) -> Guard<'l> {
-        Guard { limits, used: 0 }
-    }
-
-    /// To be called every few milliseconds of work.
-    pub fn check(&self) -> Result<(), StoreError> {
-        if self.limits.cancel.is_cancelled() || Instant::now() >= self.limits.deadline {
-            return Err(StoreError::Cancelled);
-        }
-        Ok(())
-    }
-
-    /// Counts memory that is held until the end.
-    pub fn hold(&mut self, bytes: usize) -> Result<(), StoreError> {
-        self.used = self.used.saturating_add(bytes);
-        if self.used > self.limits.memory_bytes {
-            return Err(too_large(self.limits));
-        }
-        Ok(())
-    }
-
-    /// Memory that is held no more.
-    pub fn release(&mut self, bytes: usize) {
-        self.used = self.used.saturating_sub(bytes);
-    }
-}
-
-/// Says that a query needs too much memory.
-pub fn too_large(limits: &Limits) -> StoreError {
-    StoreError::TooLarge(format!(
-        "the query needs more than {} bytes of memory; narrow the range or the selection, or group \
-         by fewer labels",
-        limits.memory_bytes
-    ))
-}
 
 /// Why a partition was not read to its end.
 #[derive(Debug)]
@@ -169,18 +124,18 @@ pub fn partitions(store: &EmbeddedStore, range: TimeRange) -> Vec<Arc<Partition>
 pub fn each_partition<T>(
     store: &EmbeddedStore,
     range: TimeRange,
-    guard: &mut Guard<'_>,
-    mut one: impl FnMut(&Arc<Partition>, &mut Guard<'_>) -> Result<T, Stop>,
-    mut done: impl FnMut(T, &mut Guard<'_>) -> Result<(), StoreError>,
+    budget: &mut QueryBudget<'_>,
+    mut one: impl FnMut(&Arc<Partition>, &mut QueryBudget<'_>) -> Result<T, Stop>,
+    mut done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     store.check_open()?;
     for partition in partitions(store, range) {
-        guard.check()?;
+        budget.check()?;
         if partition.damaged.load(Ordering::Acquire) {
             continue;
         }
-        match read_current(store, partition, |partition| one(partition, guard)) {
-            Ok(Some(found)) => done(found, guard)?,
+        match read_current(store, partition, |partition| one(partition, budget)) {
+            Ok(Some(found)) => done(found, budget)?,
             Ok(None) => {}
             Err((_, Stop::Query(error))) => return Err(error),
             Err((partition, Stop::File(FileError::Damaged(text)))) => {

@@ -11,11 +11,12 @@ use super::super::partition::{Facts, Partition, View};
 use super::super::summaries::take_whole;
 use super::fold::{STACK_BYTES, fold};
 use super::plan::{Plan, Read, covered, plan};
-use super::quality::Fleet;
+use super::quality::{activity, damaged};
 use super::sums::Sums;
 use super::{
-    Guard, Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
+    Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
 };
+use crate::store::query::{Beside, QueryBudget};
 use crate::store::{Answer, LabelSet, Limits, StoreError, TimeRange};
 use crate::sync::read;
 use ::profile::{
@@ -147,8 +148,8 @@ pub fn profile(
     query: &Query,
     limits: &Limits,
 ) -> Result<Answer<Profile>, StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
+    let mut budget = QueryBudget::new(limits);
+    budget.check()?;
     let range = covered(store, range);
     let mut merge = Merge {
         query,
@@ -163,14 +164,14 @@ pub fn profile(
     each_partition(
         store,
         range,
-        &mut guard,
-        |partition, guard| read_partition(partition, range, query, guard),
-        |found, guard| {
+        &mut budget,
+        |partition, budget| read_partition(partition, range, query, budget),
+        |found, budget| {
             store.name_frames(&found.dict, limits);
-            merge.partition(found, guard)
+            merge.partition(found, budget)
         },
     )?;
-    let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
+    let fleet = activity(store, range, query.selector(), &mut budget)?;
     let Merge {
         runner,
         mut info,
@@ -179,13 +180,20 @@ pub fn profile(
         ..
     } = merge;
     let unit = info.unit.clone();
-    let mut quality = fleet.quality(store, range, used.rollup(), Value::default(), unit);
+    let beside = Beside {
+        covered: range,
+        rollup: used.rollup(),
+        total: Value::default(),
+        unit,
+        damaged: damaged(store, range),
+    };
+    let mut quality = fleet.quality(beside, &mut budget)?;
     info.quality = quality.sampling;
     quality.named_later = runner.named_later();
     let mut answer = runner.finish(info);
     quality.total = answer.total();
     quality.sampling = answer.info.quality;
-    prune(&mut answer, limits.nodes, &mut folded, &guard)?;
+    prune(&mut answer, limits.nodes, &mut folded, &budget)?;
     quality.pruned_weight = folded.weight;
     Ok(Answer {
         data: answer,
@@ -215,7 +223,7 @@ struct Merge<'q> {
 }
 
 impl Merge<'_> {
-    fn partition(&mut self, found: Found, guard: &mut Guard<'_>) -> Result<(), StoreError> {
+    fn partition(&mut self, found: Found, budget: &mut QueryBudget<'_>) -> Result<(), StoreError> {
         let Found {
             dict,
             lists,
@@ -227,16 +235,16 @@ impl Merge<'_> {
         self.runner.next_dictionary();
         let samples: usize = lists.iter().map(|(_, list)| list.len()).sum();
         let stacks = read(&dict).tables.stacks.len();
-        guard.hold(samples * 48 + stacks * 8)?;
-        let stays = self.fold(&dict, &lists, guard)?;
+        budget.hold(samples * 48 + stacks * 8)?;
+        let stays = self.fold(&dict, &lists, budget)?;
         let most = if stays.is_some() { self.nodes } else { samples };
         self.runner.reserve(samples.min(most));
         for (labels, mut list) in lists {
             if let Some(stays) = stays.as_deref().filter(|_| !self.several) {
-                self.add_up(&dict, &labels, &mut list, stays, guard)?;
+                self.add_up(&dict, &labels, &mut list, stays, budget)?;
             }
             for slice in list.chunks(SLICE) {
-                guard.check()?;
+                budget.check()?;
                 let dict = read(&dict);
                 for &(kept, leaf, value) in slice {
                     if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
@@ -259,14 +267,14 @@ impl Merge<'_> {
         labels: &[LabelSetId],
         list: &mut Vec<(u32, u32, Value)>,
         stays: &[StackId],
-        guard: &mut Guard<'_>,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<(), StoreError> {
         let held = stays.len() * size_of::<Option<Value>>();
         let is_dense = |run: &[_]| run.len() * DENSE_SHARE >= stays.len();
         if !list.chunk_by(|left, right| left.0 == right.0).any(is_dense) {
             return Ok(());
         }
-        guard.hold(held)?;
+        budget.hold(held)?;
         let mut sums: Vec<Option<Value>> = vec![None; stays.len()];
         let mut left = Vec::new();
         for run in list.chunk_by(|left, right| left.0 == right.0) {
@@ -276,7 +284,7 @@ impl Merge<'_> {
             }
             let labels = labels[run[0].0 as usize];
             for slice in run.chunks(SLICE) {
-                guard.check()?;
+                budget.check()?;
                 let dict = read(dict);
                 for row in slice {
                     let Some(&(stack, end)) = dict.leaves.get(row.1 as usize) else {
@@ -296,7 +304,7 @@ impl Merge<'_> {
                 }
             }
             for (slice, first) in sums.chunks_mut(SLICE).zip((0..).step_by(SLICE)) {
-                guard.check()?;
+                budget.check()?;
                 let dict = read(dict);
                 for (sum, stack) in slice.iter_mut().zip(first..) {
                     if let Some(sum) = sum.take() {
@@ -307,7 +315,7 @@ impl Merge<'_> {
                 }
             }
         }
-        guard.release(held);
+        budget.release(held);
         *list = left;
         Ok(())
     }
@@ -335,7 +343,7 @@ impl Merge<'_> {
         &self,
         dict: &RwLock<Dict>,
         lists: &[Counts],
-        guard: &mut Guard<'_>,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<Option<Vec<StackId>>, StoreError> {
         if !self.query.frame_filters().is_empty() {
             return Ok(None);
@@ -344,17 +352,17 @@ impl Merge<'_> {
         let nodes = self.nodes.saturating_mul(if self.several { 2 } else { 1 });
         let (parents, leaves) = {
             let dict = read(dict);
-            guard.hold(dict.tables.stacks.len() * STACK_BYTES + dict.leaves.len() * 8)?;
+            budget.hold(dict.tables.stacks.len() * STACK_BYTES + dict.leaves.len() * 8)?;
             (parents(&dict.tables.stacks), dict.leaves.clone())
         };
-        guard.check()?;
+        budget.check()?;
         let samples = lists.iter().flat_map(|(_, list)| list).filter_map(|row| {
             let (stack, _) = *leaves.get(row.1 as usize)?;
             Some((stack, row.2))
         });
         let stays = fold(&parents, samples, nodes);
-        guard.release(parents.len() * STACK_BYTES + leaves.len() * 8);
-        guard.check()?;
+        budget.release(parents.len() * STACK_BYTES + leaves.len() * 8);
+        budget.check()?;
         Ok(stays)
     }
 }
@@ -390,7 +398,7 @@ pub fn read_partition(
     partition: &Arc<Partition>,
     range: TimeRange,
     query: &Query,
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, range);
@@ -428,7 +436,7 @@ pub fn read_partition(
         view.close(partition);
         return Ok(found);
     }
-    guard.hold(view.heap_bytes())?;
+    budget.hold(view.heap_bytes())?;
     let planned = SectionReader::new()
         .map_err(FileError::from)
         .and_then(|mut opener| {
@@ -459,16 +467,16 @@ pub fn read_partition(
     let mut all_read = Ok(());
     for choice in [by_service.as_ref(), Some(&by_group)].into_iter().flatten() {
         let mut sums = Sums::new(choice.sample_of.len(), leaves, choice.period());
-        all_read = guard
+        all_read = budget
             .hold(sums.heap_bytes())
             .map_err(Stop::from)
-            .and_then(|()| reader.read(choice, &plan, &pieces, &mut sums, guard));
+            .and_then(|()| reader.read(choice, &plan, &pieces, &mut sums, budget));
         if all_read.is_err() {
             break;
         }
         lists.push((choice.sample_of.clone(), sums.into_list()));
     }
-    guard.release(view.heap_bytes());
+    budget.release(view.heap_bytes());
     view.close(partition);
     all_read?;
     found.lists = lists;
@@ -529,11 +537,11 @@ impl Reading<'_> {
         plan: &Plan,
         pieces: &[Piece],
         sums: &mut Sums,
-        guard: &mut Guard<'_>,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
         let service = choice.table == Table::ServiceBlock;
         for piece in if service { &plan.services } else { &plan.own } {
-            self.read_piece(choice, *piece, sums, guard)?;
+            self.read_piece(choice, *piece, sums, budget)?;
         }
         if service {
             return Ok(());
@@ -543,7 +551,7 @@ impl Reading<'_> {
                 continue;
             };
             for (group, rows) in &mem.groups {
-                guard.check()?;
+                budget.check()?;
                 let period = choice.periods.get(*group as usize).copied().unwrap_or(0);
                 let mut any = false;
                 let wanted = |start| piece.has(start);
@@ -575,7 +583,7 @@ impl Reading<'_> {
         choice: &Choice,
         piece: Piece,
         sums: &mut Sums,
-        guard: &mut Guard<'_>,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
         let file = &self.view.file;
         if choice.chosen * SCAN_SHARE > choice.bundles.len() {
@@ -585,7 +593,7 @@ impl Reading<'_> {
                 piece.chunk,
                 all,
                 |bundle| choice.wants(bundle),
-                |bundle, body| self.add_block(choice, bundle, piece, body, sums, guard),
+                |bundle, body| self.add_block(choice, bundle, piece, body, sums, budget),
             )?;
             return Ok(());
         }
@@ -601,7 +609,7 @@ impl Reading<'_> {
                 piece.chunk,
                 only,
                 |_| true,
-                |bundle, body| self.add_block(choice, bundle, piece, body, sums, guard),
+                |bundle, body| self.add_block(choice, bundle, piece, body, sums, budget),
             )?;
         }
         Ok(())
@@ -614,9 +622,9 @@ impl Reading<'_> {
         piece: Piece,
         body: &[u8],
         sums: &mut Sums,
-        guard: &Guard<'_>,
+        budget: &QueryBudget<'_>,
     ) -> Result<(), Stop> {
-        guard.check()?;
+        budget.check()?;
         let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
         let part = piece.part.filter(|_| !self.complete.contains(&piece.chunk));
         self.block.read(&mut self.opener, body, period, part)?;
@@ -681,7 +689,7 @@ fn prune(
     profile: &mut Profile,
     nodes: usize,
     folded: &mut Folded,
-    guard: &Guard<'_>,
+    budget: &QueryBudget<'_>,
 ) -> Result<(), StoreError> {
     if profile.dict.stacks.len() - 1 <= nodes {
         return Ok(());
@@ -691,7 +699,7 @@ fn prune(
     let Some(stays) = fold(&parents(&profile.dict.stacks), samples, nodes) else {
         return Ok(());
     };
-    guard.check()?;
+    budget.check()?;
     let mut pruned = Profile {
         info: profile.info.clone(),
         ..Profile::default()

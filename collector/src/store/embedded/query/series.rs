@@ -11,11 +11,10 @@ use super::super::options::CHUNK_NS;
 use super::super::partition::{Facts, Partition, View};
 use super::plan::{Read, covered, level_of, plan};
 use super::profile::grouping;
-use super::quality::Fleet;
+use super::quality::{activity, damaged};
 use super::steps::{HostLabels, OfPartition, Steps};
-use super::{
-    Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
-};
+use super::{Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers};
+use crate::store::query::{Beside, QueryBudget, memory_exceeded};
 use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, Step, StoreError, TimeRange};
 use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
@@ -122,7 +121,7 @@ impl HeadChoice {
         (of_file, pieces): (&[Piece], &[Piece]),
         whole: bool,
         with_memory: bool,
-        guard: &Guard<'_>,
+        budget: &QueryBudget<'_>,
         mut each: impl FnMut(u32, u16, u16, u64, Sum) -> Result<(), StoreError>,
     ) -> Result<(), Stop> {
         let mut opener = SectionReader::new().map_err(FileError::from)?;
@@ -150,7 +149,7 @@ impl HeadChoice {
                 all,
                 wanted,
                 |_, body| -> Result<(), Stop> {
-                    guard.check()?;
+                    budget.check()?;
                     each_head(
                         &mut opener,
                         body,
@@ -169,7 +168,7 @@ impl HeadChoice {
                 continue;
             };
             for (group, rows) in &mem.groups {
-                guard.check()?;
+                budget.check()?;
                 rows.each_head(period_of(*group), |start, series, sum| {
                     found(piece, series, start, sum, false);
                 })?;
@@ -246,8 +245,8 @@ pub fn series(
     step_ns: u64,
     limits: &Limits,
 ) -> Result<Answer<Lines>, StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
+    let mut budget = QueryBudget::new(limits);
+    budget.check()?;
     // What a coarser partition does not tell apart is in one step.
     let coarsest = level_of(store, scope.range).step_ns();
     let step_ns = step_ns.max(1).checked_next_multiple_of(coarsest);
@@ -261,32 +260,32 @@ pub fn series(
     let mut total = Value::default();
     let mut units = Units::default();
     let mut used = Read::default();
-    guard.hold(axis.steps * size_of::<Step>())?;
+    budget.hold(axis.steps * size_of::<Step>())?;
     let mut steps = Steps::new(axis);
     each_partition(
         store,
         scope.range,
-        &mut guard,
-        |partition, guard| {
+        &mut budget,
+        |partition, budget| {
             let hosts = HostLabels::of(partition)?;
             let mut found =
-                read_partition(partition, scope, &group_by, axis, (&hosts, false), guard)?;
+                read_partition(partition, scope, &group_by, axis, (&hosts, false), budget)?;
             // Reads the heads of every series of the selected hosts, no block: a line of one unit
             // of a hundred takes a hundred times the heads that it is made of. Where steps are
             // shorter than a minute the windows, which are read below, have the same sums.
             if !found.is_of_hosts {
                 let none = GroupBy::Keys(Vec::new());
-                let all = read_partition(partition, scope, &none, axis, (&hosts, true), guard)?;
+                let all = read_partition(partition, scope, &none, axis, (&hosts, true), budget)?;
                 let lines = all.lines.iter().flatten();
-                guard.release(lines.count() * axis.steps * 8);
+                budget.release(lines.count() * axis.steps * 8);
                 found.sums = all.sums;
             }
             let mut windows = OfPartition::new(axis, scope.range);
-            windows.read(partition, scope, guard)?;
+            windows.read(partition, scope, budget)?;
             Ok((found, windows))
         },
-        |(found, windows), guard| {
-            steps.add(windows, guard)?;
+        |(found, windows), budget| {
+            steps.add(windows, budget)?;
             steps.add_sums(&found.sums);
             total += found.total;
             for unit in &found.units {
@@ -297,7 +296,7 @@ pub fn series(
                 let Some(line) = line else { continue };
                 match lines.get_mut(&labels) {
                     Some(sum) => {
-                        guard.release(axis.steps * 8);
+                        budget.release(axis.steps * 8);
                         add_line(sum, &line);
                     }
                     None => drop(lines.insert(labels, line)),
@@ -306,9 +305,16 @@ pub fn series(
             Ok(())
         },
     )?;
-    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
+    let fleet = activity(store, scope.range, &scope.selector, &mut budget)?;
     let rollup = used.rollup();
-    let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
+    let beside = Beside {
+        covered: scope.range,
+        rollup,
+        total,
+        unit: units.into_text(),
+        damaged: damaged(store, scope.range),
+    };
+    let quality = fleet.quality(beside, &mut budget)?;
     Ok(Answer {
         data: into_lines(lines, axis, limits.lines, steps.finish()),
         quality,
@@ -349,7 +355,7 @@ fn read_partition(
     group_by: &GroupBy,
     axis: Axis,
     (hosts, all): (&HostLabels, bool),
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
@@ -392,7 +398,7 @@ fn read_partition(
         return Ok(found);
     }
     let held = view.heap_bytes();
-    guard.hold(held)?;
+    budget.hold(held)?;
     found.sums = vec![(0, 0); axis.steps];
     let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
@@ -417,12 +423,12 @@ fn read_partition(
             (if own { &plan.own } else { &plan.services }, &pieces),
             whole,
             own,
-            guard,
+            budget,
             |kept, kind, chunk, start, sum| {
                 let at = partition.chunk_start(chunk).saturating_add(start as i64);
                 charge += found.add(base + kept as usize, axis, at, sum);
-                if charge > guard.limits.memory_bytes {
-                    return Err(super::too_large(guard.limits));
+                if charge > budget.limits.memory_bytes {
+                    return Err(StoreError::TooLarge(memory_exceeded(budget.limits)));
                 }
                 kinds_used[usize::from(kind)] = true;
                 match own {
@@ -433,14 +439,14 @@ fn read_partition(
             },
         );
         if read_all.is_ok() {
-            read_all = guard.hold(charge).map_err(Stop::from);
+            read_all = budget.hold(charge).map_err(Stop::from);
         }
         if read_all.is_err() {
             break;
         }
     }
     view.close(partition);
-    guard.release(held);
+    budget.release(held);
     read_all?;
     let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
     found.units = used.map(|(unit, _)| unit).collect();

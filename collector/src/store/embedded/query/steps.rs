@@ -14,7 +14,8 @@ use super::super::partition::{Facts, Partition};
 use super::super::summaries::{take_parts, take_whole};
 use super::quality::{WINDOW_STEP_NS, host_is_selected, labels_of};
 use super::series::{Axis, ends};
-use super::{Guard, Stop, pieces};
+use super::{Stop, pieces};
+use crate::store::query::QueryBudget;
 use crate::store::{Scope, Step, StoreError, TimeRange};
 use crate::sync::read;
 use ::profile::{Selector, StrId, key};
@@ -105,13 +106,13 @@ impl Steps {
     }
 
     /// Adds what was read of a partition.
-    pub fn add(&mut self, of: OfPartition, guard: &mut Guard<'_>) -> Result<(), StoreError> {
+    pub fn add(&mut self, of: OfPartition, budget: &mut QueryBudget<'_>) -> Result<(), StoreError> {
         for (step, ns) in self.steps.iter_mut().zip(of.covered_ns) {
             step.covered_ns = step.covered_ns.saturating_add(ns);
         }
         for (host, bits) in of.hosts {
             let Some(own) = self.hosts.get_mut(&host) else {
-                guard.hold(bits.len() * 8 + host.len() + 64)?;
+                budget.hold(bits.len() * 8 + host.len() + 64)?;
                 self.hosts.insert(host, bits);
                 continue;
             };
@@ -160,13 +161,13 @@ impl OfPartition {
         &mut self,
         partition: &Arc<Partition>,
         scope: &Scope,
-        guard: &mut Guard<'_>,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
         let dict = partition.dict(false)?;
         let pieces = pieces(partition, scope.range);
         let (view, ()) = partition.view(ends(&pieces), |_| Facts::Windows, || (), |(), _| false)?;
         let held = view.heap_bytes();
-        guard.hold(held)?;
+        budget.hold(held)?;
         let mut known: HashMap<u32, bool> = HashMap::new();
         let mut takes = |dict: &Dict, labels: u32| {
             let of = |labels| host_is_selected(&scope.selector, &labels_of(dict, labels));
@@ -179,7 +180,7 @@ impl OfPartition {
         let read_all = view
             .file
             .each_windows(from, to, |_, body| -> Result<(), Stop> {
-                guard.check()?;
+                budget.check()?;
                 let mut body = Reader::new(body);
                 let whole = take_whole(&mut opener, &mut body, &mut raw)?;
                 let dict = read(&dict);
@@ -220,7 +221,7 @@ impl OfPartition {
         }
         drop(dict);
         view.close(partition);
-        guard.release(held);
+        budget.release(held);
         read_all
     }
 
@@ -355,7 +356,7 @@ mod tests {
             nodes: 0,
             lines: 0,
         };
-        steps.add(of, &mut Guard::new(&limits)).unwrap();
+        steps.add(of, &mut QueryBudget::new(&limits)).unwrap();
         let found = steps.finish();
         let covered = found.iter().map(|step| step.covered_ns / SECOND as u64);
         assert_eq!(covered.collect::<Vec<_>>(), [30, 0, 0, 0]);

@@ -7,9 +7,10 @@ use super::super::meta::Account;
 use super::super::partition::{Facts, Partition};
 use super::plan::{Read, covered, level_of};
 use super::profile::grouping;
-use super::quality::{Fleet, each_summary};
+use super::quality::{activity, damaged, each_summary};
 use super::series::{HeadChoice, ends};
-use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
+use super::{Stop, Units, each_partition, kept_labels, pieces, select};
+use crate::store::query::{Beside, QueryBudget};
 use crate::store::{Answer, LabelSet, Labelled, Limits, Scope, StoreError};
 use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId};
@@ -35,8 +36,8 @@ pub fn totals(
     group_by: &[String],
     limits: &Limits,
 ) -> Result<Answer<Vec<Labelled>>, StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
+    let mut budget = QueryBudget::new(limits);
+    budget.check()?;
     let group_by = grouping(group_by);
     let scope = &Scope {
         range: covered(store, scope.range),
@@ -52,15 +53,15 @@ pub fn totals(
     each_partition(
         store,
         scope.range,
-        &mut guard,
-        |partition, guard| read_partition(partition, scope, &group_by, guard),
-        |found, guard| {
+        &mut budget,
+        |partition, budget| read_partition(partition, scope, &group_by, budget),
+        |found, budget| {
             for unit in &found.units {
                 units.add(unit)?;
             }
             for (labels, row) in found.rows {
                 if !rows.contains_key(&labels) {
-                    guard.hold(300)?;
+                    budget.hold(300)?;
                 }
                 let sum = rows.entry(labels).or_default();
                 sum.sum += row.sum;
@@ -70,14 +71,15 @@ pub fn totals(
         },
     )?;
     let (data, total) = into_rows(rows, limits.lines);
-    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let quality = fleet.quality(
-        store,
-        scope.range,
-        read.rollup(),
-        total.all(),
-        units.into_text(),
-    );
+    let fleet = activity(store, scope.range, &scope.selector, &mut budget)?;
+    let beside = Beside {
+        covered: scope.range,
+        rollup: read.rollup(),
+        total: total.all(),
+        unit: units.into_text(),
+        damaged: damaged(store, scope.range),
+    };
+    let quality = fleet.quality(beside, &mut budget)?;
     Ok(Answer { data, quality })
 }
 
@@ -118,7 +120,7 @@ fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,
     group_by: &GroupBy,
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
@@ -134,7 +136,7 @@ fn read_partition(
             choice.wants_group(group)
         })?;
     let held = view.heap_bytes();
-    guard.hold(held)?;
+    budget.hold(held)?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
@@ -144,7 +146,7 @@ fn read_partition(
             (&pieces, &pieces),
             true,
             true,
-            guard,
+            budget,
             |kept, kind, _, _, sum| {
                 *sums[kept as usize].get_or_insert_default() += sum;
                 kinds_used[usize::from(kind)] = true;
@@ -152,7 +154,7 @@ fn read_partition(
             },
         )
         .and_then(|()| {
-            each_summary(partition, &view, &pieces, range, guard, |_, inside| {
+            each_summary(partition, &view, &pieces, range, budget, |_, inside| {
                 for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
                     if taken.get(labels as usize).is_some_and(|taken| *taken) {
                         *accounts.entry(labels).or_default() += account;
@@ -162,7 +164,7 @@ fn read_partition(
             })
         });
     view.close(partition);
-    guard.release(held);
+    budget.release(held);
     read_all?;
     let mut rows: HashMap<LabelSet, Row> = HashMap::new();
     for (labels, sum) in choice.labels.into_iter().zip(sums) {
