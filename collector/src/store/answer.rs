@@ -183,6 +183,13 @@ pub struct Labelled {
     pub estimated_ns: i64,
 }
 
+impl Labelled {
+    /// What is taken and lost weighs together.
+    pub fn weight(&self) -> u64 {
+        self.taken.weight.saturating_add(self.lost.weight)
+    }
+}
+
 /// What a host did in a range.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostRange {

@@ -15,7 +15,6 @@ pub mod embedded;
 mod exact;
 mod names;
 pub mod open;
-mod prune;
 mod queries;
 pub mod query;
 mod sink;

@@ -53,18 +53,6 @@ pub(super) enum Fault {
     Units(#[from] profile::MergeError),
 }
 
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Fault {
-        match error {
-            StoreError::TooLarge(text) => Fault::Limit(text),
-            StoreError::Cancelled => Fault::GivenUp,
-            StoreError::Units(error) => Fault::Units(error),
-            StoreError::Unavailable(text) => Fault::Away(text),
-            StoreError::Engine { message, .. } => Fault::Refused(message),
-        }
-    }
-}
-
 impl Fault {
     /// True when the server did not do a statement because of a setting that was sent with it: it
     /// does not know the setting, or the user may not change it.

@@ -20,17 +20,18 @@ mod stacks;
 mod window;
 
 use super::names::{FrameNaming, NamedBy, Names};
-use super::query::QueryBudget;
+use super::query::{
+    Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
+};
 use super::{
-    Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
-    NoticeBoard, Scope, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+    Attending, BatchPolicy, HostRecord, Limits, NewWindow, NoticeBoard, Scope, StoreError,
+    StoreStatus, Taken, TimeRange, WindowSink,
 };
 use crate::sync::lock;
 use client::{Client, Fault};
-use hashbrown::HashMap;
 use keys::{Keys, STEP_NS, Span};
 use known::Known;
-use profile::{Dictionary, GroupBy, Profile, Query, Selector};
+use profile::{Dictionary, GroupBy, Query};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -412,39 +413,45 @@ impl WindowSink for ClickHouseStore {
     }
 }
 
-impl StoreQueries for ClickHouseStore {
-    fn hosts(
-        &self,
-        range: TimeRange,
-        limits: &Limits,
-    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
-        let mut did = match Span::of(range, STEP_NS) {
-            Some(span) => {
-                let all = Selector::default();
-                let fleet = quality::activity(&self.client, span, &all, limits);
-                let fleet = self.read("find what hosts did", fleet)?;
-                fleet.by_host(span.covered, &mut QueryBudget::new(limits))?
-            }
-            None => HashMap::new(),
-        };
-        let records = quality::host_records(&self.client, limits);
-        let records = self.read("list hosts", records)?.into_iter();
-        let found = records.map(|record| {
-            let of_host = did.remove(&record.key);
-            (record, of_host.unwrap_or_default())
-        });
-        Ok(found.collect())
-    }
+impl WindowSource for ClickHouseStore {
+    type Dict = stacks::Tables;
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
         self.read("tell what is kept", quality::kept(&self.client))
     }
 
-    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
-        self.read(
-            "list labels",
-            answer::label_names(&self.client, scope, limits),
-        )
+    fn covered(&self, range: TimeRange) -> TimeRange {
+        Span::of(range, STEP_NS).map_or(range, |span| span.covered)
+    }
+
+    fn step_ns(&self, _range: TimeRange) -> u64 {
+        STEP_NS as u64
+    }
+
+    fn host_records(&self, budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError> {
+        let work = quality::host_records(&self.client, budget.limits);
+        self.read("list hosts", work)
+    }
+
+    fn activity(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<FleetActivity, StoreError> {
+        let Some(span) = Span::of(scope.range, STEP_NS) else {
+            return Ok(FleetActivity::default());
+        };
+        let work = quality::activity(&self.client, span, &scope.selector, budget.limits);
+        self.read("find what hosts did", work)
+    }
+
+    fn label_names(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<Vec<String>, StoreError> {
+        let work = answer::label_names(&self.client, scope, budget.limits);
+        self.read("list labels", work)
     }
 
     fn label_values(
@@ -453,8 +460,9 @@ impl StoreQueries for ClickHouseStore {
         name: &str,
         prefix: &str,
         limit: usize,
-        limits: &Limits,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<(Vec<String>, bool), StoreError> {
+        let limits = budget.limits;
         let work = answer::label_values(&self.client, scope, name, prefix, limit, limits);
         self.read("list values", work)
     }
@@ -462,34 +470,37 @@ impl StoreQueries for ClickHouseStore {
     fn series(
         &self,
         scope: &Scope,
-        group_by: &[String],
-        step_ns: u64,
-        limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
-        let group_by = GroupBy::from_keys(group_by);
-        let work = answer::series(&self.client, scope, &group_by, step_ns, limits);
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<SeriesSums, StoreError> {
+        let work = answer::series(&self.client, scope, group_by, axis, budget.limits);
         self.read("add up a series", work)
-    }
-
-    fn profile(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
-        let work = stacks::profile(&self.client, &self.names, range, query, limits);
-        self.read("merge a profile", work)
     }
 
     fn totals(
         &self,
         scope: &Scope,
-        group_by: &[String],
-        limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
-        let group_by = GroupBy::from_keys(group_by);
-        let work = answer::totals(&self.client, scope, &group_by, limits);
+        group_by: &GroupBy,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<LabelSums, StoreError> {
+        let work = answer::totals(&self.client, scope, group_by, budget.limits);
         self.read("add up totals", work)
+    }
+
+    fn samples(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        budget: &mut QueryBudget<'_>,
+        each: &mut EachBatch<'_, Self::Dict>,
+    ) -> Result<SamplesRead, StoreError> {
+        let work = stacks::samples(&self.client, &self.names, range, query, budget.limits);
+        let found = self.read("add up samples", work)?;
+        if let Some(batch) = found.batch {
+            each(batch, budget)?;
+        }
+        Ok(found.read)
     }
 }
 

@@ -332,29 +332,3 @@ pub(super) fn within(bytes: usize, limits: &Limits) -> Result<(), Fault> {
     }
     Ok(())
 }
-
-/// Units of what was added up: one, or none.
-#[derive(Default)]
-pub(super) struct Unit(Option<String>);
-
-impl Unit {
-    /// Takes one more.
-    pub fn add(&mut self, unit: &str) -> Result<(), Fault> {
-        match &self.0 {
-            None => self.0 = Some(unit.to_owned()),
-            Some(left) if left == unit => {}
-            Some(left) => {
-                return Err(Fault::Units(profile::MergeError::UnitMismatch {
-                    left: left.clone(),
-                    right: unit.to_owned(),
-                }));
-            }
-        }
-        Ok(())
-    }
-
-    /// The unit; empty when there was nothing.
-    pub fn name(self) -> String {
-        self.0.unwrap_or_default()
-    }
-}

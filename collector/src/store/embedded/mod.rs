@@ -69,8 +69,8 @@ pub use options::{OpenError, Options};
 
 use super::names::{FrameNaming, Named, NamedBy, Nameless, Names};
 use super::{
-    Answer, Cancel, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
-    NoticeBoard, Scope, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+    Cancel, Defined, HostRecord, Limits, NewWindow, NoticeBoard, StoreError, StoreStatus, Taken,
+    TimeRange, WindowSink,
 };
 use crate::sync::{lock, read, write};
 use counters::Counters;
@@ -79,7 +79,7 @@ use file::FileError;
 use host_index::HostIndex;
 use hosts::HostTable;
 use partition::Partition;
-use profile::{CostBy, Costs, Dictionary, Profile, Query};
+use profile::Dictionary;
 use push::Writer;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -313,94 +313,6 @@ impl WindowSink for EmbeddedStore {
 
     fn close(&self) -> Result<(), StoreError> {
         self.shut()
-    }
-}
-
-impl StoreQueries for EmbeddedStore {
-    fn hosts(
-        &self,
-        range: TimeRange,
-        limits: &Limits,
-    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
-        query::hosts::hosts(self, range, limits)
-    }
-
-    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        let mut kept: Option<TimeRange> = None;
-        for (_, boot) in read(&self.host_index).iter() {
-            let range = kept.get_or_insert(TimeRange {
-                start_unix_ns: boot.first_start(),
-                end_unix_ns: boot.last_end(),
-            });
-            range.start_unix_ns = range.start_unix_ns.min(boot.first_start());
-            range.end_unix_ns = range.end_unix_ns.max(boot.last_end());
-        }
-        Ok(kept)
-    }
-
-    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
-        query::labels::names(self, scope, limits)
-    }
-
-    fn label_values(
-        &self,
-        scope: &Scope,
-        name: &str,
-        prefix: &str,
-        limit: usize,
-        limits: &Limits,
-    ) -> Result<(Vec<String>, bool), StoreError> {
-        query::labels::values(self, scope, name, prefix, limit, limits)
-    }
-
-    fn series(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        step_ns: u64,
-        limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
-        query::series::series(self, scope, group_by, step_ns, limits)
-    }
-
-    fn profile(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
-        query::profile::profile(self, range, query, limits)
-    }
-
-    fn costs(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        by: CostBy,
-        limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
-        if query.frame_filters().is_empty() {
-            return query::costs::costs(self, range, query, by, limits);
-        }
-        // What filters make of stacks is not in the dictionaries. Unlimited, so that nothing is folded.
-        let limits = Limits {
-            nodes: usize::MAX,
-            ..limits.clone()
-        };
-        let Answer { data, quality } = query::profile::profile(self, range, query, &limits)?;
-        Ok(Answer {
-            data: Costs::of(&data, by),
-            quality,
-        })
-    }
-
-    fn totals(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
-        query::totals::totals(self, scope, group_by, limits)
     }
 }
 

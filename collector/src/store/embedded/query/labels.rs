@@ -2,46 +2,46 @@
 
 use super::super::EmbeddedStore;
 use super::super::partition::{Facts, Partition};
-use super::quality::each_summary;
+use super::activity::each_summary;
 use super::series::ends;
 use super::{Stop, each_partition, pieces, select};
 use crate::store::query::QueryBudget;
-use crate::store::{Limits, Scope, StoreError};
+use crate::store::{Scope, StoreError};
 use crate::sync::read;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// See [`StoreQueries::label_names`](crate::store::StoreQueries::label_names).
+/// See [`WindowSource::label_names`](crate::store::query::WindowSource::label_names).
 pub fn names(
     store: &EmbeddedStore,
     scope: &Scope,
-    limits: &Limits,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Vec<String>, StoreError> {
     let mut all = BTreeSet::new();
     collect(
         store,
         scope,
-        limits,
+        budget,
         |name, _| Some(name.to_owned()),
         &mut all,
     )?;
     Ok(all.into_iter().collect())
 }
 
-/// See [`StoreQueries::label_values`](crate::store::StoreQueries::label_values).
+/// See [`WindowSource::label_values`](crate::store::query::WindowSource::label_values).
 pub fn values(
     store: &EmbeddedStore,
     scope: &Scope,
     name: &str,
     prefix: &str,
     limit: usize,
-    limits: &Limits,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<(Vec<String>, bool), StoreError> {
     let mut all = BTreeSet::new();
     let value = |own: &str, value: &str| {
         (own == name && !value.is_empty() && value.starts_with(prefix)).then(|| value.to_owned())
     };
-    collect(store, scope, limits, value, &mut all)?;
+    collect(store, scope, budget, value, &mut all)?;
     let more = all.len() > limit;
     Ok((all.into_iter().take(limit).collect(), more))
 }
@@ -49,16 +49,14 @@ pub fn values(
 fn collect(
     store: &EmbeddedStore,
     scope: &Scope,
-    limits: &Limits,
+    budget: &mut QueryBudget<'_>,
     of: impl Fn(&str, &str) -> Option<String>,
     all: &mut BTreeSet<String>,
 ) -> Result<(), StoreError> {
-    let mut budget = QueryBudget::new(limits);
-    budget.check()?;
     each_partition(
         store,
         scope.range,
-        &mut budget,
+        budget,
         |partition, budget| read_partition(partition, scope, budget, &of),
         |found, budget| {
             for text in found {

@@ -1,17 +1,14 @@
-//! Answers. Partitions are read one after the other, each as of one instant; a damaged one is left
-//! out and named in the answer's quality.
+//! What the query engine reads. Partitions are read one after the other, each as of one instant; a
+//! damaged one is left out and named in the answer's quality.
 
-pub mod costs;
-mod fold;
-pub mod hosts;
-pub mod labels;
+mod activity;
+mod labels;
 mod plan;
-pub mod profile;
-mod quality;
-pub mod series;
+mod samples;
+mod series;
 mod steps;
 mod sums;
-pub mod totals;
+mod totals;
 
 use super::codec::Damage;
 use super::dict::Dict;
@@ -19,13 +16,104 @@ use super::file::FileError;
 use super::options::CHUNK_NS;
 use super::partition::Partition;
 use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
-use crate::store::query::QueryBudget;
-use crate::store::{LabelSet, StoreError, TimeRange};
-use crate::sync::read;
-use ::profile::{GroupBy, LabelSetId, MergeError, Selector, StrId};
+use crate::store::query::{
+    Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
+};
+use crate::store::{HostRecord, LabelSet, Scope, StoreError, TimeRange};
+use crate::sync::{lock, read};
+use ::profile::{GroupBy, LabelSetId, Query, Selector, StrId};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+impl WindowSource for EmbeddedStore {
+    type Dict = samples::PartitionDict;
+
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        let mut kept: Option<TimeRange> = None;
+        for (_, boot) in read(&self.host_index).iter() {
+            let range = kept.get_or_insert(TimeRange {
+                start_unix_ns: boot.first_start(),
+                end_unix_ns: boot.last_end(),
+            });
+            range.start_unix_ns = range.start_unix_ns.min(boot.first_start());
+            range.end_unix_ns = range.end_unix_ns.max(boot.last_end());
+        }
+        Ok(kept)
+    }
+
+    fn covered(&self, range: TimeRange) -> TimeRange {
+        plan::covered(self, range)
+    }
+
+    fn step_ns(&self, range: TimeRange) -> u64 {
+        plan::level_of(self, range).step_ns()
+    }
+
+    fn host_records(&self, _budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError> {
+        Ok(lock(&self.hosts).records.values().cloned().collect())
+    }
+
+    fn activity(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<FleetActivity, StoreError> {
+        activity::activity(self, scope, budget)
+    }
+
+    fn unreadable(&self, range: TimeRange) -> Vec<String> {
+        activity::damaged(self, range)
+    }
+
+    fn label_names(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<Vec<String>, StoreError> {
+        labels::names(self, scope, budget)
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        labels::values(self, scope, name, prefix, limit, budget)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<SeriesSums, StoreError> {
+        series::series(self, scope, group_by, axis, budget)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<LabelSums, StoreError> {
+        totals::totals(self, scope, group_by, budget)
+    }
+
+    fn samples(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        budget: &mut QueryBudget<'_>,
+        each: &mut EachBatch<'_, Self::Dict>,
+    ) -> Result<SamplesRead, StoreError> {
+        samples::samples(self, range, query, budget, each)
+    }
+}
 
 /// Why a partition was not read to its end.
 #[derive(Debug)]
@@ -219,35 +307,6 @@ pub fn service_answers(dict: &Dict, selector: &Selector, group_by: &GroupBy) -> 
     asked
         .chain(keys.iter().map(String::as_str))
         .all(|label| dict.service_has(label))
-}
-
-/// The one unit of what was added up.
-#[derive(Default)]
-pub struct Units {
-    unit: Option<String>,
-}
-
-impl Units {
-    /// Takes a unit in.
-    pub fn add(&mut self, unit: &str) -> Result<(), StoreError> {
-        match &self.unit {
-            None => self.unit = Some(unit.to_owned()),
-            Some(known) if known == unit => {}
-            Some(known) => {
-                return Err(MergeError::UnitMismatch {
-                    left: known.clone(),
-                    right: unit.to_owned(),
-                }
-                .into());
-            }
-        }
-        Ok(())
-    }
-
-    /// The unit; empty when nothing was added.
-    pub fn into_text(self) -> String {
-        self.unit.unwrap_or_default()
-    }
 }
 
 #[cfg(test)]

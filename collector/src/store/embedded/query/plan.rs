@@ -10,7 +10,7 @@ use super::super::file::{FileError, PartitionFile};
 use super::super::level::{HOUR_CHUNKS, HOUR_NS, HOURS_FROM, Level};
 use super::super::options::CHUNK_NS;
 use super::super::partition::Partition;
-use super::quality::WINDOW_STEP_NS;
+use super::activity::WINDOW_STEP_NS;
 use super::{Piece, partitions};
 use crate::store::{Rollup, TimeRange};
 use crate::sync::read;

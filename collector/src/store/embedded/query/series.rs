@@ -1,4 +1,4 @@
-//! Lines over time, from what series add up to: no block is read.
+//! Weights over time, from what series add up to: no block is read.
 
 use super::super::EmbeddedStore;
 use super::super::block::Sum;
@@ -9,20 +9,15 @@ use super::super::file::{FileError, Table};
 use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Facts, Partition, View};
-use super::plan::{Read, covered, level_of, plan};
-use super::profile::grouping;
-use super::quality::{activity, damaged};
+use super::plan::{Read, plan};
 use super::steps::{HostLabels, OfPartition, Steps};
-use super::{Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers};
-use crate::store::query::{Beside, QueryBudget, memory_exceeded};
-use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, Step, StoreError, TimeRange};
+use super::{Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
+use crate::store::query::{Axis, QueryBudget, SeriesSums, Units, add_line, memory_exceeded};
+use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
-
-/// Most steps of a line. A chart has some hundreds; a year in steps of a second is a mistake.
-const STEPS_MAX: u64 = 1 << 20;
 
 /// Which series are added up, and under which kept labels.
 pub struct HeadChoice {
@@ -185,25 +180,6 @@ pub fn ends(pieces: &[Piece]) -> (u16, u16) {
     (first, pieces.last().map_or(0, |piece| piece.chunk))
 }
 
-/// The time axis of lines.
-#[derive(Clone, Copy)]
-pub struct Axis {
-    /// Start of the first step.
-    pub start: i64,
-    /// Length of a step. Unit: nanoseconds.
-    pub step_ns: u64,
-    /// How many there are.
-    pub steps: usize,
-}
-
-impl Axis {
-    /// The step in which an instant lies; what lies before the first counts as of the first.
-    pub fn step_of(&self, at: i64) -> usize {
-        let step = at.saturating_sub(self.start) / self.step_ns as i64;
-        step.max(0) as usize
-    }
-}
-
 /// Lines of one partition, by kept labels.
 #[derive(Default)]
 struct Found {
@@ -237,39 +213,27 @@ impl Found {
     }
 }
 
-/// See [`StoreQueries::series`](crate::store::StoreQueries::series).
+/// See [`WindowSource::series`](crate::store::query::WindowSource::series).
 pub fn series(
     store: &EmbeddedStore,
     scope: &Scope,
-    group_by: &[String],
-    step_ns: u64,
-    limits: &Limits,
-) -> Result<Answer<Lines>, StoreError> {
-    let mut budget = QueryBudget::new(limits);
-    budget.check()?;
-    // What a coarser partition does not tell apart is in one step.
-    let coarsest = level_of(store, scope.range).step_ns();
-    let step_ns = step_ns.max(1).checked_next_multiple_of(coarsest);
-    let scope = &Scope {
-        range: covered(store, scope.range),
-        ..scope.clone()
-    };
-    let axis = axis(scope.range, step_ns.unwrap_or(u64::MAX))?;
-    let group_by = grouping(group_by);
+    group_by: &GroupBy,
+    axis: Axis,
+    budget: &mut QueryBudget<'_>,
+) -> Result<SeriesSums, StoreError> {
     let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
     let mut total = Value::default();
     let mut units = Units::default();
     let mut used = Read::default();
-    budget.hold(axis.steps * size_of::<Step>())?;
     let mut steps = Steps::new(axis);
     each_partition(
         store,
         scope.range,
-        &mut budget,
+        budget,
         |partition, budget| {
             let hosts = HostLabels::of(partition)?;
             let mut found =
-                read_partition(partition, scope, &group_by, axis, (&hosts, false), budget)?;
+                read_partition(partition, scope, group_by, axis, (&hosts, false), budget)?;
             // Reads the heads of every series of the selected hosts, no block: a line of one unit
             // of a hundred takes a hundred times the heads that it is made of. Where steps are
             // shorter than a minute the windows, which are read below, have the same sums.
@@ -305,46 +269,13 @@ pub fn series(
             Ok(())
         },
     )?;
-    let fleet = activity(store, scope.range, &scope.selector, &mut budget)?;
-    let rollup = used.rollup();
-    let beside = Beside {
-        covered: scope.range,
-        rollup,
+    Ok(SeriesSums {
+        lines,
         total,
-        unit: units.into_text(),
-        damaged: damaged(store, scope.range),
-    };
-    let quality = fleet.quality(beside, &mut budget)?;
-    Ok(Answer {
-        data: into_lines(lines, axis, limits.lines, steps.finish()),
-        quality,
+        units,
+        rollup: used.rollup(),
+        steps: steps.finish(),
     })
-}
-
-fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
-    let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
-    let start = range.start_unix_ns.div_euclid(step).saturating_mul(step);
-    let covered = i128::from(range.end_unix_ns) - i128::from(start);
-    let steps = covered
-        .max(0)
-        .unsigned_abs()
-        .div_ceil(step.unsigned_abs().into());
-    if steps > STEPS_MAX.into() {
-        return Err(StoreError::TooLarge(format!(
-            "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
-        )));
-    }
-    Ok(Axis {
-        start,
-        step_ns: step.unsigned_abs(),
-        steps: steps as usize,
-    })
-}
-
-fn add_line(sum: &mut [u64], line: &[u64]) {
-    for (sum, weight) in sum.iter_mut().zip(line) {
-        *sum = sum.saturating_add(*weight);
-    }
 }
 
 /// Reads the lines of what the selector takes, or, with `all`, of all samples of the hosts it
@@ -451,42 +382,4 @@ fn read_partition(
     let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
     found.units = used.map(|(unit, _)| unit).collect();
     Ok(found)
-}
-
-fn into_lines(
-    lines: HashMap<LabelSet, Vec<u64>>,
-    axis: Axis,
-    limit: usize,
-    steps: Vec<Step>,
-) -> Lines {
-    let total = |weights: &[u64]| {
-        weights
-            .iter()
-            .fold(0u64, |sum, weight| sum.saturating_add(*weight))
-    };
-    let mut lines: Vec<(u64, Line)> = lines
-        .into_iter()
-        .map(|(labels, weights)| (total(&weights), Line { labels, weights }))
-        .collect();
-    lines.sort_by(|(left_total, left), (right_total, right)| {
-        right_total
-            .cmp(left_total)
-            .then_with(|| left.labels.cmp(&right.labels))
-    });
-    let left_out = lines.split_off(lines.len().min(limit));
-    let mut rest = Vec::new();
-    if !left_out.is_empty() {
-        rest.resize(axis.steps, 0);
-    }
-    for (_, line) in &left_out {
-        add_line(&mut rest, &line.weights);
-    }
-    Lines {
-        start_unix_ns: axis.start,
-        step_ns: axis.step_ns,
-        lines: lines.into_iter().map(|(_, line)| line).collect(),
-        rest,
-        rest_lines: left_out.len() as u64,
-        steps,
-    }
 }

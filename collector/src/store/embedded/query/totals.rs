@@ -5,115 +5,63 @@ use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
 use super::super::partition::{Facts, Partition};
-use super::plan::{Read, covered, level_of};
-use super::profile::grouping;
-use super::quality::{activity, damaged, each_summary};
+use super::activity::each_summary;
+use super::plan::{Read, level_of};
 use super::series::{HeadChoice, ends};
-use super::{Stop, Units, each_partition, kept_labels, pieces, select};
-use crate::store::query::{Beside, QueryBudget};
-use crate::store::{Answer, LabelSet, Labelled, Limits, Scope, StoreError};
+use super::{Stop, each_partition, kept_labels, pieces, select};
+use crate::store::query::{LabelSum, LabelSums, QueryBudget, Units};
+use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-#[derive(Default)]
-struct Row {
-    sum: Sum,
-    account: Account,
-}
+/// Taken for each row of an answer. Unit: bytes.
+const ROW_BYTES: usize = 300;
 
 /// Rows of one partition.
 struct Found {
-    rows: HashMap<LabelSet, Row>,
+    rows: HashMap<LabelSet, LabelSum>,
     units: Vec<String>,
 }
 
-/// See [`StoreQueries::totals`](crate::store::StoreQueries::totals).
+/// See [`WindowSource::totals`](crate::store::query::WindowSource::totals).
 pub fn totals(
     store: &EmbeddedStore,
     scope: &Scope,
-    group_by: &[String],
-    limits: &Limits,
-) -> Result<Answer<Vec<Labelled>>, StoreError> {
-    let mut budget = QueryBudget::new(limits);
-    budget.check()?;
-    let group_by = grouping(group_by);
-    let scope = &Scope {
-        range: covered(store, scope.range),
-        ..scope.clone()
-    };
+    group_by: &GroupBy,
+    budget: &mut QueryBudget<'_>,
+) -> Result<LabelSums, StoreError> {
     let read = Read {
         windows: true,
         level: level_of(store, scope.range),
         ..Read::default()
     };
-    let mut rows: HashMap<LabelSet, Row> = HashMap::new();
+    let mut rows: HashMap<LabelSet, LabelSum> = HashMap::new();
     let mut units = Units::default();
     each_partition(
         store,
         scope.range,
-        &mut budget,
-        |partition, budget| read_partition(partition, scope, &group_by, budget),
+        budget,
+        |partition, budget| read_partition(partition, scope, group_by, budget),
         |found, budget| {
             for unit in &found.units {
                 units.add(unit)?;
             }
             for (labels, row) in found.rows {
                 if !rows.contains_key(&labels) {
-                    budget.hold(300)?;
+                    budget.hold(ROW_BYTES)?;
                 }
-                let sum = rows.entry(labels).or_default();
-                sum.sum += row.sum;
-                sum.account += row.account;
+                *rows.entry(labels).or_default() += row;
             }
             Ok(())
         },
     )?;
-    let (data, total) = into_rows(rows, limits.lines);
-    let fleet = activity(store, scope.range, &scope.selector, &mut budget)?;
-    let beside = Beside {
-        covered: scope.range,
+    Ok(LabelSums {
+        rows,
+        units,
         rollup: read.rollup(),
-        total: total.all(),
-        unit: units.into_text(),
-        damaged: damaged(store, scope.range),
-    };
-    let quality = fleet.quality(beside, &mut budget)?;
-    Ok(Answer { data, quality })
-}
-
-/// Rows of the answer, heaviest first, and what all of them add up to.
-fn into_rows(rows: HashMap<LabelSet, Row>, limit: usize) -> (Vec<Labelled>, Sum) {
-    let mut total = Sum::default();
-    let mut data: Vec<Labelled> = rows
-        .into_iter()
-        .map(|(labels, row)| {
-            total += row.sum;
-            let Account {
-                ns,
-                estimated_ns,
-                below_ns,
-                below_estimated_ns,
-            } = row.account;
-            let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-            Labelled {
-                labels,
-                taken: row.sum.taken,
-                lost: row.sum.lost,
-                expected_ns: clip(ns - below_ns),
-                estimated_ns: clip(estimated_ns - below_estimated_ns),
-            }
-        })
-        .collect();
-    data.sort_by(|left, right| {
-        let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-        weight(right)
-            .cmp(&weight(left))
-            .then_with(|| left.labels.cmp(&right.labels))
-    });
-    data.truncate(limit);
-    (data, total)
+    })
 }
 
 fn read_partition(
@@ -166,16 +114,24 @@ fn read_partition(
     view.close(partition);
     budget.release(held);
     read_all?;
-    let mut rows: HashMap<LabelSet, Row> = HashMap::new();
+    let mut rows: HashMap<LabelSet, LabelSum> = HashMap::new();
     for (labels, sum) in choice.labels.into_iter().zip(sums) {
-        if let Some(sum) = sum {
-            rows.entry(labels).or_default().sum += sum;
+        if let Some(Sum { taken, lost }) = sum {
+            *rows.entry(labels).or_default() += LabelSum {
+                taken,
+                lost,
+                ..LabelSum::default()
+            };
         }
     }
     let dict = read(&dict);
     for (labels, account) in accounts {
         let labels = kept_labels(&dict, LabelSetId(labels), group_by);
-        rows.entry(labels).or_default().account += account;
+        *rows.entry(labels).or_default() += LabelSum {
+            expected_ns: account.ns - account.below_ns,
+            estimated_ns: account.estimated_ns - account.below_estimated_ns,
+            ..LabelSum::default()
+        };
     }
     let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
     Ok(Found {

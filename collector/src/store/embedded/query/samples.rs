@@ -1,4 +1,4 @@
-//! Merged profiles: counts by dense ids in each partition, then one profile through its dictionary.
+//! Samples added up by dense ids of each partition.
 
 use super::super::EmbeddedStore;
 use super::super::block::Block;
@@ -9,29 +9,18 @@ use super::super::file::{FileError, PartitionFile, Table};
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
 use super::super::summaries::take_whole;
-use super::fold::{STACK_BYTES, fold};
 use super::plan::{Plan, Read, covered, plan};
-use super::quality::{activity, damaged};
 use super::sums::Sums;
 use super::{
     Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
 };
-use crate::store::query::{Beside, QueryBudget};
-use crate::store::{Answer, LabelSet, Limits, StoreError, TimeRange};
+use crate::store::query::{BatchDict, EachBatch, LeafSums, QueryBudget, SampleBatch, SamplesRead};
+use crate::store::{LabelSet, StoreError, TimeRange};
 use crate::sync::read;
-use ::profile::{
-    GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackEnd,
-    StackId, StackTrie, Value,
-};
+use ::profile::{Dictionary, Info, LabelSetId, Query, StackEnd, StackId};
 use hashbrown::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, RwLock};
-
-/// Samples put into the answer between looks at the clock, and before pushes get their turn.
-pub const SLICE: usize = 8192;
-
-/// With fewer samples than one stack in so many has, no table by stack is made.
-const DENSE_SHARE: usize = 8;
 
 /// Fewer groups than one in so many are looked up one by one; more are found by reading all.
 const SCAN_SHARE: usize = 4;
@@ -126,275 +115,79 @@ impl Choice {
     }
 }
 
-/// Sums of one partition: label sets that stand for kept labels, and values by (kept labels, leaf).
-pub type Counts = (Vec<LabelSetId>, Vec<(u32, u32, Value)>);
-
 /// What one partition adds to the answer.
-pub struct Found {
+struct Found {
     /// Of the partition.
-    pub dict: Arc<RwLock<Dict>>,
+    dict: Arc<RwLock<Dict>>,
     /// By rollup.
-    pub lists: Vec<Counts>,
+    lists: Vec<LeafSums>,
     /// By kind of samples: some were read.
-    pub kinds: Vec<bool>,
+    kinds: Vec<bool>,
     /// Which data was read.
-    pub read: Read,
+    read: Read,
 }
 
-/// See [`StoreQueries::profile`](crate::store::StoreQueries::profile).
-pub fn profile(
+/// See [`WindowSource::samples`](crate::store::query::WindowSource::samples).
+pub fn samples(
     store: &EmbeddedStore,
     range: TimeRange,
     query: &Query,
-    limits: &Limits,
-) -> Result<Answer<Profile>, StoreError> {
-    let mut budget = QueryBudget::new(limits);
-    budget.check()?;
-    let range = covered(store, range);
-    let mut merge = Merge {
-        query,
-        range,
-        nodes: limits.nodes,
-        several: partitions(store, range).len() > 1,
-        runner: QueryRunner::new(query),
-        info: Info::default(),
-        read: Read::default(),
-        folded: Folded::default(),
-    };
+    budget: &mut QueryBudget<'_>,
+    each: &mut EachBatch<'_, PartitionDict>,
+) -> Result<SamplesRead, StoreError> {
+    let covered = covered(store, range);
+    let is_one_of_several = partitions(store, covered).len() > 1;
+    let mut used = Read::default();
     each_partition(
         store,
-        range,
-        &mut budget,
-        |partition, budget| read_partition(partition, range, query, budget),
+        covered,
+        budget,
+        |partition, budget| read_partition(partition, covered, query, budget),
         |found, budget| {
-            store.name_frames(&found.dict, limits);
-            merge.partition(found, budget)
+            used |= found.read;
+            store.name_frames(&found.dict, budget.limits);
+            let kinds = kinds(&read(&found.dict), &found.kinds, covered);
+            let batch = SampleBatch {
+                dict: PartitionDict(found.dict),
+                lists: found.lists,
+                kinds,
+                is_one_of_several,
+            };
+            each(batch, budget)
         },
     )?;
-    let fleet = activity(store, range, query.selector(), &mut budget)?;
-    let Merge {
-        runner,
-        mut info,
-        read: used,
-        mut folded,
-        ..
-    } = merge;
-    let unit = info.unit.clone();
-    let beside = Beside {
-        covered: range,
+    Ok(SamplesRead {
+        covered,
         rollup: used.rollup(),
-        total: Value::default(),
-        unit,
-        damaged: damaged(store, range),
-    };
-    let mut quality = fleet.quality(beside, &mut budget)?;
-    info.quality = quality.sampling;
-    quality.named_later = runner.named_later();
-    let mut answer = runner.finish(info);
-    quality.total = answer.total();
-    quality.sampling = answer.info.quality;
-    prune(&mut answer, limits.nodes, &mut folded, &budget)?;
-    quality.pruned_weight = folded.weight;
-    Ok(Answer {
-        data: answer,
-        quality,
     })
 }
 
-/// Weight that was moved to callers.
-#[derive(Default)]
-struct Folded {
-    weight: u64,
-    /// What of a sample of the answer came there by moving, when it may move once more.
-    by_key: HashMap<SampleKey, u64>,
-}
+/// The dictionary of a partition, which pushes add to.
+pub struct PartitionDict(Arc<RwLock<Dict>>);
 
-/// An answer on its way.
-struct Merge<'q> {
-    query: &'q Query,
-    range: TimeRange,
-    nodes: usize,
-    /// More than one partition adds to it.
-    several: bool,
-    runner: QueryRunner<'q>,
-    info: Info,
-    read: Read,
-    folded: Folded,
-}
-
-impl Merge<'_> {
-    fn partition(&mut self, found: Found, budget: &mut QueryBudget<'_>) -> Result<(), StoreError> {
-        let Found {
-            dict,
-            lists,
-            kinds,
-            read: of,
-        } = found;
-        self.read |= of;
-        merge_kinds(&mut self.info, &read(&dict), &kinds, self.range)?;
-        self.runner.next_dictionary();
-        let samples: usize = lists.iter().map(|(_, list)| list.len()).sum();
-        let stacks = read(&dict).tables.stacks.len();
-        budget.hold(samples * 48 + stacks * 8)?;
-        let stays = self.fold(&dict, &lists, budget)?;
-        let most = if stays.is_some() { self.nodes } else { samples };
-        self.runner.reserve(samples.min(most));
-        for (labels, mut list) in lists {
-            if let Some(stays) = stays.as_deref().filter(|_| !self.several) {
-                self.add_up(&dict, &labels, &mut list, stays, budget)?;
-            }
-            for slice in list.chunks(SLICE) {
-                budget.check()?;
-                let dict = read(&dict);
-                for &(kept, leaf, value) in slice {
-                    if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
-                        let labels = labels[kept as usize];
-                        let key = SampleKey { labels, stack, end };
-                        self.sample(&dict, key, stays.as_deref(), value);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds up what is kept under the same stack before it is put into the answer, one label set
-    /// after the other: a table by stack is faster than one by key. What it leaves in `list` is of
-    /// other ends, or of label sets with too few samples for such a table.
-    fn add_up(
-        &mut self,
-        dict: &RwLock<Dict>,
-        labels: &[LabelSetId],
-        list: &mut Vec<(u32, u32, Value)>,
-        stays: &[StackId],
-        budget: &mut QueryBudget<'_>,
-    ) -> Result<(), StoreError> {
-        let held = stays.len() * size_of::<Option<Value>>();
-        let is_dense = |run: &[_]| run.len() * DENSE_SHARE >= stays.len();
-        if !list.chunk_by(|left, right| left.0 == right.0).any(is_dense) {
-            return Ok(());
-        }
-        budget.hold(held)?;
-        let mut sums: Vec<Option<Value>> = vec![None; stays.len()];
-        let mut left = Vec::new();
-        for run in list.chunk_by(|left, right| left.0 == right.0) {
-            if !is_dense(run) {
-                left.extend_from_slice(run);
-                continue;
-            }
-            let labels = labels[run[0].0 as usize];
-            for slice in run.chunks(SLICE) {
-                budget.check()?;
-                let dict = read(dict);
-                for row in slice {
-                    let Some(&(stack, end)) = dict.leaves.get(row.1 as usize) else {
-                        continue;
-                    };
-                    if end != StackEnd::Complete {
-                        left.push(*row);
-                        continue;
-                    }
-                    let key = SampleKey { labels, stack, end };
-                    self.runner.count(&dict.tables, key, row.2.count);
-                    let caller = stays[stack.0 as usize];
-                    *sums[caller.0 as usize].get_or_insert_default() += row.2;
-                    if caller != stack {
-                        self.folded.weight = self.folded.weight.saturating_add(row.2.weight);
-                    }
-                }
-            }
-            for (slice, first) in sums.chunks_mut(SLICE).zip((0..).step_by(SLICE)) {
-                budget.check()?;
-                let dict = read(dict);
-                for (sum, stack) in slice.iter_mut().zip(first..) {
-                    if let Some(sum) = sum.take() {
-                        let (stack, end) = (StackId(stack), StackEnd::Complete);
-                        let key = SampleKey { labels, stack, end };
-                        self.runner.add_sum(&dict.tables, key, sum);
-                    }
-                }
-            }
-        }
-        budget.release(held);
-        *list = left;
-        Ok(())
-    }
-
-    fn sample(&mut self, dict: &Dict, key: SampleKey, stays: Option<&[StackId]>, value: Value) {
-        let Some(stays) = stays else {
-            return self.runner.add(&dict.tables, key, value);
-        };
-        let caller = stays[key.stack.0 as usize];
-        let kept = self.runner.add_folded(&dict.tables, key, caller, value);
-        if let Some(kept) = kept
-            && caller != key.stack
-        {
-            self.folded.weight = self.folded.weight.saturating_add(value.weight);
-            if self.several {
-                let moved = self.folded.by_key.entry(kept).or_default();
-                *moved = moved.saturating_add(value.weight);
-            }
-        }
-    }
-
-    /// Which stacks stand for which, when there are more than an answer may have. What filters make of
-    /// frames is only known when they were applied.
-    fn fold(
-        &self,
-        dict: &RwLock<Dict>,
-        lists: &[Counts],
-        budget: &mut QueryBudget<'_>,
-    ) -> Result<Option<Vec<StackId>>, StoreError> {
-        if !self.query.frame_filters().is_empty() {
-            return Ok(None);
-        }
-        // The heaviest of all partitions are not the heaviest of each.
-        let nodes = self.nodes.saturating_mul(if self.several { 2 } else { 1 });
-        let (parents, leaves) = {
-            let dict = read(dict);
-            budget.hold(dict.tables.stacks.len() * STACK_BYTES + dict.leaves.len() * 8)?;
-            (parents(&dict.tables.stacks), dict.leaves.clone())
-        };
-        budget.check()?;
-        let samples = lists.iter().flat_map(|(_, list)| list).filter_map(|row| {
-            let (stack, _) = *leaves.get(row.1 as usize)?;
-            Some((stack, row.2))
-        });
-        let stays = fold(&parents, samples, nodes);
-        budget.release(parents.len() * STACK_BYTES + leaves.len() * 8);
-        budget.check()?;
-        Ok(stays)
+impl BatchDict for PartitionDict {
+    fn read<T>(&self, look: impl FnOnce(&Dictionary, &[(StackId, StackEnd)]) -> T) -> T {
+        let dict = read(&self.0);
+        look(&dict.tables, &dict.leaves)
     }
 }
 
-/// The caller of each stack, by id.
-fn parents(stacks: &StackTrie) -> Vec<StackId> {
-    let own = stacks.iter().map(|(_, parent, _)| parent);
-    std::iter::once(StackId::EMPTY).chain(own).collect()
-}
-
-/// Adds what is known of the kinds of samples that were read.
-pub fn merge_kinds(
-    info: &mut Info,
-    dict: &Dict,
-    kinds: &[bool],
-    range: TimeRange,
-) -> Result<(), MergeError> {
-    for (kind, _) in dict.kinds.iter().zip(kinds).filter(|(_, used)| **used) {
-        info.merge(&Info {
-            start_unix_ns: range.start_unix_ns,
-            duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
-            event: kind.event.clone(),
-            unit: kind.unit.clone(),
-            period: kind.period,
-            ..Info::default()
-        })?;
-    }
-    Ok(())
+/// What is known of the kinds of samples that were read.
+fn kinds(dict: &Dict, used: &[bool], range: TimeRange) -> Vec<Info> {
+    let used = dict.kinds.iter().zip(used).filter(|(_, used)| **used);
+    let kinds = used.map(|(kind, _)| Info {
+        start_unix_ns: range.start_unix_ns,
+        duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
+        event: kind.event.clone(),
+        unit: kind.unit.clone(),
+        period: kind.period,
+        ..Info::default()
+    });
+    kinds.collect()
 }
 
 /// Adds up what one partition has.
-pub fn read_partition(
+fn read_partition(
     partition: &Arc<Partition>,
     range: TimeRange,
     query: &Query,
@@ -682,44 +475,4 @@ fn add_series(
     }
     sums.add_counts(kept, &room.leaves, &room.counts, period);
     !room.leaves.is_empty()
-}
-
-/// Folds the lightest stacks into their callers until `nodes` are left.
-fn prune(
-    profile: &mut Profile,
-    nodes: usize,
-    folded: &mut Folded,
-    budget: &QueryBudget<'_>,
-) -> Result<(), StoreError> {
-    if profile.dict.stacks.len() - 1 <= nodes {
-        return Ok(());
-    }
-    let samples = profile.samples.iter();
-    let samples = samples.map(|(key, &value)| (key.stack, value));
-    let Some(stays) = fold(&parents(&profile.dict.stacks), samples, nodes) else {
-        return Ok(());
-    };
-    budget.check()?;
-    let mut pruned = Profile {
-        info: profile.info.clone(),
-        ..Profile::default()
-    };
-    let mut remap = Remap::default();
-    for (mut key, value) in profile.sorted() {
-        let stay = stays[key.stack.0 as usize];
-        if stay != key.stack {
-            let before = folded.by_key.get(&key).copied().unwrap_or(0);
-            let moved = value.weight.saturating_sub(before);
-            folded.weight = folded.weight.saturating_add(moved);
-            key.stack = stay;
-        }
-        pruned.add_from(&profile.dict, &mut remap, key, value);
-    }
-    *profile = pruned;
-    Ok(())
-}
-
-/// What `group_by` of a request means.
-pub fn grouping(group_by: &[String]) -> GroupBy {
-    GroupBy::from_keys(group_by)
 }

@@ -8,7 +8,7 @@ use super::super::summaries::{take_parts, take_whole};
 use super::super::{EmbeddedStore, partition::View};
 use super::{Piece, Stop, partitions, pieces};
 use crate::store::query::{FleetActivity, QueryBudget};
-use crate::store::{LabelSet, StoreError, TimeRange};
+use crate::store::{LabelSet, Scope, StoreError, TimeRange};
 use crate::sync::{lock, read};
 use ::profile::Selector;
 use hashbrown::HashMap;
@@ -102,14 +102,14 @@ pub fn each_summary(
     Ok(())
 }
 
-/// Reads what hosts that `selector` takes did in and around `range`.
+/// See [`WindowSource::activity`](crate::store::query::WindowSource::activity).
 pub fn activity(
     store: &EmbeddedStore,
-    range: TimeRange,
-    selector: &Selector,
+    scope: &Scope,
     budget: &mut QueryBudget<'_>,
 ) -> Result<FleetActivity, StoreError> {
     store.check_open()?;
+    let (range, selector) = (scope.range, &scope.selector);
     let mut fleet = FleetActivity::default();
     let mut chosen = partitions(store, range);
     // A window soon after the range says why those before it are gone.
