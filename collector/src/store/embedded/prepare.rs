@@ -1,7 +1,7 @@
 //! From a pushed window to dense ids: what is checked, looked up and added before it is logged.
 
-use super::EmbeddedStore;
 use super::block::{Entry, Sum};
+use super::catalog::Catalog;
 use super::defined::{Definitions, Settled};
 use super::dict::{Adopted, Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
@@ -23,13 +23,13 @@ use std::sync::{Arc, RwLock};
 const NEIGHBOURS: usize = 2;
 
 /// Why a window is never taken, or `None`.
-pub fn rejection(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
+pub fn rejection(catalog: &Catalog, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
     let bounds = TimeBounds {
-        future_ns: store.options.future_ns,
-        age_ns: store.options.taken_ns(),
+        future_ns: catalog.options.future_ns,
+        age_ns: catalog.options.taken_ns(),
     };
     let reason = admission::rejection(window, bounds, now_unix_ns);
-    let evicted_before = store.evicted_before.load(Ordering::Relaxed);
+    let evicted_before = catalog.evicted_before.load(Ordering::Relaxed);
     if reason.is_none() && window.range.start_unix_ns < evicted_before {
         let reason = "it is older than what the disk budget of the collector \
                       (`retention.disk_gib`) has room for";
@@ -48,7 +48,7 @@ struct Labels {
 }
 
 /// Looks label sets up, or adds them. Those that the stream brought before are remembered with it.
-fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels {
+fn labels(catalog: &Catalog, dict: &mut Dict, window: &NewWindow) -> Labels {
     let mut ids = Vec::with_capacity(window.label_sets.len());
     let mut memo = window
         .stream
@@ -60,7 +60,7 @@ fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels 
             ids.push(LabelSetId(known));
             continue;
         }
-        let (id, is_exact) = bounded_labels(store, dict, set);
+        let (id, is_exact) = bounded_labels(catalog, dict, set);
         if let Some(memo) = &mut memo
             && is_exact
         {
@@ -104,19 +104,19 @@ pub struct Ready {
 
 /// Gives a window dense ids of its partition. `Err(taken)` when it is not taken.
 pub fn prepare(
-    store: &EmbeddedStore,
+    catalog: &Catalog,
     partition: &Partition,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
 ) -> Result<Result<Ready, Taken>, StoreError> {
     let dict = partition
         .dict(true)
-        .map_err(|error| store.file_error("read a dictionary", partition, error))?;
+        .map_err(|error| catalog.file_error("read a dictionary", partition, error))?;
     let mut known = known_stacks(&read(&dict), window);
     // Most windows have no stack that their host had not before.
     let has_unknown = known.contains(&Stack::Unknown);
     if has_unknown {
-        let missing = find_missing(store, partition, &dict, window, definitions, &mut known);
+        let missing = find_missing(catalog, partition, &dict, window, definitions, &mut known);
         if let Some(missing) = missing {
             return Ok(Err(missing));
         }
@@ -132,9 +132,9 @@ pub fn prepare(
         return Ok(Err(Taken::Refused(reason.to_owned())));
     };
     if has_unknown {
-        adopt_defined(store, &mut dict, window, definitions, &mut known);
+        adopt_defined(catalog, &mut dict, window, definitions, &mut known);
     }
-    let labels = labels(store, &mut dict, window);
+    let labels = labels(catalog, &mut dict, window);
     let rows = entries(&mut dict, window, &labels.ids, &known, kind);
     let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
     let has_lost = window.rows.iter().any(|row| row.end == StackEnd::Lost);
@@ -274,19 +274,19 @@ fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
 /// Why a window cannot be taken yet: stacks that nobody knows, each once. Those that a neighbouring
 /// partition has are copied from there.
 fn find_missing(
-    store: &EmbeddedStore,
+    catalog: &Catalog,
     partition: &Partition,
     dict: &RwLock<Dict>,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
 ) -> Option<Taken> {
-    let neighbours = neighbours(store, partition);
+    let neighbours = neighbours(catalog, partition);
     let mut open: Vec<usize> = Vec::new();
     let mut lacks_callers = false;
     {
         let mut target = write(dict);
-        let is_full = is_full(store, &target);
+        let is_full = is_full(catalog, &target);
         for (at, row) in window.rows.iter().enumerate() {
             if stacks[at] == Stack::Unknown {
                 match definitions.settle(row.stack, &mut target, &neighbours, is_full) {
@@ -312,8 +312,11 @@ fn find_missing(
             if let Some(own) = target.find_named(content) {
                 stacks[at] = Stack::Node(own);
             } else if let Some(stack) = source.find_named(content) {
-                stacks[at] = Stack::Node(if is_full(store, &target) {
-                    store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+                stacks[at] = Stack::Node(if is_full(catalog, &target) {
+                    catalog
+                        .counters
+                        .stacks_folded
+                        .fetch_add(1, Ordering::Relaxed);
                     target.other_stack()
                 } else {
                     target.adopt_from(&source, &mut adopted, stack)
@@ -338,8 +341,8 @@ fn find_missing(
 }
 
 /// Dictionaries of the partitions used last that can be searched by content.
-fn neighbours(store: &EmbeddedStore, partition: &Partition) -> Vec<Arc<RwLock<Dict>>> {
-    let mut found: Vec<_> = read(&store.partitions)
+fn neighbours(catalog: &Catalog, partition: &Partition) -> Vec<Arc<RwLock<Dict>>> {
+    let mut found: Vec<_> = read(&catalog.partitions)
         .values()
         .filter(|other| other.start != partition.start)
         .filter_map(|other| {
@@ -354,18 +357,18 @@ fn neighbours(store: &EmbeddedStore, partition: &Partition) -> Vec<Arc<RwLock<Di
     found.into_iter().map(|(_, dict)| dict).collect()
 }
 
-fn is_full(store: &EmbeddedStore, dict: &Dict) -> bool {
-    dict.stored_bytes() > store.options.partition_dictionary_bytes
+fn is_full(catalog: &Catalog, dict: &Dict) -> bool {
+    dict.stored_bytes() > catalog.options.partition_dictionary_bytes
 }
 
 fn adopt_defined(
-    store: &EmbeddedStore,
+    catalog: &Catalog,
     dict: &mut Dict,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
 ) {
-    let mut full = is_full(store, dict);
+    let mut full = is_full(catalog, dict);
     let mut since_asked = 0;
     for (row, slot) in window.rows.iter().zip(stacks) {
         if *slot != Stack::Unknown {
@@ -374,7 +377,7 @@ fn adopt_defined(
         since_asked += 1;
         if since_asked == 256 {
             since_asked = 0;
-            full = is_full(store, dict);
+            full = is_full(catalog, dict);
         }
         let own = match full {
             true => None,
@@ -382,23 +385,26 @@ fn adopt_defined(
         };
         let own = own.or_else(|| dict.find_named(row.stack));
         *slot = Stack::Node(own.unwrap_or_else(|| {
-            store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+            catalog
+                .counters
+                .stacks_folded
+                .fetch_add(1, Ordering::Relaxed);
             dict.other_stack()
         }));
     }
 }
 
 /// The label set, or what stands for it beyond the bound; whether it is the set itself.
-fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> (LabelSetId, bool) {
+fn bounded_labels(catalog: &Catalog, dict: &mut Dict, set: &LabelSet) -> (LabelSetId, bool) {
     let full =
-        dict.tables.label_sets.len() >= store.options.label_sets.max(1) || is_full(store, dict);
+        dict.tables.label_sets.len() >= catalog.options.label_sets.max(1) || is_full(catalog, dict);
     if !full {
         return (dict.labels(set), true);
     }
     if let Some(known) = dict.find_labels(set) {
         return (known, true);
     }
-    store
+    catalog
         .counters
         .label_sets_folded
         .fetch_add(1, Ordering::Relaxed);

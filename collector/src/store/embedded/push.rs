@@ -1,18 +1,20 @@
 //! The way of a push into the log and into memory; one write and one sync for all who wait.
 
-use super::EmbeddedStore;
+use super::catalog::Catalog;
 use super::defined::Definitions;
+use super::dictlog::{self, Ids};
 use super::hosts::{put_health, put_host};
 use super::level::Level;
 use super::partition::Partition;
 use super::prepare::{Ready, prepare, put_record, rejection};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
-use super::wal::{Batch, RECORD_BYTES_MAX};
+use super::wal::{Batch, RECORD_BYTES_MAX, Wal};
 use crate::store::{Defined, HostRecord, NewWindow, Origin, StoreError, Taken};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A batch is written when it has so many bytes, even while more windows of a push come. Unit: bytes.
 const BATCH_BYTES: usize = 32 << 20;
@@ -69,22 +71,48 @@ impl Writer {
     }
 }
 
-impl EmbeddedStore {
+/// The way in: gives windows the ids of their partition, writes them to the log, and puts them in
+/// memory.
+pub struct LogWriter {
+    catalog: Arc<Catalog>,
+    /// What is on its way into the log.
+    pub writer: Mutex<Writer>,
+    /// A batch was written, or failed.
+    written: Condvar,
+    /// The log.
+    pub wal: Mutex<Wal>,
+    /// Partitions that were removed while the log had records of them, with the number of the first
+    /// record after those.
+    pub removed: Mutex<BTreeMap<Ids, u64>>,
+}
+
+impl LogWriter {
+    /// A writer to a log that is still to be replayed; of `removed` partitions records are passed
+    /// over.
+    pub fn new(catalog: Arc<Catalog>, removed: impl Iterator<Item = Ids>) -> LogWriter {
+        let wal = Wal::closed(&catalog.log_folder());
+        LogWriter {
+            catalog,
+            writer: Mutex::new(Writer::new(1)),
+            written: Condvar::new(),
+            wal: Mutex::new(wal),
+            removed: Mutex::new(removed.map(|ids| (ids, u64::MAX)).collect()),
+        }
+    }
+
     /// See [`WindowSink::push`](crate::store::WindowSink::push).
-    pub(super) fn push_windows(
+    pub fn push_windows(
         &self,
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
-        self.check_open()?;
-        self.make_room()?;
         let mut definitions = Definitions::new(definitions);
         let mut answers = Vec::with_capacity(windows.len());
         let mut waits: Vec<Outcome> = Vec::new();
         let mut writer = lock(&self.writer);
         for window in windows {
-            if let Some(reason) = rejection(self, window, now_unix_ns) {
+            if let Some(reason) = rejection(&self.catalog, window, now_unix_ns) {
                 answers.push(Taken::Refused(reason));
                 continue;
             }
@@ -120,17 +148,18 @@ impl EmbeddedStore {
         }
         drop(writer);
         self.count(&answers);
-        self.flush_when_large();
         Ok(answers)
     }
 
     fn count(&self, answers: &[Taken]) {
         for taken in answers {
             let counter = match taken {
-                Taken::Stored => &self.counters.windows_stored,
-                Taken::Repeated => &self.counters.windows_repeated,
-                Taken::Missing(_) | Taken::MissingCallers(_) => &self.counters.windows_missing,
-                Taken::Refused(_) => &self.counters.windows_refused,
+                Taken::Stored => &self.catalog.counters.windows_stored,
+                Taken::Repeated => &self.catalog.counters.windows_repeated,
+                Taken::Missing(_) | Taken::MissingCallers(_) => {
+                    &self.catalog.counters.windows_missing
+                }
+                Taken::Refused(_) => &self.catalog.counters.windows_refused,
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -152,14 +181,15 @@ impl EmbeddedStore {
             // By the clock of another call its time was over.
             return Ok(Taken::Refused("it is older than what is kept".to_owned()));
         }
-        let ready = match prepare(self, &partition, window, definitions)? {
+        let ready = match prepare(&self.catalog, &partition, window, definitions)? {
             Ok(ready) => ready,
             Err(taken) => return Ok(taken),
         };
         let mut payload = vec![RECORD_WINDOW];
-        let dict = partition
-            .dict(true)
-            .map_err(|error| self.file_error("read a dictionary", &partition, error))?;
+        let dict = partition.dict(true).map_err(|error| {
+            self.catalog
+                .file_error("read a dictionary", &partition, error)
+        })?;
         let logged = *lock(&partition.logged);
         put_record(&partition, &read(&dict), &ready.window, &mut payload);
         if payload.len() > RECORD_BYTES_MAX && partition.keep_dict().is_ok() {
@@ -186,19 +216,19 @@ impl EmbeddedStore {
 
     /// True when any partition has the window: a repeat may say another time.
     fn is_stored(&self, Origin { host, sequence }: &Origin) -> bool {
-        read(&self.host_index).has(host, *sequence)
+        read(&self.catalog.host_index).has(host, *sequence)
     }
 
     /// The partition of an instant, made when it is not there.
     fn partition_for(&self, at: i64) -> Result<Arc<Partition>, StoreError> {
-        let start = self.partition_start(at);
-        if let Some(partition) = read(&self.partitions).get(&start)
+        let start = self.catalog.partition_start(at);
+        if let Some(partition) = read(&self.catalog.partitions).get(&start)
             && !partition.damaged.load(Ordering::Acquire)
         {
-            self.use_partition(partition);
+            self.catalog.use_partition(partition);
             return Ok(Arc::clone(partition));
         }
-        let mut partitions = write(&self.partitions);
+        let mut partitions = write(&self.catalog.partitions);
         if let Some(damaged) = partitions.get(&start) {
             // Upkeep will set it aside within seconds; what comes waits at the agents until then.
             let path = damaged.path.display();
@@ -208,23 +238,22 @@ impl EmbeddedStore {
                 message: format!("`{path}` is being set aside"),
             });
         }
-        let end = start.saturating_add(self.options.partition_len());
-        let path = self.partition_path(start);
-        let labels = &self.options.service_labels;
-        let log = self.log_folder();
+        let end = start.saturating_add(self.catalog.options.partition_len());
+        let path = self.catalog.partition_path(start);
+        let labels = &self.catalog.options.service_labels;
+        let log = self.catalog.log_folder();
         let made = Partition::create(path.clone(), &log, (start, end), labels, None);
         let made = made.map_err(|error| {
             StoreError::Unavailable(format!("failed to create `{}`: {error}", path.display()))
         })?;
         let made = Arc::new(made);
-        self.use_partition(&made);
+        self.catalog.use_partition(&made);
         partitions.insert(start, Arc::clone(&made));
         Ok(made)
     }
 
     /// See [`WindowSink::put_hosts`](crate::store::WindowSink::put_hosts).
-    pub(super) fn push_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.check_open()?;
+    pub fn push_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         if hosts.is_empty() {
             return Ok(());
         }
@@ -265,7 +294,7 @@ impl EmbeddedStore {
     }
 
     /// The writer when nothing is on its way: every window that was logged is in memory.
-    pub(super) fn settled(&self) -> MutexGuard<'_, Writer> {
+    pub fn settled(&self) -> MutexGuard<'_, Writer> {
         let mut writer = lock(&self.writer);
         while writer.writing.is_some() || !writer.batch.is_empty() {
             let outcome = Arc::clone(&writer.outcome);
@@ -285,16 +314,22 @@ impl EmbeddedStore {
         } else {
             lock(&self.wal).write(&batch)
         };
-        self.counters.log_batches.fetch_add(1, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .log_batches
+            .fetch_add(1, Ordering::Relaxed);
         let mut writer = lock(&self.writer);
         match written {
             Ok(()) => {
                 let bytes = batch.len() as u64;
-                self.counters.log_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .log_bytes
+                    .fetch_add(bytes, Ordering::Relaxed);
                 // A host's few bytes still fit on a disk that has no room for a window.
                 let windows = |one: &Pending| matches!(one, Pending::Window { .. });
                 if pending.iter().any(windows) {
-                    self.set_trouble("log", None);
+                    self.catalog.set_trouble("log", None);
                 }
                 for pending in pending {
                     self.apply(&mut writer, pending);
@@ -302,9 +337,12 @@ impl EmbeddedStore {
                 let _ = outcome.set(Ok(()));
             }
             Err(error) => {
-                self.counters.log_failures.fetch_add(1, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .log_failures
+                    .fetch_add(1, Ordering::Relaxed);
                 let text = error.to_string();
-                self.set_trouble(
+                self.catalog.set_trouble(
                     "log",
                     Some(format!(
                         "{text}; agents keep their windows until there is room"
@@ -331,13 +369,13 @@ impl EmbeddedStore {
                     window,
                     host_labels,
                 } = ready;
-                let mut index = write(&self.host_index);
+                let mut index = write(&self.catalog.host_index);
                 index.add_window(&origin.host, &host_labels, &window.meta);
                 drop(index);
                 partition.apply(record, now_unix_ns, &origin.host, &host_labels, window);
                 writer.in_flight.remove(&origin);
             }
-            Pending::Host { record, host } => lock(&self.hosts).set(record, host),
+            Pending::Host { record, host } => lock(&self.catalog.hosts).set(record, host),
         }
     }
 
@@ -360,5 +398,23 @@ impl EmbeddedStore {
         for outcome in [outcome, &next_outcome] {
             let _ = outcome.set(Err(text.to_owned()));
         }
+    }
+
+    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not those of
+    /// the coarser one in its place.
+    pub fn note_replaced(&self, finer: &Partition, coarser: &Partition) -> std::io::Result<()> {
+        if finer.generation == coarser.generation {
+            return Ok(());
+        }
+        self.pass_over(finer.ids())
+    }
+
+    /// Makes sure that what the log has of these ids is passed over from now on: in this process in any
+    /// case, after a crash when the note could be written.
+    pub fn pass_over(&self, ids: dictlog::Ids) -> std::io::Result<()> {
+        let noted = dictlog::note_removed(&self.catalog.log_folder(), ids);
+        let next = lock(&self.wal).next();
+        lock(&self.removed).insert(ids, next);
+        noted
     }
 }

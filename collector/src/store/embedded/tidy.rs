@@ -4,13 +4,13 @@
 //! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock that
 //! flushes need: a slice ends after [`SLICE`], however much is left.
 
-use super::EmbeddedStore;
 use super::coarsen::{Coarsening, Written};
 use super::compact::Compaction;
 use super::file::{FileError, PartitionFile, put_in_place, remove};
 use super::level::{HOUR_CHUNKS, Level};
 use super::options::CHUNK_NS;
 use super::partition::Partition;
+use super::upkeep::Maintenance;
 use crate::sync::{lock, read, write};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ enum Stopped {
     File(Arc<Partition>, FileError),
 }
 
-impl EmbeddedStore {
+impl Maintenance {
     /// Does a slice of what is due. Another thread that is at it already is left alone.
     pub(super) fn tidy(&self, now_unix_ns: i64) -> Result<(), String> {
         let Ok(mut tidy) = self.tidy.try_lock() else {
@@ -73,26 +73,33 @@ impl EmbeddedStore {
             Ok(()) => 0,
             Err(_) => 1,
         };
-        self.counters.tidy_pending.store(pending, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .tidy_pending
+            .store(pending, Ordering::Relaxed);
         match done {
             Ok(()) => {
-                self.set_trouble("tidy", None);
+                self.catalog.set_trouble("tidy", None);
                 Ok(())
             }
             Err(Stopped::Slice) => Ok(()),
             Err(Stopped::File(partition, FileError::Damaged(text))) => {
                 self.give_up_coarsening(&mut tidy);
-                self.mark_damaged(&partition, &text);
+                self.catalog.mark_damaged(&partition, &text);
                 Ok(())
             }
             Err(Stopped::File(partition, error)) => {
                 self.give_up_coarsening(&mut tidy);
                 tidy.retry_unix_ns = Some(now_unix_ns.saturating_add(RETRY_NS));
-                self.counters.tidy_failures.fetch_add(1, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .tidy_failures
+                    .fetch_add(1, Ordering::Relaxed);
                 let path = partition.path.display();
                 let text = format!("failed to compact or coarsen `{path}`: {error}");
                 let more = "; the finer data stays and is tried again in a minute";
-                self.set_trouble("tidy", Some(format!("{text}{more}")));
+                self.catalog
+                    .set_trouble("tidy", Some(format!("{text}{more}")));
                 Err(text)
             }
         }
@@ -106,19 +113,23 @@ impl EmbeddedStore {
             // What stays is removed when the store is opened, or written over.
             let _ = remove(&temporary);
         }
-        self.counters.coarsening_bytes.store(0, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .coarsening_bytes
+            .store(0, Ordering::Relaxed);
     }
 
     fn tidy_partitions(&self, tidy: &mut Tidy, now: i64, until: Instant) -> Result<(), Stopped> {
         if tidy.coarsening.is_some() {
             self.go_on_coarsening(tidy, until)?;
         }
-        let partitions: Vec<Arc<Partition>> = read(&self.partitions).values().cloned().collect();
+        let partitions: Vec<Arc<Partition>> =
+            read(&self.catalog.partitions).values().cloned().collect();
         let starts: std::collections::HashSet<i64> =
             partitions.iter().map(|partition| partition.start).collect();
         tidy.rested.retain(|start, _| starts.contains(start));
         for partition in partitions {
-            let wanted = self.options.level_at(partition.end, now);
+            let wanted = self.catalog.options.level_at(partition.end, now);
             let skip = partition.level == Level::ServiceHours
                 || partition.damaged.load(Ordering::Acquire)
                 || tidy.is_at_rest(&partition, wanted, now);
@@ -186,7 +197,8 @@ impl EmbeddedStore {
                 if !compaction.chunk(chunk, go_on)? {
                     return Ok(None);
                 }
-                self.counters
+                self.catalog
+                    .counters
                     .chunks_compacted
                     .fetch_add(1, Ordering::Relaxed);
             }
@@ -194,7 +206,10 @@ impl EmbeddedStore {
                 if !compaction.hour(hour, go_on)? {
                     return Ok(None);
                 }
-                self.counters.hours_added_up.fetch_add(1, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .hours_added_up
+                    .fetch_add(1, Ordering::Relaxed);
             }
         }
         // Hours close with a chunk that may have nothing in it.
@@ -213,7 +228,7 @@ impl EmbeddedStore {
         let partition = Arc::clone(&coarsening.partition);
         let failed = |error| Stopped::File(Arc::clone(&partition), error);
         let path = coarsening.path();
-        let is_current = read(&self.partitions)
+        let is_current = read(&self.catalog.partitions)
             .get(&partition.start)
             .is_some_and(|current| Arc::ptr_eq(current, &partition));
         if !is_current || coarsening.records != partition.flushed_records() {
@@ -223,7 +238,8 @@ impl EmbeddedStore {
         }
         let worked = coarsening.work(|| Instant::now() < until);
         let bytes = super::file::bytes(&coarsening.temporary());
-        self.counters
+        self.catalog
+            .counters
             .coarsening_bytes
             .store(bytes, Ordering::Relaxed);
         match worked {
@@ -240,14 +256,18 @@ impl EmbeddedStore {
         let done = coarsening
             .into_durable()
             .and_then(|written| self.put_coarser(&written));
-        self.counters.coarsening_bytes.store(0, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .coarsening_bytes
+            .store(0, Ordering::Relaxed);
         let in_place = matches!(done, Ok(true));
         if !in_place {
             let _ = remove(&path.with_extension("new"));
         }
         done.map_err(failed)?;
         if in_place {
-            self.counters
+            self.catalog
+                .counters
                 .partitions_coarsened
                 .fetch_add(1, Ordering::Relaxed);
         }
@@ -258,12 +278,12 @@ impl EmbeddedStore {
     fn put_coarser(&self, written: &Written) -> Result<bool, FileError> {
         let finer = &written.partition;
         let _upkeep = lock(&self.upkeep);
-        if self.closed.load(Ordering::Acquire) {
+        if self.catalog.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
         // Nothing is on its way into the finer partition, and nothing can be.
-        let _writer = self.settled();
-        let is_current = read(&self.partitions)
+        let _writer = self.log.settled();
+        let is_current = read(&self.catalog.partitions)
             .get(&finer.start)
             .is_some_and(|current| Arc::ptr_eq(current, finer));
         let same = is_current && finer.is_flushed() && finer.flushed_records() == written.records;
@@ -282,13 +302,13 @@ impl EmbeddedStore {
                 return Err(error);
             }
         };
-        if let Err(error) = self.note_replaced(finer, &coarser) {
+        if let Err(error) = self.log.note_replaced(finer, &coarser) {
             // The coarser file has its name and stays: a note that is there in part would have the next
             // start remove the finer one. All that the log has of that one is in files.
             let path = finer.path.display();
             tracing::warn!("failed to note that `{path}` was replaced by a coarser file: {error}");
         }
-        write(&self.partitions).insert(finer.start, coarser);
+        write(&self.catalog.partitions).insert(finer.start, coarser);
         finer.close_files();
         // One that stays is removed when the store is opened: the coarser one counts.
         let _ = remove(&finer.path);

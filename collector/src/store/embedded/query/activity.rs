@@ -3,9 +3,10 @@
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::meta::{Summary, WindowMeta};
+use super::super::partition::View;
 use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
 use super::super::summaries::{take_parts, take_whole};
-use super::super::{EmbeddedStore, partition::View};
 use super::{Piece, Stop, partitions, pieces};
 use crate::store::query::{FleetActivity, QueryBudget};
 use crate::store::{LabelSet, Scope, StoreError, TimeRange};
@@ -104,16 +105,16 @@ pub fn each_summary(
 
 /// See [`WindowSource::activity`](crate::store::query::WindowSource::activity).
 pub fn activity(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     budget: &mut QueryBudget<'_>,
 ) -> Result<FleetActivity, StoreError> {
-    store.check_open()?;
+    reader.catalog.check_open()?;
     let (range, selector) = (scope.range, &scope.selector);
     let mut fleet = FleetActivity::default();
-    let mut chosen = partitions(store, range);
+    let mut chosen = partitions(reader, range);
     // A window soon after the range says why those before it are gone.
-    let after = read(&store.partitions)
+    let after = read(&reader.catalog.partitions)
         .values()
         .find(|partition| partition.start >= range.end_unix_ns)
         .cloned();
@@ -127,22 +128,22 @@ pub fn activity(
         if partition.damaged.load(Ordering::Acquire) {
             continue;
         }
-        let found = super::read_current(store, Arc::clone(partition), |partition| {
+        let found = super::read_current(reader, Arc::clone(partition), |partition| {
             read_partition(&mut fleet, partition, range, selector, budget)
         });
         match found {
             Ok(_) => {}
             Err((_, Stop::Query(error))) => return Err(error),
             Err((partition, Stop::File(super::FileError::Damaged(text)))) => {
-                store.mark_damaged(&partition, &text);
+                reader.catalog.mark_damaged(&partition, &text);
             }
             Err((partition, Stop::File(error))) => {
-                return Err(store.file_error("read windows", &partition, error));
+                return Err(reader.catalog.file_error("read windows", &partition, error));
             }
         }
     }
     let bounds = bounds.unwrap_or((range.start_unix_ns, range.end_unix_ns));
-    add_around(&mut fleet, store, range, bounds, selector, budget)?;
+    add_around(&mut fleet, reader, range, bounds, selector, budget)?;
     Ok(fleet)
 }
 
@@ -212,13 +213,13 @@ fn read_partition(
 /// were read, which begin and end at `bounds`.
 fn add_around(
     fleet: &mut FleetActivity,
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     range: TimeRange,
     bounds: (i64, i64),
     selector: &Selector,
     budget: &mut QueryBudget<'_>,
 ) -> Result<(), StoreError> {
-    for (at, (key, boot)) in read(&store.host_index).iter().enumerate() {
+    for (at, (key, boot)) in read(&reader.catalog.host_index).iter().enumerate() {
         if at.is_multiple_of(BOOTS_A_CHECK) {
             budget.check()?;
         }
@@ -251,8 +252,8 @@ pub fn labels_of(dict: &Dict, labels: u32) -> LabelSet {
 }
 
 /// Names of partitions that are set aside and had time of the range.
-pub fn damaged(store: &EmbeddedStore, range: TimeRange) -> Vec<String> {
-    let damaged = lock(&store.damaged);
+pub fn damaged(reader: &StoreReader, range: TimeRange) -> Vec<String> {
+    let damaged = lock(&reader.catalog.damaged);
     let overlaps = |of: &TimeRange| {
         of.start_unix_ns < range.end_unix_ns && range.start_unix_ns < of.end_unix_ns
     };
@@ -262,6 +263,7 @@ pub fn damaged(store: &EmbeddedStore, range: TimeRange) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::EmbeddedStore;
     use super::super::super::boots::HostState;
     use super::super::super::options::Options;
     use super::*;
@@ -281,7 +283,7 @@ mod tests {
             };
             let mut state = HostState::new(&LabelSet::default());
             (state.first_start, state.last_start, state.last_end) = (0, 0, 10 * SECOND);
-            write(&store.host_index).add_state(&key, &state);
+            write(&store.catalog.host_index).add_state(&key, &state);
         }
         store
     }
@@ -298,7 +300,7 @@ mod tests {
         let bounds = (range.start_unix_ns, range.end_unix_ns);
         let (mut fleet, mut budget) = (FleetActivity::default(), QueryBudget::new(limits));
         let all = Selector::default();
-        add_around(&mut fleet, store, range, bounds, &all, &mut budget)?;
+        add_around(&mut fleet, &store.reader, range, bounds, &all, &mut budget)?;
         Ok(fleet.hosts.len())
     }
 

@@ -1,7 +1,7 @@
 //! Names and values of labels, from the label sets that windows of a range have.
 
-use super::super::EmbeddedStore;
 use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
 use super::activity::each_summary;
 use super::series::ends;
 use super::{Stop, each_partition, pieces, select};
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 /// See [`WindowSource::label_names`](crate::store::query::WindowSource::label_names).
 pub fn names(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     budget: &mut QueryBudget<'_>,
 ) -> Result<Vec<String>, StoreError> {
     let mut all = BTreeSet::new();
     collect(
-        store,
+        reader,
         scope,
         budget,
         |name, _| Some(name.to_owned()),
@@ -30,7 +30,7 @@ pub fn names(
 
 /// See [`WindowSource::label_values`](crate::store::query::WindowSource::label_values).
 pub fn values(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     name: &str,
     prefix: &str,
@@ -41,20 +41,20 @@ pub fn values(
     let value = |own: &str, value: &str| {
         (own == name && !value.is_empty() && value.starts_with(prefix)).then(|| value.to_owned())
     };
-    collect(store, scope, budget, value, &mut all)?;
+    collect(reader, scope, budget, value, &mut all)?;
     let more = all.len() > limit;
     Ok((all.into_iter().take(limit).collect(), more))
 }
 
 fn collect(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     budget: &mut QueryBudget<'_>,
     of: impl Fn(&str, &str) -> Option<String>,
     all: &mut BTreeSet<String>,
 ) -> Result<(), StoreError> {
     each_partition(
-        store,
+        reader,
         scope.range,
         budget,
         |partition, budget| read_partition(partition, scope, budget, &of),

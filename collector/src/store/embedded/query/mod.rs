@@ -15,6 +15,7 @@ use super::dict::Dict;
 use super::file::FileError;
 use super::options::CHUNK_NS;
 use super::partition::Partition;
+use super::reader::StoreReader;
 use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
 use crate::store::query::{
     Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
@@ -31,7 +32,7 @@ impl WindowSource for EmbeddedStore {
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
         let mut kept: Option<TimeRange> = None;
-        for (_, boot) in read(&self.host_index).iter() {
+        for (_, boot) in read(&self.catalog.host_index).iter() {
             let range = kept.get_or_insert(TimeRange {
                 start_unix_ns: boot.first_start(),
                 end_unix_ns: boot.last_end(),
@@ -43,15 +44,19 @@ impl WindowSource for EmbeddedStore {
     }
 
     fn covered(&self, range: TimeRange) -> TimeRange {
-        plan::covered(self, range)
+        plan::covered(&self.reader, range)
     }
 
     fn step_ns(&self, range: TimeRange) -> u64 {
-        plan::level_of(self, range).step_ns()
+        plan::level_of(&self.reader, range).step_ns()
     }
 
     fn host_records(&self, _budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError> {
-        Ok(lock(&self.hosts).records.values().cloned().collect())
+        Ok(lock(&self.catalog.hosts)
+            .records
+            .values()
+            .cloned()
+            .collect())
     }
 
     fn activity(
@@ -59,11 +64,11 @@ impl WindowSource for EmbeddedStore {
         scope: &Scope,
         budget: &mut QueryBudget<'_>,
     ) -> Result<FleetActivity, StoreError> {
-        activity::activity(self, scope, budget)
+        activity::activity(&self.reader, scope, budget)
     }
 
     fn unreadable(&self, range: TimeRange) -> Vec<String> {
-        activity::damaged(self, range)
+        activity::damaged(&self.reader, range)
     }
 
     fn label_names(
@@ -71,7 +76,7 @@ impl WindowSource for EmbeddedStore {
         scope: &Scope,
         budget: &mut QueryBudget<'_>,
     ) -> Result<Vec<String>, StoreError> {
-        labels::names(self, scope, budget)
+        labels::names(&self.reader, scope, budget)
     }
 
     fn label_values(
@@ -82,7 +87,7 @@ impl WindowSource for EmbeddedStore {
         limit: usize,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(Vec<String>, bool), StoreError> {
-        labels::values(self, scope, name, prefix, limit, budget)
+        labels::values(&self.reader, scope, name, prefix, limit, budget)
     }
 
     fn series(
@@ -92,7 +97,7 @@ impl WindowSource for EmbeddedStore {
         axis: Axis,
         budget: &mut QueryBudget<'_>,
     ) -> Result<SeriesSums, StoreError> {
-        series::series(self, scope, group_by, axis, budget)
+        series::series(&self.reader, scope, group_by, axis, budget)
     }
 
     fn totals(
@@ -101,7 +106,7 @@ impl WindowSource for EmbeddedStore {
         group_by: &GroupBy,
         budget: &mut QueryBudget<'_>,
     ) -> Result<LabelSums, StoreError> {
-        totals::totals(self, scope, group_by, budget)
+        totals::totals(&self.reader, scope, group_by, budget)
     }
 
     fn samples(
@@ -111,7 +116,7 @@ impl WindowSource for EmbeddedStore {
         budget: &mut QueryBudget<'_>,
         each: &mut EachBatch<'_, Self::Dict>,
     ) -> Result<SamplesRead, StoreError> {
-        samples::samples(self, range, query, budget, each)
+        samples::samples(&self.reader, range, query, budget, each)
     }
 }
 
@@ -199,8 +204,8 @@ pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
 }
 
 /// Partitions with time of the range, oldest first.
-pub fn partitions(store: &EmbeddedStore, range: TimeRange) -> Vec<Arc<Partition>> {
-    let partitions = read(&store.partitions);
+pub fn partitions(reader: &StoreReader, range: TimeRange) -> Vec<Arc<Partition>> {
+    let partitions = read(&reader.catalog.partitions);
     let overlaps = |partition: &&Arc<Partition>| {
         partition.start < range.end_unix_ns && range.start_unix_ns < partition.end
     };
@@ -210,27 +215,29 @@ pub fn partitions(store: &EmbeddedStore, range: TimeRange) -> Vec<Arc<Partition>
 /// Runs `one` on each partition of a range. What it returns for a partition goes to `done`; a damaged
 /// partition is left out and named.
 pub fn each_partition<T>(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     range: TimeRange,
     budget: &mut QueryBudget<'_>,
     mut one: impl FnMut(&Arc<Partition>, &mut QueryBudget<'_>) -> Result<T, Stop>,
     mut done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    store.check_open()?;
-    for partition in partitions(store, range) {
+    reader.catalog.check_open()?;
+    for partition in partitions(reader, range) {
         budget.check()?;
         if partition.damaged.load(Ordering::Acquire) {
             continue;
         }
-        match read_current(store, partition, |partition| one(partition, budget)) {
+        match read_current(reader, partition, |partition| one(partition, budget)) {
             Ok(Some(found)) => done(found, budget)?,
             Ok(None) => {}
             Err((_, Stop::Query(error))) => return Err(error),
             Err((partition, Stop::File(FileError::Damaged(text)))) => {
-                store.mark_damaged(&partition, &text);
+                reader.catalog.mark_damaged(&partition, &text);
             }
             Err((partition, Stop::File(error))) => {
-                return Err(store.file_error("read a partition", &partition, error));
+                return Err(reader
+                    .catalog
+                    .file_error("read a partition", &partition, error));
             }
         }
     }
@@ -240,19 +247,19 @@ pub fn each_partition<T>(
 /// Reads a partition, or what took its place while it was read. `None`: it was removed meanwhile, for
 /// its age or the disk budget.
 fn read_current<T>(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     mut partition: Arc<Partition>,
     mut one: impl FnMut(&Arc<Partition>) -> Result<T, Stop>,
 ) -> Result<Option<T>, (Arc<Partition>, Stop)> {
     loop {
-        store.use_partition(&partition);
-        let counters = &store.counters;
+        reader.catalog.use_partition(&partition);
+        let counters = &reader.catalog.counters;
         counters.partitions_read.fetch_add(1, Ordering::Relaxed);
         let is_loaded = partition.dict_in_memory().is_some();
         let done = one(&partition);
-        store.note_connected(&partition);
+        reader.note_connected(&partition);
         if !is_loaded {
-            store.note_loaded(&partition);
+            reader.note_loaded(&partition);
         }
         let stop = match done {
             Ok(found) => return Ok(Some(found)),
@@ -260,7 +267,10 @@ fn read_current<T>(
             Err(stop) => return Err((partition, stop)),
         };
         // A level is never left for a finer one, so this ends.
-        match read(&store.partitions).get(&partition.start).cloned() {
+        match read(&reader.catalog.partitions)
+            .get(&partition.start)
+            .cloned()
+        {
             None if !matches!(stop, Stop::File(FileError::Damaged(_))) => return Ok(None),
             Some(current) if current.level > partition.level => partition = current,
             _ => return Err((partition, stop)),

@@ -1,6 +1,5 @@
 //! Samples added up by dense ids of each partition.
 
-use super::super::EmbeddedStore;
 use super::super::block::Block;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::{Dict, NONE};
@@ -8,6 +7,7 @@ use super::super::encode::period;
 use super::super::file::{FileError, PartitionFile, Table};
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
+use super::super::reader::StoreReader;
 use super::super::summaries::take_whole;
 use super::plan::{Plan, Read, covered, plan};
 use super::sums::Sums;
@@ -129,23 +129,23 @@ struct Found {
 
 /// See [`WindowSource::samples`](crate::store::query::WindowSource::samples).
 pub fn samples(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     range: TimeRange,
     query: &Query,
     budget: &mut QueryBudget<'_>,
     each: &mut EachBatch<'_, PartitionDict>,
 ) -> Result<SamplesRead, StoreError> {
-    let covered = covered(store, range);
-    let is_one_of_several = partitions(store, covered).len() > 1;
+    let covered = covered(reader, range);
+    let is_one_of_several = partitions(reader, covered).len() > 1;
     let mut used = Read::default();
     each_partition(
-        store,
+        reader,
         covered,
         budget,
         |partition, budget| read_partition(partition, covered, query, budget),
         |found, budget| {
             used |= found.read;
-            store.name_frames(&found.dict, budget.limits);
+            reader.name_frames(&found.dict, budget.limits);
             let kinds = kinds(&read(&found.dict), &found.kinds, covered);
             let batch = SampleBatch {
                 dict: PartitionDict(found.dict),

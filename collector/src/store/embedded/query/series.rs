@@ -1,6 +1,5 @@
 //! Weights over time, from what series add up to: no block is read.
 
-use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::codec::SectionReader;
 use super::super::dict::{Dict, NONE};
@@ -9,6 +8,7 @@ use super::super::file::{FileError, Table};
 use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Facts, Partition, View};
+use super::super::reader::StoreReader;
 use super::plan::{Read, plan};
 use super::steps::{HostLabels, OfPartition, Steps};
 use super::{Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
@@ -215,7 +215,7 @@ impl Found {
 
 /// See [`WindowSource::series`](crate::store::query::WindowSource::series).
 pub fn series(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     group_by: &GroupBy,
     axis: Axis,
@@ -227,7 +227,7 @@ pub fn series(
     let mut used = Read::default();
     let mut steps = Steps::new(axis);
     each_partition(
-        store,
+        reader,
         scope.range,
         budget,
         |partition, budget| {

@@ -1,10 +1,10 @@
 //! Taken, lost and expected by label set, without stacks.
 
-use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
 use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
 use super::activity::each_summary;
 use super::plan::{Read, level_of};
 use super::series::{HeadChoice, ends};
@@ -27,20 +27,20 @@ struct Found {
 
 /// See [`WindowSource::totals`](crate::store::query::WindowSource::totals).
 pub fn totals(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     group_by: &GroupBy,
     budget: &mut QueryBudget<'_>,
 ) -> Result<LabelSums, StoreError> {
     let read = Read {
         windows: true,
-        level: level_of(store, scope.range),
+        level: level_of(reader, scope.range),
         ..Read::default()
     };
     let mut rows: HashMap<LabelSet, LabelSum> = HashMap::new();
     let mut units = Units::default();
     each_partition(
-        store,
+        reader,
         scope.range,
         budget,
         |partition, budget| read_partition(partition, scope, group_by, budget),
