@@ -10,7 +10,7 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Cancel, Limits, NewWindow, Scope, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+    Cancel, Limits, NewWindow, PushOutcome, Scope, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query, Selector, TopBy, TopSort};
@@ -103,14 +103,14 @@ fn push(
     let mut again = Vec::new();
     let mut missing = Vec::new();
     for (window, taken) in windows.iter().zip(taken) {
-        if let Taken::Missing(stacks) = taken {
+        if let PushOutcome::NeedStacks(stacks) = taken {
             missing.extend(stacks);
             again.push(window.clone());
         }
     }
     if !again.is_empty() {
         let taken = store.push(&again, &fleet.define(&missing), now)?;
-        assert!(taken.iter().all(|taken| *taken == Taken::Stored));
+        assert!(taken.iter().all(|taken| *taken == PushOutcome::Stored));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Cancel, Limits, NewWindow, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+    Cancel, Limits, NewWindow, PushOutcome, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape, WINDOW_NS, numbering};
 use profile::{Dictionary, GroupBy, Query};
@@ -156,7 +156,7 @@ impl Agents {
             };
             let mut taken = store.push(&windows, &defined, start + len)?.into_iter();
             windows.retain(|_| match taken.next() {
-                Some(Taken::Missing(stacks)) => {
+                Some(PushOutcome::NeedStacks(stacks)) => {
                     missing.extend(stacks);
                     true
                 }

@@ -3,7 +3,7 @@
 use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;
 use crate::metrics::Metrics;
-use crate::store::{BatchPolicy, Defined, NewWindow, StoreError, Taken, WindowSink};
+use crate::store::{BatchPolicy, Defined, NewWindow, PushOutcome, StoreError, WindowSink};
 use crate::time::Clock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub struct Answered {
     /// The window.
     pub pending: Box<Pending>,
     /// What became of it; an error when nothing did, and the agent should come again later.
-    pub outcome: Result<Taken, String>,
+    pub outcome: Result<PushOutcome, String>,
 }
 
 /// The store broke down in the middle of a call: what it holds in memory is not to be trusted.
@@ -211,7 +211,7 @@ fn call(
     definitions: &[Arc<Defined>],
     now: i64,
     metrics: &Metrics,
-) -> Result<Vec<Taken>, StoreError> {
+) -> Result<Vec<PushOutcome>, StoreError> {
     let begin = Instant::now();
     let result = store.push_defined(windows, definitions, now);
     metrics.pushes.inc();
@@ -220,18 +220,18 @@ fn call(
     result
 }
 
-fn answer(jobs: Vec<Job>, outcomes: Vec<Result<Taken, String>>, metrics: &Metrics) {
+fn answer(jobs: Vec<Job>, outcomes: Vec<Result<PushOutcome, String>>, metrics: &Metrics) {
     for (job, outcome) in jobs.into_iter().zip(outcomes) {
         match &outcome {
-            Ok(Taken::Stored) => {
+            Ok(PushOutcome::Stored) => {
                 metrics.windows_stored.inc();
                 metrics
                     .rows_stored
                     .add(job.pending.window.rows.len() as u64);
             }
-            Ok(Taken::Repeated) => metrics.windows_repeated.inc(),
-            Ok(Taken::Refused(_)) => metrics.windows_refused.inc(),
-            Ok(Taken::Missing(_) | Taken::MissingCallers(_)) | Err(_) => {}
+            Ok(PushOutcome::Duplicate) => metrics.windows_repeated.inc(),
+            Ok(PushOutcome::Rejected(_)) => metrics.windows_refused.inc(),
+            Ok(PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_)) | Err(_) => {}
         }
         let pending = job.pending;
         // A stream that has ended needs no answer; one that lives has room for it.

@@ -1,6 +1,6 @@
 //! The fleet's cgroups as one tree, rolled up as the agent does it for one host.
 
-use crate::store::{LabelSet, Labelled, SAMPLE_LABELS};
+use crate::store::{LabelSet, LabelTotals, SAMPLE_LABELS};
 use profile::{
     Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
     StackEnd, StackId, Value,
@@ -14,7 +14,7 @@ pub(super) fn is_accountable(selector: &Selector) -> bool {
 }
 
 /// Totals by label set of what frame filters left of a profile. Nothing is expected of a part.
-pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
+pub(super) fn totals(profile: &Profile) -> Vec<LabelTotals> {
     let mut sums: HashMap<LabelSetId, (Value, Value)> = HashMap::new();
     for (key, &value) in &profile.samples {
         let (taken, lost) = sums.entry(key.labels).or_default();
@@ -24,7 +24,7 @@ pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
         }
     }
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-    let row = |(labels, (taken, lost))| Labelled {
+    let row = |(labels, (taken, lost))| LabelTotals {
         labels: LabelSet::new(profile.dict.labels(labels).map(owned)),
         taken,
         lost,
@@ -35,7 +35,7 @@ pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
 }
 
 /// Totals by the labels of cgroups as rows by path, parents included, and what they cover.
-pub(super) fn ledger(totals: &[Labelled], accountable: bool) -> Ledger {
+pub(super) fn ledger(totals: &[LabelTotals], accountable: bool) -> Ledger {
     let all = Selector::default();
     let mut dict = Dictionary::default();
     let mut builder = LedgerBuilder::new(&all);
@@ -73,12 +73,12 @@ mod tests {
     use super::*;
     use profile::key;
 
-    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: i64) -> Labelled {
+    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: i64) -> LabelTotals {
         let value = |count: u64| Value {
             count,
             weight: count * 10,
         };
-        Labelled {
+        LabelTotals {
             labels: LabelSet::new([(key::CGROUP.to_owned(), cgroup.to_owned())]),
             taken: value(taken),
             lost: value(lost),

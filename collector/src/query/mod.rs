@@ -19,8 +19,8 @@ pub use request::Selected;
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
 use crate::store::{
-    Answer, Attending, Cancel, Limits, NoticeBoard, OpenStore, Scope, StoreError, StoreQueries,
-    StoreStatus, TimeRange,
+    Attending, Cancel, Limits, NoticeBoard, OpenStore, QueryResult, Scope, StoreError,
+    StoreQueries, StoreStatus, TimeRange,
 };
 use crate::time::Clock;
 use profile::{Profile, Query, key};
@@ -201,7 +201,7 @@ impl Queries {
         selected: &Selected,
         query: Query,
         max_nodes: u32,
-        make: impl FnOnce(Answer<Profile>, &Limits) -> Result<T, Failed> + Send + 'static,
+        make: impl FnOnce(QueryResult<Profile>, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let nodes = match max_nodes {
             0 => self.0.options.nodes,

@@ -6,7 +6,8 @@ use super::{
     resolved, spread, units,
 };
 use crate::store::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Scope, StoreQuality, StoreQueries, StoreStatus,
+    DataQuality, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreQueries,
+    StoreStatus,
 };
 use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
@@ -114,7 +115,7 @@ impl QueryService for Queries {
                 Ok(store.series(&scope, &group_by, step, limits)?)
             })
             .await?;
-        let Answer { data, quality } = found;
+        let QueryResult { data, quality } = found;
         let mut lines: Vec<wire::SeriesLine> = data
             .lines
             .into_iter()
@@ -155,7 +156,7 @@ impl QueryService for Queries {
         let query = selected.query(&asked.group_by)?;
         let mut place = self.place()?;
         let made = Queries::profile(self, &selected, query, asked.max_nodes, move |found, _| {
-            let Answer { data, quality } = found;
+            let QueryResult { data, quality } = found;
             let coverage = covered(&data);
             place.hold(profile_bytes(&data))?;
             Ok((quality, coverage, Chunks::new(data), place))
@@ -227,10 +228,10 @@ impl QueryService for Queries {
             .run(nodes, lines, move |store, limits| {
                 // Never of profiles: what is cut off one to fit is charged to callers, and looks
                 // like a change.
-                let ask = |side: usize, limits: &Limits| -> Result<(Costs, StoreQuality), Failed> {
+                let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
                     let range = resolved(store, sides[side].range(), now)?;
                     let by = CostBy::Function;
-                    let Answer { data, quality } =
+                    let QueryResult { data, quality } =
                         store.costs(range, &queries[side], by, limits)?;
                     // Nobody knows what was lost: shares are of what was sampled.
                     Ok((data.without_lost(), quality))
@@ -249,7 +250,7 @@ impl QueryService for Queries {
                 let totals = [diff.totals.before, diff.totals.after];
                 let asked = [&mut before, &mut after].into_iter().zip(&queries);
                 for ((side, query), total) in asked.zip(totals) {
-                    let of = (side.quality.covered, side.quality.rollup.step_ns);
+                    let of = (side.quality.covered, side.quality.resolution.step_ns);
                     if total != Value::default() {
                         side.parts =
                             spread::Parts::read(store, of, query, limits, &mut bytes_left)?;
@@ -354,12 +355,12 @@ impl QueryService for Queries {
         let (list, left_out, quality, coverage) = self
             .run(nodes, lines, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
-                let Answer { data, quality } = match filtered {
+                let QueryResult { data, quality } = match filtered {
                     true => {
-                        let Answer { data, quality } =
+                        let QueryResult { data, quality } =
                             store.profile(scope.range, &query, limits)?;
                         let data = cgroups::totals(&data);
-                        Answer { data, quality }
+                        QueryResult { data, quality }
                     }
                     false => store.totals(&scope, &of_cgroup, limits)?,
                 };
@@ -447,24 +448,24 @@ impl QueryService for Queries {
 /// One side of a diff.
 struct Side {
     parts: Option<spread::Parts>,
-    quality: StoreQuality,
+    quality: DataQuality,
 }
 
 impl Side {
     /// A side whose spread is not known yet.
-    fn new(quality: StoreQuality) -> Side {
+    fn new(quality: DataQuality) -> Side {
         let parts = None;
         Side { parts, quality }
     }
 
     /// What is told of it: its quality, and how many parts its spread is of.
-    fn told(self) -> (StoreQuality, usize) {
+    fn told(self) -> (DataQuality, usize) {
         let parts = self.parts.as_ref().map_or(0, spread::Parts::len);
         (self.quality, parts)
     }
 }
 
-type Table = (Vec<wire::TopRow>, usize, StoreQuality, Option<Coverage>);
+type Table = (Vec<wire::TopRow>, usize, DataQuality, Option<Coverage>);
 
 impl Queries {
     async fn top_functions(
@@ -478,7 +479,7 @@ impl Queries {
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let range = resolved(store, selected.range(), now)?;
-            let Answer { data, quality } = store.costs(range, &query, by, limits)?;
+            let QueryResult { data, quality } = store.costs(range, &query, by, limits)?;
             let top = data.into_top(sort, limit);
             let rows = top.rows.into_iter().map(answer::top_row).collect();
             Ok((rows, top.omitted, quality, None))
@@ -499,7 +500,7 @@ impl Queries {
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let scope = scope(store, &selected, now)?;
             if !selected.filters.is_empty() {
-                let Answer { data, quality } = store.profile(scope.range, &query, limits)?;
+                let QueryResult { data, quality } = store.profile(scope.range, &query, limits)?;
                 let top = data.top(&TopBy::Label(label), TopSort::Own, limit);
                 let rows = top.rows.into_iter();
                 let rows = rows
@@ -533,10 +534,10 @@ fn totals_by(
     label: &str,
     group_by: &[String],
     limits: &Limits,
-) -> Result<(Vec<(String, Value)>, StoreQuality), Failed> {
-    let Answer { data, quality } = store.totals(scope, group_by, limits)?;
+) -> Result<(Vec<(String, Value)>, DataQuality), Failed> {
+    let QueryResult { data, quality } = store.totals(scope, group_by, limits)?;
     let mut sums: BTreeMap<String, Value> = BTreeMap::new();
-    for Labelled {
+    for LabelTotals {
         labels,
         taken,
         lost,

@@ -16,7 +16,7 @@
 //! to host all the time is the same on both sides and no error; where the sides are of different
 //! hosts, it is not seen here.
 
-use crate::store::{Answer, Limits, StoreError, StoreQueries, TimeRange};
+use crate::store::{Limits, QueryResult, StoreError, StoreQueries, TimeRange};
 use profile::unit;
 use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
 use std::collections::HashMap;
@@ -105,7 +105,7 @@ impl Parts {
         let of_parts = parts.len() * size_of::<f64>();
         for (at, part) in parts.iter().enumerate() {
             limits.memory_bytes = *bytes_left;
-            let Answer { data, quality } =
+            let QueryResult { data, quality } =
                 match store.costs(*part, query, CostBy::Function, &limits) {
                     Ok(answer) => answer,
                     Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {

@@ -7,7 +7,6 @@
 //! the collector's callers: a store has no clock of its own.
 
 mod admission;
-mod answer;
 mod batching;
 mod board;
 pub mod clickhouse;
@@ -17,24 +16,25 @@ mod names;
 pub mod open;
 mod queries;
 pub mod query;
+mod result;
 mod sink;
 mod window;
 
 pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX};
-pub use answer::{
-    Answer, Cancel, GAPS_MAX, Gap, HostRange, Labelled, Limits, Line, Lines, Rollup, Scope, Step,
-    StoreQuality,
-};
 pub use batching::BatchPolicy;
 pub use board::{Attending, NoticeBoard};
 pub use exact::Exact;
 pub use names::{Found, FrameNaming, Names};
 pub use queries::StoreQueries;
+pub use result::{
+    Cancel, DataQuality, GAPS_MAX, Gap, HostRange, LabelTotals, Limits, QueryResult, Resolution,
+    Scope, Series, Step, TimeSeries,
+};
 pub use sink::WindowSink;
 pub(crate) use window::reserve;
 pub use window::{
-    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
-    StreamStacks, Taken, TimeRange, WindowAccount,
+    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, PushOutcome, Row,
+    StackMemo, StreamStacks, TimeRange, WindowAccount,
 };
 
 use profile::{ContentId, Selector};

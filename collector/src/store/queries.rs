@@ -1,6 +1,9 @@
 //! The way out: what may be asked of stored windows.
 
-use super::{Answer, HostRange, HostRecord, Labelled, Limits, Lines, Scope, StoreError, TimeRange};
+use super::{
+    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, TimeRange,
+    TimeSeries,
+};
 use profile::{CostBy, Costs, Profile, Query};
 
 /// Answers questions about windows, by label set, stack and time.
@@ -52,7 +55,7 @@ pub trait StoreQueries: Send + Sync + 'static {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError>;
+    ) -> Result<QueryResult<TimeSeries>, StoreError>;
 
     /// One merged profile of what `query` selects in `range`, grouped by the labels it keeps, through
     /// its frame filters. From the coarsest rollup that is exact for the range and the labels.
@@ -64,7 +67,7 @@ pub trait StoreQueries: Send + Sync + 'static {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError>;
+    ) -> Result<QueryResult<Profile>, StoreError>;
 
     /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the
     /// same samples as [`StoreQueries::profile`]'s answer, but an engine need not build it, and must not
@@ -78,13 +81,13 @@ pub trait StoreQueries: Send + Sync + 'static {
         query: &Query,
         by: CostBy,
         limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
+    ) -> Result<QueryResult<Costs>, StoreError> {
         let unpruned = Limits {
             nodes: usize::MAX,
             ..limits.clone()
         };
-        let Answer { data, quality } = self.profile(range, query, &unpruned)?;
-        Ok(Answer {
+        let QueryResult { data, quality } = self.profile(range, query, &unpruned)?;
+        Ok(QueryResult {
             data: Costs::of(&data, by),
             quality,
         })
@@ -100,5 +103,5 @@ pub trait StoreQueries: Send + Sync + 'static {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError>;
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError>;
 }

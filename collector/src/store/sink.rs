@@ -1,6 +1,6 @@
 //! The way in: windows, and what is known of their hosts.
 
-use super::{BatchPolicy, Defined, HostRecord, NewWindow, StoreError, Taken};
+use super::{BatchPolicy, Defined, HostRecord, NewWindow, PushOutcome, StoreError};
 use profile::Dictionary;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ pub trait WindowSink: Send + Sync + 'static {
     /// it loses nothing. Answers stand in the order of `windows`.
     ///
     /// `definitions` has frames for stacks that rows may name by [`ContentId`](profile::ContentId); stacks that are in
-    /// neither it nor the store make the answer [`Taken::Missing`], and the caller comes again with
+    /// neither it nor the store make the answer [`PushOutcome::NeedStacks`], and the caller comes again with
     /// them. `now_unix_ns` judges what is too old or from the future.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ pub trait WindowSink: Send + Sync + 'static {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError>;
+    ) -> Result<Vec<PushOutcome>, StoreError>;
 
     /// How windows are to come together into one call of [`WindowSink::push`].
     fn batch_policy(&self) -> BatchPolicy {
@@ -37,12 +37,12 @@ pub trait WindowSink: Send + Sync + 'static {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         self.push(windows, &Defined::dictionary(definitions), now_unix_ns)
     }
 
     /// True when [`WindowSink::push_defined`] takes definitions in which callers are named by their
-    /// content alone. Where they are not known after all, the answer is [`Taken::MissingCallers`].
+    /// content alone. Where they are not known after all, the answer is [`PushOutcome::NeedCallers`].
     fn knows_callers(&self) -> bool {
         false
     }

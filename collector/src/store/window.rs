@@ -374,22 +374,22 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
 }
 
 /// See [`NewWindow::dropped_before`].
-pub type DroppedBefore = super::answer::Gap;
+pub type DroppedBefore = super::result::Gap;
 
 /// What became of a pushed window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum PushOutcome {
     /// It is durable.
     Stored,
     /// It was there already; nothing was added.
-    Repeated,
+    Duplicate,
     /// Not taken until these stacks are defined.
-    Missing(MissingStacks),
+    NeedStacks(MissingStacks),
     /// Not taken until these stacks are defined with all their callers: some that should be known
     /// are not. See [`WindowSink::knows_callers`](super::WindowSink::knows_callers).
-    MissingCallers(MissingStacks),
+    NeedCallers(MissingStacks),
     /// It will never be taken; the reason is for people.
-    Refused(String),
+    Rejected(String),
 }
 
 /// What an agent says of its host.

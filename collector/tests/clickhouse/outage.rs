@@ -4,7 +4,7 @@ use super::{NOW_NS, asked, fresh_name, host, open, server, window};
 use crate::store::draft::{definitions, push, store_all, windows};
 use crate::store::{ample, hour};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{StoreError, StoreQueries, StoreStatus, Taken, WindowSink};
+use collector::store::{PushOutcome, StoreError, StoreQueries, StoreStatus, WindowSink};
 use profile::Query;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,7 +38,11 @@ fn questions_that_fail_do_not_stop_windows() {
             assert!(store.kept().is_err(), "{busy}");
             assert!(store.hosts(hour(), &ample()).is_err(), "{busy}");
             // At once: nothing waits for the server to be well.
-            assert_eq!(push(&store, &[window(number)]), [Taken::Stored], "{busy}");
+            assert_eq!(
+                push(&store, &[window(number)]),
+                [PushOutcome::Stored],
+                "{busy}"
+            );
             store.put_hosts(&[host("a")]).unwrap();
             assert!(store.degraded().is_empty(), "{busy}");
             number += 1;
@@ -57,7 +61,7 @@ fn hosts_that_are_not_taken_do_not_stop_windows() {
     for number in 0..3 {
         let put = store.put_hosts(&[host("a")]);
         assert!(matches!(put, Err(StoreError::Unavailable(_))), "{put:?}");
-        assert_eq!(push(&store, &[window(number)]), [Taken::Stored]);
+        assert_eq!(push(&store, &[window(number)]), [PushOutcome::Stored]);
         assert!(store.degraded().is_empty());
     }
     assert_eq!(counter(&store, "clickhouse_writes_unavailable_total"), 3);

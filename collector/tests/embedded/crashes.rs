@@ -14,7 +14,7 @@ use super::fleet::{Fleet, PERIOD, Random, WINDOW_NS};
 use super::{BEGIN, HOUR, SMALL, ample, by_host, counts, open, push, quick_flushes};
 use collector::store::embedded::EmbeddedStore;
 use collector::store::{
-    Scope, StoreQueries as _, StoreStatus as _, Taken, TimeRange, WindowSink as _,
+    PushOutcome, Scope, StoreQueries as _, StoreStatus as _, TimeRange, WindowSink as _,
 };
 use profile::Selector;
 use std::collections::BTreeSet;
@@ -52,7 +52,7 @@ fn child_of_the_crash_test() {
                     let now = window.range.end_unix_ns;
                     let taken = push(store, fleet, window).unwrap();
                     assert!(
-                        matches!(taken, Taken::Stored | Taken::Repeated),
+                        matches!(taken, PushOutcome::Stored | PushOutcome::Duplicate),
                         "{taken:?}"
                     );
                     let line = format!("acked {host} {sequence}\n");
@@ -262,7 +262,7 @@ fn check_kills(seed: u64, kills: usize, destroys: bool) {
             let last = stored.checked_sub(1).map(|last| (host as u64, last));
             if let Some((host, last)) = last.filter(|last| is.contains(last)) {
                 let again = fleet.window(host, last, BEGIN);
-                assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Repeated);
+                assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Duplicate);
             }
         }
         assert_eq!(by_host(&store).quality.windows, is.len() as u64);

@@ -4,7 +4,9 @@ use super::fleet::{Fleet, WINDOW_NS};
 use super::{BEGIN, HOUR, SECOND, SMALL, by_host, counts, flush, open, push, quick_flushes, total};
 use super::{all_time, ample, two_partitions};
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{NewWindow, StoreQueries as _, StoreStatus as _, Taken, WindowSink as _};
+use collector::store::{
+    NewWindow, PushOutcome, StoreQueries as _, StoreStatus as _, WindowSink as _,
+};
 use profile::Query;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 fn stored(store: &EmbeddedStore, fleet: &Fleet, host: u64, sequence: u64) -> u64 {
     let window = fleet.window(host, sequence, BEGIN);
     let samples = Fleet::samples(&window);
-    assert_eq!(push(store, fleet, window).unwrap(), Taken::Stored);
+    assert_eq!(push(store, fleet, window).unwrap(), PushOutcome::Stored);
     samples
 }
 
@@ -48,7 +50,7 @@ fn check_destroyed(destroy: impl Fn(&Path)) {
         let store = open(folder.path(), &quick_flushes());
         assert_eq!(counts(&store).get("host-0002"), Some(&samples));
         let again = fleet.window(2, 132, BEGIN);
-        assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Repeated);
+        assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Duplicate);
         let degraded = store.degraded().join("\n");
         assert!(!degraded.contains("not replayed"), "{degraded}");
     }
@@ -223,13 +225,16 @@ fn windows_older_than_the_disk_budget_keeps_are_refused_until_it_grows() {
     };
     let late = |store: &EmbeddedStore| push(store, &fleet, fleet.window(2, 1, BEGIN)).unwrap();
     let store = open(folder.path(), &small);
-    let Taken::Refused(reason) = late(&store) else {
+    let PushOutcome::Rejected(reason) = late(&store) else {
         panic!("it is taken, to be removed again");
     };
     assert!(reason.contains("retention.disk_gib"), "{reason}");
     stored(&store, &fleet, 2, 131);
     drop(store);
-    assert_eq!(late(&open(folder.path(), &quick_flushes())), Taken::Stored);
+    assert_eq!(
+        late(&open(folder.path(), &quick_flushes())),
+        PushOutcome::Stored
+    );
 }
 
 #[test]
@@ -294,7 +299,7 @@ fn a_partition_is_removed_when_nothing_of_it_is_on_its_way_into_the_log() {
                         window.range.end_unix_ns += shift;
                         let taken = push(store, fleet, window).unwrap();
                         assert!(
-                            matches!(taken, Taken::Stored | Taken::Refused(_)),
+                            matches!(taken, PushOutcome::Stored | PushOutcome::Rejected(_)),
                             "{taken:?}"
                         );
                     }

@@ -2,9 +2,10 @@
 //! all of it.
 
 use collector::store::{
-    Answer, Attending, BatchPolicy, Defined, FrameNaming, HostRange, HostRecord, LabelSet,
-    Labelled, Limits, Line, Lines, NewWindow, NoticeBoard, Origin, Rollup, Scope, Step, StoreError,
-    StoreQuality, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink, selects,
+    Attending, BatchPolicy, DataQuality, Defined, FrameNaming, HostRange, HostRecord, LabelSet,
+    LabelTotals, Limits, NewWindow, NoticeBoard, Origin, PushOutcome, QueryResult, Resolution,
+    Scope, Series, Step, StoreError, StoreQueries, StoreStatus, TimeRange, TimeSeries, WindowSink,
+    selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
@@ -164,16 +165,16 @@ fn unit(windows: &[&NewWindow]) -> String {
     }
 }
 
-fn quality(range: TimeRange, windows: &[&NewWindow], total: Value) -> StoreQuality {
+fn quality(range: TimeRange, windows: &[&NewWindow], total: Value) -> DataQuality {
     let hosts: BTreeSet<_> = windows.iter().map(|window| &window.origin.host).collect();
     let mut sampling = Quality::default();
     for window in windows {
         sampling += window.quality;
     }
     let unmeasured = windows.iter().filter(|window| window.accounts.is_empty());
-    StoreQuality {
+    DataQuality {
         covered: range,
-        rollup: Rollup {
+        resolution: Resolution {
             step_ns: STEP_NS,
             by_service: false,
         },
@@ -206,7 +207,7 @@ impl WindowSink for Memory {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut state = self.lock();
         while state.held {
             state = self.changed.wait(state).expect("no test panics");
@@ -227,7 +228,7 @@ impl WindowSink for Memory {
                 let missing = vec![ContentId([9; 16])];
                 return Ok(windows
                     .iter()
-                    .map(|_| Taken::Missing(missing.clone()))
+                    .map(|_| PushOutcome::NeedStacks(missing.clone()))
                     .collect());
             }
             Some(Trouble::Panic) => {
@@ -253,16 +254,16 @@ impl WindowSink for Memory {
                 .filter(|id| !state.known.contains_key(id))
                 .collect();
             taken.push(if window.range.start_unix_ns > now_unix_ns {
-                Taken::Refused("it is from the future".to_owned())
+                PushOutcome::Rejected("it is from the future".to_owned())
             } else if state.origins.contains(&window.origin) {
-                Taken::Repeated
+                PushOutcome::Duplicate
             } else if missing.is_empty() {
                 state.origins.insert(window.origin.clone());
                 state.windows.push(window.clone());
                 stored += 1;
-                Taken::Stored
+                PushOutcome::Stored
             } else {
-                Taken::Missing(missing.into_iter().collect())
+                PushOutcome::NeedStacks(missing.into_iter().collect())
             });
         }
         if stored > 0 {
@@ -280,12 +281,12 @@ impl WindowSink for Memory {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         if definitions.iter().all(|of| of.known().next().is_none()) {
             return self.push(windows, &Defined::dictionary(definitions), now_unix_ns);
         }
         let stacks = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();
-        let missing = |window| Taken::MissingCallers(stacks(window));
+        let missing = |window| PushOutcome::NeedCallers(stacks(window));
         Ok(windows.iter().map(missing).collect())
     }
 
@@ -392,7 +393,7 @@ impl StoreQueries for Memory {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         let state = self.wait(limits)?;
         let windows: Vec<_> = state
             .windows
@@ -425,9 +426,9 @@ impl StoreQueries for Memory {
                 }
             }
         }
-        let mut lines: Vec<Line> = lines
+        let mut lines: Vec<Series> = lines
             .into_iter()
-            .map(|(labels, weights)| Line { labels, weights })
+            .map(|(labels, weights)| Series { labels, weights })
             .collect();
         lines.sort_by_key(|line| std::cmp::Reverse(line.weights.iter().sum::<u64>()));
         let over = lines.split_off(limits.lines.min(lines.len()));
@@ -441,8 +442,8 @@ impl StoreQueries for Memory {
                 .zip(&line.weights)
                 .for_each(|(sum, weight)| *sum += weight);
         }
-        Ok(Answer {
-            data: Lines {
+        Ok(QueryResult {
+            data: TimeSeries {
                 start_unix_ns: start,
                 step_ns,
                 lines,
@@ -459,7 +460,7 @@ impl StoreQueries for Memory {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         let mut state = self.wait(limits)?;
         state.allowed.push(limits.memory_bytes);
         let windows: Vec<_> = state
@@ -500,7 +501,7 @@ impl StoreQueries for Memory {
         });
         let quality = quality(range, &windows, answer.total());
         if answer.dict.stacks.len() > limits.nodes && state.folds {
-            return Ok(Answer {
+            return Ok(QueryResult {
                 data: without_leaves(&answer),
                 quality,
             });
@@ -511,7 +512,7 @@ impl StoreQueries for Memory {
                 limits.nodes
             )));
         }
-        Ok(Answer {
+        Ok(QueryResult {
             data: answer,
             quality,
         })
@@ -522,21 +523,21 @@ impl StoreQueries for Memory {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         let state = self.wait(limits)?;
         let windows: Vec<_> = state
             .windows
             .iter()
             .filter(|one| meets(scope.range, one))
             .collect();
-        let mut rows: BTreeMap<LabelSet, Labelled> = BTreeMap::new();
+        let mut rows: BTreeMap<LabelSet, LabelTotals> = BTreeMap::new();
         let mut total = Value::default();
         for window in &windows {
             let at = |labels: u32| {
                 let labels = &window.label_sets[labels as usize];
                 selects(&scope.selector, labels).then(|| project(labels, group_by))
             };
-            let empty = |labels: &LabelSet| Labelled {
+            let empty = |labels: &LabelSet| LabelTotals {
                 labels: labels.clone(),
                 taken: Value::default(),
                 lost: Value::default(),
@@ -569,7 +570,7 @@ impl StoreQueries for Memory {
             let (left, right) = (left.to_owned(), right.to_owned());
             return Err(MergeError::UnitMismatch { left, right }.into());
         }
-        Ok(Answer {
+        Ok(QueryResult {
             data: rows.into_values().collect(),
             quality: quality(scope.range, &windows, total),
         })

@@ -4,8 +4,9 @@
 use crate::store::{Engine, NOW_NS, Place, SECOND};
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Answer, FrameNaming, HostRange, HostRecord, Labelled, Limits, Lines, Names, NewWindow,
-    NoticeBoard, Scope, Store, StoreError, StoreQueries, StoreStatus, Taken, TimeRange, WindowSink,
+    FrameNaming, HostRange, HostRecord, LabelTotals, Limits, Names, NewWindow, NoticeBoard,
+    PushOutcome, QueryResult, Scope, Store, StoreError, StoreQueries, StoreStatus, TimeRange,
+    TimeSeries, WindowSink,
 };
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl WindowSink for Flushed {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let taken = self.0.push(windows, definitions, now_unix_ns)?;
         // Later than any window, so that every chunk is over.
         self.0.maintain(now_unix_ns + 2 * 3600 * SECOND)?;
@@ -111,7 +112,7 @@ impl StoreQueries for Flushed {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         self.0.series(scope, group_by, step_ns, limits)
     }
 
@@ -120,7 +121,7 @@ impl StoreQueries for Flushed {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         self.0.profile(range, query, limits)
     }
 
@@ -130,7 +131,7 @@ impl StoreQueries for Flushed {
         query: &Query,
         by: CostBy,
         limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
+    ) -> Result<QueryResult<Costs>, StoreError> {
         self.0.costs(range, query, by, limits)
     }
 
@@ -139,7 +140,7 @@ impl StoreQueries for Flushed {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         self.0.totals(scope, group_by, limits)
     }
 }

@@ -4,19 +4,19 @@
 //! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread on a
 //! small runtime of the store's own; none may be made from asynchronous code.
 
-mod answer;
 mod attendance;
 mod client;
+mod hosts;
 mod keys;
 mod known;
 mod push;
-mod quality;
 mod retire;
 mod rollup;
 mod rows;
+mod samples;
 mod schema;
 mod select;
-mod stacks;
+mod sums;
 mod window;
 
 use super::names::{FrameNaming, NamedBy, Names};
@@ -24,8 +24,8 @@ use super::query::{
     Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
 };
 use super::{
-    Attending, BatchPolicy, HostRecord, Limits, NewWindow, NoticeBoard, Scope, StoreError,
-    StoreStatus, Taken, TimeRange, WindowSink,
+    Attending, BatchPolicy, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome, Scope,
+    StoreError, StoreStatus, TimeRange, WindowSink,
 };
 use crate::sync::lock;
 use client::{Client, Fault};
@@ -370,7 +370,7 @@ impl WindowSink for ClickHouseStore {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         self.may_write()?;
         let push = push::Push {
             client: &self.client,
@@ -400,7 +400,7 @@ impl WindowSink for ClickHouseStore {
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.write("remember hosts", quality::put_hosts(&self.client, hosts))
+        self.write("remember hosts", hosts::put_hosts(&self.client, hosts))
     }
 
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
@@ -414,10 +414,10 @@ impl WindowSink for ClickHouseStore {
 }
 
 impl WindowSource for ClickHouseStore {
-    type Dict = stacks::Tables;
+    type Dict = samples::Tables;
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        self.read("tell what is kept", quality::kept(&self.client))
+        self.read("tell what is kept", hosts::kept(&self.client))
     }
 
     fn covered(&self, range: TimeRange) -> TimeRange {
@@ -429,7 +429,7 @@ impl WindowSource for ClickHouseStore {
     }
 
     fn host_records(&self, budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError> {
-        let work = quality::host_records(&self.client, budget.limits);
+        let work = hosts::host_records(&self.client, budget.limits);
         self.read("list hosts", work)
     }
 
@@ -441,7 +441,7 @@ impl WindowSource for ClickHouseStore {
         let Some(span) = Span::of(scope.range, STEP_NS) else {
             return Ok(FleetActivity::default());
         };
-        let work = quality::activity(&self.client, span, &scope.selector, budget.limits);
+        let work = hosts::activity(&self.client, span, &scope.selector, budget.limits);
         self.read("find what hosts did", work)
     }
 
@@ -450,7 +450,7 @@ impl WindowSource for ClickHouseStore {
         scope: &Scope,
         budget: &mut QueryBudget<'_>,
     ) -> Result<Vec<String>, StoreError> {
-        let work = answer::label_names(&self.client, scope, budget.limits);
+        let work = sums::label_names(&self.client, scope, budget.limits);
         self.read("list labels", work)
     }
 
@@ -463,7 +463,7 @@ impl WindowSource for ClickHouseStore {
         budget: &mut QueryBudget<'_>,
     ) -> Result<(Vec<String>, bool), StoreError> {
         let limits = budget.limits;
-        let work = answer::label_values(&self.client, scope, name, prefix, limit, limits);
+        let work = sums::label_values(&self.client, scope, name, prefix, limit, limits);
         self.read("list values", work)
     }
 
@@ -474,7 +474,7 @@ impl WindowSource for ClickHouseStore {
         axis: Axis,
         budget: &mut QueryBudget<'_>,
     ) -> Result<SeriesSums, StoreError> {
-        let work = answer::series(&self.client, scope, group_by, axis, budget.limits);
+        let work = sums::series(&self.client, scope, group_by, axis, budget.limits);
         self.read("add up a series", work)
     }
 
@@ -484,7 +484,7 @@ impl WindowSource for ClickHouseStore {
         group_by: &GroupBy,
         budget: &mut QueryBudget<'_>,
     ) -> Result<LabelSums, StoreError> {
-        let work = answer::totals(&self.client, scope, group_by, budget.limits);
+        let work = sums::totals(&self.client, scope, group_by, budget.limits);
         self.read("add up totals", work)
     }
 
@@ -495,7 +495,7 @@ impl WindowSource for ClickHouseStore {
         budget: &mut QueryBudget<'_>,
         each: &mut EachBatch<'_, Self::Dict>,
     ) -> Result<SamplesRead, StoreError> {
-        let work = stacks::samples(&self.client, &self.names, range, query, budget.limits);
+        let work = samples::samples(&self.client, &self.names, range, query, budget.limits);
         let found = self.read("add up samples", work)?;
         if let Some(batch) = found.batch {
             each(batch, budget)?;

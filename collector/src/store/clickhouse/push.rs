@@ -1,14 +1,14 @@
 //! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
 
 use super::client::{Client, Fault, Statement};
+use super::hosts::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::keys::{Keys, NS_PER_S, Place, oldest_day, origin};
 use super::known::Known;
-use super::quality::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
 use super::window::{WEIGHT_MAX, alone, pairs_of, rejection, service_of};
 use super::{Counters, Options};
 use crate::store::admission::host_labels;
-use crate::store::{LabelSet, NewWindow, Row, Taken};
+use crate::store::{LabelSet, NewWindow, PushOutcome, Row};
 use crate::sync::lock;
 use clickhouse::Row as Fields;
 use profile::{ContentId, Dictionary, FrameId, Quality, StackEnd, StackId, Value};
@@ -114,9 +114,9 @@ impl Push<'_> {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, Fault> {
+    ) -> Result<Vec<PushOutcome>, Fault> {
         self.finish().await?;
-        let mut answers: Vec<Option<Taken>> = vec![None; windows.len()];
+        let mut answers: Vec<Option<PushOutcome>> = vec![None; windows.len()];
         let mut planned = Vec::new();
         let mut first: HashMap<(u64, u64), usize> = HashMap::new();
         let mut repeats = Vec::new();
@@ -124,7 +124,7 @@ impl Push<'_> {
             let place = Place::of(window.range.start_unix_ns);
             let reason = rejection(window, self.options, now_unix_ns);
             let (Some(place), None) = (place, &reason) else {
-                answers[at] = Some(Taken::Refused(reason.unwrap_or_default()));
+                answers[at] = Some(PushOutcome::Rejected(reason.unwrap_or_default()));
                 continue;
             };
             let host = self.keys.host(&window.origin.host);
@@ -151,7 +151,7 @@ impl Push<'_> {
         planned.retain(|plan| {
             let is_stored = stored.contains(&(plan.host, plan.window.origin.sequence));
             if is_stored {
-                answers[plan.at] = Some(Taken::Repeated);
+                answers[plan.at] = Some(PushOutcome::Duplicate);
             }
             !is_stored
         });
@@ -160,7 +160,7 @@ impl Push<'_> {
             .await?;
         for (at, first) in repeats {
             answers[at] = match &answers[first] {
-                Some(Taken::Stored) => Some(Taken::Repeated),
+                Some(PushOutcome::Stored) => Some(PushOutcome::Duplicate),
                 other => other.clone(),
             };
         }
@@ -223,7 +223,7 @@ impl Push<'_> {
         planned: &mut Vec<Planned<'_>>,
         definitions: &Dictionary,
         oldest_day: u16,
-        answers: &mut [Option<Taken>],
+        answers: &mut [Option<PushOutcome>],
     ) -> Result<(), Fault> {
         let given: HashMap<ContentId, StackId> = definitions
             .content_ids()
@@ -264,9 +264,9 @@ impl Push<'_> {
                 coming.extend(stacks.filter(|stack| given.contains_key(stack)));
             }
             answers[plan.at] = Some(if complete {
-                Taken::Stored
+                PushOutcome::Stored
             } else {
-                Taken::Missing(missing)
+                PushOutcome::NeedStacks(missing)
             });
             complete
         });

@@ -74,7 +74,7 @@ pub use options::{OpenError, Options};
 
 use super::names::{FrameNaming, Names};
 use super::{
-    Defined, HostRecord, NewWindow, NoticeBoard, StoreError, StoreStatus, Taken, TimeRange,
+    Defined, HostRecord, NewWindow, NoticeBoard, PushOutcome, StoreError, StoreStatus, TimeRange,
     WindowSink,
 };
 use crate::sync::{lock, read};
@@ -103,7 +103,7 @@ impl EmbeddedStore {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         self.catalog.check_open()?;
         self.maintenance.make_room()?;
         let taken = self.log.push_windows(windows, definitions, now_unix_ns)?;
@@ -175,7 +175,7 @@ impl WindowSink for EmbeddedStore {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let all = Arc::new(Defined::of(definitions));
         self.push_all(windows, &[all], now_unix_ns)
     }
@@ -185,7 +185,7 @@ impl WindowSink for EmbeddedStore {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         self.push_all(windows, definitions, now_unix_ns)
     }
 

@@ -11,7 +11,9 @@ use super::partition::Partition;
 use crate::store::admission::{
     self, Below, TimeBounds, accounted_below, host_labels, is_host_label,
 };
-use crate::store::{LabelSet, NewWindow, Row, StoreError, StreamStacks, Taken, WindowAccount};
+use crate::store::{
+    LabelSet, NewWindow, PushOutcome, Row, StoreError, StreamStacks, WindowAccount,
+};
 use crate::sync::{lock, read, write};
 use hashbrown::HashSet;
 use profile::{LabelSetId, StackEnd, StackId};
@@ -108,7 +110,7 @@ pub fn prepare(
     partition: &Partition,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
-) -> Result<Result<Ready, Taken>, StoreError> {
+) -> Result<Result<Ready, PushOutcome>, StoreError> {
     let dict = partition
         .dict(true)
         .map_err(|error| catalog.file_error("read a dictionary", partition, error))?;
@@ -129,7 +131,7 @@ pub fn prepare(
     });
     let Some(kind) = kind else {
         let reason = "too many events, units or periods within a few hours";
-        return Ok(Err(Taken::Refused(reason.to_owned())));
+        return Ok(Err(PushOutcome::Rejected(reason.to_owned())));
     };
     if has_unknown {
         adopt_defined(catalog, &mut dict, window, definitions, &mut known);
@@ -280,7 +282,7 @@ fn find_missing(
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
-) -> Option<Taken> {
+) -> Option<PushOutcome> {
     let neighbours = neighbours(catalog, partition);
     let mut open: Vec<usize> = Vec::new();
     let mut lacks_callers = false;
@@ -335,8 +337,8 @@ fn find_missing(
     let unknown = unknown.map(|at| window.rows[at].stack);
     let missing = unknown.filter(|&stack| named.insert(stack)).collect();
     Some(match lacks_callers {
-        true => Taken::MissingCallers(missing),
-        false => Taken::Missing(missing),
+        true => PushOutcome::NeedCallers(missing),
+        false => PushOutcome::NeedStacks(missing),
     })
 }
 

@@ -9,7 +9,7 @@ use super::partition::Partition;
 use super::prepare::{Ready, prepare, put_record, rejection};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX, Wal};
-use crate::store::{Defined, HostRecord, NewWindow, Origin, StoreError, Taken};
+use crate::store::{Defined, HostRecord, NewWindow, Origin, PushOutcome, StoreError};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -106,19 +106,19 @@ impl LogWriter {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut definitions = Definitions::new(definitions);
         let mut answers = Vec::with_capacity(windows.len());
         let mut waits: Vec<Outcome> = Vec::new();
         let mut writer = lock(&self.writer);
         for window in windows {
             if let Some(reason) = rejection(&self.catalog, window, now_unix_ns) {
-                answers.push(Taken::Refused(reason));
+                answers.push(PushOutcome::Rejected(reason));
                 continue;
             }
             if let Some(outcome) = writer.in_flight.get(&window.origin) {
                 waits.push(Arc::clone(outcome));
-                answers.push(Taken::Repeated);
+                answers.push(PushOutcome::Duplicate);
                 continue;
             }
             let logged = self.log_window(&mut writer, window, &mut definitions, now_unix_ns);
@@ -131,7 +131,7 @@ impl LogWriter {
                     return Err(error);
                 }
             };
-            if taken == Taken::Stored {
+            if taken == PushOutcome::Stored {
                 waits.push(Arc::clone(&writer.outcome));
             }
             answers.push(taken);
@@ -151,15 +151,15 @@ impl LogWriter {
         Ok(answers)
     }
 
-    fn count(&self, answers: &[Taken]) {
+    fn count(&self, answers: &[PushOutcome]) {
         for taken in answers {
             let counter = match taken {
-                Taken::Stored => &self.catalog.counters.windows_stored,
-                Taken::Repeated => &self.catalog.counters.windows_repeated,
-                Taken::Missing(_) | Taken::MissingCallers(_) => {
+                PushOutcome::Stored => &self.catalog.counters.windows_stored,
+                PushOutcome::Duplicate => &self.catalog.counters.windows_repeated,
+                PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_) => {
                     &self.catalog.counters.windows_missing
                 }
-                Taken::Refused(_) => &self.catalog.counters.windows_refused,
+                PushOutcome::Rejected(_) => &self.catalog.counters.windows_refused,
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -172,14 +172,16 @@ impl LogWriter {
         window: &NewWindow,
         definitions: &mut Definitions<'_>,
         now_unix_ns: i64,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<PushOutcome, StoreError> {
         let partition = self.partition_for(window.range.start_unix_ns)?;
         if self.is_stored(&window.origin) {
-            return Ok(Taken::Repeated);
+            return Ok(PushOutcome::Duplicate);
         }
         if partition.level == Level::ServiceHours {
             // By the clock of another call its time was over.
-            return Ok(Taken::Refused("it is older than what is kept".to_owned()));
+            return Ok(PushOutcome::Rejected(
+                "it is older than what is kept".to_owned(),
+            ));
         }
         let ready = match prepare(&self.catalog, &partition, window, definitions)? {
             Ok(ready) => ready,
@@ -199,7 +201,9 @@ impl LogWriter {
         }
         if payload.len() > RECORD_BYTES_MAX {
             *lock(&partition.logged) = logged;
-            return Ok(Taken::Refused("it is too large for one record".to_owned()));
+            return Ok(PushOutcome::Rejected(
+                "it is too large for one record".to_owned(),
+            ));
         }
         let record = writer.add(&payload);
         let outcome = Arc::clone(&writer.outcome);
@@ -211,7 +215,7 @@ impl LogWriter {
             origin: window.origin.clone(),
             ready,
         });
-        Ok(Taken::Stored)
+        Ok(PushOutcome::Stored)
     }
 
     /// True when any partition has the window: a repeat may say another time.

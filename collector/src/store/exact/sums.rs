@@ -1,7 +1,7 @@
 //! Answers that are added up from parts of their range, each kind by its own rules.
 
 use crate::store::query::{add_line, heaviest, keep_heaviest, prune};
-use crate::store::{LabelSet, Labelled, Limits, Line, Lines};
+use crate::store::{LabelSet, LabelTotals, Limits, Series, TimeSeries};
 use profile::unit::{WEIGHT_MAX, coarsened};
 use profile::{Costs, Info, Profile, Remap};
 use std::collections::HashMap;
@@ -144,20 +144,20 @@ impl Weighed for Costs {
 
 /// Totals of parts by label set.
 #[derive(Default)]
-pub(super) struct OfTotals(HashMap<LabelSet, Labelled>);
+pub(super) struct OfTotals(HashMap<LabelSet, LabelTotals>);
 
-impl From<Vec<Labelled>> for OfTotals {
-    fn from(_: Vec<Labelled>) -> OfTotals {
+impl From<Vec<LabelTotals>> for OfTotals {
+    fn from(_: Vec<LabelTotals>) -> OfTotals {
         OfTotals::default()
     }
 }
 
 /// Both numbers of what the kernel accounts.
-fn accounted(row: &Labelled) -> [i64; 2] {
+fn accounted(row: &LabelTotals) -> [i64; 2] {
     [row.expected_ns, row.estimated_ns]
 }
 
-impl Weighed for Vec<Labelled> {
+impl Weighed for Vec<LabelTotals> {
     type Sum = OfTotals;
 
     fn is_capped(&self) -> bool {
@@ -187,7 +187,7 @@ impl Weighed for Vec<Labelled> {
         }
     }
 
-    fn add(of: &mut OfTotals, part: Vec<Labelled>, _: &Limits) {
+    fn add(of: &mut OfTotals, part: Vec<LabelTotals>, _: &Limits) {
         for row in part {
             match of.0.entry(row.labels.clone()) {
                 Entry::Vacant(new) => {
@@ -208,9 +208,9 @@ impl Weighed for Vec<Labelled> {
         of.0.len() * LABELS_BYTES
     }
 
-    fn finish(of: OfTotals, limits: &Limits) -> (Vec<Labelled>, u64, u64) {
-        let mut rows: Vec<Labelled> = of.0.into_values().collect();
-        let all = sum(rows.iter().map(Labelled::weight));
+    fn finish(of: OfTotals, limits: &Limits) -> (Vec<LabelTotals>, u64, u64) {
+        let mut rows: Vec<LabelTotals> = of.0.into_values().collect();
+        let all = sum(rows.iter().map(LabelTotals::weight));
         keep_heaviest(&mut rows, limits.lines);
         (rows, all, 0)
     }
@@ -228,7 +228,7 @@ fn coarsened_signed(ns: i64) -> i64 {
 /// Lines of parts over the time axis of the whole.
 pub(super) struct OfLines {
     /// The axis, and whose windows each step has.
-    whole: Lines,
+    whole: TimeSeries,
     lines: HashMap<LabelSet, Vec<u64>>,
 }
 
@@ -239,8 +239,8 @@ impl OfLines {
     }
 }
 
-impl From<Lines> for OfLines {
-    fn from(mut whole: Lines) -> OfLines {
+impl From<TimeSeries> for OfLines {
+    fn from(mut whole: TimeSeries) -> OfLines {
         for step in &mut whole.steps {
             (step.weight, step.lost_weight) = (0, 0);
         }
@@ -252,7 +252,7 @@ impl From<Lines> for OfLines {
     }
 }
 
-impl Weighed for Lines {
+impl Weighed for TimeSeries {
     type Sum = OfLines;
 
     fn is_capped(&self) -> bool {
@@ -280,13 +280,13 @@ impl Weighed for Lines {
         Some(sum(lines.chain([&self.rest]).flatten().copied()))
     }
 
-    fn add(of: &mut OfLines, part: Lines, _: &Limits) {
+    fn add(of: &mut OfLines, part: TimeSeries, _: &Limits) {
         let (start, step_ns) = (of.whole.start_unix_ns, of.whole.step_ns);
         // A part that begins within a step has that step as its first.
         let first = part.start_unix_ns.saturating_sub(start) / (step_ns as i64).max(1);
         let first = usize::try_from(first).unwrap_or(0);
         let count = of.whole.steps.len();
-        for Line { labels, weights } in part.lines {
+        for Series { labels, weights } in part.lines {
             let line = of.lines.entry(labels).or_insert_with(|| vec![0; count]);
             add_line(line.get_mut(first..).unwrap_or_default(), &weights);
         }
@@ -300,7 +300,7 @@ impl Weighed for Lines {
         of.lines.len() * (of.whole.steps.len() * size_of::<u64>() + LABELS_BYTES)
     }
 
-    fn finish(of: OfLines, limits: &Limits) -> (Lines, u64, u64) {
+    fn finish(of: OfLines, limits: &Limits) -> (TimeSeries, u64, u64) {
         let OfLines { mut whole, lines } = of;
         let found = heaviest(lines, whole.steps.len(), limits.lines);
         (whole.lines, whole.rest) = (found.lines, found.rest);

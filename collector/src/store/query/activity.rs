@@ -3,7 +3,7 @@
 
 use super::QueryBudget;
 use crate::store::{
-    GAPS_MAX, Gap, HostKey, HostRange, Rollup, StoreError, StoreQuality, TimeRange,
+    DataQuality, GAPS_MAX, Gap, HostKey, HostRange, Resolution, StoreError, TimeRange,
 };
 use hashbrown::{HashMap, HashSet};
 use profile::{Quality, Value};
@@ -45,7 +45,7 @@ pub struct Beside {
     /// The time it covers.
     pub covered: TimeRange,
     /// What was read.
-    pub rollup: Rollup,
+    pub resolution: Resolution,
     /// What it adds up to.
     pub total: Value,
     /// Unit of weights.
@@ -133,7 +133,7 @@ impl FleetActivity {
         mut self,
         beside: Beside,
         budget: &mut QueryBudget<'_>,
-    ) -> Result<StoreQuality, StoreError> {
+    ) -> Result<DataQuality, StoreError> {
         let mut gaps = self.gaps(beside.covered, budget)?;
         gaps.sort_by(|left, right| {
             let longer = length(&right.1).cmp(&length(&left.1));
@@ -158,9 +158,9 @@ impl FleetActivity {
                 alive.insert(&key.host_id);
             }
         }
-        Ok(StoreQuality {
+        Ok(DataQuality {
             covered: beside.covered,
-            rollup: beside.rollup,
+            resolution: beside.resolution,
             hosts: hosts.len() as u64,
             hosts_alive: alive.len() as u64,
             windows,

@@ -2,7 +2,7 @@
 
 use super::profile::{SLICE, profile};
 use super::{BatchDict, Beside, QueryBudget, SampleBatch, WindowSource};
-use crate::store::{Answer, Limits, Scope, StoreError, TimeRange};
+use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use profile::{
     CostBy, Costs, Counted, Info, LabelSetId, Query, SampleKey, Shape, StackEnd, StackId, Value,
 };
@@ -17,7 +17,7 @@ pub(super) fn costs<S: WindowSource>(
     query: &Query,
     by: CostBy,
     limits: &Limits,
-) -> Result<Answer<Costs>, StoreError> {
+) -> Result<QueryResult<Costs>, StoreError> {
     if !query.frame_filters().is_empty() {
         // What filters make of stacks is not in the dictionaries.
         return of_profile(source, range, query, by, limits);
@@ -34,7 +34,7 @@ pub(super) fn costs<S: WindowSource>(
     })?;
     let beside = Beside {
         covered: read.covered,
-        rollup: read.rollup,
+        resolution: read.resolution,
         total: sum.costs.total(),
         unit: sum.info.unit,
         damaged: source.unreadable(read.covered),
@@ -47,7 +47,7 @@ pub(super) fn costs<S: WindowSource>(
     let mut quality = fleet.quality(beside, &mut budget)?;
     quality.named_later = sum.counted.named_later();
     quality.sampling = sum.counted.quality().of_selection(quality.sampling);
-    Ok(Answer {
+    Ok(QueryResult {
         data: sum.costs,
         quality,
     })
@@ -60,13 +60,13 @@ fn of_profile<S: WindowSource>(
     query: &Query,
     by: CostBy,
     limits: &Limits,
-) -> Result<Answer<Costs>, StoreError> {
+) -> Result<QueryResult<Costs>, StoreError> {
     let unpruned = Limits {
         nodes: usize::MAX,
         ..limits.clone()
     };
-    let Answer { data, quality } = profile(source, range, query, &unpruned)?;
-    Ok(Answer {
+    let QueryResult { data, quality } = profile(source, range, query, &unpruned)?;
+    Ok(QueryResult {
         data: Costs::of(&data, by),
         quality,
     })

@@ -28,8 +28,8 @@ pub use totals::{LabelSum, LabelSums};
 pub use units::Units;
 
 use super::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Lines, Scope, StoreError, StoreQueries,
-    TimeRange,
+    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, StoreQueries,
+    TimeRange, TimeSeries,
 };
 use ::profile::{CostBy, Costs, Profile, Query};
 
@@ -71,7 +71,7 @@ impl<S: WindowSource> StoreQueries for S {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         series::series(self, scope, group_by, step_ns, limits)
     }
 
@@ -80,7 +80,7 @@ impl<S: WindowSource> StoreQueries for S {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         profile::profile(self, range, query, limits)
     }
 
@@ -90,7 +90,7 @@ impl<S: WindowSource> StoreQueries for S {
         query: &Query,
         by: CostBy,
         limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
+    ) -> Result<QueryResult<Costs>, StoreError> {
         costs::costs(self, range, query, by, limits)
     }
 
@@ -99,7 +99,7 @@ impl<S: WindowSource> StoreQueries for S {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         totals::totals(self, scope, group_by, limits)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::fold::{STACK_BYTES, callers_kept, parents, prune};
 use super::{BatchDict, Beside, QueryBudget, SampleBatch, WindowSource};
-use crate::store::{Answer, Limits, Scope, StoreError, TimeRange};
+use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use hashbrown::HashMap;
 use profile::{
     Dictionary, Info, LabelSetId, Profile, Query, QueryRunner, SampleKey, Selector, StackEnd,
@@ -24,7 +24,7 @@ pub(super) fn profile<S: WindowSource>(
     range: TimeRange,
     query: &Query,
     limits: &Limits,
-) -> Result<Answer<Profile>, StoreError> {
+) -> Result<QueryResult<Profile>, StoreError> {
     let mut budget = QueryBudget::new(limits);
     budget.check()?;
     let rest = unselected(query);
@@ -46,7 +46,7 @@ pub(super) fn profile<S: WindowSource>(
     } = merge;
     let beside = Beside {
         covered: read.covered,
-        rollup: read.rollup,
+        resolution: read.resolution,
         total: Value::default(),
         unit: info.unit.clone(),
         damaged: source.unreadable(read.covered),
@@ -69,7 +69,7 @@ pub(super) fn profile<S: WindowSource>(
     });
     budget.check()?;
     quality.pruned_weight = folded.weight;
-    Ok(Answer {
+    Ok(QueryResult {
         data: answer,
         quality,
     })

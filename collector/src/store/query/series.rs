@@ -2,7 +2,8 @@
 
 use super::{Beside, QueryBudget, Units, WindowSource};
 use crate::store::{
-    Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, Step, StoreError, TimeRange,
+    LabelSet, Limits, QueryResult, Resolution, Scope, Series, Step, StoreError, TimeRange,
+    TimeSeries,
 };
 use hashbrown::HashMap;
 use profile::{GroupBy, Value};
@@ -31,7 +32,7 @@ pub struct SeriesSums {
     /// Units of weights.
     pub units: Units,
     /// What was read.
-    pub rollup: Rollup,
+    pub resolution: Resolution,
     /// What each step is made of.
     pub steps: Vec<Step>,
 }
@@ -72,7 +73,7 @@ pub(super) fn series(
     group_by: &[String],
     step_ns: u64,
     limits: &Limits,
-) -> Result<Answer<Lines>, StoreError> {
+) -> Result<QueryResult<TimeSeries>, StoreError> {
     let mut budget = QueryBudget::new(limits);
     budget.check()?;
     // What coarser data does not tell apart is in one step.
@@ -88,7 +89,7 @@ pub(super) fn series(
     let found = source.series(&scope, &group_by, axis, &mut budget)?;
     let beside = Beside {
         covered: scope.range,
-        rollup: found.rollup,
+        resolution: found.resolution,
         total: found.total,
         unit: found.units.into_text(),
         damaged: source.unreadable(scope.range),
@@ -96,7 +97,7 @@ pub(super) fn series(
     let fleet = source.activity(&scope, &mut budget)?;
     let quality = fleet.quality(beside, &mut budget)?;
     let heaviest = heaviest(found.lines, axis.steps, limits.lines);
-    let data = Lines {
+    let data = TimeSeries {
         start_unix_ns: axis.start,
         step_ns: axis.step_ns,
         lines: heaviest.lines,
@@ -104,13 +105,13 @@ pub(super) fn series(
         rest_lines: heaviest.rest_lines,
         steps: found.steps,
     };
-    Ok(Answer { data, quality })
+    Ok(QueryResult { data, quality })
 }
 
 /// Lines within a limit.
 pub(in crate::store) struct Heaviest {
     /// The heaviest first.
-    pub lines: Vec<Line>,
+    pub lines: Vec<Series>,
     /// Sum of the others by step; empty when there is none.
     pub rest: Vec<u64>,
     /// How many they are.
@@ -127,8 +128,8 @@ pub(in crate::store) fn heaviest(
 ) -> Heaviest {
     let sum = |weights: &[u64]| weights.iter().copied().fold(0, u64::saturating_add);
     let lines = lines.into_iter();
-    let mut lines: Vec<(u64, Line)> = lines
-        .map(|(labels, weights)| (sum(&weights), Line { labels, weights }))
+    let mut lines: Vec<(u64, Series)> = lines
+        .map(|(labels, weights)| (sum(&weights), Series { labels, weights }))
         .collect();
     let weights = lines.iter().map(|(weight, _)| *weight);
     let weight = weights.fold(0, u64::saturating_add);

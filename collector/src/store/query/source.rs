@@ -1,7 +1,7 @@
 //! What an engine gives the query engine: what it alone can read, added up as far as it can.
 
 use super::{Axis, FleetActivity, LabelSums, QueryBudget, SeriesSums};
-use crate::store::{HostRecord, Rollup, Scope, StoreError, TimeRange};
+use crate::store::{HostRecord, Resolution, Scope, StoreError, TimeRange};
 use profile::{Dictionary, GroupBy, Info, LabelSetId, Query, StackEnd, StackId, Value};
 
 /// Stored windows, for the query engine. An engine sums where its data is; it neither ranks, cuts
@@ -118,7 +118,7 @@ pub struct SamplesRead {
     /// The range, widened to whole steps of the data.
     pub covered: TimeRange,
     /// The data.
-    pub rollup: Rollup,
+    pub resolution: Resolution,
 }
 
 /// What names the samples of a batch: tables that others may be adding to.

@@ -1,7 +1,7 @@
 //! Totals by label set: what is taken, lost and expected, without stacks.
 
 use super::{Beside, QueryBudget, Units, WindowSource};
-use crate::store::{Answer, LabelSet, Labelled, Limits, Rollup, Scope, StoreError};
+use crate::store::{LabelSet, LabelTotals, Limits, QueryResult, Resolution, Scope, StoreError};
 use hashbrown::HashMap;
 use profile::{GroupBy, Value};
 
@@ -35,7 +35,7 @@ pub struct LabelSums {
     /// Units of weights.
     pub units: Units,
     /// What was read.
-    pub rollup: Rollup,
+    pub resolution: Resolution,
 }
 
 /// See [`StoreQueries::totals`](crate::store::StoreQueries::totals).
@@ -44,7 +44,7 @@ pub(super) fn totals(
     scope: &Scope,
     group_by: &[String],
     limits: &Limits,
-) -> Result<Answer<Vec<Labelled>>, StoreError> {
+) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
     let mut budget = QueryBudget::new(limits);
     budget.check()?;
     let scope = Scope {
@@ -57,7 +57,7 @@ pub(super) fn totals(
     let rows = found.rows.into_iter().map(|(labels, sum)| {
         total += sum.taken;
         total += sum.lost;
-        Labelled {
+        LabelTotals {
             labels,
             taken: sum.taken,
             lost: sum.lost,
@@ -65,22 +65,22 @@ pub(super) fn totals(
             estimated_ns: clip(sum.estimated_ns),
         }
     });
-    let mut data: Vec<Labelled> = rows.collect();
+    let mut data: Vec<LabelTotals> = rows.collect();
     keep_heaviest(&mut data, limits.lines);
     let beside = Beside {
         covered: scope.range,
-        rollup: found.rollup,
+        resolution: found.resolution,
         total,
         unit: found.units.into_text(),
         damaged: source.unreadable(scope.range),
     };
     let fleet = source.activity(&scope, &mut budget)?;
     let quality = fleet.quality(beside, &mut budget)?;
-    Ok(Answer { data, quality })
+    Ok(QueryResult { data, quality })
 }
 
 /// Orders rows, the heaviest first, and cuts them at a limit.
-pub(in crate::store) fn keep_heaviest(rows: &mut Vec<Labelled>, limit: usize) {
+pub(in crate::store) fn keep_heaviest(rows: &mut Vec<LabelTotals>, limit: usize) {
     rows.sort_by(|left, right| {
         let heavier = right.weight().cmp(&left.weight());
         heavier.then_with(|| left.labels.cmp(&right.labels))

@@ -2,7 +2,7 @@
 
 use crate::store::draft::{Draft, frame, store_all};
 use crate::store::{Engine, Fresh, Place, ample, given_up, names, query, range, scope, selector};
-use collector::store::{Answer, Exact, Limits, Store, StoreError, StoreQueries, TimeRange};
+use collector::store::{Exact, Limits, QueryResult, Store, StoreError, StoreQueries, TimeRange};
 use profile::unit::WEIGHT_MAX;
 use profile::{
     CostBy, FrameFilter, FrameFilterOp, GroupBy, Profile, Query, StackEnd, TopSort, Value,
@@ -137,7 +137,7 @@ fn assert_right(store: &dyn StoreQueries, rows: &[Row], whole: TimeRange) {
         }
     }
     let costs = store.costs(whole, &query("", &[]), CostBy::Function, &ample());
-    let Answer { data, quality } = costs.unwrap();
+    let QueryResult { data, quality } = costs.unwrap();
     assert_eq!(
         (data.total(), quality.unit.as_str()),
         (quality.total, "microseconds")
@@ -181,7 +181,7 @@ fn assert_right_over_time(store: &dyn StoreQueries, rows: &[Row], whole: TimeRan
     for hours in [1, 4] {
         let step_ns = hours as u64 * 3_600_000_000_000;
         let series = store.series(&scope, &names(&["unit"]), step_ns, &ample());
-        let Answer { data, quality } = series.unwrap();
+        let QueryResult { data, quality } = series.unwrap();
         assert_eq!(quality.unit, "microseconds");
         assert_adds_up(quality.total.weight, total);
         // The range starts at 04:00, as one of its steps does.
@@ -226,7 +226,7 @@ fn lost(rows: &[Row]) -> u64 {
 }
 
 /// Weights by unit and stack.
-fn by_stack(answer: &Answer<Profile>) -> BTreeMap<(String, String), u64> {
+fn by_stack(answer: &QueryResult<Profile>) -> BTreeMap<(String, String), u64> {
     let Profile { dict, samples, .. } = &answer.data;
     let mut found = BTreeMap::new();
     for (key, value) in samples {

@@ -5,9 +5,9 @@ mod beside;
 use super::{NOW_NS, SECOND, at};
 use beside::prune;
 use collector::store::{
-    Answer, FrameNaming, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines,
-    Names, NewWindow, NoticeBoard, Row, Scope, StoreError, StoreQuality, StoreQueries, StoreStatus,
-    Taken, TimeRange, WindowSink, selects,
+    DataQuality, FrameNaming, HostKey, HostRange, HostRecord, LabelSet, LabelTotals, Limits, Names,
+    NewWindow, NoticeBoard, PushOutcome, QueryResult, Row, Scope, Series, StoreError, StoreQueries,
+    StoreStatus, TimeRange, TimeSeries, WindowSink, selects,
 };
 use profile::{
     ContentId, Dictionary, FrameId, GroupBy, Info, MergeError, Profile, Quality, Query,
@@ -205,7 +205,7 @@ impl State {
             .collect()
     }
 
-    fn judge(&self, window: &NewWindow, now_unix_ns: i64) -> Option<Taken> {
+    fn judge(&self, window: &NewWindow, now_unix_ns: i64) -> Option<PushOutcome> {
         let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
         let sets = window.label_sets.len() as u64;
         let unknown_set = window.rows.iter().any(|row| u64::from(row.labels) >= sets)
@@ -228,14 +228,14 @@ impl State {
             .iter()
             .any(|kept| kept.window.origin == window.origin)
         {
-            return Some(Taken::Repeated);
+            return Some(PushOutcome::Duplicate);
         } else {
             return None;
         };
-        Some(Taken::Refused(refused.to_owned()))
+        Some(PushOutcome::Rejected(refused.to_owned()))
     }
 
-    fn take(&mut self, window: &NewWindow, definitions: &Definitions<'_>) -> Taken {
+    fn take(&mut self, window: &NewWindow, definitions: &Definitions<'_>) -> PushOutcome {
         // What is only defined beside a window that lacks anything counts as lacking too.
         let mut missing: Vec<ContentId> = Vec::new();
         for row in &window.rows {
@@ -245,7 +245,7 @@ impl State {
             }
         }
         if missing.iter().any(|id| !definitions.by_id.contains_key(id)) {
-            return Taken::Missing(missing);
+            return PushOutcome::NeedStacks(missing);
         }
         let label_sets: Vec<_> = window
             .label_sets
@@ -268,7 +268,7 @@ impl State {
             window: window.clone(),
             rows,
         });
-        Taken::Stored
+        PushOutcome::Stored
     }
 }
 
@@ -317,7 +317,7 @@ impl WindowSink for Model {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut state = self.state();
         let definitions = Definitions::of(definitions);
         let mut answers = Vec::new();
@@ -442,7 +442,7 @@ impl StoreQueries for Model {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         look(limits)?;
         let state = self.state();
         let rows = state.rows(scope);
@@ -460,7 +460,7 @@ impl StoreQueries for Model {
         }
         let mut lines: Vec<_> = lines
             .into_iter()
-            .map(|(labels, weights)| Line { labels, weights })
+            .map(|(labels, weights)| Series { labels, weights })
             .collect();
         lines.sort_by_key(|line| std::cmp::Reverse(line.weights.iter().sum::<u64>()));
         let left_out = lines.split_off(lines.len().min(limits.lines));
@@ -475,8 +475,8 @@ impl StoreQueries for Model {
                 .for_each(|(sum, weight)| *sum = sum.saturating_add(*weight));
         }
         let unit = unit_of(rows.iter().map(|row| row.0.window.unit.as_str()))?;
-        Ok(Answer {
-            data: Lines {
+        Ok(QueryResult {
+            data: TimeSeries {
                 start_unix_ns: start,
                 step_ns,
                 lines,
@@ -493,7 +493,7 @@ impl StoreQueries for Model {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         look(limits)?;
         let state = self.state();
         let scope = Scope {
@@ -514,14 +514,14 @@ impl StoreQueries for Model {
         info.quality = before.sampling;
         let mut answer = runner.finish(info);
         let total = answer.total();
-        let quality = StoreQuality {
+        let quality = DataQuality {
             total,
             sampling: answer.info.quality,
             pruned_weight: prune(&mut answer, limits.nodes),
             named_later,
             ..before
         };
-        Ok(Answer {
+        Ok(QueryResult {
             data: answer,
             quality,
         })
@@ -532,7 +532,7 @@ impl StoreQueries for Model {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         look(limits)?;
         let state = self.state();
         let rows = state.rows(scope);
@@ -558,7 +558,7 @@ impl StoreQueries for Model {
         let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         let data = sums
             .into_iter()
-            .map(|(labels, (taken, lost, ns, estimated))| Labelled {
+            .map(|(labels, (taken, lost, ns, estimated))| LabelTotals {
                 labels,
                 taken,
                 lost,
@@ -570,7 +570,7 @@ impl StoreQueries for Model {
         data.truncate(limits.lines);
         let unit = unit_of(rows.iter().map(|row| row.0.window.unit.as_str()))?;
         let total = sum(rows.iter().map(|row| row.3));
-        Ok(Answer {
+        Ok(QueryResult {
             data,
             quality: state.quality(scope, total, unit),
         })

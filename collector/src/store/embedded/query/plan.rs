@@ -12,7 +12,7 @@ use super::super::partition::Partition;
 use super::super::reader::StoreReader;
 use super::activity::WINDOW_STEP_NS;
 use super::{Piece, partitions};
-use crate::store::{Rollup, TimeRange};
+use crate::store::{Resolution, TimeRange};
 use crate::sync::read;
 
 /// Which data was read.
@@ -30,14 +30,14 @@ pub struct Read {
 
 impl Read {
     /// What an answer says of it: the finest that was read, unless a partition has no finer.
-    pub fn rollup(self) -> Rollup {
+    pub fn resolution(self) -> Resolution {
         let by_service = (self.services || self.hours) && !self.windows;
         let finest = match (self.windows, self.services, self.hours) {
             (false, true, _) => SERVICE_STEP_NS,
             (false, false, true) => HOUR_NS,
             _ => WINDOW_STEP_NS,
         };
-        Rollup {
+        Resolution {
             step_ns: finest.max(self.level.step_ns()),
             by_service: by_service || self.level == Level::ServiceHours,
         }

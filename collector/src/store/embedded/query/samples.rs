@@ -158,7 +158,7 @@ pub fn samples(
     )?;
     Ok(SamplesRead {
         covered,
-        rollup: used.rollup(),
+        resolution: used.resolution(),
     })
 }
 

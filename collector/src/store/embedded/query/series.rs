@@ -273,7 +273,7 @@ pub fn series(
         lines,
         total,
         units,
-        rollup: used.rollup(),
+        resolution: used.resolution(),
         steps: steps.finish(),
     })
 }

@@ -60,7 +60,7 @@ pub fn totals(
     Ok(LabelSums {
         rows,
         units,
-        rollup: read.rollup(),
+        resolution: read.resolution(),
     })
 }
 

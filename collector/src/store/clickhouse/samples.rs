@@ -1,11 +1,11 @@
 //! Samples: sums by stack from the engine, frames from the dictionaries.
 
-use super::answer::RAW;
 use super::client::{Client, Fault, Statement};
+use super::hosts::kinds;
 use super::keys::{STEP_NS, Span};
-use super::quality::kinds;
 use super::rollup::Source;
 use super::select::{Condition, Grouping, Labels, sum, within};
+use super::sums::RAW;
 use crate::store::names::{NamedBy, Nameless};
 use crate::store::query::{BatchDict, SampleBatch, SamplesRead, Units};
 use crate::store::{LabelSet, Limits, TimeRange};
@@ -64,7 +64,7 @@ pub(super) async fn samples(
     if Span::of(range, STEP_NS).is_none() {
         let read = SamplesRead {
             covered: range,
-            rollup: RAW,
+            resolution: RAW,
         };
         return Ok(Samples { batch: None, read });
     }
@@ -78,7 +78,7 @@ pub(super) async fn samples(
     let span = read.source.span;
     let read_from = SamplesRead {
         covered: span.covered,
-        rollup: read.source.rollup,
+        resolution: read.source.resolution,
     };
     if read.cells.is_empty() {
         return Ok(Samples {

@@ -4,14 +4,14 @@ use super::client::{Client, Fault, Param, Statement};
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::select::{Condition, Grouping, Labels, signed_sum, sum, within};
 use crate::store::query::{Axis, LabelSum, LabelSums, SeriesSums, Units, add_line};
-use crate::store::{Labelled, Limits, Rollup, Scope, Step};
+use crate::store::{LabelTotals, Limits, Resolution, Scope, Step};
 use clickhouse::Row;
 use hashbrown::HashMap;
 use profile::{GroupBy, Selector, Value};
 use serde::Deserialize;
 
 /// The windows' own step.
-pub(super) const RAW: Rollup = Rollup {
+pub(super) const RAW: Resolution = Resolution {
     step_ns: STEP_NS as u64,
     by_service: false,
 };
@@ -158,7 +158,7 @@ pub(super) async fn series(
         lines: HashMap::new(),
         total: Value::default(),
         units: Units::default(),
-        rollup: RAW,
+        resolution: RAW,
         steps: vec![Step::default(); axis.steps],
     };
     let Some(span) = Span::of(scope.range, STEP_NS) else {
@@ -306,7 +306,7 @@ pub(super) async fn totals(
     let mut found = LabelSums {
         rows: HashMap::new(),
         units: Units::default(),
-        rollup: RAW,
+        resolution: RAW,
     };
     let Some(span) = Span::of(scope.range, STEP_NS) else {
         return Ok(found);
@@ -326,7 +326,7 @@ pub(super) async fn totals(
     let mut groups: Vec<(u64, LabelSum)> = Vec::new();
     client
         .each::<Sums>(&ask, limits, |row| {
-            within((groups.len() + 1) * size_of::<Labelled>(), limits)?;
+            within((groups.len() + 1) * size_of::<LabelTotals>(), limits)?;
             let taken = Value {
                 count: row.n,
                 weight: row.w,
