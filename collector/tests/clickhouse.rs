@@ -160,11 +160,11 @@ fn a_server_that_is_away_takes_nothing_and_everything_later() {
     }
     let answer = store.profile(hour(), &Query::default(), &ample());
     assert!(matches!(answer, Err(StoreError::Unavailable(_))));
-    assert_eq!(store.degraded().len(), 1);
+    assert_eq!(store.issues().len(), 1);
 
     let _front = killed.start_again();
     assert_eq!(push_until_taken(&store, &window(1)), PushOutcome::Stored);
-    assert!(store.degraded().is_empty());
+    assert!(store.issues().is_empty());
     assert_eq!(
         push(&store, &[window(0), window(1)]),
         [PushOutcome::Duplicate, PushOutcome::Duplicate]

@@ -259,7 +259,7 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
     let store = open(folder.path());
     assert_eq!(answers(&store, whole, &["service"], ""), by_service);
     assert_eq!(files(folder.path()).len(), 2, "{:?}", files(folder.path()));
-    assert!(store.degraded().is_empty());
+    assert!(store.issues().is_empty());
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_partition_that_is_coarser_than_wanted_is_left_at_rest() {
     store.maintain(now + SECOND).unwrap();
     std::fs::rename(&away, &file).unwrap();
     assert_eq!(counter(&store, "fleetprof_store_tidy_failures_total"), 0);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
     settle(&store, BEGIN + 100 * DAY);
     let answer = ask(&store, hour, "", &["service"]);
     assert_eq!(answer.quality.total.count, samples);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]
@@ -587,7 +587,7 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
             *left.entry(name).or_insert(0) += 1;
         }
         let store = open(&dir);
-        assert_eq!(store.degraded(), Vec::<String>::new());
+        assert_eq!(store.issues(), Vec::<String>::new());
         let answer = ask(&store, whole, "", &["service"]);
         assert_eq!(folded(&answer.data), expected, "kill {kills}");
         assert_eq!(answer.quality.windows, SMALL.hosts * WINDOWS);
@@ -697,12 +697,12 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
         matches!(failed, Err(StoreError::Unavailable(_))),
         "{failed:?}"
     );
-    assert!(store.degraded().iter().any(|text| text.contains("coarsen")));
+    assert!(store.issues().iter().any(|text| text.contains("coarsen")));
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
     std::fs::remove_file(&ballast).unwrap();
     settle(&store, now + 2 * MINUTE);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
     let names = files(&dir);

@@ -178,7 +178,7 @@ fn check_damage(damage: impl Fn(&Path)) {
     let store = open(folder.path(), &quick_flushes());
     let left = total(&store);
     assert!(0 < left && left < before, "{left} of {before} are left");
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     let name = files[0].file_name().unwrap().to_str().unwrap();
     assert_eq!(by_host(&store).quality.damaged, [name]);
     store.maintain(BEGIN + HOUR).unwrap();
@@ -314,7 +314,7 @@ fn a_flood_of_label_sets_keeps_its_host_and_its_samples() {
     assert_eq!(values, ["true"]);
     assert!(
         store
-            .degraded()
+            .issues()
             .iter()
             .any(|text| text.contains("label sets"))
     );
@@ -446,7 +446,7 @@ fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
         assert!(sequence < 5000, "the disk is never full");
     };
     assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     assert_eq!(total(&store), samples, "what was taken is answered");
     // Killed while the disk is full, it opens again.
     drop(store);
@@ -458,7 +458,7 @@ fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
     assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Stored);
     store.maintain(BEGIN + HOUR).unwrap();
     assert_eq!(total(&store), samples);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]

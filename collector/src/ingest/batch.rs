@@ -100,7 +100,7 @@ pub async fn run(
     mut jobs: mpsc::Receiver<Job>,
     metrics: Arc<Metrics>,
 ) -> Result<(), StorePanicked> {
-    let mut trouble = Trouble::default();
+    let mut issue = Issue::default();
     loop {
         let next = match metrics.push_failing.get() {
             0 => jobs.recv().await,
@@ -119,7 +119,7 @@ pub async fn run(
         metrics.queue_windows.set(jobs.len() as u64);
         let failure = pusher.push(batch).await?;
         metrics.push_failing.set(u64::from(failure.is_complete));
-        trouble.tell(failure.text);
+        issue.tell(failure.text);
     }
 }
 
@@ -259,12 +259,12 @@ fn take(pending: &mut Pending) -> NewWindow {
 
 /// Logs a trouble of the store when it begins and when it ends, not each time.
 #[derive(Default)]
-struct Trouble {
+struct Issue {
     current: Option<String>,
     times: u64,
 }
 
-impl Trouble {
+impl Issue {
     fn tell(&mut self, failure: Option<String>) {
         match failure {
             Some(text) => {

@@ -398,19 +398,14 @@ impl QueryService for Queries {
         _request: Request<wire::StatusRequest>,
     ) -> Result<Response<wire::StatusResponse>, Status> {
         let inner = self.0.clone();
-        let (kept, degraded, store_bytes, counters) = self
+        let (kept, issues, store_bytes, counters) = self
             .run_in(&self.0.calls, 0, 0, move |store, _| {
                 let status = &*inner.status;
                 let counters = inner.metrics.counters(status);
-                Ok((
-                    store.kept(),
-                    status.degraded(),
-                    store_bytes(status),
-                    counters,
-                ))
+                Ok((store.kept(), status.issues(), store_bytes(status), counters))
             })
             .await?;
-        let mut degradations: Vec<_> = degraded.into_iter().map(degradation).collect();
+        let mut degradations: Vec<_> = issues.into_iter().map(degradation).collect();
         let kept = kept.unwrap_or_else(|error| {
             // A store that is away is what status is there to tell.
             degradations.push(degradation(error.to_string()));

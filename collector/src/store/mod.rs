@@ -81,7 +81,7 @@ pub trait StoreStatus: Send + Sync + 'static {
 
     /// What does not work as it should, in sentences for the operator: a partition set aside, a disk
     /// that is full.
-    fn degraded(&self) -> Vec<String>;
+    fn issues(&self) -> Vec<String>;
 }
 
 /// A store in the parts that its users take: none can do more than its part allows.

@@ -225,9 +225,9 @@ fn check_kills(seed: u64, kills: usize, destroys: bool) {
         }
         let store = open(folder.path(), &quick_flushes());
         if may_be_gone.is_empty() {
-            let degraded = store.degraded();
+            let issues = store.issues();
             let of_before = |text: &String| destroyed > 0 && text.starts_with("partition");
-            assert!(degraded.iter().all(of_before), "kill {kill}: {degraded:?}");
+            assert!(issues.iter().all(of_before), "kill {kill}: {issues:?}");
         } else {
             // Some damage is found by the first who asks, and upkeep sets the file aside.
             for _ in 0..2 {
@@ -238,12 +238,12 @@ fn check_kills(seed: u64, kills: usize, destroys: bool) {
         let is = found(&store, &fleet, windows);
         let gone: Vec<_> = expected.difference(&is).collect();
         let wrong: Vec<_> = gone.iter().filter(|id| !may_be_gone.contains(id)).collect();
-        let degraded = store.degraded();
+        let issues = store.issues();
         assert!(
             wrong.is_empty(),
-            "kill {kill}: {wrong:?} are gone; {degraded:?}"
+            "kill {kill}: {wrong:?} are gone; {issues:?}"
         );
-        let is_said = !store.degraded().is_empty();
+        let is_said = !store.issues().is_empty();
         assert!(
             gone.is_empty() || is_said,
             "kill {kill}: what is gone is said"

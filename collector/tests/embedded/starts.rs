@@ -148,7 +148,7 @@ fn windows_of_a_damaged_partition_may_come_again() {
     let file = std::fs::File::options().write(true).open(&files[0]);
     file.unwrap().set_modified(modified).unwrap();
     let store = open(folder.path(), &quick_flushes());
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     check_repeated(&store, &fleet, 0, &PushOutcome::Stored);
     check_repeated(&store, &fleet, 1, &PushOutcome::Stored);
     assert_eq!(total(&store), samples);
@@ -170,7 +170,7 @@ fn a_file_damaged_in_place_is_found_by_the_first_question() {
     let store = open(folder.path(), &quick_flushes());
     assert_eq!(opened(&store), 0);
     assert!(total(&store) < samples);
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     store.maintain(BEGIN + HOUR).unwrap();
     check_repeated(&store, &fleet, 0, &PushOutcome::Stored);
     check_repeated(&store, &fleet, 1, &PushOutcome::Stored);

@@ -609,7 +609,7 @@ impl StoreStatus for Memory {
         ]
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn issues(&self) -> Vec<String> {
         Vec::new()
     }
 }

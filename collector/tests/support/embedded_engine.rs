@@ -156,7 +156,7 @@ impl StoreStatus for Flushed {
         self.0.counters()
     }
 
-    fn degraded(&self) -> Vec<String> {
-        self.0.degraded()
+    fn issues(&self) -> Vec<String> {
+        self.0.issues()
     }
 }

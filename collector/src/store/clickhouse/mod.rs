@@ -562,7 +562,7 @@ impl StoreStatus for ClickHouseStore {
             .collect()
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn issues(&self) -> Vec<String> {
         let outage = lock(&self.outage);
         let sentence = outage.as_ref().map(|outage| {
             format!(

@@ -31,7 +31,7 @@ pub struct Catalog {
     /// What the store counts.
     pub counters: Counters,
     /// What does not work, by what it is about.
-    pub troubles: Mutex<BTreeMap<String, String>>,
+    pub issues: Mutex<BTreeMap<String, String>>,
     /// Names of partitions set aside, with the time they held.
     pub damaged: Mutex<Vec<(TimeRange, String)>>,
     /// End of the last partition that the disk budget removed.
@@ -51,7 +51,7 @@ impl Catalog {
             hosts: Mutex::default(),
             host_index: RwLock::default(),
             counters: Counters::default(),
-            troubles: Mutex::default(),
+            issues: Mutex::default(),
             damaged: Mutex::default(),
             evicted_before: AtomicI64::new(evicted_before),
             closed: AtomicBool::new(false),
@@ -86,11 +86,11 @@ impl Catalog {
     }
 
     /// Says, or no longer says, that something does not work.
-    pub fn set_trouble(&self, about: &str, trouble: Option<String>) {
-        let mut troubles = lock(&self.troubles);
-        match trouble {
-            Some(text) => drop(troubles.insert(about.to_owned(), text)),
-            None => drop(troubles.remove(about)),
+    pub fn report_issue(&self, about: &str, issue: Option<String>) {
+        let mut issues = lock(&self.issues);
+        match issue {
+            Some(text) => drop(issues.insert(about.to_owned(), text)),
+            None => drop(issues.remove(about)),
         }
     }
 
@@ -145,11 +145,11 @@ impl Catalog {
             start_unix_ns: start,
             end_unix_ns: end,
         };
-        let trouble = format!(
+        let issue = format!(
             "partition `{name}` {text}; the others answer. Look at the disk; remove what was set aside \
              when it is of no use"
         );
-        self.set_trouble(&format!("partition {name}"), Some(trouble));
+        self.report_issue(&format!("partition {name}"), Some(issue));
         lock(&self.damaged).push((range, name));
     }
 
@@ -180,7 +180,7 @@ impl Catalog {
     }
 
     /// Where it is kept up to when the disk budget removed partitions.
-    pub fn evicted_path(&self) -> PathBuf {
+    pub fn eviction_watermark_path(&self) -> PathBuf {
         self.dir.join("evicted")
     }
 

@@ -34,40 +34,40 @@
 //! `StoreReader` the way out, `Maintenance` keeps order.
 
 mod block;
-mod boots;
 mod catalog;
-mod coarsen;
 mod codec;
 mod compact;
+mod compactor;
 mod counters;
 mod defined;
 mod dict;
+mod dict_version;
 mod dictlog;
+mod downsample;
 mod encode;
-mod evicted;
+mod eviction_watermark;
 mod file;
 mod host_index;
+mod host_state;
 mod hosts;
-mod leftovers;
 mod level;
+mod log_writer;
+mod maintenance;
 mod manifest;
-mod marks;
 mod memtable;
 mod meta;
 mod options;
 mod order;
 mod partition;
 mod prepare;
-mod push;
+mod quarantine;
 mod query;
 mod reader;
 pub mod readers;
 mod recover;
 mod replay;
-mod seen;
+mod sequence_set;
 mod summaries;
-mod tidy;
-mod upkeep;
 mod wal;
 
 pub use options::{OpenError, Options};
@@ -80,12 +80,12 @@ use super::{
 use crate::sync::{lock, read};
 use catalog::Catalog;
 use level::Level;
+use log_writer::LogWriter;
+use maintenance::Maintenance;
 use profile::Dictionary;
-use push::LogWriter;
 use reader::StoreReader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use upkeep::Maintenance;
 
 /// A store in a directory. See the module.
 pub struct EmbeddedStore {
@@ -105,7 +105,7 @@ impl EmbeddedStore {
         now_unix_ns: i64,
     ) -> Result<Vec<PushOutcome>, StoreError> {
         self.catalog.check_open()?;
-        self.maintenance.make_room()?;
+        self.maintenance.apply_backpressure()?;
         let taken = self.log.push_windows(windows, definitions, now_unix_ns)?;
         self.maintenance.flush_when_large();
         Ok(taken)
@@ -126,8 +126,8 @@ impl EmbeddedStore {
         let log = lock(&self.log.wal).bytes();
         let beside = self.maintenance.bytes_beside_partitions();
         add("fleetprof_store_bytes", on_disk.saturating_add(beside));
-        let aside = leftovers::list(&self.catalog.dir);
-        let aside = aside.iter().map(|leftover| leftover.bytes).sum();
+        let aside = quarantine::list(&self.catalog.dir);
+        let aside = aside.iter().map(|quarantined| quarantined.bytes).sum();
         add("fleetprof_store_set_aside_bytes", aside);
         add("fleetprof_store_bytes_max", self.catalog.options.disk_bytes);
         add("fleetprof_store_log_bytes", log);
@@ -200,14 +200,14 @@ impl WindowSink for EmbeddedStore {
 
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         self.catalog.check_open()?;
-        let kept = self.maintenance.keep_up(now_unix_ns);
+        let kept = self.maintenance.run(now_unix_ns);
         self.reader.evict_dictionaries();
         self.reader.name_ahead();
         kept
     }
 
     fn close(&self) -> Result<(), StoreError> {
-        self.maintenance.shut()
+        self.maintenance.close()
     }
 }
 
@@ -222,8 +222,8 @@ impl StoreStatus for EmbeddedStore {
         self.all_counters()
     }
 
-    fn degraded(&self) -> Vec<String> {
-        let mut all: Vec<String> = lock(&self.catalog.troubles).values().cloned().collect();
+    fn issues(&self) -> Vec<String> {
+        let mut all: Vec<String> = lock(&self.catalog.issues).values().cloned().collect();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stacks = count(&self.catalog.counters.stacks_folded);
         if stacks > 0 {

@@ -3,8 +3,8 @@
 
 use super::catalog::Catalog;
 use super::dict::Dict;
+use super::log_writer::LogWriter;
 use super::partition::Partition;
-use super::push::LogWriter;
 use crate::store::names::{Named, NamedBy, Nameless};
 use crate::store::{Cancel, Limits};
 use crate::sync::{lock, read, write};

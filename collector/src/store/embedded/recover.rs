@@ -2,16 +2,16 @@
 
 use super::EmbeddedStore;
 use super::catalog::Catalog;
-use super::file::{FileError, remove, set_aside};
+use super::file::{FileError, quarantine_file, remove};
 use super::host_index::HostIndex;
 use super::hosts::{HostTable, replace};
+use super::log_writer::LogWriter;
+use super::maintenance::Maintenance;
 use super::manifest::{self, Entry};
 use super::options::{OpenError, Options};
 use super::partition::Partition;
-use super::push::LogWriter;
 use super::reader::StoreReader;
-use super::upkeep::Maintenance;
-use super::{dictlog, evicted, level};
+use super::{dictlog, eviction_watermark, level};
 use crate::sync::{lock, write};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -52,12 +52,12 @@ impl Drop for DirectoryLock {
 
 impl EmbeddedStore {
     /// Opens the store in `dir`, which is made when it is not there. What a crash left is brought in
-    /// order; a partition that is damaged is set aside, and [`StoreStatus::degraded`] says so.
+    /// order; a partition that is damaged is set aside, and [`StoreStatus::issues`] says so.
     ///
     /// # Errors
     /// When another process has it open, or the directory cannot be read or written.
     ///
-    /// [`StoreStatus::degraded`]: crate::store::StoreStatus::degraded
+    /// [`StoreStatus::issues`]: crate::store::StoreStatus::issues
     pub fn open(
         dir: &Path,
         options: Options,
@@ -71,7 +71,7 @@ impl EmbeddedStore {
         let log = dir.join("wal");
         let notes = dictlog::list(&log).map_err(io_error("list", &log))?;
         let removed = notes.into_iter().filter(|(_, removed)| *removed);
-        let before = evicted::load(&dir.join("evicted"), options.disk_bytes);
+        let before = eviction_watermark::load(&dir.join("evicted"), options.disk_bytes);
         let catalog = Arc::new(Catalog::new(dir, options, before));
         let log = Arc::new(LogWriter::new(
             Arc::clone(&catalog),
@@ -87,7 +87,7 @@ impl EmbeddedStore {
         store.open_hosts()?;
         store.open_partitions(&folder, now_unix_ns)?;
         store.replay(now_unix_ns)?;
-        store.maintenance.say_leftovers();
+        store.maintenance.report_quarantine();
         Ok(store)
     }
 
@@ -103,7 +103,7 @@ impl EmbeddedStore {
             Err(damage) => {
                 let aside = path.with_extension("damaged");
                 std::fs::rename(&path, &aside).map_err(io_error("rename", &path))?;
-                self.catalog.set_trouble(
+                self.catalog.report_issue(
                     "hosts",
                     Some(format!(
                         "the file of hosts is damaged and set aside: {damage}; hosts are known again \
@@ -177,7 +177,7 @@ impl EmbeddedStore {
                     }
                 }
                 Err(FileError::Damaged(text)) => {
-                    set_aside(&path).map_err(io_error("rename", &path))?;
+                    quarantine_file(&path).map_err(io_error("rename", &path))?;
                     self.catalog
                         .counters
                         .partitions_damaged

@@ -6,15 +6,15 @@
 //! removed, for its age or for the disk budget, its records are passed over: a note says so.
 
 use super::EmbeddedStore;
-use super::codec::{Damage, Reader};
+use super::codec::{Corrupt, Reader};
 use super::dict::Dict;
 use super::dictlog::{self, DictLog, Ids};
-use super::file::{FileError, set_aside};
-use super::hosts::{take_health, take_host};
+use super::file::{FileError, quarantine_file};
+use super::hosts::{decode_health, decode_host};
+use super::log_writer::Writer;
 use super::memtable::Prepared;
 use super::options::OpenError;
 use super::partition::Partition;
-use super::push::Writer;
 use super::wal::{Recovered, Wal};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
@@ -39,14 +39,14 @@ pub struct WindowRecord<'b> {
 
 impl<'b> WindowRecord<'b> {
     /// Reads what follows the kind of the record.
-    pub fn take(input: &mut Reader<'b>) -> Result<WindowRecord<'b>, Damage> {
-        let start = input.take_signed()?;
+    pub fn decode(input: &mut Reader<'b>) -> Result<WindowRecord<'b>, Corrupt> {
+        let start = input.decode_signed()?;
         let mut generation = [0; 8];
-        generation.copy_from_slice(input.take_exact(8)?);
+        generation.copy_from_slice(input.decode_exact(8)?);
         Ok(WindowRecord {
             ids: (start, u64::from_le_bytes(generation)),
-            entries: input.take_bytes()?,
-            window: Prepared::take(input)?,
+            entries: input.decode_bytes()?,
+            window: Prepared::decode(input)?,
         })
     }
 }
@@ -130,7 +130,7 @@ impl EmbeddedStore {
         if !said.is_empty() {
             let said = said.join("; ");
             let text = format!("the write-ahead log was not replayed completely: {said}");
-            self.catalog.set_trouble("replay", Some(text));
+            self.catalog.report_issue("replay", Some(text));
         }
     }
 
@@ -163,19 +163,19 @@ impl EmbeddedStore {
 
 impl Replay<'_> {
     fn record(&mut self, record: u64, payload: &[u8]) -> Result<(), String> {
-        let text = |damage: Damage| damage.to_string();
+        let text = |damage: Corrupt| damage.to_string();
         let mut input = Reader::new(payload);
-        match input.take_exact(1).map_err(text)?[0] {
+        match input.decode_exact(1).map_err(text)?[0] {
             RECORD_HOST => {
-                let mut host = take_host(&mut input).map_err(text)?;
-                take_health(&mut input, &mut host).map_err(text)?;
+                let mut host = decode_host(&mut input).map_err(text)?;
+                decode_health(&mut input, &mut host).map_err(text)?;
                 let mut book = lock(&self.store.catalog.hosts);
                 if record > book.saved_record {
                     book.set(record, host);
                 }
                 Ok(())
             }
-            RECORD_WINDOW => self.window(record, WindowRecord::take(&mut input).map_err(text)?),
+            RECORD_WINDOW => self.window(record, WindowRecord::decode(&mut input).map_err(text)?),
             other => Err(format!("a record of kind {other} is not known")),
         }
     }
@@ -205,7 +205,7 @@ impl Replay<'_> {
         let mut dict = write(&dict);
         dict.apply_logged(&mut Reader::new(of.entries))
             .map_err(|damage| damage.to_string())?;
-        let (host, labels) = super::boots::named(&dict, &of.window.meta)
+        let (host, labels) = super::host_state::named(&dict, &of.window.meta)
             .ok_or("a host or its labels are not there")?;
         drop(dict);
         write(&store.catalog.host_index).add_window(&host, &labels, &of.window.meta);
@@ -244,10 +244,12 @@ impl Replay<'_> {
         }
         let path = store.catalog.partition_path(start);
         let end = start.saturating_add(store.catalog.options.partition_len());
-        let made = set_aside(&path).map_err(FileError::from).and_then(|()| {
-            let known = Some((generation, dict));
-            Partition::create(path.clone(), &log, (start, end), labels, known)
-        });
+        let made = quarantine_file(&path)
+            .map_err(FileError::from)
+            .and_then(|()| {
+                let known = Some((generation, dict));
+                Partition::create(path.clone(), &log, (start, end), labels, known)
+            });
         let made = Arc::new(made.map_err(|error| error.to_string())?);
         write(&store.catalog.partitions).insert(start, Arc::clone(&made));
         let aside = |damaged: &(super::TimeRange, String)| damaged.0.start_unix_ns == start;
@@ -267,7 +269,7 @@ impl Replay<'_> {
         text: &str,
     ) -> Result<(), String> {
         partition.close_files();
-        set_aside(&partition.path).map_err(|error| error.to_string())?;
+        quarantine_file(&partition.path).map_err(|error| error.to_string())?;
         self.store.catalog.mark_damaged(partition, text);
         write(&self.store.catalog.partitions).remove(&partition.start);
         self.store.catalog.index_hosts_again();

@@ -9,7 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use profile::{Quality, Value};
 
 /// Windows that start sooner after the end of the one before follow it without a gap. Unit:
-/// nanoseconds. Agents read their clock anew for each window; less is jitter.
+/// nanoseconds. Agents read their clock for each window; less is jitter.
 pub const ABSENT_NS_MIN: i64 = 1_000_000_000;
 
 /// Cause of a gap that nobody explained.

@@ -600,7 +600,7 @@ pub fn an_empty_store_answers_with_nothing(_: &dyn Engine, place: Box<dyn Place>
     let rows = store.totals(&all, &names(&["unit"]), &ample()).unwrap();
     assert_eq!(totals(&rows.data), [].into());
     assert!(store.hosts(hour(), &ample()).unwrap().is_empty());
-    assert!(store.degraded().is_empty(), "{:?}", store.degraded());
+    assert!(store.issues().is_empty(), "{:?}", store.issues());
     store.maintain(NOW_NS).unwrap();
     // Nothing above may have left something behind that is in the way now.
     let draft = Draft::new("a", 1, 0).row("unit=web", "f", 1);

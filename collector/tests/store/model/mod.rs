@@ -588,7 +588,7 @@ impl StoreStatus for Model {
         vec![("windows".to_owned(), self.state().windows.len() as u64)]
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn issues(&self) -> Vec<String> {
         Vec::new()
     }
 }

@@ -6,7 +6,7 @@ use super::super::meta::{Summary, WindowMeta};
 use super::super::partition::View;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
-use super::super::summaries::{take_parts, take_whole};
+use super::super::summaries::{decode_parts, decode_whole};
 use super::{Piece, Stop, partitions, pieces};
 use crate::store::query::{FleetActivity, QueryBudget};
 use crate::store::{LabelSet, Scope, StoreError, TimeRange};
@@ -62,7 +62,7 @@ pub fn each_summary(
         .each_windows(from, to, |chunk, body| -> Result<(), Stop> {
             budget.check()?;
             let mut body = Reader::new(body);
-            let whole = take_whole(&mut opener, &mut body, &mut raw)?;
+            let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
             let Some(piece) = piece_of(chunk) else {
                 return each(&whole, None);
             };
@@ -71,7 +71,7 @@ pub fn each_summary(
             if part.is_none_or(|part| whole.is_within(part)) {
                 return each(&whole, Some(&whole));
             }
-            let (windows, parts) = take_parts(&mut opener, &mut body, &mut raw)?;
+            let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
             let mut part = inside(&mut windows.iter(), piece);
             for (start, of) in parts {
                 if piece.has(start) {
@@ -264,7 +264,7 @@ pub fn damaged(reader: &StoreReader, range: TimeRange) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::super::EmbeddedStore;
-    use super::super::super::boots::HostState;
+    use super::super::super::host_state::HostState;
     use super::super::super::options::Options;
     use super::*;
     use crate::store::{Cancel, HostKey, Limits};

@@ -10,7 +10,7 @@ mod steps;
 mod sums;
 mod totals;
 
-use super::codec::Damage;
+use super::codec::Corrupt;
 use super::dict::Dict;
 use super::file::FileError;
 use super::options::CHUNK_NS;
@@ -141,8 +141,8 @@ impl From<FileError> for Stop {
     }
 }
 
-impl From<Damage> for Stop {
-    fn from(damage: Damage) -> Stop {
+impl From<Corrupt> for Stop {
+    fn from(damage: Corrupt) -> Stop {
         Stop::File(damage.into())
     }
 }

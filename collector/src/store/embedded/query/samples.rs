@@ -8,7 +8,7 @@ use super::super::file::{FileError, PartitionFile, Table};
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
-use super::super::summaries::take_whole;
+use super::super::summaries::decode_whole;
 use super::plan::{Plan, Read, covered, plan};
 use super::sums::Sums;
 use super::{
@@ -298,7 +298,7 @@ fn complete(
             piece.chunk,
             piece.chunk,
             |_, body| -> Result<(), FileError> {
-                let all = take_whole(opener, &mut Reader::new(body), &mut raw)?;
+                let all = decode_whole(opener, &mut Reader::new(body), &mut raw)?;
                 is_complete &= all.is_within(part);
                 Ok(())
             },

@@ -11,7 +11,7 @@ use super::super::dict::Dict;
 use super::super::file::FileError;
 use super::super::meta::Presence;
 use super::super::partition::{Facts, Partition};
-use super::super::summaries::{take_parts, take_whole};
+use super::super::summaries::{decode_parts, decode_whole};
 use super::activity::{WINDOW_STEP_NS, host_is_selected, labels_of};
 use super::series::ends;
 use super::{Stop, pieces};
@@ -182,11 +182,11 @@ impl OfPartition {
             .each_windows(from, to, |_, body| -> Result<(), Stop> {
                 budget.check()?;
                 let mut body = Reader::new(body);
-                let whole = take_whole(&mut opener, &mut body, &mut raw)?;
+                let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
                 let dict = read(&dict);
                 let mut summaries = vec![whole];
                 if !summed {
-                    let (windows, parts) = take_parts(&mut opener, &mut body, &mut raw)?;
+                    let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
                     if !windows.is_empty() || !parts.is_empty() {
                         summaries = parts.into_values().collect();
                     }

@@ -2,15 +2,15 @@
 //! much, setting damaged partitions aside, closing.
 
 use super::catalog::Catalog;
-use super::file::{FileError, has_log, remove, set_aside};
-use super::leftovers::{self, Leftover};
+use super::compactor::Compactor;
+use super::file::{FileError, has_log, quarantine_file, remove};
 use super::level::Level;
+use super::log_writer::LogWriter;
 use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
 use super::partition::Partition;
-use super::push::LogWriter;
-use super::tidy::Tidy;
-use super::{dictlog, evicted, manifest};
+use super::quarantine::{self, QuarantinedFile};
+use super::{dictlog, eviction_watermark, manifest};
 use crate::store::StoreError;
 use crate::sync::{lock, read, write};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -45,7 +45,7 @@ pub struct Maintenance {
     /// Held by whoever flushes or removes partitions.
     pub(super) upkeep: Mutex<()>,
     /// Held by whoever compacts or makes coarser; taken before `upkeep`.
-    pub(super) tidy: Mutex<Tidy>,
+    pub(super) compactor: Mutex<Compactor>,
     /// When the manifest was written last, since the Unix epoch. Unit: nanoseconds.
     manifest_unix_ns: AtomicI64,
 }
@@ -57,7 +57,7 @@ impl Maintenance {
             catalog,
             log,
             upkeep: Mutex::default(),
-            tidy: Mutex::default(),
+            compactor: Mutex::default(),
             manifest_unix_ns: AtomicI64::new(now_unix_ns),
         }
     }
@@ -78,7 +78,7 @@ impl Maintenance {
     }
 
     /// Waits for a flush when pushes come faster than flushes take.
-    pub fn make_room(&self) -> Result<(), StoreError> {
+    pub fn apply_backpressure(&self) -> Result<(), StoreError> {
         let most = self.catalog.options.memtable_bytes.saturating_mul(2);
         if self.catalog.mem_bytes() <= most {
             return Ok(());
@@ -131,10 +131,10 @@ impl Maintenance {
     }
 
     /// See [`WindowSink::maintain`](crate::store::WindowSink::maintain).
-    pub fn keep_up(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+    pub fn run(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         let upkeep = lock(&self.upkeep);
         let mut undone = Vec::new();
-        self.set_damaged_aside(&mut undone);
+        self.quarantine_damaged(&mut undone);
         let closed = |partition: &Partition, chunk: u16, rows: &ChunkRows| {
             let end = partition.chunk_start(chunk).saturating_add(CHUNK_NS as i64);
             let over = now_unix_ns.saturating_sub(end) >= GRACE_NS;
@@ -147,7 +147,7 @@ impl Maintenance {
             undone.push(text);
         }
         self.retire(now_unix_ns, &mut undone);
-        self.say_leftovers();
+        self.report_quarantine();
         let last = self.manifest_unix_ns.load(Ordering::Relaxed);
         // A clock that was set back must not stop it.
         if !(0..MANIFEST_AGE_NS).contains(&now_unix_ns.saturating_sub(last)) {
@@ -156,7 +156,7 @@ impl Maintenance {
         }
         drop(upkeep);
         // Long work, which flushes shall not wait for.
-        if let Err(text) = self.tidy(now_unix_ns) {
+        if let Err(text) = self.compact_slice(now_unix_ns) {
             undone.push(text);
         }
         if let Some(first) = undone.into_iter().next() {
@@ -193,10 +193,10 @@ impl Maintenance {
         if let Err(error) = self.save_and_cut() {
             failed.get_or_insert(error);
         }
-        let trouble = failed.clone().map(|text| {
+        let issue = failed.clone().map(|text| {
             format!("{text}; nothing is lost: what was pushed is in the write-ahead log")
         });
-        self.catalog.set_trouble("flush", trouble);
+        self.catalog.report_issue("flush", issue);
         failed.map_or(Ok(()), Err)
     }
 
@@ -237,7 +237,7 @@ impl Maintenance {
         lock(&self.log.removed).retain(|&ids, after| {
             let is_needed = first < *after;
             if !is_needed {
-                dictlog::forget_removed(&folder, ids);
+                dictlog::remove_tombstone(&folder, ids);
             }
             is_needed
         });
@@ -257,7 +257,7 @@ impl Maintenance {
                     .fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.remove_set_aside(horizon);
+        self.expire_quarantined(horizon);
         if self.catalog.options.disk_bytes == 0 {
             return;
         }
@@ -266,19 +266,19 @@ impl Maintenance {
         used = used.saturating_add(
             self.catalog
                 .counters
-                .coarsening_bytes
+                .downsampling_bytes
                 .load(Ordering::Relaxed),
         );
         for partition in &partitions {
             used = used.saturating_add(partition.bytes());
         }
         // What cannot be read gives way before what can.
-        for leftover in leftovers::list(&self.catalog.dir) {
+        for quarantined in quarantine::list(&self.catalog.dir) {
             if used <= self.catalog.options.disk_bytes {
                 return;
             }
-            used = used.saturating_sub(leftover.bytes);
-            self.remove_leftover(&leftover, undone);
+            used = used.saturating_sub(quarantined.bytes);
+            self.remove_quarantined(&quarantined, undone);
         }
         // A year of service hours is less than days of windows: they go last.
         partitions.sort_by_key(|of| (of.level == Level::ServiceHours, of.start));
@@ -301,8 +301,8 @@ impl Maintenance {
 
     /// Log, dictionaries beside it, and what was set aside. Unit: bytes.
     pub fn bytes_beside_partitions(&self) -> u64 {
-        let aside = leftovers::list(&self.catalog.dir);
-        let aside: u64 = aside.iter().map(|leftover| leftover.bytes).sum();
+        let aside = quarantine::list(&self.catalog.dir);
+        let aside: u64 = aside.iter().map(|quarantined| quarantined.bytes).sum();
         let log = lock(&self.log.wal).bytes();
         let dictionaries = dictlog::bytes(&self.catalog.log_folder());
         aside.saturating_add(log).saturating_add(dictionaries)
@@ -313,19 +313,19 @@ impl Maintenance {
         self.catalog
             .evicted_before
             .fetch_max(end, Ordering::Relaxed);
-        let path = self.catalog.evicted_path();
-        if let Err(error) = evicted::save(&path, end, self.catalog.options.disk_bytes) {
+        let path = self.catalog.eviction_watermark_path();
+        if let Err(error) = eviction_watermark::save(&path, end, self.catalog.options.disk_bytes) {
             undone.push(format!("failed to write `{}`: {error}", path.display()));
         }
     }
 
-    fn remove_leftover(&self, leftover: &Leftover, undone: &mut Vec<String>) {
-        let path = leftover.path.display();
-        match std::fs::remove_file(&leftover.path) {
+    fn remove_quarantined(&self, quarantined: &QuarantinedFile, undone: &mut Vec<String>) {
+        let path = quarantined.path.display();
+        match std::fs::remove_file(&quarantined.path) {
             Ok(()) => {
-                let bytes = leftover.bytes;
+                let bytes = quarantined.bytes;
                 tracing::warn!("`{path}` ({bytes} bytes) is removed: the disk budget is used up");
-                let removed = &self.catalog.counters.leftovers_removed;
+                let removed = &self.catalog.counters.quarantined_removed;
                 removed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => undone.push(format!("failed to remove `{path}`: {error}")),
@@ -333,9 +333,9 @@ impl Maintenance {
     }
 
     /// Says how much was set aside of the log; of partitions each is said by itself.
-    pub fn say_leftovers(&self) {
-        let all = leftovers::list(&self.catalog.dir);
-        let segments = || all.iter().filter(|leftover| leftover.is_segment());
+    pub fn report_quarantine(&self) {
+        let all = quarantine::list(&self.catalog.dir);
+        let segments = || all.iter().filter(|quarantined| quarantined.is_segment());
         let (count, bytes) = (
             segments().count(),
             segments().map(|segment| segment.bytes).sum::<u64>(),
@@ -347,17 +347,17 @@ impl Maintenance {
                  when they are of no use"
             )
         });
-        self.catalog.set_trouble("unusable segments", said);
+        self.catalog.report_issue("unusable segments", said);
     }
 
     fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
         // Nothing of it is on its way into the log. Out of the table first: from then on nobody begins
         // to read it. Who reads it now, goes on with the file, which is gone when the last closes it.
-        let _writer = self.log.settled();
+        let _writer = self.log.quiesce();
         write(&self.catalog.partitions).remove(&partition.start);
         write(&self.catalog.host_index).cut(partition.start, partition.end);
         partition.close_files();
-        self.note_removed(partition, undone);
+        self.write_tombstone(partition, undone);
         if let Err(error) = remove(&partition.path) {
             undone.push(format!(
                 "failed to remove `{}`: {error}",
@@ -368,15 +368,15 @@ impl Maintenance {
 
     /// Notes that the log's records of a partition are passed over. Where even that cannot be written,
     /// the space matters more: what comes back after a crash is removed again.
-    fn note_removed(&self, partition: &Partition, undone: &mut Vec<String>) {
-        if let Err(error) = self.log.pass_over(partition.ids()) {
+    fn write_tombstone(&self, partition: &Partition, undone: &mut Vec<String>) {
+        if let Err(error) = self.log.skip_records(partition.ids()) {
             let path = partition.path.display();
             undone.push(format!("failed to note that `{path}` is removed: {error}"));
         }
     }
 
     /// Damaged files are kept as long as others of their age.
-    fn remove_set_aside(&self, horizon: i64) {
+    fn expire_quarantined(&self, horizon: i64) {
         let folder = self.catalog.log_folder();
         let mut damaged = lock(&self.catalog.damaged);
         damaged.retain(|(range, name)| {
@@ -391,7 +391,8 @@ impl Maintenance {
                         dictlog::remove(&folder, ids);
                     }
                 }
-                self.catalog.set_trouble(&format!("partition {name}"), None);
+                self.catalog
+                    .report_issue(&format!("partition {name}"), None);
             }
             !old
         });
@@ -399,14 +400,14 @@ impl Maintenance {
 
     /// Renames files that cannot be read. What memory has of them goes into a new file: the dictionary
     /// is whole in memory wherever windows are.
-    fn set_damaged_aside(&self, undone: &mut Vec<String>) {
+    fn quarantine_damaged(&self, undone: &mut Vec<String>) {
         for partition in self.catalog.all_partitions() {
             if !partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
-            let _writer = self.log.settled();
+            let _writer = self.log.quiesce();
             partition.close_files();
-            if let Err(error) = set_aside(&partition.path) {
+            if let Err(error) = quarantine_file(&partition.path) {
                 undone.push(format!(
                     "failed to rename `{}`: {error}",
                     partition.path.display()
@@ -414,16 +415,18 @@ impl Maintenance {
                 continue;
             }
             let mut partitions = write(&self.catalog.partitions);
-            match partition.renewed() {
-                Ok(Some(renewed)) => drop(partitions.insert(partition.start, Arc::new(renewed))),
+            match partition.recreated() {
+                Ok(Some(recreated)) => {
+                    drop(partitions.insert(partition.start, Arc::new(recreated)))
+                }
                 Ok(None) => {
                     // Everything was in the file: what comes now for its time begins with new ids.
                     partitions.remove(&partition.start);
-                    self.note_removed(&partition, undone);
+                    self.write_tombstone(&partition, undone);
                 }
                 // It stays as it is, with what it has in memory, until there is room.
                 Err(error) => undone.push(format!(
-                    "failed to begin `{}` anew: {error}",
+                    "failed to recreate `{}`: {error}",
                     partition.path.display()
                 )),
             }
@@ -433,7 +436,7 @@ impl Maintenance {
     }
 
     /// See [`WindowSink::close`](crate::store::WindowSink::close).
-    pub fn shut(&self) -> Result<(), StoreError> {
+    pub fn close(&self) -> Result<(), StoreError> {
         let _upkeep = lock(&self.upkeep);
         self.catalog.closed.store(true, Ordering::Release);
         let flushed = self.flush(|_, _, _| true);

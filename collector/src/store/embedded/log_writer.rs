@@ -3,10 +3,10 @@
 use super::catalog::Catalog;
 use super::defined::Definitions;
 use super::dictlog::{self, Ids};
-use super::hosts::{put_health, put_host};
+use super::hosts::{encode_health, encode_host};
 use super::level::Level;
 use super::partition::Partition;
-use super::prepare::{Ready, prepare, put_record, rejection};
+use super::prepare::{Ready, encode_record, prepare, rejection};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX, Wal};
 use crate::store::{Defined, HostRecord, NewWindow, Origin, PushOutcome, StoreError};
@@ -127,7 +127,7 @@ impl LogWriter {
                 Err(error) => {
                     // The windows before it stay: when they are pushed again, they are repeats.
                     let outcome = Arc::clone(&writer.outcome);
-                    drop(self.settle(writer, &outcome));
+                    drop(self.wait_for_commit(writer, &outcome));
                     return Err(error);
                 }
             };
@@ -137,11 +137,11 @@ impl LogWriter {
             answers.push(taken);
             if writer.batch.len() > BATCH_BYTES {
                 let outcome = Arc::clone(&writer.outcome);
-                writer = self.settle(writer, &outcome);
+                writer = self.wait_for_commit(writer, &outcome);
             }
         }
         for outcome in waits {
-            writer = self.settle(writer, &outcome);
+            writer = self.wait_for_commit(writer, &outcome);
             if let Some(Err(text)) = outcome.get() {
                 return Err(StoreError::Unavailable(text.clone()));
             }
@@ -193,11 +193,11 @@ impl LogWriter {
                 .file_error("read a dictionary", &partition, error)
         })?;
         let logged = *lock(&partition.logged);
-        put_record(&partition, &read(&dict), &ready.window, &mut payload);
+        encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         if payload.len() > RECORD_BYTES_MAX && partition.keep_dict().is_ok() {
             // The window may be small and a dictionary large that the log had no copy of: now it has.
             payload.truncate(1);
-            put_record(&partition, &read(&dict), &ready.window, &mut payload);
+            encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         }
         if payload.len() > RECORD_BYTES_MAX {
             *lock(&partition.logged) = logged;
@@ -264,8 +264,8 @@ impl LogWriter {
         let mut writer = lock(&self.writer);
         for host in hosts {
             let mut payload = vec![RECORD_HOST];
-            put_host(&mut payload, host);
-            put_health(&mut payload, host);
+            encode_host(&mut payload, host);
+            encode_health(&mut payload, host);
             let record = writer.add(&payload);
             writer.pending.push(Pending::Host {
                 record,
@@ -273,7 +273,7 @@ impl LogWriter {
             });
         }
         let outcome = Arc::clone(&writer.outcome);
-        drop(self.settle(writer, &outcome));
+        drop(self.wait_for_commit(writer, &outcome));
         match outcome.get() {
             Some(Err(text)) => Err(StoreError::Unavailable(text.clone())),
             _ => Ok(()),
@@ -281,7 +281,7 @@ impl LogWriter {
     }
 
     /// Waits until a batch is durable or has failed; writes it when nobody else does.
-    fn settle<'w>(
+    fn wait_for_commit<'w>(
         &'w self,
         mut writer: MutexGuard<'w, Writer>,
         outcome: &Outcome,
@@ -298,11 +298,11 @@ impl LogWriter {
     }
 
     /// The writer when nothing is on its way: every window that was logged is in memory.
-    pub fn settled(&self) -> MutexGuard<'_, Writer> {
+    pub fn quiesce(&self) -> MutexGuard<'_, Writer> {
         let mut writer = lock(&self.writer);
         while writer.writing.is_some() || !writer.batch.is_empty() {
             let outcome = Arc::clone(&writer.outcome);
-            writer = self.settle(writer, &outcome);
+            writer = self.wait_for_commit(writer, &outcome);
         }
         writer
     }
@@ -333,7 +333,7 @@ impl LogWriter {
                 // A host's few bytes still fit on a disk that has no room for a window.
                 let windows = |one: &Pending| matches!(one, Pending::Window { .. });
                 if pending.iter().any(windows) {
-                    self.catalog.set_trouble("log", None);
+                    self.catalog.report_issue("log", None);
                 }
                 for pending in pending {
                     self.apply(&mut writer, pending);
@@ -346,7 +346,7 @@ impl LogWriter {
                     .log_failures
                     .fetch_add(1, Ordering::Relaxed);
                 let text = error.to_string();
-                self.catalog.set_trouble(
+                self.catalog.report_issue(
                     "log",
                     Some(format!(
                         "{text}; agents keep their windows until there is room"
@@ -410,13 +410,13 @@ impl LogWriter {
         if finer.generation == coarser.generation {
             return Ok(());
         }
-        self.pass_over(finer.ids())
+        self.skip_records(finer.ids())
     }
 
     /// Makes sure that what the log has of these ids is passed over from now on: in this process in any
     /// case, after a crash when the note could be written.
-    pub fn pass_over(&self, ids: dictlog::Ids) -> std::io::Result<()> {
-        let noted = dictlog::note_removed(&self.catalog.log_folder(), ids);
+    pub fn skip_records(&self, ids: dictlog::Ids) -> std::io::Result<()> {
+        let noted = dictlog::write_tombstone(&self.catalog.log_folder(), ids);
         let next = lock(&self.wal).next();
         lock(&self.removed).insert(ids, next);
         noted
