@@ -2,6 +2,7 @@
 //! damaged one is left out and named in the answer's quality.
 
 mod activity;
+mod choice;
 mod labels;
 mod plan;
 mod samples;

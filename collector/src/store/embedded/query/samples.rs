@@ -3,117 +3,24 @@
 use super::super::block::Block;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::{Dict, NONE};
-use super::super::encode::period;
 use super::super::file::{FileError, PartitionFile, Table};
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
 use super::super::summaries::decode_whole;
+use super::choice::Choice;
 use super::plan::{Plan, Read, covered, plan};
 use super::sums::Sums;
-use super::{
-    Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
-};
+use super::{Piece, Stop, each_partition, partitions, pieces, select, service_answers};
 use crate::store::query::{BatchDict, EachBatch, LeafSums, QueryBudget, SampleBatch, SamplesRead};
-use crate::store::{LabelSet, StoreError, TimeRange};
+use crate::store::{StoreError, TimeRange};
 use crate::sync::read;
-use ::profile::{Dictionary, Info, LabelSetId, Query, StackEnd, StackId};
-use hashbrown::HashMap;
+use ::profile::{Dictionary, Info, Query, StackEnd, StackId};
 use std::ops::Range;
 use std::sync::{Arc, RwLock};
 
 /// Fewer groups than one in so many are looked up one by one; more are found by reading all.
 const SCAN_SHARE: usize = 4;
-
-/// Which bundles (groups, or services) are read, and under which kept labels series count.
-struct Choice {
-    table: Table,
-    bundles: Vec<bool>,
-    chosen: usize,
-    periods: Vec<u64>,
-    kinds: Vec<u16>,
-    /// By series (or service): its kept labels, or [`NONE`].
-    kept: Vec<u32>,
-    /// By kept labels: a label set that has them.
-    sample_of: Vec<LabelSetId>,
-}
-
-impl Choice {
-    fn new(dict: &Dict, query: &Query, table: Table) -> Choice {
-        let taken = select(dict, query.selector());
-        let mut kept_index: HashMap<LabelSet, u32> = HashMap::new();
-        let mut by_labels: HashMap<LabelSetId, u32> = HashMap::new();
-        let mut sample_of = Vec::new();
-        let mut kept_of = |labels: LabelSetId| {
-            if !taken[labels.0 as usize] {
-                return NONE;
-            }
-            *by_labels.entry(labels).or_insert_with(|| {
-                let next = sample_of.len() as u32;
-                let kept = kept_labels(dict, labels, query.group_by());
-                let id = *kept_index.entry(kept).or_insert(next);
-                if id == next {
-                    sample_of.push(labels);
-                }
-                id
-            })
-        };
-        let bundles = if table == Table::Block {
-            &dict.groups
-        } else {
-            &dict.services
-        };
-        let mut chosen = vec![false; bundles.len()];
-        let kept: Vec<u32> = if table == Table::Block {
-            let series = dict.series.iter();
-            series
-                .map(|series| {
-                    let kept = kept_of(series.labels);
-                    chosen[series.group as usize] |= kept != NONE;
-                    kept
-                })
-                .collect()
-        } else {
-            let services = dict.services.iter().enumerate();
-            services
-                .map(|(at, service)| {
-                    let kept = kept_of(service.labels);
-                    chosen[at] = kept != NONE;
-                    kept
-                })
-                .collect()
-        };
-        Choice {
-            table,
-            chosen: chosen.iter().filter(|chosen| **chosen).count(),
-            bundles: chosen,
-            periods: bundles
-                .iter()
-                .map(|bundle| period(dict, Some(bundle.kind)))
-                .collect(),
-            kinds: bundles.iter().map(|bundle| bundle.kind).collect(),
-            kept,
-            sample_of,
-        }
-    }
-
-    /// The period of the first samples that are chosen: mostly that of all.
-    fn period(&self) -> u64 {
-        let mut chosen = self.bundles.iter().zip(&self.periods);
-        let first = chosen.find(|(chosen, _)| **chosen);
-        first.map_or(0, |(_, period)| *period)
-    }
-
-    fn wants(&self, bundle: u32) -> bool {
-        self.bundles
-            .get(bundle as usize)
-            .is_some_and(|chosen| *chosen)
-    }
-
-    fn kept(&self, series: u32) -> u32 {
-        self.kept.get(series as usize).copied().unwrap_or(NONE)
-    }
-}
 
 /// What one partition adds to the answer.
 struct Found {
@@ -209,11 +116,13 @@ fn read_partition(
     };
     let choose = || {
         let dict = read(&dict);
-        let by_group = Choice::new(&dict, query, Table::Block);
+        let taken = select(&dict, query.selector());
+        let choose = |table| Choice::new(&dict, &taken, query.group_by(), table);
+        let by_group = choose(Table::Block);
         let answers = service_answers(&dict, query.selector(), query.group_by());
         // At the level of service hours services are the series.
         let by_service = (answers && partition.level != Level::ServiceHours)
-            .then(|| Choice::new(&dict, query, Table::ServiceBlock));
+            .then(|| choose(Table::ServiceBlock));
         (by_group, by_service, dict.leaves.len(), dict.kinds.len())
     };
     let chunks = (first.chunk, last.chunk);
@@ -345,7 +254,7 @@ impl Reading<'_> {
             };
             for (group, rows) in &mem.groups {
                 budget.check()?;
-                let period = choice.periods.get(*group as usize).copied().unwrap_or(0);
+                let period = choice.period_of(*group);
                 let mut any = false;
                 let wanted = |start| piece.has(start);
                 rows.each_run(period, wanted, |_, run| {
@@ -418,7 +327,7 @@ impl Reading<'_> {
         budget: &QueryBudget<'_>,
     ) -> Result<(), Stop> {
         budget.check()?;
-        let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
+        let period = choice.period_of(bundle);
         let part = piece.part.filter(|_| !self.complete.contains(&piece.chunk));
         self.block.read(&mut self.opener, body, period, part)?;
         let (mut begin, mut any) = (0, false);

@@ -2,115 +2,29 @@
 
 use super::super::block::Sum;
 use super::super::codec::SectionReader;
-use super::super::dict::{Dict, NONE};
-use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
+use super::super::dict::NONE;
+use super::super::encode::{SERVICE_STEP_NS, each_head};
 use super::super::file::{FileError, Table};
 use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
+use super::choice::Choice;
 use super::plan::{Read, plan};
 use super::steps::{HostLabels, OfPartition, Steps};
-use super::{Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
+use super::{Piece, Stop, each_partition, pieces, select, service_answers};
 use crate::store::query::{Axis, QueryBudget, SeriesSums, Units, add_line, memory_exceeded};
 use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
-use ::profile::{GroupBy, LabelSetId, Selector, Value};
+use ::profile::{GroupBy, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// Which series are added up, and under which kept labels.
-pub struct HeadChoice {
-    table: Table,
-    /// By range of bundles: one of them is wanted.
-    ranges: Vec<bool>,
-    groups: Vec<bool>,
-    periods: Vec<u64>,
-    /// By series (or service): its kept labels, or [`NONE`].
-    kept: Vec<u32>,
-    kinds: Vec<u16>,
-    /// By kept labels.
-    pub labels: Vec<LabelSet>,
-}
-
-impl HeadChoice {
-    /// Chooses series of a partition.
-    pub fn new(dict: &Dict, selector: &Selector, group_by: &GroupBy, table: Table) -> HeadChoice {
-        Self::of(dict, &select(dict, selector), group_by, table)
-    }
-
-    /// Chooses series by label set.
-    fn of(dict: &Dict, taken: &[bool], group_by: &GroupBy, table: Table) -> HeadChoice {
-        let mut index: HashMap<LabelSet, u32> = HashMap::new();
-        let mut by_labels: HashMap<LabelSetId, u32> = HashMap::new();
-        let mut labels_of = Vec::new();
-        let mut kept_of = |labels: LabelSetId| {
-            if !taken[labels.0 as usize] {
-                return NONE;
-            }
-            *by_labels.entry(labels).or_insert_with(|| {
-                let kept = kept_labels(dict, labels, group_by);
-                let next = labels_of.len() as u32;
-                let id = *index.entry(kept.clone()).or_insert(next);
-                if id == next {
-                    labels_of.push(kept);
-                }
-                id
-            })
-        };
-        let own = table == Table::Head;
-        let bundles = if own { &dict.groups } else { &dict.services };
-        let mut groups = vec![false; bundles.len()];
-        let (mut kept, mut kinds) = (Vec::new(), Vec::new());
-        if own {
-            for series in &dict.series {
-                let of = kept_of(series.labels);
-                groups[series.group as usize] |= of != NONE;
-                kept.push(of);
-                kinds.push(series.kind);
-            }
-        } else {
-            for (at, service) in dict.services.iter().enumerate() {
-                let of = kept_of(service.labels);
-                groups[at] |= of != NONE;
-                kept.push(of);
-                kinds.push(service.kind);
-            }
-        }
-        let shared = HEADS_SHARED as usize;
-        HeadChoice {
-            table,
-            ranges: groups
-                .chunks(shared)
-                .map(|range| range.contains(&true))
-                .collect(),
-            groups,
-            periods: bundles
-                .iter()
-                .map(|bundle| period(dict, Some(bundle.kind)))
-                .collect(),
-            kept,
-            kinds,
-            labels: labels_of,
-        }
-    }
-
-    /// True when a series of the group is chosen.
-    pub fn wants_group(&self, group: u32) -> bool {
-        self.groups
-            .get(group as usize)
-            .is_some_and(|wanted| *wanted)
-    }
-
-    /// True when nothing is chosen.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
+impl Choice {
     /// Reads heads of pieces: those of the file, and all of which memory is read when `with_memory`.
     /// `each` is told kept labels, kind, chunk, begin after the chunk's, and sum. Whole chunks come as
     /// one when `whole`.
-    pub fn read(
+    pub fn read_heads(
         &self,
         view: &View,
         (of_file, pieces): (&[Piece], &[Piece]),
@@ -121,22 +35,19 @@ impl HeadChoice {
     ) -> Result<(), Stop> {
         let mut opener = SectionReader::new().map_err(FileError::from)?;
         let mut stopped: Result<(), StoreError> = Ok(());
-        let period_of = |bundle: u32| self.periods.get(bundle as usize).copied().unwrap_or(0);
+        let ranges = self.ranges();
+        let period_of = |bundle: u32| self.period_of(bundle);
         let mut found = |piece: &Piece, series: u32, start: u64, sum: Sum, is_whole: bool| {
-            let kept = self.kept.get(series as usize).copied().unwrap_or(NONE);
+            let kept = self.kept(series);
             if kept == NONE || stopped.is_err() || !(is_whole || piece.has(start)) {
                 return;
             }
-            let kind = self.kinds[series as usize];
+            let kind = self.series_kinds[series as usize];
             stopped = each(kept, kind, piece.chunk, start, sum);
         };
         for piece in of_file {
             let is_whole = whole && piece.part.is_none();
-            let wanted = |range: u32| {
-                self.ranges
-                    .get(range as usize)
-                    .is_some_and(|wanted| *wanted)
-            };
+            let wanted = |range: u32| ranges.get(range as usize).is_some_and(|wanted| *wanted);
             let all = (0, 1 << 32);
             view.file.each_blob(
                 self.table,
@@ -300,7 +211,7 @@ fn read_partition(
             false => select(&dict, &scope.selector),
         };
         is_of_hosts = taken == of_hosts;
-        let choose = |table| HeadChoice::of(&dict, &taken, group_by, table);
+        let choose = |table| Choice::new(&dict, &taken, group_by, table);
         let answers = match all {
             true => taken.iter().all(|taken| *taken),
             false => service_answers(&dict, &scope.selector, group_by),
@@ -317,7 +228,7 @@ fn read_partition(
         ends(&pieces),
         |_| Facts::None,
         choose,
-        |(own, ..), group| own.wants_group(group),
+        |(own, ..), group| own.wants(group),
     )?;
     let mut found = Found {
         is_of_hosts,
@@ -349,7 +260,7 @@ fn read_partition(
         found.labels.extend(choice.labels.iter().cloned());
         found.lines.resize(found.labels.len(), None);
         let mut charge = 0usize;
-        read_all = choice.read(
+        read_all = choice.read_heads(
             &view,
             (if own { &plan.own } else { &plan.services }, &pieces),
             whole,

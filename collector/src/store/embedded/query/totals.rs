@@ -6,8 +6,9 @@ use super::super::meta::Account;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::activity::each_summary;
+use super::choice::Choice;
 use super::plan::{Read, level_of};
-use super::series::{HeadChoice, ends};
+use super::series::ends;
 use super::{Stop, each_partition, kept_labels, pieces, select};
 use crate::store::query::{LabelSum, LabelSums, QueryBudget, Units};
 use crate::store::{LabelSet, Scope, StoreError};
@@ -74,14 +75,15 @@ fn read_partition(
     let pieces = pieces(partition, scope.range);
     let choose = || {
         let dict = read(&dict);
-        let choice = HeadChoice::new(&dict, &scope.selector, group_by, Table::Head);
+        let taken = select(&dict, &scope.selector);
+        let choice = Choice::new(&dict, &taken, group_by, Table::Head);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
-        (choice, select(&dict, &scope.selector), units)
+        (choice, taken, units)
     };
     let range = ends(&pieces);
     let (view, (choice, taken, units)) =
         partition.view(range, Facts::of(&pieces), choose, |(choice, ..), group| {
-            choice.wants_group(group)
+            choice.wants(group)
         })?;
     let held = view.heap_bytes();
     budget.hold(held)?;
@@ -89,7 +91,7 @@ fn read_partition(
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
     let read_all = choice
-        .read(
+        .read_heads(
             &view,
             (&pieces, &pieces),
             true,
