@@ -123,7 +123,7 @@ pub struct QueryResult<T> {
     pub quality: DataQuality,
 }
 
-/// A line of a series.
+/// One series: weights of one combination of labels over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
     /// Values of the labels it was grouped by.
@@ -148,7 +148,7 @@ pub struct Step {
     pub lost_weight: u64,
 }
 
-/// Lines over one time axis, heaviest first.
+/// Series over one time axis, the heaviest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeSeries {
     /// Start of the first step.
@@ -165,7 +165,7 @@ pub struct TimeSeries {
     pub steps: Vec<Step>,
 }
 
-/// Totals of one label set.
+/// Totals of one label set, without stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTotals {
     /// The labels that were kept.

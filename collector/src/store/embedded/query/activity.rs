@@ -7,14 +7,13 @@ use super::super::partition::View;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::super::summaries::{decode_parts, decode_whole};
-use super::{Piece, Stop, partitions, pieces};
+use super::{Piece, Stop, each_of, partitions, pieces};
 use crate::store::query::{FleetActivity, QueryBudget};
 use crate::store::{LabelSet, Scope, StoreError, TimeRange};
 use crate::sync::{lock, read};
 use ::profile::Selector;
 use hashbrown::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Step of windows in answers. Unit: nanoseconds. Agents close a window every ten seconds.
 pub const WINDOW_STEP_NS: u64 = 10_000_000_000;
@@ -109,7 +108,6 @@ pub fn activity(
     scope: &Scope,
     budget: &mut QueryBudget<'_>,
 ) -> Result<FleetActivity, StoreError> {
-    reader.catalog.check_open()?;
     let (range, selector) = (scope.range, &scope.selector);
     let mut fleet = FleetActivity::default();
     let mut chosen = partitions(reader, range);
@@ -123,37 +121,33 @@ pub fn activity(
         .first()
         .zip(chosen.last())
         .map(|(first, last)| (first.start, last.end));
-    for partition in &chosen {
-        budget.check()?;
-        if partition.damaged.load(Ordering::Acquire) {
-            continue;
-        }
-        let found = super::read_current(reader, Arc::clone(partition), |partition| {
-            read_partition(&mut fleet, partition, range, selector, budget)
-        });
-        match found {
-            Ok(_) => {}
-            Err((_, Stop::Query(error))) => return Err(error),
-            Err((partition, Stop::File(super::FileError::Damaged(text)))) => {
-                reader.catalog.mark_damaged(&partition, &text);
+    each_of(
+        reader,
+        chosen,
+        budget,
+        |partition, budget| read_partition(partition, range, selector, budget),
+        |found, budget| {
+            for (key, more) in found.hosts {
+                budget.hold(more.spans.len() * size_of::<(i64, i64)>() + HOST_BYTES)?;
+                let own = fleet.hosts.entry(key).or_default();
+                own.inside += more.inside;
+                own.spans.extend(more.spans);
+                own.dropped.extend(more.dropped);
             }
-            Err((partition, Stop::File(error))) => {
-                return Err(reader.catalog.file_error("read windows", &partition, error));
-            }
-        }
-    }
+            Ok(())
+        },
+    )?;
     let bounds = bounds.unwrap_or((range.start_unix_ns, range.end_unix_ns));
     add_around(&mut fleet, reader, range, bounds, selector, budget)?;
     Ok(fleet)
 }
 
 fn read_partition(
-    fleet: &mut FleetActivity,
     partition: &Arc<Partition>,
     range: TimeRange,
     selector: &Selector,
     budget: &mut QueryBudget<'_>,
-) -> Result<(), Stop> {
+) -> Result<FleetActivity, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, range);
     let facts = Facts::of(&pieces);
@@ -161,7 +155,6 @@ fn read_partition(
     let held = view.heap_bytes();
     budget.hold(held)?;
     let mut known: HashMap<u32, bool> = HashMap::new();
-    // Put together aside, so that a partition that turns out to be damaged adds nothing.
     let mut found = FleetActivity::default();
     let read_all = each_summary(
         partition,
@@ -199,14 +192,7 @@ fn read_partition(
     view.close(partition);
     budget.release(held);
     read_all?;
-    for (key, more) in found.hosts {
-        budget.hold(more.spans.len() * size_of::<(i64, i64)>() + HOST_BYTES)?;
-        let own = fleet.hosts.entry(key).or_default();
-        own.inside += more.inside;
-        own.spans.extend(more.spans);
-        own.dropped.extend(more.dropped);
-    }
-    Ok(())
+    Ok(found)
 }
 
 /// Adds of each host that is there during the range what it did outside of the partitions that

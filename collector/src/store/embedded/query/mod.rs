@@ -219,11 +219,23 @@ pub fn each_partition<T>(
     reader: &StoreReader,
     range: TimeRange,
     budget: &mut QueryBudget<'_>,
+    one: impl FnMut(&Arc<Partition>, &mut QueryBudget<'_>) -> Result<T, Stop>,
+    done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let all = partitions(reader, range);
+    each_of(reader, all, budget, one, done)
+}
+
+/// As [`each_partition`], of these partitions.
+fn each_of<T>(
+    reader: &StoreReader,
+    all: Vec<Arc<Partition>>,
+    budget: &mut QueryBudget<'_>,
     mut one: impl FnMut(&Arc<Partition>, &mut QueryBudget<'_>) -> Result<T, Stop>,
     mut done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     reader.catalog.check_open()?;
-    for partition in partitions(reader, range) {
+    for partition in all {
         budget.check()?;
         if partition.damaged.load(Ordering::Acquire) {
             continue;
