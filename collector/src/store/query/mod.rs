@@ -103,3 +103,6 @@ impl<S: WindowSource> StoreQueries for S {
         totals::totals(self, scope, group_by, limits)
     }
 }
+
+#[cfg(test)]
+mod tests;
