@@ -8,7 +8,9 @@
 mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{Cancel, Limits, Store, Taken, TimeRange};
+use collector::store::{
+    Cancel, Limits, PushOutcome, StoreQueries, StoreStatus, TimeRange, WindowSink,
+};
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
@@ -56,7 +58,7 @@ fn fill(dir: &Path, fleet: &Fleet, hosts: u64, steps: u64) -> Result<(u64, u64),
         // Without upkeep: flushed when memory is full, and not put in order.
         let taken = store.push(&windows, &Dictionary::default(), now)?;
         let missing = taken.into_iter().filter_map(|taken| match taken {
-            Taken::Missing(stacks) => Some(stacks),
+            PushOutcome::NeedStacks(stacks) => Some(stacks),
             _ => None,
         });
         let missing: Vec<_> = missing.flatten().collect();
@@ -78,7 +80,7 @@ fn ask(store: &EmbeddedStore, name: &str, range: TimeRange, by: &[&str]) -> Resu
         told = format!(
             "{} samples, steps of {} s",
             answer.data.total().count,
-            answer.quality.rollup.step_ns / 1_000_000_000
+            answer.quality.resolution.step_ns / 1_000_000_000
         );
     }
     let ms = least.as_secs_f64() * 1000.0;

@@ -7,7 +7,8 @@
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Cancel, Found, HostKey, LabelSet, Limits, Names, NewWindow, Origin, Row, Store, TimeRange,
+    Cancel, Found, FrameNaming, HostKey, LabelSet, Limits, Names, NewWindow, Origin, Row,
+    StoreQueries, TimeRange, WindowSink,
 };
 use collector::symbols::{Functions, Table};
 use profile::{

@@ -9,7 +9,9 @@
 mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{Cancel, Limits, NewWindow, Scope, Store, Taken, TimeRange};
+use collector::store::{
+    Cancel, Limits, NewWindow, PushOutcome, Scope, StoreQueries, StoreStatus, TimeRange, WindowSink,
+};
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query, Selector, TopBy, TopSort};
 use std::path::Path;
@@ -101,14 +103,14 @@ fn push(
     let mut again = Vec::new();
     let mut missing = Vec::new();
     for (window, taken) in windows.iter().zip(taken) {
-        if let Taken::Missing(stacks) = taken {
+        if let PushOutcome::NeedStacks(stacks) = taken {
             missing.extend(stacks);
             again.push(window.clone());
         }
     }
     if !again.is_empty() {
         let taken = store.push(&again, &fleet.define(&missing), now)?;
-        assert!(taken.iter().all(|taken| *taken == Taken::Stored));
+        assert!(taken.iter().all(|taken| *taken == PushOutcome::Stored));
     }
     Ok(())
 }

@@ -16,7 +16,9 @@
 mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{Cancel, Limits, NewWindow, Store, Taken, TimeRange};
+use collector::store::{
+    Cancel, Limits, NewWindow, PushOutcome, StoreQueries, StoreStatus, TimeRange, WindowSink,
+};
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
@@ -155,7 +157,7 @@ impl Agents {
             };
             let mut taken = store.push(&windows, &defined, start + len)?.into_iter();
             windows.retain(|_| match taken.next() {
-                Some(Taken::Missing(stacks)) => {
+                Some(PushOutcome::NeedStacks(stacks)) => {
                     missing.extend(stacks);
                     true
                 }

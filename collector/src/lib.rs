@@ -12,6 +12,7 @@ pub mod query;
 pub mod server;
 pub mod store;
 pub mod symbols;
+mod sync;
 pub mod time;
 pub mod upkeep;
 pub mod web;

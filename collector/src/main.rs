@@ -165,7 +165,7 @@ fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(),
     let config = loaded.config;
     let clock = Clock::system();
     let store = open::open(&config, clock.now_unix_ns())?;
-    let (engine, version) = store.engine();
+    let (engine, version) = store.status.engine();
     tracing::info!(engine, version, "store opened");
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! The collector's own numbers, with a sentence each, as Prometheus text (exposition format 0.0.4) and
 //! as the counters of Status. What the store counts is added under the names it gives.
 
-use crate::store::Store;
+use crate::store::StoreStatus;
 use proto::agent;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -291,7 +291,7 @@ fn store_help(name: &str) -> Option<&'static str> {
 
 impl Metrics {
     /// Everything as Prometheus text: the collector's own numbers, then the store's.
-    pub fn render(&self, store: &dyn Store) -> String {
+    pub fn render(&self, store: &dyn StoreStatus) -> String {
         let mut out = String::new();
         let mut last = "";
         for row in self.rows() {
@@ -322,7 +322,7 @@ impl Metrics {
     }
 
     /// The counters as Status tells them, the store's among them.
-    pub fn counters(&self, store: &dyn Store) -> Vec<agent::Counter> {
+    pub fn counters(&self, store: &dyn StoreStatus) -> Vec<agent::Counter> {
         let own = self.rows().into_iter().map(|row| agent::Counter {
             name: row.name.to_owned(),
             labels: row.labels.to_owned(),

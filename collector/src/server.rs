@@ -1,7 +1,7 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
-//! queries; `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`];
+//! queries; `fp-store`, which stores windows; `fp-upkeep`, which keeps the store in order;
 //! `fp-survey`, which looks for hosts in trouble; and `fp-debuginfod`, which fetches symbols where
 //! servers are configured.
 
@@ -14,7 +14,7 @@ use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::pins::{Bounds, Pins};
 use crate::query::{Facts, Queries, QueryOptions};
-use crate::store::{Store, StoreError};
+use crate::store::{OpenStore, StoreError};
 use crate::symbols::{SymbolOptions, Symbols};
 use crate::time::Clock;
 use crate::upkeep::Upkeep;
@@ -77,7 +77,7 @@ pub struct Addresses {
 /// When it cannot begin, when a part of it fails, and when the store does not close.
 pub async fn serve(
     config: &Config,
-    store: Arc<dyn Store>,
+    store: OpenStore,
     clock: Clock,
     mut stop: watch::Receiver<bool>,
     ready: impl FnOnce(Addresses),
@@ -104,7 +104,7 @@ pub async fn serve(
     })?;
     let streams = config.ingest.streams_max as usize;
     let ingest = Ingest::start(
-        store.clone(),
+        store.sink.clone(),
         hosts.clone(),
         IngestOptions {
             streams,
@@ -133,7 +133,7 @@ pub async fn serve(
         ending.clone(),
     );
     let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
-    store.name_by(Arc::new(symbols.clone()));
+    store.naming.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
     let telling = tokio::spawn(control.clone().tell_others());
@@ -175,7 +175,7 @@ pub async fn serve(
     http.abort();
     upkeep.stop();
     let closing = move || {
-        let closed = close(&*store, &hosts);
+        let closed = close(&store, &hosts);
         symbols.close();
         closed
     };
@@ -190,7 +190,7 @@ pub async fn serve(
 
 fn queries(
     config: &Config,
-    store: &Arc<dyn Store>,
+    store: &OpenStore,
     hosts: &Arc<Hosts>,
     clock: Clock,
     metrics: &Arc<Metrics>,
@@ -206,14 +206,7 @@ fn queries(
         started_unix_ns: clock.now_unix_ns(),
         store_bytes_max: config.retention.disk_bytes(),
     };
-    Queries::new(
-        store.clone(),
-        hosts.clone(),
-        options,
-        facts,
-        clock,
-        metrics.clone(),
-    )
+    Queries::new(store, hosts.clone(), options, facts, clock, metrics.clone())
 }
 
 /// Pins of agents: files of the collector, whatever the store is.
@@ -285,9 +278,9 @@ async fn drain(
     }
 }
 
-fn close(store: &dyn Store, hosts: &Hosts) -> Result<(), StoreError> {
+fn close(store: &OpenStore, hosts: &Hosts) -> Result<(), StoreError> {
     if let Err(error) = hosts.flush(store) {
         tracing::warn!("what hosts said last is not stored: {error}");
     }
-    store.close()
+    store.sink.close()
 }

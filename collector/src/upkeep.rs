@@ -6,7 +6,7 @@
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
-use crate::store::Store;
+use crate::store::OpenStore;
 use crate::time::Clock;
 use std::collections::BTreeSet;
 use std::io;
@@ -35,7 +35,7 @@ impl Upkeep {
     /// # Errors
     /// When a thread cannot be started.
     pub fn start(
-        store: Arc<dyn Store>,
+        store: OpenStore,
         hosts: Arc<Hosts>,
         clock: Clock,
         metrics: Arc<Metrics>,
@@ -49,11 +49,11 @@ impl Upkeep {
         let run = move || {
             // Dropped however the thread ends, which is what the receiver waits for.
             let _alive: oneshot::Sender<()> = alive;
-            let mut troubles = Troubles::default();
+            let mut issues = Issues::default();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let mut found = round(&*store, &hosts, &clock, &metrics);
-                found.extend(survey_trouble(&metrics));
-                troubles.tell(found);
+                let mut found = round(&store, &hosts, &clock, &metrics);
+                found.extend(survey_issue(&metrics));
+                issues.tell(found);
             }
         };
         let start = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -108,7 +108,7 @@ impl Drop for SurveyEnded<'_> {
     }
 }
 
-fn survey_trouble(metrics: &Metrics) -> Option<String> {
+fn survey_issue(metrics: &Metrics) -> Option<String> {
     let ended = metrics.survey_ended.get() != 0;
     ended.then(|| {
         "no thread looks for hosts in trouble: thread `fp-survey` panicked\n  restart the collector"
@@ -117,33 +117,33 @@ fn survey_trouble(metrics: &Metrics) -> Option<String> {
 }
 
 /// One round; what is wrong, in sentences.
-fn round(store: &dyn Store, hosts: &Hosts, clock: &Clock, metrics: &Metrics) -> BTreeSet<String> {
-    let mut troubles: BTreeSet<String> = store.degraded().into_iter().collect();
+fn round(store: &OpenStore, hosts: &Hosts, clock: &Clock, metrics: &Metrics) -> BTreeSet<String> {
+    let mut issues: BTreeSet<String> = store.status.issues().into_iter().collect();
     if let Err(error) = hosts.flush(store) {
-        troubles.insert(format!("what hosts said is not stored for now: {error}"));
+        issues.insert(format!("what hosts said is not stored for now: {error}"));
     }
-    if let Err(error) = store.maintain(clock.now_unix_ns()) {
+    if let Err(error) = store.sink.maintain(clock.now_unix_ns()) {
         metrics.maintain_failed.inc();
-        troubles.insert(format!(
+        issues.insert(format!(
             "the upkeep of the store left something undone: {error}"
         ));
     }
-    troubles
+    issues
 }
 
 /// Logs each trouble when it comes and when it goes.
 #[derive(Default)]
-struct Troubles {
+struct Issues {
     told: BTreeSet<String>,
 }
 
-impl Troubles {
+impl Issues {
     fn tell(&mut self, found: BTreeSet<String>) {
-        for trouble in found.difference(&self.told) {
-            tracing::warn!("{trouble}");
+        for issue in found.difference(&self.told) {
+            tracing::warn!("{issue}");
         }
-        for trouble in self.told.difference(&found) {
-            tracing::info!("over: {trouble}");
+        for issue in self.told.difference(&found) {
+            tracing::info!("over: {issue}");
         }
         self.told = found.into_iter().take(TOLD_MAX).collect();
     }
@@ -168,13 +168,13 @@ mod tests {
         looks.recv().expect("it looks");
         drop(stop);
         assert_eq!(thread.join().is_err(), panics);
-        survey_trouble(&metrics)
+        survey_issue(&metrics)
     }
 
     #[test]
     fn a_survey_that_panics_is_a_trouble_and_one_that_is_stopped_is_none() {
-        let trouble = surveyed(true).expect("a trouble");
-        assert!(trouble.contains("fp-survey"), "{trouble}");
+        let issue = surveyed(true).expect("an issue");
+        assert!(issue.contains("fp-survey"), "{issue}");
         assert_eq!(surveyed(false), None);
     }
 }

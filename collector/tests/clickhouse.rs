@@ -21,7 +21,8 @@ mod versions;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
 use collector::store::{
-    Attending, HostFacts, HostKey, HostRecord, Limits, Store, StoreError, Taken,
+    Attending, HostFacts, HostKey, HostRecord, Limits, NoticeBoard, PushOutcome, Store, StoreError,
+    StoreQueries, StoreStatus, WindowSink,
 };
 use front::{Asked, Front, shared};
 use profile::Query;
@@ -119,7 +120,7 @@ fn count(store: &dyn Store) -> (u64, u64) {
 }
 
 /// Pushes until the server takes it; agents do the same.
-fn push_until_taken(store: &dyn Store, draft: &Draft) -> Taken {
+fn push_until_taken(store: &dyn Store, draft: &Draft) -> PushOutcome {
     let give_up = Instant::now() + Duration::from_secs(120);
     let (window, stacks) = (
         windows(std::slice::from_ref(draft)),
@@ -156,14 +157,14 @@ fn a_server_that_is_away_takes_nothing_and_everything_later() {
     }
     let answer = store.profile(hour(), &Query::default(), &ample());
     assert!(matches!(answer, Err(StoreError::Unavailable(_))));
-    assert_eq!(store.degraded().len(), 1);
+    assert_eq!(store.issues().len(), 1);
 
     let _front = killed.start_again();
-    assert_eq!(push_until_taken(&store, &window(1)), Taken::Stored);
-    assert!(store.degraded().is_empty());
+    assert_eq!(push_until_taken(&store, &window(1)), PushOutcome::Stored);
+    assert!(store.issues().is_empty());
     assert_eq!(
         push(&store, &[window(0), window(1)]),
-        [Taken::Repeated, Taken::Repeated]
+        [PushOutcome::Duplicate, PushOutcome::Duplicate]
     );
     assert_eq!(count(&store), (2, 20));
 }
@@ -184,7 +185,7 @@ fn a_server_killed_again_and_again_has_each_window_once() {
             for sequence in 0..WINDOWS {
                 let taken = push_until_taken(&store, &window(sequence));
                 assert!(
-                    matches!(taken, Taken::Stored | Taken::Repeated),
+                    matches!(taken, PushOutcome::Stored | PushOutcome::Duplicate),
                     "{taken:?}"
                 );
                 pushed.store(sequence + 1, Ordering::Release);
@@ -202,7 +203,7 @@ fn a_server_killed_again_and_again_has_each_window_once() {
     let again: Vec<Draft> = (0..WINDOWS).map(window).collect();
     assert_eq!(
         push(&store, &again),
-        vec![Taken::Repeated; WINDOWS as usize]
+        vec![PushOutcome::Duplicate; WINDOWS as usize]
     );
     assert_eq!(count(&store), (WINDOWS, WINDOWS * 10));
 }
@@ -222,7 +223,9 @@ fn two_collectors_on_one_database_count_each_window_once() {
                 for first in 0..6 {
                     let some: Vec<Draft> = (first * 5..first * 5 + 10).map(window).collect();
                     let taken = push(store, &some);
-                    let fine = |of: &Taken| matches!(of, Taken::Stored | Taken::Repeated);
+                    let fine = |of: &PushOutcome| {
+                        matches!(of, PushOutcome::Stored | PushOutcome::Duplicate)
+                    };
                     assert!(taken.iter().all(fine), "{taken:?}");
                 }
             });
@@ -238,7 +241,7 @@ fn two_collectors_on_one_database_count_each_window_once() {
     // A stack that one of them defined is known to the other.
     let later = windows(&[window(100)]);
     let taken = stores[1].push(&later, &Default::default(), NOW_NS).unwrap();
-    assert_eq!(taken, [Taken::Stored]);
+    assert_eq!(taken, [PushOutcome::Stored]);
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn rows_whose_window_was_never_stored_do_not_count() {
     let answer = store.profile(hour(), &by_unit, &ample()).unwrap();
     assert_eq!(answer.quality.total.count, 40);
     assert!(
-        !answer.quality.rollup.by_service,
+        !answer.quality.resolution.by_service,
         "the rollup has every row twice"
     );
     let totals = store
@@ -294,7 +297,7 @@ fn an_insert_that_comes_again_as_it_was_leaves_rollups_exact() {
 fn assert_by_service(store: &dyn Store, count: u64) {
     let answer = store.profile(hour(), &query("", &["unit"]), &ample());
     let quality = answer.unwrap().quality;
-    assert!(quality.rollup.by_service);
+    assert!(quality.resolution.by_service);
     assert_eq!(quality.total.count, count);
 }
 
@@ -318,10 +321,10 @@ fn what_was_begun_when_the_server_went_away_is_finished_first() {
     assert_eq!(count(&store), (1, 10));
     windows_take("RESET SETTING parts_to_throw_insert, parts_to_delay_insert");
     // Their agents come again, each when it likes and with what is new.
-    assert_eq!(push_until_taken(&store, &window(2)), Taken::Repeated);
+    assert_eq!(push_until_taken(&store, &window(2)), PushOutcome::Duplicate);
     assert_eq!(
         push(&store, &[window(3), window(1)]),
-        [Taken::Stored, Taken::Repeated]
+        [PushOutcome::Stored, PushOutcome::Duplicate]
     );
     assert_eq!(count(&store), (4, 40));
     assert_by_service(&store, 40);
@@ -349,7 +352,7 @@ fn what_the_server_never_takes_does_not_keep_others_out() {
         "{taken:?}"
     );
     let other = Draft::new("b", 1, 0).row("unit=web", "main;serve", 7);
-    assert_eq!(push_until_taken(&store, &other), Taken::Stored);
+    assert_eq!(push_until_taken(&store, &other), PushOutcome::Stored);
     assert_eq!(count(&store), (2, 17));
 }
 
@@ -374,7 +377,7 @@ fn what_another_collector_stored_meanwhile_is_not_finished() {
         "ALTER TABLE totals RESET SETTING parts_to_throw_insert, parts_to_delay_insert",
     );
     store_all(&other, &[window(1)]);
-    assert_eq!(push_until_taken(&store, &window(2)), Taken::Stored);
+    assert_eq!(push_until_taken(&store, &window(2)), PushOutcome::Stored);
     assert_eq!(count(&store), (3, 30));
     assert_by_service(&store, 30);
 }
@@ -427,11 +430,11 @@ fn rollups_answer_where_they_are_exact() {
         let expected = model.profile(range(from, to), &query, &ample()).unwrap();
         assert_eq!(samples(&answer.data), samples(&expected.data));
         assert_eq!(
-            answer.quality.rollup.step_ns,
+            answer.quality.resolution.step_ns,
             step_s * SECOND as u64,
             "{selector} {by:?}"
         );
-        assert_eq!(answer.quality.rollup.by_service, step_s > 10);
+        assert_eq!(answer.quality.resolution.by_service, step_s > 10);
         assert_eq!(answer.quality.sampling, expected.quality.sampling);
         assert_eq!(answer.quality.unit, "nanoseconds");
     }

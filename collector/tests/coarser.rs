@@ -7,8 +7,8 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Answer, Cancel, LabelSet, Limits, NewWindow, Scope, Store, StoreError, StoreQuality, Taken,
-    TimeRange,
+    Cancel, DataQuality, LabelSet, Limits, NewWindow, PushOutcome, QueryResult, Scope, StoreError,
+    StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape};
 use profile::{Dictionary, GroupBy, Profile, Query};
@@ -76,11 +76,11 @@ fn range(from: i64, to: i64) -> TimeRange {
     }
 }
 
-fn push(store: &EmbeddedStore, fleet: &Fleet, window: NewWindow, now: i64) -> Taken {
+fn push(store: &EmbeddedStore, fleet: &Fleet, window: NewWindow, now: i64) -> PushOutcome {
     let windows = [window];
     let answer = store.push(&windows, &Dictionary::default(), now).unwrap();
     match answer.into_iter().next().unwrap() {
-        Taken::Missing(stacks) => {
+        PushOutcome::NeedStacks(stacks) => {
             let taken = store.push(&windows, &fleet.define(&stacks), now).unwrap();
             taken.into_iter().next().unwrap()
         }
@@ -114,7 +114,7 @@ fn fill(store: &EmbeddedStore, fleet: &Fleet) {
         for host in 0..SMALL.hosts {
             let window = fleet.window(host, sequence, BEGIN);
             let now = window.range.end_unix_ns;
-            assert_eq!(push(store, fleet, window, now), Taken::Stored);
+            assert_eq!(push(store, fleet, window, now), PushOutcome::Stored);
         }
         if sequence % 20 == 19 {
             // By this clock all is over: it is flushed. Nothing is closed for an hour.
@@ -144,7 +144,12 @@ fn folded(profile: &Profile) -> Folded {
     out
 }
 
-fn ask(store: &EmbeddedStore, range: TimeRange, selector: &str, by: &[&str]) -> Answer<Profile> {
+fn ask(
+    store: &EmbeddedStore,
+    range: TimeRange,
+    selector: &str,
+    by: &[&str],
+) -> QueryResult<Profile> {
     let query = Query::new(
         selector.parse().unwrap(),
         Vec::new(),
@@ -154,7 +159,7 @@ fn ask(store: &EmbeddedStore, range: TimeRange, selector: &str, by: &[&str]) -> 
 }
 
 /// What does not depend on the level.
-fn told(quality: &StoreQuality) -> impl PartialEq + std::fmt::Debug {
+fn told(quality: &DataQuality) -> impl PartialEq + std::fmt::Debug {
     (
         (quality.hosts, quality.hosts_alive, quality.windows),
         (quality.windows_unmeasured, quality.gaps.clone()),
@@ -237,12 +242,12 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
         assert!(counter(&store, &bytes) > 0);
         let repeat = fleet.window(1, 3, BEGIN);
         let taken = push(&store, &fleet, repeat.clone(), BEGIN + HOUR);
-        assert_eq!(taken, Taken::Repeated, "{level}");
+        assert_eq!(taken, PushOutcome::Duplicate, "{level}");
         if level == "service_hours" {
             let mut other = repeat;
             other.origin.sequence += 1_000_000;
             let taken = push(&store, &fleet, other, BEGIN + HOUR);
-            assert!(matches!(taken, Taken::Refused(_)), "{taken:?}");
+            assert!(matches!(taken, PushOutcome::Rejected(_)), "{taken:?}");
         }
     }
     assert_eq!(
@@ -254,7 +259,7 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
     let store = open(folder.path());
     assert_eq!(answers(&store, whole, &["service"], ""), by_service);
     assert_eq!(files(folder.path()).len(), 2, "{:?}", files(folder.path()));
-    assert!(store.degraded().is_empty());
+    assert!(store.issues().is_empty());
 }
 
 #[test]
@@ -282,7 +287,7 @@ fn a_partition_that_is_coarser_than_wanted_is_left_at_rest() {
     store.maintain(now + SECOND).unwrap();
     std::fs::rename(&away, &file).unwrap();
     assert_eq!(counter(&store, "fleetprof_store_tidy_failures_total"), 0);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]
@@ -302,7 +307,7 @@ fn ranges_are_widened_to_what_is_told_apart_and_said() {
             _ => range(60 * MINUTE, 120 * MINUTE),
         };
         assert_eq!(answer.quality.covered, covered, "{level}");
-        assert_eq!(answer.quality.rollup.step_ns, step as u64, "{level}");
+        assert_eq!(answer.quality.resolution.step_ns, step as u64, "{level}");
         let widened = ask(&store, covered, "", &["host"]);
         assert_eq!(folded(&answer.data), folded(&widened.data));
         assert_eq!(answer.quality.windows, widened.quality.windows);
@@ -342,8 +347,8 @@ fn whole_hours_are_read_coarse_and_edges_fine() {
     for ((range, step), before) in ranges.into_iter().zip(before) {
         let answer = ask(&store, range, "", &["service"]);
         assert_eq!(folded(&answer.data), before, "{range:?}");
-        assert_eq!(answer.quality.rollup.step_ns, step as u64, "{range:?}");
-        assert_eq!(answer.quality.rollup.by_service, step >= MINUTE);
+        assert_eq!(answer.quality.resolution.step_ns, step as u64, "{range:?}");
+        assert_eq!(answer.quality.resolution.by_service, step >= MINUTE);
     }
 }
 
@@ -360,7 +365,7 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
     );
     let hour = range(0, HOUR);
     let before = ask(&store, hour, "", &["service"]);
-    assert_eq!(before.quality.rollup.step_ns, HOUR as u64);
+    assert_eq!(before.quality.resolution.step_ns, HOUR as u64);
     // Agents that were cut off bring windows of an hour that is closed, at each level that takes them.
     let mut samples = before.quality.total.count;
     for (at, (age, level, _)) in AGES[..3].iter().enumerate() {
@@ -370,8 +375,11 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
         // A part of a window that was cut in two: numbered as one that starts a moment later.
         late.origin.sequence += 1 + at as u64;
         samples += Fleet::samples(&late);
-        assert_eq!(push(&store, &fleet, late.clone(), now), Taken::Stored);
-        assert_eq!(push(&store, &fleet, late.clone(), now), Taken::Repeated);
+        assert_eq!(push(&store, &fleet, late.clone(), now), PushOutcome::Stored);
+        assert_eq!(
+            push(&store, &fleet, late.clone(), now),
+            PushOutcome::Duplicate
+        );
         let answer = ask(&store, hour, "", &["service"]);
         assert_eq!(answer.quality.total.count, samples, "{level}: in memory");
         store.maintain(now + MINUTE).unwrap();
@@ -380,13 +388,13 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
         settle(&store, now + 2 * MINUTE);
         let answer = ask(&store, hour, "", &["service"]);
         assert_eq!(answer.quality.total.count, samples, "{level}: put together");
-        assert_eq!(answer.quality.rollup.step_ns, HOUR as u64, "{level}");
-        assert_eq!(push(&store, &fleet, late, now), Taken::Repeated);
+        assert_eq!(answer.quality.resolution.step_ns, HOUR as u64, "{level}");
+        assert_eq!(push(&store, &fleet, late, now), PushOutcome::Duplicate);
     }
     settle(&store, BEGIN + 100 * DAY);
     let answer = ask(&store, hour, "", &["service"]);
     assert_eq!(answer.quality.total.count, samples);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]
@@ -415,7 +423,7 @@ fn over_the_disk_budget_the_oldest_goes_first_and_service_hours_last() {
     for sequence in [late, late + 800, late + 1600] {
         let window = fleet.window(0, sequence as u64, BEGIN);
         let now = window.range.end_unix_ns;
-        assert_eq!(push(&store, &fleet, window, now), Taken::Stored);
+        assert_eq!(push(&store, &fleet, window, now), PushOutcome::Stored);
         store.maintain(now + HOUR).unwrap();
     }
     store.close().unwrap();
@@ -579,7 +587,7 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
             *left.entry(name).or_insert(0) += 1;
         }
         let store = open(&dir);
-        assert_eq!(store.degraded(), Vec::<String>::new());
+        assert_eq!(store.issues(), Vec::<String>::new());
         let answer = ask(&store, whole, "", &["service"]);
         assert_eq!(folded(&answer.data), expected, "kill {kills}");
         assert_eq!(answer.quality.windows, SMALL.hosts * WINDOWS);
@@ -689,12 +697,12 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
         matches!(failed, Err(StoreError::Unavailable(_))),
         "{failed:?}"
     );
-    assert!(store.degraded().iter().any(|text| text.contains("coarsen")));
+    assert!(store.issues().iter().any(|text| text.contains("coarsen")));
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
     std::fs::remove_file(&ballast).unwrap();
     settle(&store, now + 2 * MINUTE);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
     let names = files(&dir);

@@ -12,8 +12,8 @@ mod starts;
 
 use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{
-    Answer, Cancel, Defined, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError,
-    Taken, TimeRange,
+    Cancel, Defined, HostFacts, HostRecord, Limits, NewWindow, PushOutcome, QueryResult, Scope,
+    StoreError, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use durability::counter;
 use fleet::{Fleet, Shape, WINDOW_NS};
@@ -61,21 +61,25 @@ fn all_time() -> TimeRange {
     }
 }
 
-fn push(store: &EmbeddedStore, fleet: &Fleet, window: NewWindow) -> Result<Taken, StoreError> {
+fn push(
+    store: &EmbeddedStore,
+    fleet: &Fleet,
+    window: NewWindow,
+) -> Result<PushOutcome, StoreError> {
     let now = window.range.end_unix_ns;
     let windows = [window];
     let mut asked = Vec::new();
     // More than once when a partition that knew some of them is removed in between.
     for _ in 0..8 {
         match store.push(&windows, &fleet.define(&asked), now)?.remove(0) {
-            Taken::Missing(stacks) => asked.extend(stacks),
+            PushOutcome::NeedStacks(stacks) => asked.extend(stacks),
             other => return Ok(other),
         }
     }
     panic!("it is asked for the same again and again");
 }
 
-fn by_host(store: &EmbeddedStore) -> Answer<Profile> {
+fn by_host(store: &EmbeddedStore) -> QueryResult<Profile> {
     let query = Query::new(
         Selector::default(),
         Vec::new(),
@@ -151,7 +155,7 @@ fn another_length_of_partitions_is_refused() {
 fn two_partitions(store: &EmbeddedStore, fleet: &Fleet, dir: &Path) -> Vec<std::path::PathBuf> {
     for sequence in [0, 1, 130, 131] {
         let window = fleet.window(0, sequence, BEGIN);
-        assert_eq!(push(store, fleet, window).unwrap(), Taken::Stored);
+        assert_eq!(push(store, fleet, window).unwrap(), PushOutcome::Stored);
     }
     flush(store);
     let files = std::fs::read_dir(dir.join("partitions")).unwrap();
@@ -174,14 +178,14 @@ fn check_damage(damage: impl Fn(&Path)) {
     let store = open(folder.path(), &quick_flushes());
     let left = total(&store);
     assert!(0 < left && left < before, "{left} of {before} are left");
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     let name = files[0].file_name().unwrap().to_str().unwrap();
     assert_eq!(by_host(&store).quality.damaged, [name]);
     store.maintain(BEGIN + HOUR).unwrap();
     assert!(files[0].with_extension("sqlite.damaged").exists());
     // Its time can be filled again.
     let window = fleet.window(1, 0, BEGIN);
-    assert_eq!(push(&store, &fleet, window).unwrap(), Taken::Stored);
+    assert_eq!(push(&store, &fleet, window).unwrap(), PushOutcome::Stored);
     assert!(total(&store) > left);
 }
 
@@ -218,7 +222,7 @@ fn windows_in_memory_survive_the_damage_of_their_file() {
     let files = two_partitions(&store, &fleet, folder.path());
     let late = fleet.window(2, 3, BEGIN);
     let samples = Fleet::samples(&late);
-    assert_eq!(push(&store, &fleet, late).unwrap(), Taken::Stored);
+    assert_eq!(push(&store, &fleet, late).unwrap(), PushOutcome::Stored);
     for suffix in ["", "-wal"] {
         let mut name = files[0].clone().into_os_string();
         name.push(suffix);
@@ -243,7 +247,7 @@ fn windows_too_old_or_from_the_future_are_refused_with_a_reason() {
         let taken = store
             .push(std::slice::from_ref(&window), &fleet.dict, now)
             .unwrap();
-        let Taken::Refused(reason) = &taken[0] else {
+        let PushOutcome::Rejected(reason) = &taken[0] else {
             panic!("{taken:?}");
         };
         assert!(!reason.is_empty());
@@ -298,7 +302,7 @@ fn a_flood_of_label_sets_keeps_its_host_and_its_samples() {
     let store = open(folder.path(), &options);
     let window = fleet.window(0, 0, BEGIN);
     let samples = Fleet::samples(&window);
-    assert_eq!(push(&store, &fleet, window).unwrap(), Taken::Stored);
+    assert_eq!(push(&store, &fleet, window).unwrap(), PushOutcome::Stored);
     assert_eq!(counts(&store), [("host-0000".to_owned(), samples)].into());
     let scope = Scope {
         range: all_time(),
@@ -310,7 +314,7 @@ fn a_flood_of_label_sets_keeps_its_host_and_its_samples() {
     assert_eq!(values, ["true"]);
     assert!(
         store
-            .degraded()
+            .issues()
             .iter()
             .any(|text| text.contains("label sets"))
     );
@@ -327,7 +331,7 @@ fn a_full_dictionary_puts_new_stacks_under_other() {
     let store = open(folder.path(), &options);
     let window = fleet.window(0, 0, BEGIN);
     let samples = Fleet::samples(&window);
-    assert_eq!(push(&store, &fleet, window).unwrap(), Taken::Stored);
+    assert_eq!(push(&store, &fleet, window).unwrap(), PushOutcome::Stored);
     let answer = by_host(&store);
     assert_eq!(answer.quality.total.count, samples);
     assert_eq!(answer.quality.sampling.folded, samples);
@@ -339,13 +343,16 @@ fn a_new_partition_asks_for_no_stack_that_another_has() {
     let fleet = Fleet::new(1, SMALL);
     let store = open(folder.path(), &quick_flushes());
     let mut window = fleet.window(0, 0, BEGIN);
-    assert_eq!(push(&store, &fleet, window.clone()).unwrap(), Taken::Stored);
+    assert_eq!(
+        push(&store, &fleet, window.clone()).unwrap(),
+        PushOutcome::Stored
+    );
     window.origin.sequence += HOUR as u64;
     window.range.start_unix_ns += HOUR;
     window.range.end_unix_ns += HOUR;
     let now = window.range.end_unix_ns;
     let taken = store.push(&[window], &Dictionary::default(), now).unwrap();
-    assert_eq!(taken, [Taken::Stored]);
+    assert_eq!(taken, [PushOutcome::Stored]);
 }
 
 #[test]
@@ -431,7 +438,7 @@ fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
         let of_window = Fleet::samples(&window);
         match push(&store, &fleet, window) {
             Ok(taken) => {
-                assert_eq!(taken, Taken::Stored);
+                assert_eq!(taken, PushOutcome::Stored);
                 (sequence, samples) = (sequence + 1, samples + of_window);
             }
             Err(error) => break error,
@@ -439,7 +446,7 @@ fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
         assert!(sequence < 5000, "the disk is never full");
     };
     assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     assert_eq!(total(&store), samples, "what was taken is answered");
     // Killed while the disk is full, it opens again.
     drop(store);
@@ -448,10 +455,10 @@ fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
     disk.grow("64m");
     let again = fleet.window(0, sequence, BEGIN);
     samples += Fleet::samples(&again);
-    assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Stored);
+    assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Stored);
     store.maintain(BEGIN + HOUR).unwrap();
     assert_eq!(total(&store), samples);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]
@@ -465,7 +472,7 @@ fn a_query_reads_the_partitions_of_its_range_and_is_told_of_the_others() {
         for host in 0..2 {
             if host == 0 || !(400..800).contains(&window) {
                 let taken = push(&store, &fleet, fleet.window(host, window, BEGIN));
-                assert_eq!(taken.unwrap(), Taken::Stored);
+                assert_eq!(taken.unwrap(), PushOutcome::Stored);
             }
         }
     }
@@ -526,7 +533,7 @@ fn dictionaries_that_find_no_room_are_forgotten_and_read_again() {
         // Ten partitions of 20 minutes.
         for window in (0..1200).step_by(40) {
             let taken = push(&store, &fleet, fleet.window(0, window, BEGIN));
-            assert_eq!(taken.unwrap(), Taken::Stored);
+            assert_eq!(taken.unwrap(), PushOutcome::Stored);
         }
         flush(&store);
         store
@@ -545,7 +552,10 @@ fn dictionaries_that_find_no_room_are_forgotten_and_read_again() {
     let late = fleet.window(0, 41, BEGIN);
     let samples = total(&stores[1]) + Fleet::samples(&late);
     let [large, small] = stores.each_ref().map(|store| {
-        assert_eq!(push(store, &fleet, late.clone()).unwrap(), Taken::Stored);
+        assert_eq!(
+            push(store, &fleet, late.clone()).unwrap(),
+            PushOutcome::Stored
+        );
         by_stack(&by_host(store).data)
     });
     assert_eq!(small, large);
@@ -597,12 +607,15 @@ fn callers_that_should_be_known_and_are_not_are_asked_for() {
     let now = BEGIN + 60 * SECOND;
     let (knows, lacks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let [knows, lacks] = [&knows, &lacks].map(|dir| open(dir.path(), &Options::default()));
-    assert_eq!(push(&knows, &fleet, window(0)).unwrap(), Taken::Stored);
+    assert_eq!(
+        push(&knows, &fleet, window(0)).unwrap(),
+        PushOutcome::Stored
+    );
     let mut expected = None;
     for (store, has_first) in [(&knows, true), (&lacks, false)] {
         let second = [window(1)];
         let none = store.push_defined(&second, &[], now).unwrap().remove(0);
-        let Taken::Missing(mut asked) = none else {
+        let PushOutcome::NeedStacks(mut asked) = none else {
             panic!("{none:?}");
         };
         let mut all_callers = false;
@@ -613,19 +626,19 @@ fn callers_that_should_be_known_and_are_not_are_asked_for() {
                 .unwrap()
                 .remove(0)
             {
-                Taken::MissingCallers(again) => {
+                PushOutcome::NeedCallers(again) => {
                     assert!(!has_first && !all_callers);
                     (asked, all_callers) = (again, true);
                 }
                 taken => {
-                    assert_eq!(taken, Taken::Stored);
+                    assert_eq!(taken, PushOutcome::Stored);
                     break;
                 }
             }
         }
         assert_eq!(all_callers, !has_first);
         if !has_first {
-            assert_eq!(push(store, &fleet, window(0)).unwrap(), Taken::Stored);
+            assert_eq!(push(store, &fleet, window(0)).unwrap(), PushOutcome::Stored);
         }
         let profile = by_host(store).data;
         let found = by_stack(&profile);

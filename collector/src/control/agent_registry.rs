@@ -8,12 +8,13 @@ use super::limits::{CLOCK_WAIT, ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEU
 use super::memory::Held;
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey};
+use crate::sync::lock;
 use crate::time::Clock;
 use profile::key;
 use proto::agent;
 use proto::collector::{AttendResponse, Order, Ping, Pong, attend_response, order, report};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::Status;
 
@@ -97,11 +98,6 @@ pub enum Addressee {
     Past,
     /// None was ever given with this number.
     Never,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change leaves the maps whole, so a panic elsewhere spoils nothing.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl AgentRegistry {

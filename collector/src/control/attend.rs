@@ -6,10 +6,9 @@
 use super::Control;
 use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, Ticket};
 use super::limits::BYTES_PER_ENCODED;
-use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::stopped;
 use crate::ingest::window::host_facts;
-use crate::store::HostKey;
+use crate::store::{HOST_ID_BYTES_MAX, HostKey};
 use prost::Message;
 use proto::agent::capture_response::Body;
 use proto::collector::{

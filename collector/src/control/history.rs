@@ -5,10 +5,11 @@ use super::limits::{
     LISTED_TEXT_BYTES_MAX,
 };
 use crate::metrics::Metrics;
+use crate::sync::lock;
 use prost::Message;
 use proto::collector::{FleetCaptureInfo, FleetCaptureRequest, HostProgress, HostState};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -65,7 +66,7 @@ impl Fanouts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// A place for one more; `None` when there are enough.

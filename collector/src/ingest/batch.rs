@@ -3,7 +3,7 @@
 use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;
 use crate::metrics::Metrics;
-use crate::store::{BatchPolicy, Defined, NewWindow, Store, StoreError, Taken};
+use crate::store::{BatchPolicy, Defined, NewWindow, PushOutcome, StoreError, WindowSink};
 use crate::time::Clock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub struct Answered {
     /// The window.
     pub pending: Box<Pending>,
     /// What became of it; an error when nothing did, and the agent should come again later.
-    pub outcome: Result<Taken, String>,
+    pub outcome: Result<PushOutcome, String>,
 }
 
 /// The store broke down in the middle of a call: what it holds in memory is not to be trusted.
@@ -61,7 +61,7 @@ impl Pusher {
     /// # Errors
     /// When there can be none.
     pub fn start(
-        store: Arc<dyn Store>,
+        store: Arc<dyn WindowSink>,
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Pusher> {
@@ -100,7 +100,7 @@ pub async fn run(
     mut jobs: mpsc::Receiver<Job>,
     metrics: Arc<Metrics>,
 ) -> Result<(), StorePanicked> {
-    let mut trouble = Trouble::default();
+    let mut issue = Issue::default();
     loop {
         let next = match metrics.push_failing.get() {
             0 => jobs.recv().await,
@@ -119,7 +119,7 @@ pub async fn run(
         metrics.queue_windows.set(jobs.len() as u64);
         let failure = pusher.push(batch).await?;
         metrics.push_failing.set(u64::from(failure.is_complete));
-        trouble.tell(failure.text);
+        issue.tell(failure.text);
     }
 }
 
@@ -146,7 +146,7 @@ async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>, policy: BatchPolicy
 }
 
 /// Pushes a batch and answers all of it. Returns what failed.
-fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Failure {
+fn push(store: &dyn WindowSink, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Failure {
     let definitions: Vec<Arc<Defined>> = batch
         .iter()
         .filter_map(|job| job.definitions.clone())
@@ -206,12 +206,12 @@ fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Fail
 }
 
 fn call(
-    store: &dyn Store,
+    store: &dyn WindowSink,
     windows: &[NewWindow],
     definitions: &[Arc<Defined>],
     now: i64,
     metrics: &Metrics,
-) -> Result<Vec<Taken>, StoreError> {
+) -> Result<Vec<PushOutcome>, StoreError> {
     let begin = Instant::now();
     let result = store.push_defined(windows, definitions, now);
     metrics.pushes.inc();
@@ -220,18 +220,18 @@ fn call(
     result
 }
 
-fn answer(jobs: Vec<Job>, outcomes: Vec<Result<Taken, String>>, metrics: &Metrics) {
+fn answer(jobs: Vec<Job>, outcomes: Vec<Result<PushOutcome, String>>, metrics: &Metrics) {
     for (job, outcome) in jobs.into_iter().zip(outcomes) {
         match &outcome {
-            Ok(Taken::Stored) => {
+            Ok(PushOutcome::Stored) => {
                 metrics.windows_stored.inc();
                 metrics
                     .rows_stored
                     .add(job.pending.window.rows.len() as u64);
             }
-            Ok(Taken::Repeated) => metrics.windows_repeated.inc(),
-            Ok(Taken::Refused(_)) => metrics.windows_refused.inc(),
-            Ok(Taken::Missing(_) | Taken::MissingCallers(_)) | Err(_) => {}
+            Ok(PushOutcome::Duplicate) => metrics.windows_repeated.inc(),
+            Ok(PushOutcome::Rejected(_)) => metrics.windows_refused.inc(),
+            Ok(PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_)) | Err(_) => {}
         }
         let pending = job.pending;
         // A stream that has ended needs no answer; one that lives has room for it.
@@ -259,12 +259,12 @@ fn take(pending: &mut Pending) -> NewWindow {
 
 /// Logs a trouble of the store when it begins and when it ends, not each time.
 #[derive(Default)]
-struct Trouble {
+struct Issue {
     current: Option<String>,
     times: u64,
 }
 
-impl Trouble {
+impl Issue {
     fn tell(&mut self, failure: Option<String>) {
         match failure {
             Some(text) => {

@@ -9,11 +9,12 @@ use super::limits::{
     SILENT_FOR_NS, SURVEY_INTERVAL, TWINS_FOR,
 };
 use crate::metrics::Metrics;
-use crate::store::{HostFacts, HostKey, HostRecord, Limits, Store, StoreError, TimeRange};
+use crate::store::{HostFacts, HostKey, HostRecord, Limits, OpenStore, StoreError, TimeRange};
+use crate::sync::lock;
 use crate::time::Clock;
 use proto::agent::Degradation;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -143,7 +144,7 @@ impl Hosts {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change below leaves the maps whole, so a panic elsewhere spoils nothing.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// A stream of `key` begins. An older one of the same boot is told to end: its connection is
@@ -249,7 +250,7 @@ impl Hosts {
     ///
     /// # Errors
     /// A failure; what was not told is told next time.
-    pub fn flush(&self, store: &dyn Store) -> Result<(), StoreError> {
+    pub fn flush(&self, store: &OpenStore) -> Result<(), StoreError> {
         let loaded = self.load(store);
         if loaded.is_err() && self.lock().loaded.is_none() {
             // What is told before it would change the day that hosts were first seen.
@@ -260,7 +261,7 @@ impl Hosts {
             if records.is_empty() {
                 return loaded;
             }
-            if let Err(error) = store.put_hosts(&records) {
+            if let Err(error) = store.sink.put_hosts(&records) {
                 self.metrics.hosts_failed.add(records.len() as u64);
                 let keys = records.into_iter().map(|record| record.key);
                 self.lock().unsaved.extend(keys);
@@ -271,8 +272,8 @@ impl Hosts {
 
     /// Reads what the store knows: once, so that hosts keep the day they were first seen, and again
     /// and again where other collectors tell it of their hosts.
-    fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let due = |read: Instant| store.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
+    fn load(&self, store: &OpenStore) -> Result<(), StoreError> {
+        let due = |read: Instant| store.board.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
         if self.lock().loaded.is_some_and(|read| !due(read)) {
             return Ok(());
         }
@@ -288,7 +289,7 @@ impl Hosts {
             nodes: 0,
             lines: HOSTS_MAX,
         };
-        let found = store.hosts(range, &limits)?;
+        let found = store.queries.hosts(range, &limits)?;
         let mut inner = self.lock();
         let inner = &mut *inner;
         for (mut record, _) in found {
@@ -359,7 +360,7 @@ impl Hosts {
 
     /// The trouble of all hosts, as it was some seconds ago at most.
     pub fn survey(&self) -> Arc<Survey> {
-        let survey = self.survey.lock().unwrap_or_else(PoisonError::into_inner);
+        let survey = lock(&self.survey);
         Arc::clone(&survey)
     }
 
@@ -379,7 +380,7 @@ impl Hosts {
         let over: Vec<_> = over.map(|of| (of, inner.is_heard(of, now))).collect();
         drop(inner);
         new.log_after(&before, &over);
-        *self.survey.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        *lock(&self.survey) = new;
     }
 
     fn survey_now(&self) -> Survey {

@@ -83,9 +83,6 @@ pub const HEALTH_BYTES_MAX: usize = 64 << 20;
 /// Most labels from an agent's configuration.
 pub const HOST_LABELS_MAX: usize = 16;
 
-/// Longest host id. Unit: bytes. A longer one ends the stream.
-pub const HOST_ID_BYTES_MAX: usize = 128;
-
 /// Largest answer to one `Need`. Unit: encoded bytes over all its messages.
 ///
 /// The stacks of a window at its bounds, deep and with long names, are some tens of MiB. With
@@ -95,9 +92,6 @@ pub const DEFINITIONS_BYTES_MAX: usize = 64 << 20;
 /// Times that stacks are asked for before a window is stored. A window needs one; a second when the
 /// store began another partition meanwhile.
 pub const NEEDS_PER_WINDOW_MAX: u32 = 4;
-
-/// Length of the longest window. Unit: nanoseconds.
-pub const WINDOW_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Most CPUs that a host may say were busy all the time of a window. Twice what any kernel supports.
 pub const CPUS_MAX: u128 = 16_384;

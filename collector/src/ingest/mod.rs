@@ -18,7 +18,7 @@ pub use judge::Verdict;
 pub use memory::Held;
 
 use crate::metrics::Metrics;
-use crate::store::Store;
+use crate::store::WindowSink;
 use crate::time::Clock;
 use memory::Memory;
 use proto::collector::ingest_service_server::IngestService;
@@ -62,7 +62,7 @@ impl Ingest {
     /// Begins to push into `store`, from a thread of its own. Streams end when `shutdown` becomes
     /// true, with the answers to what they had sent.
     pub fn start(
-        store: Arc<dyn Store>,
+        store: Arc<dyn WindowSink>,
         hosts: Arc<Hosts>,
         options: IngestOptions,
         clock: Clock,

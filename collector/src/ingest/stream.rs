@@ -11,13 +11,13 @@ use super::Ingest;
 use super::batch::{Answered, Job};
 use super::hosts::Ticket;
 use super::limits::{
-    DEFINITIONS_BYTES_MAX, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts,
-    WINDOWS_IN_FLIGHT, dictionary_stacks,
+    DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
+    dictionary_stacks,
 };
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::metrics::Metric;
-use crate::store::{Defined, HostKey, Taken};
+use crate::store::{Defined, HOST_ID_BYTES_MAX, HostKey, PushOutcome};
 use hashbrown::{HashMap, HashSet};
 use profile::ContentId;
 use proto::TableAssembler;
@@ -422,16 +422,18 @@ impl<'s> Session<'s> {
         self.defining -= usize::from(pending.defines);
         let sequence = pending.window.origin.sequence;
         match outcome {
-            Ok(Taken::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
-            Ok(Taken::Repeated) => self.ack(sequence, Outcome::Repeated, String::new()).await,
-            Ok(Taken::Refused(reason)) => self.ack(sequence, Outcome::Refused, reason).await,
-            Ok(Taken::Missing(missing)) if self.may_ask() => {
+            Ok(PushOutcome::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
+            Ok(PushOutcome::Duplicate) => {
+                self.ack(sequence, Outcome::Repeated, String::new()).await
+            }
+            Ok(PushOutcome::Rejected(reason)) => self.ack(sequence, Outcome::Refused, reason).await,
+            Ok(PushOutcome::NeedStacks(missing)) if self.may_ask() => {
                 self.need(pending, missing, false).await
             }
-            Ok(Taken::MissingCallers(missing)) if self.may_ask() => {
+            Ok(PushOutcome::NeedCallers(missing)) if self.may_ask() => {
                 self.need(pending, missing, true).await
             }
-            Ok(Taken::Missing(_) | Taken::MissingCallers(_)) => {
+            Ok(PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_)) => {
                 // Stacks are on their way, from the agent or to the store: most likely these too.
                 // It comes to the store after them.
                 let at = self.ready.partition_point(|ready| {

@@ -2,9 +2,10 @@
 
 use super::limits::{HOST_PINS_PER_DAY_MAX, HOSTS_PER_DAY_MAX};
 use crate::metrics::Metrics;
+use crate::sync::lock;
 use crate::time::Clock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tonic::Status;
 
 /// Nanoseconds of a day.
@@ -45,7 +46,7 @@ impl Admission {
     }
 
     fn today(&self) -> MutexGuard<'_, Today> {
-        self.today.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.today)
     }
 
     /// Counts a pin of a host, when it may bring one more today.

@@ -10,6 +10,7 @@
 use super::format::{HEAD, MESSAGE_HEAD, damaged, encode_head, message_sum, read_head, words};
 use super::limits::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX};
 use super::shares::{Shares, Why};
+use crate::sync::lock;
 use profile::Profile;
 use prost::Message;
 use proto::collector::HostPin;
@@ -22,7 +23,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Tag and length of a pin in a list. Unit: bytes.
 const LIST_ROW: usize = 8;
@@ -216,11 +217,11 @@ impl Files {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.index)
     }
 
     fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.changing)
     }
 
     fn path(&self, id: u64) -> PathBuf {

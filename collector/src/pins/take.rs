@@ -7,9 +7,9 @@ use super::limits::{
     CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, HEAP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX,
 };
 
-use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::window::host_facts;
 use crate::metrics::Metrics;
+use crate::store::HOST_ID_BYTES_MAX;
 use proto::ProfileAssembler;
 use proto::agent;
 use proto::collector::{HostPin, PinHead};

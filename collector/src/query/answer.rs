@@ -2,7 +2,7 @@
 
 use super::spread::Certainty;
 use crate::ingest::{Hosts, Verdict};
-use crate::store::{HostFacts, HostRange, HostRecord, Step, StoreQuality, TimeRange};
+use crate::store::{DataQuality, HostFacts, HostRange, HostRecord, Step, TimeRange};
 use profile::{CostDiff, Coverage, FunctionChange, NameSource, NamedLater, TopRow, Value};
 use proto::{agent, collector as wire};
 
@@ -15,7 +15,7 @@ const NO_FRAME: u32 = 255;
 
 /// What an answer is made of, as a message.
 pub fn quality(
-    quality: StoreQuality,
+    quality: DataQuality,
     coverage: Option<Coverage>,
     hosts: &Hosts,
 ) -> wire::DataQuality {
@@ -33,7 +33,7 @@ pub fn quality(
     });
     wire::DataQuality {
         covered: Some(range(quality.covered)),
-        resolution_ns: quality.rollup.step_ns,
+        resolution_ns: quality.resolution.step_ns,
         hosts: quality.hosts,
         hosts_alive: quality.hosts_alive,
         windows: quality.windows,

@@ -1,24 +1,20 @@
 //! The fleet's cgroups as one tree, rolled up as the agent does it for one host.
 
-use crate::store::{LabelSet, Labelled};
+use crate::store::{LabelSet, LabelTotals, SAMPLE_LABELS};
 use profile::{
     Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
-    StackEnd, StackId, Value, key,
+    StackEnd, StackId, Value,
 };
 use std::collections::HashMap;
-
-/// Labels that only samples have: what the kernel accounts for a cgroup is not known by these, so a
-/// selection by one of them has nothing to be compared with.
-const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
 /// True when the kernel's accounting can stand beside what `selector` takes.
 pub(super) fn is_accountable(selector: &Selector) -> bool {
     let mut matchers = selector.matchers().iter();
-    matchers.all(|matcher| !OF_SAMPLES.contains(&matcher.label()))
+    matchers.all(|matcher| !SAMPLE_LABELS.contains(&matcher.label()))
 }
 
 /// Totals by label set of what frame filters left of a profile. Nothing is expected of a part.
-pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
+pub(super) fn totals(profile: &Profile) -> Vec<LabelTotals> {
     let mut sums: HashMap<LabelSetId, (Value, Value)> = HashMap::new();
     for (key, &value) in &profile.samples {
         let (taken, lost) = sums.entry(key.labels).or_default();
@@ -28,7 +24,7 @@ pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
         }
     }
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-    let row = |(labels, (taken, lost))| Labelled {
+    let row = |(labels, (taken, lost))| LabelTotals {
         labels: LabelSet::new(profile.dict.labels(labels).map(owned)),
         taken,
         lost,
@@ -39,7 +35,7 @@ pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
 }
 
 /// Totals by the labels of cgroups as rows by path, parents included, and what they cover.
-pub(super) fn ledger(totals: &[Labelled], accountable: bool) -> Ledger {
+pub(super) fn ledger(totals: &[LabelTotals], accountable: bool) -> Ledger {
     let all = Selector::default();
     let mut dict = Dictionary::default();
     let mut builder = LedgerBuilder::new(&all);
@@ -75,13 +71,14 @@ pub(super) fn coverage(ledger: &Ledger, windows: u64, windows_unmeasured: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profile::key;
 
-    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: i64) -> Labelled {
+    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: i64) -> LabelTotals {
         let value = |count: u64| Value {
             count,
             weight: count * 10,
         };
-        Labelled {
+        LabelTotals {
             labels: LabelSet::new([(key::CGROUP.to_owned(), cgroup.to_owned())]),
             taken: value(taken),
             lost: value(lost),

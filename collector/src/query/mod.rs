@@ -18,7 +18,10 @@ pub use request::Selected;
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
-use crate::store::{Answer, Attending, Cancel, Limits, Scope, Store, StoreError, TimeRange};
+use crate::store::{
+    Attending, Cancel, Limits, NoticeBoard, OpenStore, QueryResult, Scope, StoreError,
+    StoreQueries, StoreStatus, TimeRange,
+};
 use crate::time::Clock;
 use profile::{Profile, Query, key};
 use proto::agent;
@@ -66,7 +69,9 @@ pub struct Facts {
 pub struct Queries(Arc<Inner>);
 
 struct Inner {
-    store: Arc<dyn Store>,
+    store: Arc<dyn StoreQueries>,
+    board: Arc<dyn NoticeBoard>,
+    status: Arc<dyn StoreStatus>,
     hosts: Arc<Hosts>,
     options: QueryOptions,
     facts: Facts,
@@ -97,7 +102,7 @@ impl Drop for CancelOnDrop {
 impl Queries {
     /// Queries of `store`.
     pub fn new(
-        store: Arc<dyn Store>,
+        store: &OpenStore,
         hosts: Arc<Hosts>,
         options: QueryOptions,
         facts: Facts,
@@ -107,7 +112,9 @@ impl Queries {
         let concurrent = options.concurrent;
         let answers = held::Answers::new(options.memory_bytes, metrics.clone());
         Queries(Arc::new(Inner {
-            store,
+            store: store.queries.clone(),
+            board: store.board.clone(),
+            status: store.status.clone(),
             hosts,
             options,
             facts,
@@ -124,7 +131,7 @@ impl Queries {
         &self,
         nodes: usize,
         lines: usize,
-        work: impl FnOnce(&dyn Store, &Limits) -> Result<T, Failed> + Send + 'static,
+        work: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         self.run_in(&self.0.places, nodes, lines, work).await
     }
@@ -134,7 +141,7 @@ impl Queries {
         places: &Arc<Semaphore>,
         nodes: usize,
         lines: usize,
-        work: impl FnOnce(&dyn Store, &Limits) -> Result<T, Failed> + Send + 'static,
+        work: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let inner = &self.0;
         let deadline = Instant::now() + inner.options.timeout;
@@ -194,7 +201,7 @@ impl Queries {
         selected: &Selected,
         query: Query,
         max_nodes: u32,
-        make: impl FnOnce(Answer<Profile>, &Limits) -> Result<T, Failed> + Send + 'static,
+        make: impl FnOnce(QueryResult<Profile>, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let nodes = match max_nodes {
             0 => self.0.options.nodes,
@@ -244,8 +251,9 @@ impl Queries {
         since_unix_ns: i64,
         most: usize,
     ) -> Result<Vec<Attending>, Status> {
-        self.run_in(&self.0.calls, 0, most, move |store, limits| {
-            Ok(store.attending(since_unix_ns, limits)?)
+        let board = self.0.board.clone();
+        self.run_in(&self.0.calls, 0, most, move |_, limits| {
+            Ok(board.attending(since_unix_ns, limits)?)
         })
         .await
     }
@@ -255,10 +263,9 @@ impl Queries {
     /// # Errors
     /// As every query.
     pub(crate) async fn attend(&self, hosts: Vec<Attending>) -> Result<(), Status> {
-        self.run_in(&self.0.calls, 0, 0, move |store, _| {
-            Ok(store.attend(&hosts)?)
-        })
-        .await
+        let board = self.0.board.clone();
+        self.run_in(&self.0.calls, 0, 0, move |_, _| Ok(board.attend(&hosts)?))
+            .await
     }
 
     /// The names of the collector's metrics with their values, as text. One at a time: the store may
@@ -269,7 +276,7 @@ impl Queries {
         let rendering = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
             let _call = call;
-            inner.metrics.render(&*inner.store)
+            inner.metrics.render(&*inner.status)
         });
         rendering.await.ok()
     }
@@ -353,7 +360,7 @@ impl Failed {
 
 /// The range of a request that has no selection.
 fn resolved(
-    store: &dyn Store,
+    store: &dyn StoreQueries,
     range: Option<agent::TimeRange>,
     now: i64,
 ) -> Result<TimeRange, StoreError> {

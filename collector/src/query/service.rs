@@ -5,7 +5,10 @@ use super::{
     ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
     resolved, spread, units,
 };
-use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
+use crate::store::{
+    DataQuality, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreQueries,
+    StoreStatus,
+};
 use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
@@ -112,7 +115,7 @@ impl QueryService for Queries {
                 Ok(store.series(&scope, &group_by, step, limits)?)
             })
             .await?;
-        let Answer { data, quality } = found;
+        let QueryResult { data, quality } = found;
         let mut lines: Vec<wire::SeriesLine> = data
             .lines
             .into_iter()
@@ -153,7 +156,7 @@ impl QueryService for Queries {
         let query = selected.query(&asked.group_by)?;
         let mut place = self.place()?;
         let made = Queries::profile(self, &selected, query, asked.max_nodes, move |found, _| {
-            let Answer { data, quality } = found;
+            let QueryResult { data, quality } = found;
             let coverage = covered(&data);
             place.hold(profile_bytes(&data))?;
             Ok((quality, coverage, Chunks::new(data), place))
@@ -225,10 +228,10 @@ impl QueryService for Queries {
             .run(nodes, lines, move |store, limits| {
                 // Never of profiles: what is cut off one to fit is charged to callers, and looks
                 // like a change.
-                let ask = |side: usize, limits: &Limits| -> Result<(Costs, StoreQuality), Failed> {
+                let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
                     let range = resolved(store, sides[side].range(), now)?;
                     let by = CostBy::Function;
-                    let Answer { data, quality } =
+                    let QueryResult { data, quality } =
                         store.costs(range, &queries[side], by, limits)?;
                     // Nobody knows what was lost: shares are of what was sampled.
                     Ok((data.without_lost(), quality))
@@ -247,7 +250,7 @@ impl QueryService for Queries {
                 let totals = [diff.totals.before, diff.totals.after];
                 let asked = [&mut before, &mut after].into_iter().zip(&queries);
                 for ((side, query), total) in asked.zip(totals) {
-                    let of = (side.quality.covered, side.quality.rollup.step_ns);
+                    let of = (side.quality.covered, side.quality.resolution.step_ns);
                     if total != Value::default() {
                         side.parts =
                             spread::Parts::read(store, of, query, limits, &mut bytes_left)?;
@@ -352,12 +355,12 @@ impl QueryService for Queries {
         let (list, left_out, quality, coverage) = self
             .run(nodes, lines, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
-                let Answer { data, quality } = match filtered {
+                let QueryResult { data, quality } = match filtered {
                     true => {
-                        let Answer { data, quality } =
+                        let QueryResult { data, quality } =
                             store.profile(scope.range, &query, limits)?;
                         let data = cgroups::totals(&data);
-                        Answer { data, quality }
+                        QueryResult { data, quality }
                     }
                     false => store.totals(&scope, &of_cgroup, limits)?,
                 };
@@ -395,13 +398,14 @@ impl QueryService for Queries {
         _request: Request<wire::StatusRequest>,
     ) -> Result<Response<wire::StatusResponse>, Status> {
         let inner = self.0.clone();
-        let (kept, degraded, store_bytes, counters) = self
+        let (kept, issues, store_bytes, counters) = self
             .run_in(&self.0.calls, 0, 0, move |store, _| {
-                let counters = inner.metrics.counters(store);
-                Ok((store.kept(), store.degraded(), store_bytes(store), counters))
+                let status = &*inner.status;
+                let counters = inner.metrics.counters(status);
+                Ok((store.kept(), status.issues(), store_bytes(status), counters))
             })
             .await?;
-        let mut degradations: Vec<_> = degraded.into_iter().map(degradation).collect();
+        let mut degradations: Vec<_> = issues.into_iter().map(degradation).collect();
         let kept = kept.unwrap_or_else(|error| {
             // A store that is away is what status is there to tell.
             degradations.push(degradation(error.to_string()));
@@ -416,7 +420,7 @@ impl QueryService for Queries {
                 why: Some(why),
             })
             .collect();
-        let (store, store_version) = self.0.store.engine();
+        let (store, store_version) = self.0.status.engine();
         Ok(Response::new(wire::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             store: store.to_owned(),
@@ -439,24 +443,24 @@ impl QueryService for Queries {
 /// One side of a diff.
 struct Side {
     parts: Option<spread::Parts>,
-    quality: StoreQuality,
+    quality: DataQuality,
 }
 
 impl Side {
     /// A side whose spread is not known yet.
-    fn new(quality: StoreQuality) -> Side {
+    fn new(quality: DataQuality) -> Side {
         let parts = None;
         Side { parts, quality }
     }
 
     /// What is told of it: its quality, and how many parts its spread is of.
-    fn told(self) -> (StoreQuality, usize) {
+    fn told(self) -> (DataQuality, usize) {
         let parts = self.parts.as_ref().map_or(0, spread::Parts::len);
         (self.quality, parts)
     }
 }
 
-type Table = (Vec<wire::TopRow>, usize, StoreQuality, Option<Coverage>);
+type Table = (Vec<wire::TopRow>, usize, DataQuality, Option<Coverage>);
 
 impl Queries {
     async fn top_functions(
@@ -470,7 +474,7 @@ impl Queries {
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let range = resolved(store, selected.range(), now)?;
-            let Answer { data, quality } = store.costs(range, &query, by, limits)?;
+            let QueryResult { data, quality } = store.costs(range, &query, by, limits)?;
             let top = data.into_top(sort, limit);
             let rows = top.rows.into_iter().map(answer::top_row).collect();
             Ok((rows, top.omitted, quality, None))
@@ -491,7 +495,7 @@ impl Queries {
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let scope = scope(store, &selected, now)?;
             if !selected.filters.is_empty() {
-                let Answer { data, quality } = store.profile(scope.range, &query, limits)?;
+                let QueryResult { data, quality } = store.profile(scope.range, &query, limits)?;
                 let top = data.top(&TopBy::Label(label), TopSort::Own, limit);
                 let rows = top.rows.into_iter();
                 let rows = rows
@@ -520,15 +524,15 @@ impl Queries {
 
 /// What was taken and lost by the values of a label; samples without it under the empty text.
 fn totals_by(
-    store: &dyn Store,
+    store: &dyn StoreQueries,
     scope: &Scope,
     label: &str,
     group_by: &[String],
     limits: &Limits,
-) -> Result<(Vec<(String, Value)>, StoreQuality), Failed> {
-    let Answer { data, quality } = store.totals(scope, group_by, limits)?;
+) -> Result<(Vec<(String, Value)>, DataQuality), Failed> {
+    let QueryResult { data, quality } = store.totals(scope, group_by, limits)?;
     let mut sums: BTreeMap<String, Value> = BTreeMap::new();
-    for Labelled {
+    for LabelTotals {
         labels,
         taken,
         lost,
@@ -569,7 +573,7 @@ async fn send(
     true
 }
 
-fn scope(store: &dyn Store, selected: &Selected, now: i64) -> Result<Scope, Failed> {
+fn scope(store: &dyn StoreQueries, selected: &Selected, now: i64) -> Result<Scope, Failed> {
     let range = request::resolve(selected.range(), now, || store.kept())?;
     Ok(Scope {
         range,
@@ -650,7 +654,7 @@ fn degradation(message: String) -> agent::Degradation {
 }
 
 /// What the store says it takes on disk.
-fn store_bytes(store: &dyn Store) -> u64 {
+fn store_bytes(store: &dyn StoreStatus) -> u64 {
     let counters = store.counters();
     let bytes = counters
         .iter()

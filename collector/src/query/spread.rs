@@ -16,7 +16,7 @@
 //! to host all the time is the same on both sides and no error; where the sides are of different
 //! hosts, it is not seen here.
 
-use crate::store::{Answer, Limits, Store, StoreError, TimeRange};
+use crate::store::{Limits, QueryResult, StoreError, StoreQueries, TimeRange};
 use profile::unit;
 use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ impl Parts {
     /// `None` when it took too long or too much: the answer has the error of sampling then. It may
     /// take half of the time that is left, and what it keeps is taken from `bytes_left`.
     pub fn read(
-        store: &dyn Store,
+        store: &dyn StoreQueries,
         (range, step_ns): (TimeRange, u64),
         query: &Query,
         limits: &Limits,
@@ -105,7 +105,7 @@ impl Parts {
         let of_parts = parts.len() * size_of::<f64>();
         for (at, part) in parts.iter().enumerate() {
             limits.memory_bytes = *bytes_left;
-            let Answer { data, quality } =
+            let QueryResult { data, quality } =
                 match store.costs(*part, query, CostBy::Function, &limits) {
                     Ok(answer) => answer,
                     Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {

@@ -7,7 +7,7 @@
 use super::Failed;
 use crate::ingest::Hosts;
 use crate::store::{
-    HostKey, HostRange, HostRecord, Limits, Scope, Store, StoreError, StoreQuality, TimeRange,
+    DataQuality, HostKey, HostRange, HostRecord, Limits, Scope, StoreError, StoreQueries, TimeRange,
 };
 use profile::unit::{self, WEIGHT_MAX};
 use profile::{Costs, Coverage, MergeError, Selector};
@@ -79,7 +79,7 @@ impl Units {
 /// # Errors
 /// When the store fails, or the query is given up.
 pub fn of_hosts(
-    store: &dyn Store,
+    store: &dyn StoreQueries,
     range: TimeRange,
     found: &[(HostRecord, HostRange)],
     hosts: &Hosts,
@@ -111,8 +111,8 @@ pub fn of_hosts(
 /// # Errors
 /// When their units have nothing in common.
 pub fn equalize(
-    before: &mut (Costs, StoreQuality),
-    after: &mut (Costs, StoreQuality),
+    before: &mut (Costs, DataQuality),
+    after: &mut (Costs, DataQuality),
 ) -> Result<(), StoreError> {
     let (left, right) = (before.1.unit.clone(), after.1.unit.clone());
     if left.is_empty() || right.is_empty() || left == right {
@@ -196,16 +196,16 @@ mod tests {
         assert!(fitted("nanoseconds", &[5, u64::MAX]).2);
         assert!(fitted("page-faults", &[u64::MAX / 2, u64::MAX / 2, 9]).2);
     }
-    fn side(unit: &str, weight: u64) -> (Costs, StoreQuality) {
+    fn side(unit: &str, weight: u64) -> (Costs, DataQuality) {
         let mut costs = Costs::new(profile::CostBy::Function);
         let value = Value { count: 1, weight };
         costs.add_lost(value);
-        let quality = StoreQuality {
+        let quality = DataQuality {
             covered: TimeRange {
                 start_unix_ns: 0,
                 end_unix_ns: 1,
             },
-            rollup: crate::store::Rollup {
+            resolution: crate::store::Resolution {
                 step_ns: 1,
                 by_service: false,
             },

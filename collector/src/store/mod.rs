@@ -1,35 +1,43 @@
-//! What a store of windows is. Two engines are behind [`Store`]: `embedded`, which needs nothing
-//! installed, and `clickhouse`. Nothing outside their folders knows an engine.
+//! What a store of windows is, by what its users may do: [`WindowSink`] takes windows,
+//! [`StoreQueries`] answers, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] says how it
+//! does. Two engines are behind them: `embedded`, which needs nothing installed, and `clickhouse`.
+//! Nothing outside their folders knows an engine.
 //!
 //! All calls block, on disk or network, and come from several threads at once. Times are wall time of
 //! the collector's callers: a store has no clock of its own.
 
-mod answer;
-mod attending;
+mod admission;
 mod batching;
+mod board;
 pub mod clickhouse;
 pub mod embedded;
 mod exact;
 mod names;
 pub mod open;
-mod prune;
+mod queries;
+pub mod query;
+mod result;
+mod sink;
 mod window;
 
-pub use answer::{
-    Answer, Cancel, GAPS_MAX, Gap, HostRange, Labelled, Limits, Line, Lines, Rollup, Scope, Step,
-    StoreQuality,
-};
-pub use attending::Attending;
+pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX};
 pub use batching::BatchPolicy;
+pub use board::{Attending, NoticeBoard};
 pub use exact::Exact;
-pub use names::{Found, Names};
+pub use names::{Found, FrameNaming, Names};
+pub use queries::StoreQueries;
+pub use result::{
+    Cancel, DataQuality, GAPS_MAX, Gap, HostRange, LabelTotals, Limits, QueryResult, Resolution,
+    Scope, Series, Step, TimeSeries,
+};
+pub use sink::WindowSink;
 pub(crate) use window::reserve;
 pub use window::{
-    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
-    StreamStacks, Taken, TimeRange, WindowAccount,
+    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, PushOutcome, Row,
+    StackMemo, StreamStacks, TimeRange, WindowAccount,
 };
 
-use profile::{ContentId, CostBy, Costs, Dictionary, Profile, Query, Selector};
+use profile::{ContentId, Selector};
 use std::sync::Arc;
 
 /// Why a store could not do what was asked.
@@ -58,205 +66,50 @@ pub enum StoreError {
     },
 }
 
-/// Windows of hosts by label set, stack and time; durable, each counted once.
-pub trait Store: Send + Sync + 'static {
-    /// Names from now on what agents could not, in answers with functions. The first call counts.
-    fn name_by(&self, _names: Arc<dyn Names>) {}
+/// All that an engine offers. Who opens one hands its parts to those who need them: [`OpenStore`].
+pub trait Store: WindowSink + StoreQueries + NoticeBoard + FrameNaming + StoreStatus {}
 
+impl<T: WindowSink + StoreQueries + NoticeBoard + FrameNaming + StoreStatus> Store for T {}
+
+/// How a store does: for metrics, status and the operator.
+pub trait StoreStatus: Send + Sync + 'static {
     /// Name and version of the engine: `embedded`, `SQLite 3.51`.
     fn engine(&self) -> (&'static str, String);
-
-    /// Takes windows, each whole or not at all. Durable when it returns `Stored`: a crash right after
-    /// it loses nothing. Answers stand in the order of `windows`.
-    ///
-    /// `definitions` has frames for stacks that rows may name by [`ContentId`]; stacks that are in
-    /// neither it nor the store make the answer [`Taken::Missing`], and the caller comes again with
-    /// them. `now_unix_ns` judges what is too old or from the future.
-    ///
-    /// # Errors
-    /// When nothing of the call was taken.
-    fn push(
-        &self,
-        windows: &[NewWindow],
-        definitions: &Dictionary,
-        now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError>;
-
-    /// How windows are to come together into one call of [`Store::push`].
-    fn batch_policy(&self) -> BatchPolicy {
-        BatchPolicy::default()
-    }
-
-    /// As [`Store::push`], of frames whose contents are known, as they came with several windows:
-    /// an engine that needs contents does not compute them again.
-    ///
-    /// # Errors
-    /// When nothing of the call was taken.
-    fn push_defined(
-        &self,
-        windows: &[NewWindow],
-        definitions: &[Arc<Defined>],
-        now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.push(windows, &Defined::dictionary(definitions), now_unix_ns)
-    }
-
-    /// True when [`Store::push_defined`] takes definitions in which callers are named by their
-    /// content alone. Where they are not known after all, the answer is [`Taken::MissingCallers`].
-    fn knows_callers(&self) -> bool {
-        false
-    }
-
-    /// Remembers what is known of hosts, replacing what was: in one write, so many of them should
-    /// come together.
-    ///
-    /// # Errors
-    /// When it could not be made durable.
-    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError>;
-
-    /// Tells other collectors on this store which hosts attend at this one. An engine that nobody shares has
-    /// nobody to tell.
-    ///
-    /// # Errors
-    /// When they could not be told.
-    fn attend(&self, _hosts: &[Attending]) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    /// Hosts that any collector told to attend since then, each once, where it was last.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn attending(
-        &self,
-        _since_unix_ns: i64,
-        _limits: &Limits,
-    ) -> Result<Vec<Attending>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    /// True when other collectors may use the same store, and tell it of their hosts.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// Every host heard of within the retention, by id; what it did in `range` beside it.
-    ///
-    /// # Errors
-    /// See [`StoreError`]; as with all queries.
-    fn hosts(
-        &self,
-        range: TimeRange,
-        limits: &Limits,
-    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError>;
-
-    /// Time that can be asked for; `None` while the store is empty.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn kept(&self) -> Result<Option<TimeRange>, StoreError>;
-
-    /// Names of labels in the range, ordered.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError>;
-
-    /// Values of a label that begin with `prefix`, ordered, at most `limit`, and whether there are more.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn label_values(
-        &self,
-        scope: &Scope,
-        name: &str,
-        prefix: &str,
-        limit: usize,
-        limits: &Limits,
-    ) -> Result<(Vec<String>, bool), StoreError>;
-
-    /// Weight over time: a line for each combination of the values of `group_by`, in steps of
-    /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the range),
-    /// which begin at multiples of it since the epoch. From the coarsest rollup that is exact.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn series(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        step_ns: u64,
-        limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError>;
-
-    /// One merged profile of what `query` selects in `range`, grouped by the labels it keeps, through
-    /// its frame filters. From the coarsest rollup that is exact for the range and the labels.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn profile(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError>;
-
-    /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the
-    /// same samples as [`Store::profile`]'s answer, but an engine need not build it, and must not
-    /// prune: what is cut off would be charged to callers.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn costs(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        by: CostBy,
-        limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
-        let unpruned = Limits {
-            nodes: usize::MAX,
-            ..limits.clone()
-        };
-        let Answer { data, quality } = self.profile(range, query, &unpruned)?;
-        Ok(Answer {
-            data: Costs::of(&data, by),
-            quality,
-        })
-    }
-
-    /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees of
-    /// cgroups and coverage. Label sets keep `group_by` of their labels.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn totals(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError>;
-
-    /// Flushes, rolls up, makes coarser or removes what is over its age or over the disk budget. To be
-    /// called every few seconds; takes milliseconds when there is nothing to do. What takes long is
-    /// done in slices of less than a second.
-    ///
-    /// # Errors
-    /// When something stayed undone; the next call tries again.
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError>;
 
     /// Sizes and counters, by metric name with labels as in Prometheus' text: for metrics and status.
     fn counters(&self) -> Vec<(String, u64)>;
 
     /// What does not work as it should, in sentences for the operator: a partition set aside, a disk
     /// that is full.
-    fn degraded(&self) -> Vec<String>;
+    fn issues(&self) -> Vec<String>;
+}
 
-    /// Writes what is in memory and closes. The store takes nothing afterwards.
-    ///
-    /// # Errors
-    /// When something could not be written; it is in the write-ahead log then.
-    fn close(&self) -> Result<(), StoreError>;
+/// A store in the parts that its users take: none can do more than its part allows.
+#[derive(Clone)]
+pub struct OpenStore {
+    /// Takes windows: for ingest and upkeep.
+    pub sink: Arc<dyn WindowSink>,
+    /// Answers. Its sums do not overflow.
+    pub queries: Arc<dyn StoreQueries>,
+    /// Where collectors that share the store tell each other of their agents.
+    pub board: Arc<dyn NoticeBoard>,
+    /// Is told who knows names of functions.
+    pub naming: Arc<dyn FrameNaming>,
+    /// How it does.
+    pub status: Arc<dyn StoreStatus>,
+}
+
+impl OpenStore {
+    /// The parts of an engine, with [`Exact`] over its answers.
+    pub fn of(engine: Arc<dyn Store>) -> OpenStore {
+        OpenStore {
+            sink: engine.clone(),
+            queries: Arc::new(Exact::new(engine.clone())),
+            board: engine.clone(),
+            naming: engine.clone(),
+            status: engine,
+        }
+    }
 }
 
 /// True when every sample of the label set is selected; for engines that filter label sets in code.

@@ -28,6 +28,13 @@ pub trait Names: Send + Sync {
     fn want(&self, builds: Vec<String>);
 }
 
+/// Answers with names that agents could not give.
+pub trait FrameNaming: Send + Sync + 'static {
+    /// Names from now on what agents could not, in answers with functions. The first call counts; by
+    /// itself a store knows no names.
+    fn name_by(&self, _names: Arc<dyn Names>) {}
+}
+
 /// The names of an engine; none until it is told of them.
 #[derive(Default)]
 pub(super) struct NamedBy(OnceLock<Arc<dyn Names>>);

@@ -2,7 +2,7 @@
 
 use super::clickhouse::{self, ClickHouseStore};
 use super::embedded::{self, EmbeddedStore};
-use super::{Exact, Store};
+use super::{OpenStore, Store};
 use crate::config::{Config, Engine};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub enum OpenError {
 ///
 /// # Errors
 /// When the engine cannot be opened.
-pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenError> {
+pub fn open(config: &Config, now_unix_ns: i64) -> Result<OpenStore, OpenError> {
     let keep = config.retention;
     let age_ns = |days: u32| u64::from(days) * DAY_NS;
     let engine: Arc<dyn Store> = match config.store {
@@ -62,5 +62,5 @@ pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenErr
             Arc::new(ClickHouseStore::open(options)?)
         }
     };
-    Ok(Arc::new(Exact::new(engine)))
+    Ok(OpenStore::of(engine))
 }

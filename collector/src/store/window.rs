@@ -1,11 +1,12 @@
 //! What is pushed into a store: windows of hosts, and what is known of the hosts.
 
 use super::MissingStacks;
+use crate::sync::lock;
 use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, Dictionary, FrameId, Quality, Remap, StackEnd, StackId, Value};
 use proto::DefinedTables;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Wall time, half open. Unit: nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -285,7 +286,7 @@ const UNKNOWN: u32 = u32::MAX;
 impl StackMemo {
     /// What `owner` remembered; what another did is forgotten. `owner` is unique in the process.
     pub fn of(&self, owner: u64) -> MutexGuard<'_, Memo> {
-        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memo = lock(&self.0);
         if memo.owner != owner {
             memo.owner = owner;
             memo.known.clear();
@@ -296,7 +297,7 @@ impl StackMemo {
 
     /// Lets go of label sets, which are not used again.
     pub fn forget_labels(&self) {
-        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memo = lock(&self.0);
         memo.forget_labels();
     }
 }
@@ -373,22 +374,22 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
 }
 
 /// See [`NewWindow::dropped_before`].
-pub type DroppedBefore = super::answer::Gap;
+pub type DroppedBefore = super::result::Gap;
 
 /// What became of a pushed window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum PushOutcome {
     /// It is durable.
     Stored,
     /// It was there already; nothing was added.
-    Repeated,
+    Duplicate,
     /// Not taken until these stacks are defined.
-    Missing(MissingStacks),
+    NeedStacks(MissingStacks),
     /// Not taken until these stacks are defined with all their callers: some that should be known
-    /// are not. See [`Store::knows_callers`](super::Store::knows_callers).
-    MissingCallers(MissingStacks),
+    /// are not. See [`WindowSink::knows_callers`](super::WindowSink::knows_callers).
+    NeedCallers(MissingStacks),
     /// It will never be taken; the reason is for people.
-    Refused(String),
+    Rejected(String),
 }
 
 /// What an agent says of its host.

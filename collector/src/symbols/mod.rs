@@ -19,12 +19,13 @@ pub use table::{Put, Table, TableError};
 
 use crate::metrics::Metrics;
 use crate::store::{Found, Names};
+use crate::sync::lock;
 use crate::time::Clock;
 use debuginfod::{FetchQueue, Servers};
 use profile::NameSource;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 
 /// Files that are read at a time: reading the largest takes some 500 MB.
@@ -132,7 +133,7 @@ const INCOMING: &str = "incoming-";
 impl Inner {
     fn wanted(&self) -> Option<MutexGuard<'_, FetchQueue>> {
         let wanted = self.wanted.as_ref()?;
-        Some(wanted.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(lock(wanted))
     }
 
     /// Removes what a process left that ended while it brought a file.

@@ -5,12 +5,13 @@
 
 use super::extract::Functions;
 use crate::store::Found;
+use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use profile::NameSource;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Marks the file as ours: `FPSY`.
@@ -142,10 +143,6 @@ pub struct Table {
     bytes_max: u64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Table {
     /// Opens or makes the database in a folder. One that is damaged is set aside.
     ///
@@ -204,11 +201,11 @@ impl Table {
 
     /// The builds whose symbols are there, by build id.
     pub fn builds(&self) -> RwLockReadGuard<'_, HashMap<String, Build>> {
-        self.builds.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.builds)
     }
 
     fn builds_mut(&self) -> RwLockWriteGuard<'_, HashMap<String, Build>> {
-        self.builds.write().unwrap_or_else(PoisonError::into_inner)
+        write(&self.builds)
     }
 
     /// What all of them take, and may. Unit: bytes.

@@ -9,7 +9,7 @@
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
 use crate::query::{Failed, Place, Queries, RETRY_AFTER, Selected, profile_bytes};
-use crate::store::{Answer, Limits, StoreError};
+use crate::store::{Limits, QueryResult, StoreError};
 use hyper::body::Bytes;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
@@ -135,7 +135,7 @@ pub(super) async fn make(
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.place()?;
     let made = queries.profile(&selected, query, 0, move |found, limits| {
-        let Answer { data, quality } = found;
+        let QueryResult { data, quality } = found;
         if quality.total.is_capped() {
             // A file has no place to say so.
             return Err(too_large().into());

@@ -4,7 +4,7 @@ use super::{asked, fresh_name, inserted, open};
 use crate::front::{Asked, Front};
 use collector::config::Config;
 use collector::server;
-use collector::store::Store;
+use collector::store::OpenStore;
 use collector::time::Clock;
 use proto::collector::Outcome;
 use std::sync::Arc;
@@ -33,10 +33,10 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
     };
     let name = fresh_name();
     let url = front.url();
-    let store: Arc<dyn Store> = {
+    let store = {
         let name = name.clone();
         let opened = tokio::task::spawn_blocking(move || open(&url, &name));
-        Arc::new(opened.await.unwrap())
+        OpenStore::of(Arc::new(opened.await.unwrap()))
     };
     let (stop, stopping) = watch::channel(false);
     let (tell, told) = oneshot::channel();

@@ -7,7 +7,7 @@ use crate::store::model::Model;
 use crate::store::text::samples;
 use crate::store::{SECOND, ample, hour, query, range};
 use collector::store::clickhouse::{ClickHouseStore, Options};
-use collector::store::{Store, Taken};
+use collector::store::{PushOutcome, StoreQueries, StoreStatus, WindowSink};
 use std::time::Duration;
 
 #[test]
@@ -28,7 +28,10 @@ fn what_is_over_age_goes() {
         windows(std::slice::from_ref(&tomorrow)),
         definitions(std::slice::from_ref(&tomorrow)),
     );
-    assert_eq!(store.push(&of, &stacks, later).unwrap(), [Taken::Stored]);
+    assert_eq!(
+        store.push(&of, &stacks, later).unwrap(),
+        [PushOutcome::Stored]
+    );
     store.maintain(later).unwrap();
     assert_eq!(count(&store), (0, 0));
     assert_eq!(
@@ -44,7 +47,7 @@ fn what_is_over_age_goes() {
     assert_eq!(raw.trim(), "JS:*query db.js");
     let old = windows(&[window(0)]);
     let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
-    assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
+    assert!(matches!(taken[0], PushOutcome::Rejected(_)), "{taken:?}");
     store.maintain(later).unwrap();
 }
 
@@ -82,7 +85,7 @@ fn where_samples_are_gone_services_answer_in_minutes_then_hours() {
         let expected = model.profile(covered, &query, &ample()).unwrap();
         assert_eq!(samples(&answer.data), samples(&expected.data), "{asked:?}");
         assert_eq!(answer.quality.covered, covered);
-        assert_eq!(answer.quality.rollup.step_ns, (step_s * SECOND) as u64);
+        assert_eq!(answer.quality.resolution.step_ns, (step_s * SECOND) as u64);
         assert_eq!(answer.quality.windows, expected.quality.windows);
     };
     store.maintain(NOW_NS + 2 * 86_400 * SECOND).unwrap();

@@ -5,7 +5,7 @@ use crate::front::Front;
 use crate::store::draft::{Draft, definitions, push, store_all, windows};
 use crate::store::{ample, hour, range, scope};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{Gap, HostRecord, Store, Taken};
+use collector::store::{Gap, HostRecord, PushOutcome, StoreQueries, WindowSink};
 use profile::Query;
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ fn store_new_stack(store: &ClickHouseStore, time: u64) {
     let number = 10 + time;
     let stack = format!("main;new{time}");
     let new = Draft::new("a", number, number as i64 * 10).row("unit=web", &stack, 1);
-    assert_eq!(push(store, &[new]), [Taken::Stored]);
+    assert_eq!(push(store, &[new]), [PushOutcome::Stored]);
 }
 
 #[test]
@@ -182,11 +182,11 @@ fn stacks_of_yesterday_need_not_come_again_and_older_ones_are_asked_for() {
         store.push(&windows(drafts), &none, NOW_NS).unwrap()
     };
     let old = of(0, 0, "main;old").window.rows[0].stack;
-    let asked_for = || Taken::Missing(vec![old]);
+    let asked_for = || PushOutcome::NeedStacks(vec![old]);
     // A collector that has seen neither.
     let other = open(&server.url(), &name);
     let taken = alone(&other, &[of(10, 0, "main;query"), of(11, 0, "main;old")]);
-    assert_eq!(taken, [Taken::Stored, asked_for()]);
+    assert_eq!(taken, [PushOutcome::Stored, asked_for()]);
     // And the one that has seen both: what it knows of another day says nothing of today.
     let taken = alone(
         &store,
@@ -196,10 +196,13 @@ fn stacks_of_yesterday_need_not_come_again_and_older_ones_are_asked_for() {
             of(22, 0, "main;old"),
         ],
     );
-    assert_eq!(taken, [Taken::Stored, Taken::Stored, asked_for()]);
+    assert_eq!(
+        taken,
+        [PushOutcome::Stored, PushOutcome::Stored, asked_for()]
+    );
     let again = [of(12, 0, "main;old")];
     let taken = other.push(&windows(&again), &definitions(&again), NOW_NS);
-    assert_eq!(taken.unwrap(), [Taken::Stored]);
+    assert_eq!(taken.unwrap(), [PushOutcome::Stored]);
     let names = |sql: &str| server.statement(&name, sql);
     let of_today = "SELECT DISTINCT function, system_name FROM frames WHERE day = '2026-01-15' \
                     ORDER BY function";

@@ -4,7 +4,7 @@ use super::{NOW_NS, asked, fresh_name, host, open, server, window};
 use crate::store::draft::{definitions, push, store_all, windows};
 use crate::store::{ample, hour};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{Store, StoreError, Taken};
+use collector::store::{PushOutcome, StoreError, StoreQueries, StoreStatus, WindowSink};
 use profile::Query;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,9 +38,13 @@ fn questions_that_fail_do_not_stop_windows() {
             assert!(store.kept().is_err(), "{busy}");
             assert!(store.hosts(hour(), &ample()).is_err(), "{busy}");
             // At once: nothing waits for the server to be well.
-            assert_eq!(push(&store, &[window(number)]), [Taken::Stored], "{busy}");
+            assert_eq!(
+                push(&store, &[window(number)]),
+                [PushOutcome::Stored],
+                "{busy}"
+            );
             store.put_hosts(&[host("a")]).unwrap();
-            assert!(store.degraded().is_empty(), "{busy}");
+            assert!(store.issues().is_empty(), "{busy}");
             number += 1;
         }
     }
@@ -57,8 +61,8 @@ fn hosts_that_are_not_taken_do_not_stop_windows() {
     for number in 0..3 {
         let put = store.put_hosts(&[host("a")]);
         assert!(matches!(put, Err(StoreError::Unavailable(_))), "{put:?}");
-        assert_eq!(push(&store, &[window(number)]), [Taken::Stored]);
-        assert!(store.degraded().is_empty());
+        assert_eq!(push(&store, &[window(number)]), [PushOutcome::Stored]);
+        assert!(store.issues().is_empty());
     }
     assert_eq!(counter(&store, "clickhouse_writes_unavailable_total"), 3);
     assert_eq!(counter(&store, "clickhouse_reads_unavailable_total"), 0);
@@ -82,7 +86,7 @@ fn hosts_that_are_taken_do_not_end_an_outage_of_windows() {
             // Before the push, which is asked for as soon as the wait is over.
             if store.put_hosts(&[host("a")]).is_ok() && tries() > before {
                 hosts_taken += 1;
-                assert_eq!(store.degraded().len(), 1, "windows are not taken");
+                assert_eq!(store.issues().len(), 1, "windows are not taken");
             }
             let taken = store.push(&new, &stacks, NOW_NS);
             let away = matches!(taken, Err(StoreError::Unavailable(_)));
@@ -96,5 +100,5 @@ fn hosts_that_are_taken_do_not_end_an_outage_of_windows() {
     assert!(longest >= Duration::from_millis(800), "{longest:?}");
     server.forget_rules(&name);
     super::push_until_taken(&store, &window(1));
-    assert!(store.degraded().is_empty());
+    assert!(store.issues().is_empty());
 }

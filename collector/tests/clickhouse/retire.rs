@@ -5,8 +5,8 @@ use super::{NOW_NS, asked, fresh_name, server, window};
 use crate::front::Front;
 use crate::store::SECOND;
 use crate::store::draft::{Draft, store_all};
-use collector::store::Store;
 use collector::store::clickhouse::ClickHouseStore;
+use collector::store::{StoreStatus, WindowSink};
 
 /// When the samples of both days are over age.
 const LATER_NS: i64 = NOW_NS + 2 * 86_400 * SECOND;

@@ -6,7 +6,7 @@ use crate::store::model::Model;
 use crate::store::text::samples;
 use crate::store::{ample, hour, range, whole_hour};
 use collector::store::clickhouse::{ClickHouseStore, OpenError};
-use collector::store::{HostFacts, HostRecord, Store};
+use collector::store::{HostFacts, HostRecord, StoreQueries, WindowSink};
 
 #[test]
 fn a_database_from_before_system_names_is_brought_up_to_date() {

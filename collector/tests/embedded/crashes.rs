@@ -13,7 +13,9 @@
 use super::fleet::{Fleet, PERIOD, Random, WINDOW_NS};
 use super::{BEGIN, HOUR, SMALL, ample, by_host, counts, open, push, quick_flushes};
 use collector::store::embedded::EmbeddedStore;
-use collector::store::{Scope, Store as _, Taken, TimeRange};
+use collector::store::{
+    PushOutcome, Scope, StoreQueries as _, StoreStatus as _, TimeRange, WindowSink as _,
+};
 use profile::Selector;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -50,7 +52,7 @@ fn child_of_the_crash_test() {
                     let now = window.range.end_unix_ns;
                     let taken = push(store, fleet, window).unwrap();
                     assert!(
-                        matches!(taken, Taken::Stored | Taken::Repeated),
+                        matches!(taken, PushOutcome::Stored | PushOutcome::Duplicate),
                         "{taken:?}"
                     );
                     let line = format!("acked {host} {sequence}\n");
@@ -223,9 +225,9 @@ fn check_kills(seed: u64, kills: usize, destroys: bool) {
         }
         let store = open(folder.path(), &quick_flushes());
         if may_be_gone.is_empty() {
-            let degraded = store.degraded();
+            let issues = store.issues();
             let of_before = |text: &String| destroyed > 0 && text.starts_with("partition");
-            assert!(degraded.iter().all(of_before), "kill {kill}: {degraded:?}");
+            assert!(issues.iter().all(of_before), "kill {kill}: {issues:?}");
         } else {
             // Some damage is found by the first who asks, and upkeep sets the file aside.
             for _ in 0..2 {
@@ -236,12 +238,12 @@ fn check_kills(seed: u64, kills: usize, destroys: bool) {
         let is = found(&store, &fleet, windows);
         let gone: Vec<_> = expected.difference(&is).collect();
         let wrong: Vec<_> = gone.iter().filter(|id| !may_be_gone.contains(id)).collect();
-        let degraded = store.degraded();
+        let issues = store.issues();
         assert!(
             wrong.is_empty(),
-            "kill {kill}: {wrong:?} are gone; {degraded:?}"
+            "kill {kill}: {wrong:?} are gone; {issues:?}"
         );
-        let is_said = !store.degraded().is_empty();
+        let is_said = !store.issues().is_empty();
         assert!(
             gone.is_empty() || is_said,
             "kill {kill}: what is gone is said"
@@ -260,7 +262,7 @@ fn check_kills(seed: u64, kills: usize, destroys: bool) {
             let last = stored.checked_sub(1).map(|last| (host as u64, last));
             if let Some((host, last)) = last.filter(|last| is.contains(last)) {
                 let again = fleet.window(host, last, BEGIN);
-                assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Repeated);
+                assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Duplicate);
             }
         }
         assert_eq!(by_host(&store).quality.windows, is.len() as u64);

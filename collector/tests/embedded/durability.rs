@@ -4,7 +4,9 @@ use super::fleet::{Fleet, WINDOW_NS};
 use super::{BEGIN, HOUR, SECOND, SMALL, by_host, counts, flush, open, push, quick_flushes, total};
 use super::{all_time, ample, two_partitions};
 use collector::store::embedded::{EmbeddedStore, Options};
-use collector::store::{NewWindow, Store as _, Taken};
+use collector::store::{
+    NewWindow, PushOutcome, StoreQueries as _, StoreStatus as _, WindowSink as _,
+};
 use profile::Query;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 fn stored(store: &EmbeddedStore, fleet: &Fleet, host: u64, sequence: u64) -> u64 {
     let window = fleet.window(host, sequence, BEGIN);
     let samples = Fleet::samples(&window);
-    assert_eq!(push(store, fleet, window).unwrap(), Taken::Stored);
+    assert_eq!(push(store, fleet, window).unwrap(), PushOutcome::Stored);
     samples
 }
 
@@ -48,9 +50,9 @@ fn check_destroyed(destroy: impl Fn(&Path)) {
         let store = open(folder.path(), &quick_flushes());
         assert_eq!(counts(&store).get("host-0002"), Some(&samples));
         let again = fleet.window(2, 132, BEGIN);
-        assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Repeated);
-        let degraded = store.degraded().join("\n");
-        assert!(!degraded.contains("not replayed"), "{degraded}");
+        assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Duplicate);
+        let issues = store.issues().join("\n");
+        assert!(!issues.contains("not replayed"), "{issues}");
     }
     let store = open(folder.path(), &quick_flushes());
     flush(&store);
@@ -96,7 +98,7 @@ fn a_file_that_is_gone_is_said_with_its_hours() {
         let store = open(folder.path(), &quick_flushes());
         let name = files[0].file_name().unwrap().to_str().unwrap();
         assert_eq!(by_host(&store).quality.damaged, [name]);
-        assert!(store.degraded()[0].contains("is gone"));
+        assert!(store.issues()[0].contains("is gone"));
     }
 }
 
@@ -132,8 +134,8 @@ fn a_segment_that_cannot_be_replayed_is_kept_and_said_until_the_operator_removes
         let store = open(folder.path(), &quick_flushes());
         let unusable = u64::from(nth < 1);
         assert_eq!(counter(&store, "records_unusable"), unusable);
-        let degraded = store.degraded().join("\n");
-        assert!(degraded.contains("1 segments"), "{degraded}");
+        let issues = store.issues().join("\n");
+        assert!(issues.contains("1 segments"), "{issues}");
         // The log gives the segment up; what is kept of it stays.
         stored(&store, &fleet, 1, 135 + nth);
         flush(&store);
@@ -141,7 +143,7 @@ fn a_segment_that_cannot_be_replayed_is_kept_and_said_until_the_operator_removes
     }
     std::fs::remove_file(&files_ending(&log, ".unusable")[0]).unwrap();
     let store = open(folder.path(), &quick_flushes());
-    assert!(!store.degraded().join("\n").contains("segments"));
+    assert!(!store.issues().join("\n").contains("segments"));
 }
 
 /// A store that the disk budget took the first partition from, while the log still has its records.
@@ -171,7 +173,7 @@ fn records_of_an_evicted_partition_do_not_come_back() {
         let hosts: Vec<_> = counts(&store).into_keys().collect();
         assert_eq!(hosts, ["host-0000"]);
         assert_eq!(counter(&store, "log_records_removed"), 1);
-        assert_eq!(store.degraded(), Vec::<String>::new());
+        assert_eq!(store.issues(), Vec::<String>::new());
     }
     // The note goes with the last record.
     let log = folder.path().join("wal");
@@ -194,7 +196,7 @@ fn a_partition_made_again_after_its_eviction_has_only_what_came_after() {
         let store = open(folder.path(), &quick_flushes());
         let found = counts(&store);
         assert_eq!((found.len(), found.get("host-0002")), (2, Some(&late)));
-        assert_eq!(store.degraded(), Vec::<String>::new());
+        assert_eq!(store.issues(), Vec::<String>::new());
     }
 }
 
@@ -209,7 +211,7 @@ fn an_eviction_that_a_crash_cut_short_is_ended() {
     std::fs::rename(dict, dict.with_extension("removed")).unwrap();
     let store = open(folder.path(), &quick_flushes());
     assert!(!files[0].exists() && files[1].exists());
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
 }
 
 #[test]
@@ -223,13 +225,16 @@ fn windows_older_than_the_disk_budget_keeps_are_refused_until_it_grows() {
     };
     let late = |store: &EmbeddedStore| push(store, &fleet, fleet.window(2, 1, BEGIN)).unwrap();
     let store = open(folder.path(), &small);
-    let Taken::Refused(reason) = late(&store) else {
+    let PushOutcome::Rejected(reason) = late(&store) else {
         panic!("it is taken, to be removed again");
     };
     assert!(reason.contains("retention.disk_gib"), "{reason}");
     stored(&store, &fleet, 2, 131);
     drop(store);
-    assert_eq!(late(&open(folder.path(), &quick_flushes())), Taken::Stored);
+    assert_eq!(
+        late(&open(folder.path(), &quick_flushes())),
+        PushOutcome::Stored
+    );
 }
 
 #[test]
@@ -294,7 +299,7 @@ fn a_partition_is_removed_when_nothing_of_it_is_on_its_way_into_the_log() {
                         window.range.end_unix_ns += shift;
                         let taken = push(store, fleet, window).unwrap();
                         assert!(
-                            matches!(taken, Taken::Stored | Taken::Refused(_)),
+                            matches!(taken, PushOutcome::Stored | PushOutcome::Rejected(_)),
                             "{taken:?}"
                         );
                     }
@@ -317,7 +322,7 @@ fn a_partition_is_removed_when_nothing_of_it_is_on_its_way_into_the_log() {
     let left = total(&store);
     drop(store);
     let store = open(folder.path(), &options);
-    assert_eq!(store.degraded(), Vec::<String>::new());
+    assert_eq!(store.issues(), Vec::<String>::new());
     assert_eq!(total(&store), left);
 }
 

@@ -6,7 +6,7 @@ use super::{
     BEGIN, HOUR, SMALL, flush, open, push, quick_flushes, total, two_partitions, two_weeks,
 };
 use collector::store::embedded::EmbeddedStore;
-use collector::store::{Store as _, Taken};
+use collector::store::{PushOutcome, StoreQueries as _, StoreStatus as _, WindowSink as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn closed(dir: &Path, fleet: &Fleet) -> (Vec<PathBuf>, u64) {
     (files, samples)
 }
 
-fn check_repeated(store: &EmbeddedStore, fleet: &Fleet, sequence: u64, expected: &Taken) {
+fn check_repeated(store: &EmbeddedStore, fleet: &Fleet, sequence: u64, expected: &PushOutcome) {
     let window = fleet.window(0, sequence, BEGIN);
     assert_eq!(push(store, fleet, window).unwrap(), *expected);
 }
@@ -56,13 +56,13 @@ fn a_start_reads_no_partition_that_is_as_it_was() {
     let (_, samples) = closed(folder.path(), &fleet);
     let store = open(folder.path(), &quick_flushes());
     assert_eq!(opened(&store), 0);
-    check_repeated(&store, &fleet, 1, &Taken::Repeated);
-    check_repeated(&store, &fleet, 131, &Taken::Repeated);
+    check_repeated(&store, &fleet, 1, &PushOutcome::Duplicate);
+    check_repeated(&store, &fleet, 131, &PushOutcome::Duplicate);
     assert_eq!(total(&store), samples);
     let kept = store.kept().unwrap().unwrap();
     let first = fleet.window(0, 0, BEGIN).range;
     assert_eq!(kept.start_unix_ns, first.start_unix_ns);
-    check_repeated(&store, &fleet, 2, &Taken::Stored);
+    check_repeated(&store, &fleet, 2, &PushOutcome::Stored);
     flush(&store);
     end(store);
 }
@@ -75,8 +75,8 @@ fn a_partition_that_changed_is_read_and_the_others_are_not() {
     age(&files[1], 1800);
     let store = open(folder.path(), &quick_flushes());
     assert_eq!((opened(&store), total(&store)), (1, samples));
-    check_repeated(&store, &fleet, 1, &Taken::Repeated);
-    check_repeated(&store, &fleet, 130, &Taken::Repeated);
+    check_repeated(&store, &fleet, 1, &PushOutcome::Duplicate);
+    check_repeated(&store, &fleet, 130, &PushOutcome::Duplicate);
 }
 
 #[test]
@@ -85,16 +85,16 @@ fn what_came_after_the_manifest_is_known_after_a_crash() {
     let fleet = Fleet::new(1, SMALL);
     closed(folder.path(), &fleet);
     let store = open(folder.path(), &quick_flushes());
-    check_repeated(&store, &fleet, 132, &Taken::Stored);
+    check_repeated(&store, &fleet, 132, &PushOutcome::Stored);
     flush(&store);
-    check_repeated(&store, &fleet, 133, &Taken::Stored);
+    check_repeated(&store, &fleet, 133, &PushOutcome::Stored);
     let samples = total(&store);
     // Dropped without a close: as after a kill.
     drop(store);
     let store = open(folder.path(), &quick_flushes());
     assert_eq!((opened(&store), total(&store)), (1, samples));
-    check_repeated(&store, &fleet, 132, &Taken::Repeated);
-    check_repeated(&store, &fleet, 133, &Taken::Repeated);
+    check_repeated(&store, &fleet, 132, &PushOutcome::Duplicate);
+    check_repeated(&store, &fleet, 133, &PushOutcome::Duplicate);
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn windows_of_a_partition_that_is_gone_may_come_again() {
     let store = open(folder.path(), &quick_flushes());
     let left = total(&store);
     assert!(left < samples);
-    check_repeated(&store, &fleet, 131, &Taken::Repeated);
-    check_repeated(&store, &fleet, 0, &Taken::Stored);
-    check_repeated(&store, &fleet, 1, &Taken::Stored);
+    check_repeated(&store, &fleet, 131, &PushOutcome::Duplicate);
+    check_repeated(&store, &fleet, 0, &PushOutcome::Stored);
+    check_repeated(&store, &fleet, 1, &PushOutcome::Stored);
     assert_eq!(total(&store), samples);
 }
 
@@ -148,9 +148,9 @@ fn windows_of_a_damaged_partition_may_come_again() {
     let file = std::fs::File::options().write(true).open(&files[0]);
     file.unwrap().set_modified(modified).unwrap();
     let store = open(folder.path(), &quick_flushes());
-    assert!(!store.degraded().is_empty());
-    check_repeated(&store, &fleet, 0, &Taken::Stored);
-    check_repeated(&store, &fleet, 1, &Taken::Stored);
+    assert!(!store.issues().is_empty());
+    check_repeated(&store, &fleet, 0, &PushOutcome::Stored);
+    check_repeated(&store, &fleet, 1, &PushOutcome::Stored);
     assert_eq!(total(&store), samples);
 }
 
@@ -170,15 +170,15 @@ fn a_file_damaged_in_place_is_found_by_the_first_question() {
     let store = open(folder.path(), &quick_flushes());
     assert_eq!(opened(&store), 0);
     assert!(total(&store) < samples);
-    assert!(!store.degraded().is_empty());
+    assert!(!store.issues().is_empty());
     store.maintain(BEGIN + HOUR).unwrap();
-    check_repeated(&store, &fleet, 0, &Taken::Stored);
-    check_repeated(&store, &fleet, 1, &Taken::Stored);
-    check_repeated(&store, &fleet, 131, &Taken::Repeated);
+    check_repeated(&store, &fleet, 0, &PushOutcome::Stored);
+    check_repeated(&store, &fleet, 1, &PushOutcome::Stored);
+    check_repeated(&store, &fleet, 131, &PushOutcome::Duplicate);
     // Nor does the next start believe the manifest of before.
     drop(store);
     let store = open(folder.path(), &quick_flushes());
-    check_repeated(&store, &fleet, 0, &Taken::Repeated);
+    check_repeated(&store, &fleet, 0, &PushOutcome::Duplicate);
     assert_eq!(total(&store), samples);
 }
 
@@ -200,7 +200,7 @@ fn a_manifest_of_garbage_costs_time_and_nothing_else() {
         std::fs::write(&path, bytes).unwrap();
         let store = open(folder.path(), &quick_flushes());
         assert_eq!((opened(&store), total(&store)), (2, samples));
-        check_repeated(&store, &fleet, 1, &Taken::Repeated);
+        check_repeated(&store, &fleet, 1, &PushOutcome::Duplicate);
     }
 }
 
@@ -240,7 +240,7 @@ fn a_question_about_many_partitions_leaves_few_of_them_open() {
     let fleet = Fleet::new(1, SMALL);
     let store = open(folder.path(), &quick_flushes());
     for at in 0..PARTITIONS {
-        check_repeated(&store, &fleet, at * 120, &Taken::Stored);
+        check_repeated(&store, &fleet, at * 120, &PushOutcome::Stored);
     }
     flush(&store);
     let samples = total(&store);

@@ -26,7 +26,7 @@ async fn filled() -> Rig {
         let ack = rig.agent(host).await.store_part(part, &["main;read"]).await;
         assert_eq!(ack.outcome, wire::Outcome::Stored as i32, "{}", ack.reason);
     }
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     rig
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use tonic::Code;
 
 fn warnings(rig: &Rig) -> Vec<String> {
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     let records = rig.store.host_records();
     let warnings = records
         .iter()
@@ -86,7 +86,7 @@ async fn a_host_without_samples_is_told_with_why() {
     agent.send(push_request::Body::Facts(facts)).await;
     // Facts have no answer: what is sent after them has one.
     agent.store(2, &["x"]).await;
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     rig.hosts.look();
     let mut client = rig.queries().await;
     let range = Some(proto::agent::TimeRange::default());
@@ -131,7 +131,7 @@ async fn hosts_are_remembered_with_their_clock_and_the_day_they_came() {
     agent.store(1, &["x"]).await;
     drop(agent);
     until("it is gone", || !rig.hosts.is_connected(&key)).await;
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     let record = rig.store.host_records().remove(0);
     assert_eq!(record.first_seen_unix_ns, NOW);
     assert_eq!(record.last_seen_unix_ns, NOW + SECOND);
@@ -142,7 +142,7 @@ async fn one_pause_of_an_agent_is_one_alarm() {
     let rig = Rig::start().await;
     let mut agent = rig.agent("a").await;
     let said = || {
-        rig.hosts.flush(&*rig.store).expect("stored");
+        rig.hosts.flush(&rig.open).expect("stored");
         let record = rig.store.host_records().remove(0);
         let verdict = rig.hosts.verdict(&record, 1, false);
         let first = verdict.degradations.first();

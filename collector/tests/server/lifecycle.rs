@@ -5,6 +5,7 @@ use crate::rig::{LIMIT, NOW, PushStream, channel, hello, window};
 use collector::config::Config;
 use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
+use collector::store::OpenStore;
 use collector::time::Clock;
 use proto::collector::Outcome;
 use std::path::Path;
@@ -31,7 +32,7 @@ async fn start() -> Running {
     let store = Arc::new(Memory::default());
     let (stop, stopping) = watch::channel(false);
     let (tell, told) = oneshot::channel();
-    let served = store.clone();
+    let served = OpenStore::of(store.clone());
     let task = tokio::spawn(async move {
         let ready = |at| tell.send(at).expect("the test waits");
         let clock = Clock::new(|| NOW);
@@ -86,7 +87,7 @@ async fn addresses_that_others_reach_or_hold_are_refused() {
     let serve = async |config: Config| {
         let (_stop, stopping) = watch::channel(false);
         let clock = Clock::new(|| NOW);
-        let store = Arc::new(Memory::default());
+        let store = OpenStore::of(Arc::new(Memory::default()));
         server::serve(&config, store, clock, stopping, |_| ()).await
     };
     let dir = tempfile::tempdir().expect("a directory");

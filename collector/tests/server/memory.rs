@@ -2,8 +2,9 @@
 
 use crate::model::Model;
 use collector::store::{
-    Answer, Attending, BatchPolicy, Defined, HostKey, HostRange, HostRecord, Labelled, Limits,
-    Lines, NewWindow, Scope, Store, StoreError, Taken, TimeRange,
+    Attending, BatchPolicy, Defined, FrameNaming, HostKey, HostRange, HostRecord, LabelTotals,
+    Limits, NewWindow, NoticeBoard, PushOutcome, QueryResult, Scope, StoreError, StoreQueries,
+    StoreStatus, TimeRange, TimeSeries, WindowSink,
 };
 use profile::{ContentId, Dictionary, Profile, Query, Remap, SampleKey, StackId};
 use std::collections::{BTreeMap, HashSet};
@@ -143,17 +144,15 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
-    fn engine(&self) -> (&'static str, String) {
-        ("memory", "1".to_owned())
-    }
+impl FrameNaming for Memory {}
 
+impl WindowSink for Memory {
     fn push(
         &self,
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut state = self.lock();
         while state.held {
             state = self.changed.wait(state).expect("no test panics");
@@ -174,7 +173,7 @@ impl Store for Memory {
                 let missing = vec![ContentId([9; 16])];
                 return Ok(windows
                     .iter()
-                    .map(|_| Taken::Missing(missing.clone()))
+                    .map(|_| PushOutcome::NeedStacks(missing.clone()))
                     .collect());
             }
             Some(Trouble::Panic) => {
@@ -190,7 +189,7 @@ impl Store for Memory {
         }
         let taken = self.model.push(windows, definitions, now_unix_ns)?;
         let stored = windows.iter().zip(&taken);
-        let stored = stored.filter(|(_, taken)| **taken == Taken::Stored);
+        let stored = stored.filter(|(_, taken)| **taken == PushOutcome::Stored);
         let stored: Vec<NewWindow> = stored.map(|(window, _)| window.clone()).collect();
         if !stored.is_empty() {
             state.batches.push(stored.len());
@@ -204,12 +203,12 @@ impl Store for Memory {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         if definitions.iter().all(|of| of.known().next().is_none()) {
             return self.push(windows, &Defined::dictionary(definitions), now_unix_ns);
         }
         let stacks = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();
-        let missing = |window| Taken::MissingCallers(stacks(window));
+        let missing = |window| PushOutcome::NeedCallers(stacks(window));
         Ok(windows.iter().map(missing).collect())
     }
 
@@ -231,6 +230,17 @@ impl Store for Memory {
         self.model.put_hosts(hosts)
     }
 
+    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.lock().closed = true;
+        Ok(())
+    }
+}
+
+impl StoreQueries for Memory {
     fn hosts(
         &self,
         range: TimeRange,
@@ -238,23 +248,6 @@ impl Store for Memory {
     ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
         drop(self.wait(limits)?);
         self.model.hosts(range, limits)
-    }
-
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        let mut state = self.lock();
-        for host in hosts {
-            state.attending.insert(host.host_id.clone(), host.clone());
-        }
-        Ok(())
-    }
-
-    fn attending(&self, since: i64, _limits: &Limits) -> Result<Vec<Attending>, StoreError> {
-        let state = self.lock();
-        let all = state.attending.values();
-        Ok(all
-            .filter(|host| host.seen_unix_ns >= since)
-            .cloned()
-            .collect())
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
@@ -284,7 +277,7 @@ impl Store for Memory {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         drop(self.wait(limits)?);
         self.model.series(scope, group_by, step_ns, limits)
     }
@@ -294,7 +287,7 @@ impl Store for Memory {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         let mut state = self.wait(limits)?;
         state.allowed.push(limits.memory_bytes);
         let all = Limits {
@@ -317,13 +310,34 @@ impl Store for Memory {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         drop(self.wait(limits)?);
         self.model.totals(scope, group_by, limits)
     }
+}
 
-    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
+impl NoticeBoard for Memory {
+    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        for host in hosts {
+            state.attending.insert(host.host_id.clone(), host.clone());
+        }
         Ok(())
+    }
+
+    fn attending(&self, since: i64, _limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+        let state = self.lock();
+        let all = state.attending.values();
+        Ok(all
+            .filter(|host| host.seen_unix_ns >= since)
+            .cloned()
+            .collect())
+    }
+}
+
+impl StoreStatus for Memory {
+    fn engine(&self) -> (&'static str, String) {
+        ("memory", "1".to_owned())
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -334,13 +348,8 @@ impl Store for Memory {
         ]
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn issues(&self) -> Vec<String> {
         Vec::new()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.lock().closed = true;
-        Ok(())
     }
 }
 

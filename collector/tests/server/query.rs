@@ -1,7 +1,7 @@
 //! QueryService: answers, limits, and what happens when a client goes away.
 
 use crate::rig::{NOW, Options, Rig, SECOND, facts, hash, labels, start, until, window};
-use collector::store::Store;
+use collector::store::WindowSink;
 use proto::collector as wire;
 use proto::{ProfileAssembler, agent};
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn filled(options: Options) -> Rig {
     part.facts = Some(facts(2));
     b.part(part).await;
     b.ack().await;
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     rig
 }
 
@@ -421,7 +421,7 @@ async fn hosts_come_with_what_they_did_and_what_is_odd() {
         ..crate::rig::hello("a", 3)
     })
     .await;
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     let mut client = rig.queries().await;
     let range = Some(agent::TimeRange::default());
     let request = wire::HostsRequest { range };
@@ -458,7 +458,7 @@ async fn hosts_come_with_what_they_did_and_what_is_odd() {
 
 /// The units of hosts `a` and `b` and of all of them.
 async fn units(rig: &Rig) -> [String; 3] {
-    rig.hosts.flush(&*rig.store).expect("stored");
+    rig.hosts.flush(&rig.open).expect("stored");
     let range = Some(agent::TimeRange::default());
     let answer = rig
         .queries()

@@ -9,7 +9,7 @@ use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
 use collector::query::{Facts, Queries, QueryOptions};
-use collector::store::Exact;
+use collector::store::OpenStore;
 use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
@@ -93,6 +93,8 @@ impl Default for Options {
 pub struct Rig {
     /// Its store.
     pub store: Arc<Memory>,
+    /// The same, as the program has it.
+    pub open: OpenStore,
     /// Its hosts.
     pub hosts: Arc<Hosts>,
     /// Its numbers.
@@ -134,6 +136,7 @@ impl Rig {
         let hosts = Arc::new(Hosts::new(clock.clone(), metrics.clone()));
         let (stop, ending) = watch::channel(false);
         let streams = options.ingest.streams;
+        let open = OpenStore::of(store.clone());
         let (ingest, pushing) = Ingest::start(
             store.clone(),
             hosts.clone(),
@@ -147,9 +150,8 @@ impl Rig {
             started_unix_ns: NOW,
             store_bytes_max: 7,
         };
-        // As the program has it.
         let queries = Queries::new(
-            Arc::new(Exact::new(store.clone())),
+            &open,
             hosts.clone(),
             options.query,
             facts,
@@ -210,6 +212,7 @@ impl Rig {
         tokio::spawn(serving);
         Rig {
             store,
+            open,
             hosts,
             metrics,
             grpc,

@@ -2,8 +2,8 @@
 
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{
-    HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, Store, StreamStacks, Taken, TimeRange,
-    WindowAccount,
+    HostKey, LabelSet, NewWindow, Origin, PushOutcome, Row, StackMemo, Store, StreamStacks,
+    TimeRange, WindowAccount,
 };
 use profile::{
     ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId, Unnamed,
@@ -242,7 +242,7 @@ pub fn windows(drafts: &[Draft]) -> Vec<NewWindow> {
 }
 
 /// Pushes windows with their definitions.
-pub fn push(store: &dyn Store, drafts: &[Draft]) -> Vec<Taken> {
+pub fn push(store: &dyn Store, drafts: &[Draft]) -> Vec<PushOutcome> {
     store
         .push(&windows(drafts), &definitions(drafts), NOW_NS)
         .expect("the store takes windows")
@@ -251,5 +251,5 @@ pub fn push(store: &dyn Store, drafts: &[Draft]) -> Vec<Taken> {
 /// Pushes windows that must all be taken.
 pub fn store_all(store: &dyn Store, drafts: &[Draft]) {
     let taken = push(store, drafts);
-    assert_eq!(taken, vec![Taken::Stored; drafts.len()]);
+    assert_eq!(taken, vec![PushOutcome::Stored; drafts.len()]);
 }

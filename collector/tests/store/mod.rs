@@ -8,7 +8,7 @@ pub mod draft;
 pub mod model;
 pub mod text;
 
-use collector::store::{Answer, Cancel, Limits, Scope, Store, StoreError, TimeRange};
+use collector::store::{Cancel, Limits, QueryResult, Scope, Store, StoreError, TimeRange};
 use profile::{GroupBy, Profile, Query, Selector};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ pub fn names(of: &[&str]) -> Vec<String> {
 }
 
 /// The merged profile of an hour, with all labels.
-pub fn whole_hour(store: &dyn Store) -> Answer<Profile> {
+pub fn whole_hour(store: &dyn Store) -> QueryResult<Profile> {
     store
         .profile(hour(), &Query::default(), &ample())
         .expect("an answer")

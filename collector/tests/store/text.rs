@@ -1,6 +1,6 @@
 //! Answers without dense ids and order, so that those of two engines can be compared.
 
-use collector::store::{Answer, LabelSet, Labelled, Lines};
+use collector::store::{LabelSet, LabelTotals, QueryResult, TimeSeries};
 use profile::{Profile, StackEnd};
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ fn owned((name, value): (&str, &str)) -> (String, String) {
 pub type Figures = ((u64, u64), (u64, u64), i64, i64);
 
 /// The figures of label sets, without rows of nothing.
-pub fn totals(rows: &[Labelled]) -> BTreeMap<LabelSet, Figures> {
+pub fn totals(rows: &[LabelTotals]) -> BTreeMap<LabelSet, Figures> {
     let rows = rows.iter().map(|row| {
         let figures = (
             (row.taken.count, row.taken.weight),
@@ -74,7 +74,7 @@ pub fn totals(rows: &[Labelled]) -> BTreeMap<LabelSet, Figures> {
 }
 
 /// Lines by labels, without lines of nothing; the rest has no labels.
-pub fn lines(lines: &Lines) -> BTreeMap<LabelSet, Vec<u64>> {
+pub fn lines(lines: &TimeSeries) -> BTreeMap<LabelSet, Vec<u64>> {
     let all = lines.lines.iter();
     all.filter(|line| line.weights.iter().any(|&weight| weight > 0))
         .map(|line| (line.labels.clone(), line.weights.clone()))
@@ -82,6 +82,6 @@ pub fn lines(lines: &Lines) -> BTreeMap<LabelSet, Vec<u64>> {
 }
 
 /// Asserts that the total of an answer is the sum of its samples.
-pub fn assert_adds_up(answer: &Answer<Profile>) {
+pub fn assert_adds_up(answer: &QueryResult<Profile>) {
     assert_eq!(answer.data.total(), answer.quality.total);
 }

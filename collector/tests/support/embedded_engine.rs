@@ -4,8 +4,9 @@
 use crate::store::{Engine, NOW_NS, Place, SECOND};
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Lines, Names, NewWindow, Scope, Store,
-    StoreError, Taken, TimeRange,
+    FrameNaming, HostRange, HostRecord, LabelTotals, Limits, Names, NewWindow, NoticeBoard,
+    PushOutcome, QueryResult, Scope, Store, StoreError, StoreQueries, StoreStatus, TimeRange,
+    TimeSeries, WindowSink,
 };
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use std::sync::Arc;
@@ -45,21 +46,19 @@ impl Place for Directory {
 /// Flushes after every push.
 struct Flushed(EmbeddedStore);
 
-impl Store for Flushed {
+impl FrameNaming for Flushed {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.0.name_by(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        self.0.engine()
-    }
-
+impl WindowSink for Flushed {
     fn push(
         &self,
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let taken = self.0.push(windows, definitions, now_unix_ns)?;
         // Later than any window, so that every chunk is over.
         self.0.maintain(now_unix_ns + 2 * 3600 * SECOND)?;
@@ -70,6 +69,16 @@ impl Store for Flushed {
         self.0.put_hosts(hosts)
     }
 
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.0.maintain(now_unix_ns)
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.0.close()
+    }
+}
+
+impl StoreQueries for Flushed {
     fn hosts(
         &self,
         range: TimeRange,
@@ -103,7 +112,7 @@ impl Store for Flushed {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         self.0.series(scope, group_by, step_ns, limits)
     }
 
@@ -112,7 +121,7 @@ impl Store for Flushed {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         self.0.profile(range, query, limits)
     }
 
@@ -122,7 +131,7 @@ impl Store for Flushed {
         query: &Query,
         by: CostBy,
         limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
+    ) -> Result<QueryResult<Costs>, StoreError> {
         self.0.costs(range, query, by, limits)
     }
 
@@ -131,23 +140,23 @@ impl Store for Flushed {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         self.0.totals(scope, group_by, limits)
     }
+}
 
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.0.maintain(now_unix_ns)
+impl NoticeBoard for Flushed {}
+
+impl StoreStatus for Flushed {
+    fn engine(&self) -> (&'static str, String) {
+        self.0.engine()
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
         self.0.counters()
     }
 
-    fn degraded(&self) -> Vec<String> {
-        self.0.degraded()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.0.close()
+    fn issues(&self) -> Vec<String> {
+        self.0.issues()
     }
 }

@@ -3,7 +3,7 @@
 use crate::store::draft::{Draft, frame, store_all};
 use crate::store::model::Model;
 use crate::store::{ample, query, range, scope};
-use collector::store::{Exact, LabelSet, Store};
+use collector::store::{Exact, LabelSet, StoreQueries};
 use profile::unit::WEIGHT_MAX;
 use profile::{CostBy, StackEnd, Value};
 use proptest::prelude::*;

@@ -3,10 +3,10 @@
 use super::Fault;
 use crate::ingest::limits::{
     CPUS_MAX, DEGRADATION_BYTES_MAX, DEGRADATIONS_MAX, FACT_BYTES_MAX, HOST_LABELS_MAX,
-    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX, WINDOW_NS_MAX,
+    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX,
 };
 use crate::metrics::Metrics;
-use crate::store::{HostFacts, LabelSet, Row, TimeRange};
+use crate::store::{HostFacts, LabelSet, Row, TimeRange, WINDOW_NS_MAX};
 use profile::key;
 use prost::Message as _;
 use proto::collector as wire;

@@ -4,35 +4,39 @@
 //! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread on a
 //! small runtime of the store's own; none may be made from asynchronous code.
 
-mod answer;
 mod attendance;
 mod client;
+mod hosts;
 mod keys;
 mod known;
 mod push;
-mod quality;
 mod retire;
 mod rollup;
 mod rows;
+mod samples;
 mod schema;
 mod select;
-mod stacks;
+mod sums;
 mod window;
 
-use super::names::{NamedBy, Names};
-use super::{
-    Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
-    Scope, Store, StoreError, Taken, TimeRange,
+use super::names::{FrameNaming, NamedBy, Names};
+use super::query::{
+    Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
 };
+use super::{
+    Attending, BatchPolicy, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome, Scope,
+    StoreError, StoreStatus, TimeRange, WindowSink,
+};
+use crate::sync::lock;
 use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
 use known::Known;
-use profile::{Dictionary, GroupBy, Profile, Query};
+use profile::{Dictionary, GroupBy, Query};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
@@ -149,11 +153,6 @@ struct Outage {
     until: Instant,
     wait: Duration,
     reason: String,
-}
-
-/// Locks what cannot be left half-changed by a panic.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A store in a ClickHouse database.
@@ -359,25 +358,19 @@ impl ClickHouseStore {
     }
 }
 
-impl Store for ClickHouseStore {
+impl FrameNaming for ClickHouseStore {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.names.set(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        ("clickhouse", format!("ClickHouse {}", self.version))
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
+impl WindowSink for ClickHouseStore {
     fn push(
         &self,
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         self.may_write()?;
         let push = push::Push {
             client: &self.client,
@@ -407,9 +400,111 @@ impl Store for ClickHouseStore {
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.write("remember hosts", quality::put_hosts(&self.client, hosts))
+        self.write("remember hosts", hosts::put_hosts(&self.client, hosts))
     }
 
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.write("drop what is over age", self.retire(now_unix_ns))
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl WindowSource for ClickHouseStore {
+    type Dict = samples::Tables;
+
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        self.read("tell what is kept", hosts::kept(&self.client))
+    }
+
+    fn covered(&self, range: TimeRange) -> TimeRange {
+        Span::of(range, STEP_NS).map_or(range, |span| span.covered)
+    }
+
+    fn step_ns(&self, _range: TimeRange) -> u64 {
+        STEP_NS as u64
+    }
+
+    fn host_records(&self, budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError> {
+        let work = hosts::host_records(&self.client, budget.limits);
+        self.read("list hosts", work)
+    }
+
+    fn activity(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<FleetActivity, StoreError> {
+        let Some(span) = Span::of(scope.range, STEP_NS) else {
+            return Ok(FleetActivity::default());
+        };
+        let work = hosts::activity(&self.client, span, &scope.selector, budget.limits);
+        self.read("find what hosts did", work)
+    }
+
+    fn label_names(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<Vec<String>, StoreError> {
+        let work = sums::label_names(&self.client, scope, budget.limits);
+        self.read("list labels", work)
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        let limits = budget.limits;
+        let work = sums::label_values(&self.client, scope, name, prefix, limit, limits);
+        self.read("list values", work)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<SeriesSums, StoreError> {
+        let work = sums::series(&self.client, scope, group_by, axis, budget.limits);
+        self.read("add up a series", work)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<LabelSums, StoreError> {
+        let work = sums::totals(&self.client, scope, group_by, budget.limits);
+        self.read("add up totals", work)
+    }
+
+    fn samples(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        budget: &mut QueryBudget<'_>,
+        each: &mut EachBatch<'_, Self::Dict>,
+    ) -> Result<SamplesRead, StoreError> {
+        let work = samples::samples(&self.client, &self.names, range, query, budget.limits);
+        let found = self.read("add up samples", work)?;
+        if let Some(batch) = found.batch {
+            each(batch, budget)?;
+        }
+        Ok(found.read)
+    }
+}
+
+impl NoticeBoard for ClickHouseStore {
     fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
         self.write("tell who attends", attendance::put(&self.client, hosts))
     }
@@ -421,73 +516,14 @@ impl Store for ClickHouseStore {
         )
     }
 
-    fn hosts(
-        &self,
-        range: TimeRange,
-        limits: &Limits,
-    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
-        let span = Span::of(range, STEP_NS);
-        self.read("list hosts", quality::hosts(&self.client, span, limits))
+    fn is_shared(&self) -> bool {
+        true
     }
+}
 
-    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        self.read("tell what is kept", quality::kept(&self.client))
-    }
-
-    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
-        self.read(
-            "list labels",
-            answer::label_names(&self.client, scope, limits),
-        )
-    }
-
-    fn label_values(
-        &self,
-        scope: &Scope,
-        name: &str,
-        prefix: &str,
-        limit: usize,
-        limits: &Limits,
-    ) -> Result<(Vec<String>, bool), StoreError> {
-        let work = answer::label_values(&self.client, scope, name, prefix, limit, limits);
-        self.read("list values", work)
-    }
-
-    fn series(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        step_ns: u64,
-        limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
-        let group_by = GroupBy::from_keys(group_by);
-        let work = answer::series(&self.client, scope, &group_by, step_ns, limits);
-        self.read("add up a series", work)
-    }
-
-    fn profile(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
-        let work = stacks::profile(&self.client, &self.names, range, query, limits);
-        self.read("merge a profile", work)
-    }
-
-    fn totals(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
-        let group_by = GroupBy::from_keys(group_by);
-        let work = answer::totals(&self.client, scope, &group_by, limits);
-        self.read("add up totals", work)
-    }
-
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.write("drop what is over age", self.retire(now_unix_ns))
+impl StoreStatus for ClickHouseStore {
+    fn engine(&self) -> (&'static str, String) {
+        ("clickhouse", format!("ClickHouse {}", self.version))
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -526,7 +562,7 @@ impl Store for ClickHouseStore {
             .collect()
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn issues(&self) -> Vec<String> {
         let outage = lock(&self.outage);
         let sentence = outage.as_ref().map(|outage| {
             format!(
@@ -535,11 +571,6 @@ impl Store for ClickHouseStore {
             )
         });
         sentence.into_iter().collect()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.closed.store(true, Ordering::Relaxed);
-        Ok(())
     }
 }
 

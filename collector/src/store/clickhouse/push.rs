@@ -1,13 +1,15 @@
 //! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
 
 use super::client::{Client, Fault, Statement};
+use super::hosts::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::keys::{Keys, NS_PER_S, Place, oldest_day, origin};
 use super::known::Known;
-use super::quality::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
-use super::window::{WEIGHT_MAX, alone, host_labels, pairs_of, refusal, service_of};
+use super::window::{WEIGHT_MAX, alone, pairs_of, rejection, service_of};
 use super::{Counters, Options};
-use crate::store::{LabelSet, NewWindow, Row, Taken};
+use crate::store::admission::host_labels;
+use crate::store::{LabelSet, NewWindow, PushOutcome, Row};
+use crate::sync::lock;
 use clickhouse::Row as Fields;
 use profile::{ContentId, Dictionary, FrameId, Quality, StackEnd, StackId, Value};
 use serde::Deserialize;
@@ -112,18 +114,17 @@ impl Push<'_> {
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, Fault> {
+    ) -> Result<Vec<PushOutcome>, Fault> {
         self.finish().await?;
-        let mut answers: Vec<Option<Taken>> = vec![None; windows.len()];
+        let mut answers: Vec<Option<PushOutcome>> = vec![None; windows.len()];
         let mut planned = Vec::new();
         let mut first: HashMap<(u64, u64), usize> = HashMap::new();
         let mut repeats = Vec::new();
         for (at, window) in windows.iter().enumerate() {
             let place = Place::of(window.range.start_unix_ns);
-            let (Some(place), None) = (place, refusal(window, self.options, now_unix_ns)) else {
-                let why = refusal(window, self.options, now_unix_ns);
-                let why = why.unwrap_or_else(|| "its time cannot be stored".to_owned());
-                answers[at] = Some(Taken::Refused(why));
+            let reason = rejection(window, self.options, now_unix_ns);
+            let (Some(place), None) = (place, &reason) else {
+                answers[at] = Some(PushOutcome::Rejected(reason.unwrap_or_default()));
                 continue;
             };
             let host = self.keys.host(&window.origin.host);
@@ -150,7 +151,7 @@ impl Push<'_> {
         planned.retain(|plan| {
             let is_stored = stored.contains(&(plan.host, plan.window.origin.sequence));
             if is_stored {
-                answers[plan.at] = Some(Taken::Repeated);
+                answers[plan.at] = Some(PushOutcome::Duplicate);
             }
             !is_stored
         });
@@ -159,7 +160,7 @@ impl Push<'_> {
             .await?;
         for (at, first) in repeats {
             answers[at] = match &answers[first] {
-                Some(Taken::Stored) => Some(Taken::Repeated),
+                Some(PushOutcome::Stored) => Some(PushOutcome::Duplicate),
                 other => other.clone(),
             };
         }
@@ -222,7 +223,7 @@ impl Push<'_> {
         planned: &mut Vec<Planned<'_>>,
         definitions: &Dictionary,
         oldest_day: u16,
-        answers: &mut [Option<Taken>],
+        answers: &mut [Option<PushOutcome>],
     ) -> Result<(), Fault> {
         let given: HashMap<ContentId, StackId> = definitions
             .content_ids()
@@ -237,7 +238,7 @@ impl Push<'_> {
         // have no index by stack. Days over age may be dropped before they are copied from.
         let mut days: BTreeSet<u16> = BTreeSet::new();
         {
-            let known = super::lock(self.known);
+            let known = lock(self.known);
             for plan in planned.iter() {
                 for row in &plan.window.rows {
                     let id = *ids
@@ -263,9 +264,9 @@ impl Push<'_> {
                 coming.extend(stacks.filter(|stack| given.contains_key(stack)));
             }
             answers[plan.at] = Some(if complete {
-                Taken::Stored
+                PushOutcome::Stored
             } else {
-                Taken::Missing(missing)
+                PushOutcome::NeedStacks(missing)
             });
             complete
         });
@@ -288,7 +289,7 @@ impl Push<'_> {
         given: &HashMap<ContentId, StackId>,
         coming: &HashSet<ContentId>,
     ) -> Vec<ContentId> {
-        let known = super::lock(self.known);
+        let known = lock(self.known);
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
         let mut is_complete = true;
@@ -430,7 +431,7 @@ impl Push<'_> {
 
     /// True when neither the database nor the batch is known to have it; from now on the batch has.
     fn is_new(&self, batch: &mut Batch, day: u16, id: u64) -> bool {
-        !super::lock(self.known).has(day, id) && batch.learned.entry(day).or_default().insert(id)
+        !lock(self.known).has(day, id) && batch.learned.entry(day).or_default().insert(id)
     }
 
     /// Sees to it that the day's dictionary has the stack; returns the id to store.
@@ -498,7 +499,7 @@ impl Push<'_> {
     /// samples under the same token, so that what it took of them does not count twice. Their
     /// agents come again as they like.
     async fn finish(&self) -> Result<(), Fault> {
-        let Some(mut batch) = super::lock(self.unfinished).take() else {
+        let Some(mut batch) = lock(self.unfinished).take() else {
             return Ok(());
         };
         let windows = batch.windows.iter();
@@ -511,7 +512,7 @@ impl Push<'_> {
             // The last insert was done, or agents went to another collector: the others come again.
             Ok(_) => Ok(()),
             Err(fault) => {
-                *super::lock(self.unfinished) = Some(batch);
+                *lock(self.unfinished) = Some(batch);
                 Err(fault)
             }
         }
@@ -525,12 +526,12 @@ impl Push<'_> {
         let written = self.write(&batch).await;
         match &written {
             Ok(()) => {
-                let mut known = super::lock(self.known);
+                let mut known = lock(self.known);
                 for (day, ids) in batch.learned {
                     known.add(day, ids);
                 }
             }
-            Err(Fault::Away(_)) => *super::lock(self.unfinished) = Some(batch),
+            Err(Fault::Away(_)) => *lock(self.unfinished) = Some(batch),
             Err(_) => {}
         }
         written

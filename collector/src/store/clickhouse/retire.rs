@@ -4,12 +4,13 @@
 //! inserts and cannot be mended later. A day that lacks something keeps its samples for as long as
 //! anything is kept of it.
 
+use super::ClickHouseStore;
 use super::client::{Fault, Statement};
 use super::keys::{NS_PER_S, oldest_day};
 use super::rollup::Source;
 use super::schema::{BY_DAY, Kept};
-use super::{ClickHouseStore, lock};
 use crate::store::{Cancel, Limits};
+use crate::sync::lock;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! Which table answers: the samples, or a rollup by service where it is exact.
 
 use super::SERVICE_LABELS;
-use super::answer::{RAW, gate};
 use super::client::{Client, Fault, Statement};
 use super::keys::{STEP_NS, Span};
-use crate::store::{Limits, Rollup, TimeRange};
+use super::sums::{RAW, gate};
+use crate::store::{Limits, Resolution, TimeRange};
 use clickhouse::Row;
 use profile::{GroupBy, Query};
 use serde::Deserialize;
@@ -20,7 +20,7 @@ pub(super) struct Source {
     /// The range in steps of the table.
     pub span: Span,
     /// As it is told.
-    pub rollup: Rollup,
+    pub resolution: Resolution,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Source {
         Some(Source {
             table: Table::Rollup(table),
             span: Span::of(range, step_ns)?,
-            rollup: Rollup {
+            resolution: Resolution {
                 step_ns: step_ns as u64,
                 by_service: true,
             },
@@ -116,7 +116,7 @@ impl Source {
         Ok(Source {
             table: Table::Surest,
             span,
-            rollup: RAW,
+            resolution: RAW,
         })
     }
 

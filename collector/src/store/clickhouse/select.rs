@@ -5,6 +5,7 @@
 
 use super::client::{Client, Fault, Param, Statement};
 use super::keys::Span;
+use crate::store::query::memory_exceeded;
 use crate::store::{LabelSet, Limits};
 use clickhouse::Row;
 use profile::{GroupBy, LabelMatcher, MatchOp, Selector};
@@ -327,37 +328,7 @@ pub(super) fn signed_sum(of: &str) -> String {
 /// Fails when an answer passes the memory it may take.
 pub(super) fn within(bytes: usize, limits: &Limits) -> Result<(), Fault> {
     if bytes > limits.memory_bytes {
-        return Err(Fault::Limit(format!(
-            "the answer passes the memory limit of {} bytes; narrow the range or the selection, \
-             or group by fewer labels",
-            limits.memory_bytes
-        )));
+        return Err(Fault::Limit(memory_exceeded(limits)));
     }
     Ok(())
-}
-
-/// Units of what was added up: one, or none.
-#[derive(Default)]
-pub(super) struct Unit(Option<String>);
-
-impl Unit {
-    /// Takes one more.
-    pub fn add(&mut self, unit: &str) -> Result<(), Fault> {
-        match &self.0 {
-            None => self.0 = Some(unit.to_owned()),
-            Some(left) if left == unit => {}
-            Some(left) => {
-                return Err(Fault::Units(profile::MergeError::UnitMismatch {
-                    left: left.clone(),
-                    right: unit.to_owned(),
-                }));
-            }
-        }
-        Ok(())
-    }
-
-    /// The unit; empty when there was nothing.
-    pub fn name(self) -> String {
-        self.0.unwrap_or_default()
-    }
 }

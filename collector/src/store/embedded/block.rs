@@ -13,9 +13,11 @@
 mod packed;
 mod rows;
 
-pub use packed::{Columns, Run, each_row, each_run, put_rows};
+pub use packed::{Columns, Run, each_row, each_run, encode_rows};
 
-use super::codec::{Damage, Reader, SectionReader, SectionWriter, len_of, put, put_signed};
+use super::codec::{
+    Corrupt, Reader, SectionReader, SectionWriter, encode_signed, encode_u64, len_of,
+};
 use super::order::order_by;
 use profile::Value;
 
@@ -43,8 +45,8 @@ fn weight(count: u64, beyond: i64, period: u64) -> u64 {
     count.wrapping_mul(period).wrapping_add(beyond as u64)
 }
 
-fn step(before: u32, by: u32) -> Result<u32, Damage> {
-    before.checked_add(by).ok_or(Damage("an id is too large"))
+fn step(before: u32, by: u32) -> Result<u32, Corrupt> {
+    before.checked_add(by).ok_or(Corrupt("an id is too large"))
 }
 
 /// What one series adds up to in one window.
@@ -73,18 +75,18 @@ impl Sum {
 }
 
 /// Appends a sum.
-pub fn put_sum(out: &mut Vec<u8>, sum: Sum, period: u64) {
-    put(out, sum.taken.count);
-    put_signed(out, beyond(sum.taken, period));
-    put(out, sum.lost.count);
-    put_signed(out, beyond(sum.lost, period));
+pub fn encode_sum(out: &mut Vec<u8>, sum: Sum, period: u64) {
+    encode_u64(out, sum.taken.count);
+    encode_signed(out, beyond(sum.taken, period));
+    encode_u64(out, sum.lost.count);
+    encode_signed(out, beyond(sum.lost, period));
 }
 
-/// Reads what [`put_sum`] wrote.
-pub fn take_sum(input: &mut Reader<'_>, period: u64) -> Result<Sum, Damage> {
-    let mut value = || -> Result<Value, Damage> {
-        let count = input.take()?;
-        let weight = weight(count, input.take_signed()?, period);
+/// Reads what [`encode_sum`] wrote.
+pub fn decode_sum(input: &mut Reader<'_>, period: u64) -> Result<Sum, Corrupt> {
+    let mut value = || -> Result<Value, Corrupt> {
+        let count = input.decode_u64()?;
+        let weight = weight(count, input.decode_signed()?, period);
         Ok(Value { count, weight })
     };
     Ok(Sum {
@@ -142,7 +144,7 @@ pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
 
 /// Writes a block of rows that [`sort_rows`] ordered. `starts` has the begin of each slot after the
 /// begin of the chunk, ascending. Unit: nanoseconds.
-pub fn put_block(
+pub fn encode_block(
     out: &mut Vec<u8>,
     sealer: &mut SectionWriter,
     rows: &[Timed],
@@ -161,12 +163,12 @@ pub fn put_block(
             value: Value::default(),
             ..run[0].entry
         };
-        put(&mut lens, run.len() as u64);
+        encode_u64(&mut lens, run.len() as u64);
         let mut before = 0;
         for row in run {
-            put(&mut steps, (row.slot - before).into());
+            encode_u64(&mut steps, (row.slot - before).into());
             before = row.slot;
-            put(&mut counts, row.entry.value.count);
+            encode_u64(&mut counts, row.entry.value.count);
             plain &= beyond(row.entry.value, period) == 0;
             total.value += row.entry.value;
         }
@@ -177,73 +179,73 @@ pub fn put_block(
         totals.push(total);
     }
     let mut raw = vec![u8::from(!plain) | u8::from(saturated) << 1];
-    put_totals(&mut raw, &totals, plain, period);
+    encode_totals(&mut raw, &totals, plain, period);
     sealer.seal(out, &raw)?;
 
     raw.clear();
-    put_starts(&mut raw, starts);
+    encode_starts(&mut raw, starts);
     raw.append(&mut lens);
     raw.append(&mut steps);
     let written = |run: usize| if saturated { run } else { run - 1 };
     if saturated {
         rows.iter()
-            .for_each(|row| put(&mut raw, row.entry.value.count));
+            .for_each(|row| encode_u64(&mut raw, row.entry.value.count));
     } else {
         raw.append(&mut counts);
     }
     if !plain {
         for run in rows.chunk_by(same) {
             for row in &run[..written(run.len())] {
-                put_signed(&mut raw, beyond(row.entry.value, period));
+                encode_signed(&mut raw, beyond(row.entry.value, period));
             }
         }
     }
     sealer.seal(out, &raw)
 }
 
-fn put_totals(raw: &mut Vec<u8>, totals: &[Entry], plain: bool, period: u64) {
+fn encode_totals(raw: &mut Vec<u8>, totals: &[Entry], plain: bool, period: u64) {
     let runs = || totals.chunk_by(|left, right| left.series == right.series);
-    put(raw, runs().count() as u64);
+    encode_u64(raw, runs().count() as u64);
     let mut before = 0;
     for run in runs() {
-        put(raw, (run[0].series - before).into());
+        encode_u64(raw, (run[0].series - before).into());
         before = run[0].series;
-        put(raw, run.len() as u64);
+        encode_u64(raw, run.len() as u64);
     }
     for run in runs() {
         let mut before = 0;
         for total in run {
-            put(raw, (total.leaf - before).into());
+            encode_u64(raw, (total.leaf - before).into());
             before = total.leaf;
         }
     }
     for total in totals {
-        put(raw, total.value.count);
+        encode_u64(raw, total.value.count);
     }
     if !plain {
         for total in totals {
-            put_signed(raw, beyond(total.value, period));
+            encode_signed(raw, beyond(total.value, period));
         }
     }
 }
 
 /// Writes ascending begins of windows: most are as far from each other as those before.
-pub fn put_starts(raw: &mut Vec<u8>, starts: &[u64]) {
-    put(raw, starts.len() as u64);
+pub fn encode_starts(raw: &mut Vec<u8>, starts: &[u64]) {
+    encode_u64(raw, starts.len() as u64);
     let (mut before, mut distance) = (0u64, 0i64);
     for &start in starts {
         let now = start.wrapping_sub(before) as i64;
-        put_signed(raw, now.wrapping_sub(distance));
+        encode_signed(raw, now.wrapping_sub(distance));
         (before, distance) = (start, now);
     }
 }
 
-/// Reads what [`put_starts`] wrote.
-pub fn take_starts(input: &mut Reader<'_>, starts: &mut Vec<u64>) -> Result<(), Damage> {
+/// Reads what [`encode_starts`] wrote.
+pub fn decode_starts(input: &mut Reader<'_>, starts: &mut Vec<u64>) -> Result<(), Corrupt> {
     starts.clear();
     let (mut before, mut distance) = (0u64, 0i64);
-    for _ in 0..input.take_count()? {
-        distance = distance.wrapping_add(input.take_signed()?);
+    for _ in 0..input.decode_count()? {
+        distance = distance.wrapping_add(input.decode_signed()?);
         before = before.wrapping_add(distance as u64);
         starts.push(before);
     }
@@ -277,7 +279,7 @@ impl Block {
         body: &[u8],
         period: u64,
         part: Option<(u64, u64)>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let mut body = Reader::new(body);
         let mut raw = std::mem::take(&mut self.raw);
         opener.open(&mut body, &mut raw)?;
@@ -290,40 +292,40 @@ impl Block {
         Ok(())
     }
 
-    fn read_totals(&mut self, raw: &[u8], period: u64) -> Result<u8, Damage> {
+    fn read_totals(&mut self, raw: &[u8], period: u64) -> Result<u8, Corrupt> {
         let mut input = Reader::new(raw);
-        let flags = input.take_exact(1)?[0];
+        let flags = input.decode_exact(1)?[0];
         self.plain = flags & 1 == 0;
         self.series.clear();
         self.leaves.clear();
         self.values.clear();
         self.present.clear();
         let (mut series, mut end) = (0u32, 0usize);
-        for _ in 0..input.take_count()? {
-            series = step(series, input.take_u32()?)?;
-            end = end.saturating_add(input.take()? as usize);
+        for _ in 0..input.decode_count()? {
+            series = step(series, input.decode_u32()?)?;
+            end = end.saturating_add(input.decode_u64()? as usize);
             self.series.push((series, end));
         }
         if end > input.rest().len() {
-            return Err(Damage("a count is beyond the end"));
+            return Err(Corrupt("a count is beyond the end"));
         }
         let mut begin = 0;
         for &(_, end) in &self.series {
             let mut leaf = 0u32;
             for _ in begin..end {
-                leaf = step(leaf, input.take_u32()?)?;
+                leaf = step(leaf, input.decode_u32()?)?;
                 self.leaves.push(leaf);
             }
             begin = end;
         }
         for _ in 0..end {
-            let count = input.take()?;
+            let count = input.decode_u64()?;
             let weight = count.wrapping_mul(period);
             self.values.push(Value { count, weight });
         }
         if flags & 1 != 0 {
             for value in &mut self.values {
-                value.weight = weight(value.count, input.take_signed()?, period);
+                value.weight = weight(value.count, input.decode_signed()?, period);
             }
         }
         self.present.resize(end, true);
@@ -331,24 +333,24 @@ impl Block {
     }
 
     /// Reads in which windows each stack was; returns how many that are in all.
-    fn read_slots(&mut self, input: &mut Reader<'_>) -> Result<usize, Damage> {
+    fn read_slots(&mut self, input: &mut Reader<'_>) -> Result<usize, Corrupt> {
         self.lens.clear();
         let mut all = 0usize;
         for _ in 0..self.leaves.len() {
-            let len = input.take_u32()?;
+            let len = input.decode_u32()?;
             if len == 0 {
-                return Err(Damage("a stack is in no window"));
+                return Err(Corrupt("a stack is in no window"));
             }
             all = all.saturating_add(len as usize);
             self.lens.push(len);
         }
         if all > input.rest().len() {
-            return Err(Damage("a count is beyond the end"));
+            return Err(Corrupt("a count is beyond the end"));
         }
         self.slots.clear();
         self.slots.reserve(all);
         let mut last = 0;
-        if let Some(mut steps) = input.take_short(all) {
+        if let Some(mut steps) = input.decode_short(all) {
             for &len in &self.lens {
                 let (own, rest) = steps.split_at(len as usize);
                 steps = rest;
@@ -363,14 +365,14 @@ impl Block {
             for &len in &self.lens {
                 let mut slot = 0u16;
                 for _ in 0..len {
-                    slot = slot.saturating_add(input.take_u16()?);
+                    slot = slot.saturating_add(input.decode_u16()?);
                     self.slots.push(slot);
                 }
                 last = last.max(slot);
             }
         }
         if all > 0 && usize::from(last) >= self.starts.len() {
-            return Err(Damage("a window is not there"));
+            return Err(Corrupt("a window is not there"));
         }
         Ok(all)
     }
@@ -382,9 +384,9 @@ impl Block {
         period: u64,
         from: u64,
         to: u64,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let mut input = Reader::new(raw);
-        take_starts(&mut input, &mut self.starts)?;
+        decode_starts(&mut input, &mut self.starts)?;
         // They are ascending, so what is chosen is one span of them.
         let first = self.starts.partition_point(|&start| start < from);
         let end = self.starts.partition_point(|&start| start < to);
@@ -414,7 +416,7 @@ impl Block {
                 all - self.lens.len()
             };
             for _ in 0..written {
-                weights.take()?;
+                weights.decode_u64()?;
             }
         }
         for (&len, (value, present)) in self.lens.iter().zip(columns) {
@@ -426,8 +428,8 @@ impl Block {
                 let one = if nth + 1 == own.len() && !saturated {
                     left
                 } else {
-                    let count = input.take()?;
-                    let beyond = if plain { 0 } else { weights.take_signed()? };
+                    let count = input.decode_u64()?;
+                    let beyond = if plain { 0 } else { weights.decode_signed()? };
                     let weight = weight(count, beyond, period);
                     Value { count, weight }
                 };
@@ -452,7 +454,7 @@ fn sum_of_chosen(
     slots: &[u16],
     total: u64,
     is_chosen: impl Fn(&u16) -> bool,
-) -> Result<Option<u64>, Damage> {
+) -> Result<Option<u64>, Corrupt> {
     let Some((last, before)) = slots.split_last() else {
         return Ok(None);
     };
@@ -462,13 +464,13 @@ fn sum_of_chosen(
         any |= is_chosen(slot);
         sum = sum.wrapping_add(if is_chosen(slot) { count } else { 0 });
     };
-    if let Some(counts) = input.take_short(before.len()) {
+    if let Some(counts) = input.decode_short(before.len()) {
         for (slot, &count) in before.iter().zip(counts) {
             add(slot, count.into());
         }
     } else {
         for slot in before {
-            add(slot, input.take()?);
+            add(slot, input.decode_u64()?);
         }
     }
     if is_chosen(last) {
@@ -509,7 +511,7 @@ mod tests {
             sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
-            put_block(&mut body, &mut SectionWriter::new().unwrap(), &rows, &starts, PERIOD).unwrap();
+            encode_block(&mut body, &mut SectionWriter::new().unwrap(), &rows, &starts, PERIOD).unwrap();
             let mut block = Block::default();
             let part = (!whole).then_some((from, from + len));
             block.read(&mut SectionReader::new().unwrap(), &body, PERIOD, part).unwrap();
@@ -538,7 +540,7 @@ mod tests {
             sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
-            put_block(&mut body, &mut SectionWriter::new().unwrap(), &rows, &starts, PERIOD).unwrap();
+            encode_block(&mut body, &mut SectionWriter::new().unwrap(), &rows, &starts, PERIOD).unwrap();
             let mut back = Vec::new();
             Block::default()
                 .each_moment(&mut SectionReader::new().unwrap(), &body, PERIOD, |start, entry| back.push((start, entry)))
@@ -556,7 +558,7 @@ mod tests {
             sort_rows(&mut rows, &mut Vec::new());
             let rows: Vec<Entry> = rows.into_iter().map(|row| row.entry).collect();
             let mut bytes = Vec::new();
-            put_rows(&mut bytes, &rows, PERIOD);
+            encode_rows(&mut bytes, &rows, PERIOD);
             let mut back = Vec::new();
             each_row(&bytes, PERIOD, |row| back.push(row)).unwrap();
             prop_assert_eq!(back, rows);

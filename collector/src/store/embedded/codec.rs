@@ -1,7 +1,7 @@
 //! Bytes on disk: varints, and sections that carry their length and a checksum.
 //!
 //! What is read may be anything: every reader checks lengths before it allocates and reports
-//! [`Damage`] instead of guessing.
+//! [`Corrupt`] instead of guessing.
 
 use zstd::bulk::{Compressor, Decompressor};
 
@@ -16,10 +16,10 @@ const LEVEL: i32 = 3;
 /// Bytes that cannot be what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Damage(pub &'static str);
+pub struct Corrupt(pub &'static str);
 
 /// Appends `value`, seven bits a byte, low bits first.
-pub fn put(out: &mut Vec<u8>, mut value: u64) {
+pub fn encode_u64(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -33,13 +33,13 @@ pub fn len_of(value: u64) -> usize {
 }
 
 /// Appends a signed number: small ones of either sign are short.
-pub fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put(out, zigzag(value));
+pub fn encode_signed(out: &mut Vec<u8>, value: i64) {
+    encode_u64(out, zigzag(value));
 }
 
 /// Appends text with its length.
-pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put(out, bytes.len() as u64);
+pub fn encode_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    encode_u64(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
@@ -71,7 +71,7 @@ impl<'b> Reader<'b> {
 
     /// A number.
     #[inline]
-    pub fn take(&mut self) -> Result<u64, Damage> {
+    pub fn decode_u64(&mut self) -> Result<u64, Corrupt> {
         match *self.bytes {
             [byte, ref rest @ ..] if byte < 0x80 => {
                 self.bytes = rest;
@@ -81,11 +81,11 @@ impl<'b> Reader<'b> {
                 self.bytes = rest;
                 Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
             }
-            _ => self.take_long(),
+            _ => self.decode_long(),
         }
     }
 
-    fn take_long(&mut self) -> Result<u64, Damage> {
+    fn decode_long(&mut self) -> Result<u64, Corrupt> {
         let mut value = 0u64;
         for (at, &byte) in self.bytes.iter().enumerate().take(10) {
             value |= u64::from(byte & 0x7f) << (7 * at);
@@ -94,32 +94,32 @@ impl<'b> Reader<'b> {
                 return Ok(value);
             }
         }
-        Err(Damage("a number has no end"))
+        Err(Corrupt("a number has no end"))
     }
 
     /// A number of 32 bits.
     #[inline]
-    pub fn take_u32(&mut self) -> Result<u32, Damage> {
-        u32::try_from(self.take()?).map_err(|_| Damage("a number is too large"))
+    pub fn decode_u32(&mut self) -> Result<u32, Corrupt> {
+        u32::try_from(self.decode_u64()?).map_err(|_| Corrupt("a number is too large"))
     }
 
     /// A number of 16 bits.
     #[inline]
-    pub fn take_u16(&mut self) -> Result<u16, Damage> {
-        u16::try_from(self.take()?).map_err(|_| Damage("a number is too large"))
+    pub fn decode_u16(&mut self) -> Result<u16, Corrupt> {
+        u16::try_from(self.decode_u64()?).map_err(|_| Corrupt("a number is too large"))
     }
 
     /// A signed number.
-    pub fn take_signed(&mut self) -> Result<i64, Damage> {
-        let value = self.take()?;
+    pub fn decode_signed(&mut self) -> Result<i64, Corrupt> {
+        let value = self.decode_u64()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
     /// How many things follow, each of at least one byte.
-    pub fn take_count(&mut self) -> Result<usize, Damage> {
-        let count = self.take()?;
+    pub fn decode_count(&mut self) -> Result<usize, Corrupt> {
+        let count = self.decode_u64()?;
         if count > self.bytes.len() as u64 {
-            return Err(Damage("a count is beyond the end"));
+            return Err(Corrupt("a count is beyond the end"));
         }
         Ok(count as usize)
     }
@@ -127,7 +127,7 @@ impl<'b> Reader<'b> {
     /// As many numbers as are asked for when each has one byte, which most have; or nothing is
     /// taken.
     #[inline]
-    pub fn take_short(&mut self, count: usize) -> Option<&'b [u8]> {
+    pub fn decode_short(&mut self, count: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(count)?;
         // Without a branch a number, so that the compiler looks at many at a time.
         let all = taken.iter().fold(0, |all, &byte| all | byte);
@@ -138,36 +138,36 @@ impl<'b> Reader<'b> {
     }
 
     /// As many bytes as are asked for.
-    pub fn take_exact(&mut self, len: usize) -> Result<&'b [u8], Damage> {
+    pub fn decode_exact(&mut self, len: usize) -> Result<&'b [u8], Corrupt> {
         let (taken, rest) = self
             .bytes
             .split_at_checked(len)
-            .ok_or(Damage("bytes end too early"))?;
+            .ok_or(Corrupt("bytes end too early"))?;
         self.bytes = rest;
         Ok(taken)
     }
 
     /// Bytes with their length.
-    pub fn take_bytes(&mut self) -> Result<&'b [u8], Damage> {
-        let len = self.take_count()?;
-        self.take_exact(len)
+    pub fn decode_bytes(&mut self) -> Result<&'b [u8], Corrupt> {
+        let len = self.decode_count()?;
+        self.decode_exact(len)
     }
 
     /// Text with its length.
-    pub fn take_str(&mut self) -> Result<&'b str, Damage> {
-        std::str::from_utf8(self.take_bytes()?).map_err(|_| Damage("text is not UTF-8"))
+    pub fn decode_str(&mut self) -> Result<&'b str, Corrupt> {
+        std::str::from_utf8(self.decode_bytes()?).map_err(|_| Corrupt("text is not UTF-8"))
     }
 
     /// A number of 32 bits, of fixed length.
-    pub fn take_fixed_u32(&mut self) -> Result<u32, Damage> {
-        let bytes = self.take_exact(4)?;
+    pub fn decode_fixed_u32(&mut self) -> Result<u32, Corrupt> {
+        let bytes = self.decode_exact(4)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
     /// Sixteen bytes.
-    pub fn take_16(&mut self) -> Result<[u8; 16], Damage> {
+    pub fn decode_16(&mut self) -> Result<[u8; 16], Corrupt> {
         let mut out = [0; 16];
-        out.copy_from_slice(self.take_exact(16)?);
+        out.copy_from_slice(self.decode_exact(16)?);
         Ok(out)
     }
 }
@@ -206,8 +206,8 @@ impl SectionWriter {
         };
         let at = out.len();
         out.extend_from_slice(&[0; 4]);
-        put(out, raw.len() as u64);
-        put(out, body.len() as u64);
+        encode_u64(out, raw.len() as u64);
+        encode_u64(out, body.len() as u64);
         out.extend_from_slice(body);
         let crc = crc32fast::hash(&out[at + 4..]);
         out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -232,18 +232,18 @@ impl SectionReader {
     }
 
     /// The next section of `input`, into `raw`, which is cleared before.
-    pub fn open(&mut self, input: &mut Reader<'_>, raw: &mut Vec<u8>) -> Result<(), Damage> {
-        let crc = input.take_fixed_u32()?;
+    pub fn open(&mut self, input: &mut Reader<'_>, raw: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let crc = input.decode_fixed_u32()?;
         let checked = input.rest();
-        let raw_len = input.take()? as usize;
-        let body_len = input.take()? as usize;
-        let body = input.take_exact(body_len)?;
+        let raw_len = input.decode_u64()? as usize;
+        let body_len = input.decode_u64()? as usize;
+        let body = input.decode_exact(body_len)?;
         let used = checked.len() - input.rest().len();
         if crc32fast::hash(&checked[..used]) != crc {
-            return Err(Damage("a checksum is wrong"));
+            return Err(Corrupt("a checksum is wrong"));
         }
         if raw_len > SECTION_BYTES_MAX {
-            return Err(Damage("a section is too large"));
+            return Err(Corrupt("a section is too large"));
         }
         raw.clear();
         if raw_len == body_len {
@@ -253,17 +253,17 @@ impl SectionReader {
         raw.reserve(raw_len);
         let read = self.zstd.decompress_to_buffer(body, raw);
         if read.ok() != Some(raw_len) {
-            return Err(Damage("a section cannot be unpacked"));
+            return Err(Corrupt("a section cannot be unpacked"));
         }
         Ok(())
     }
 
     /// Passes over the next section without reading it.
-    pub fn skip(&self, input: &mut Reader<'_>) -> Result<(), Damage> {
-        input.take_fixed_u32()?;
-        input.take()?;
-        let body_len = input.take()? as usize;
-        input.take_exact(body_len)?;
+    pub fn skip(&self, input: &mut Reader<'_>) -> Result<(), Corrupt> {
+        input.decode_fixed_u32()?;
+        input.decode_u64()?;
+        let body_len = input.decode_u64()? as usize;
+        input.decode_exact(body_len)?;
         Ok(())
     }
 }
@@ -279,14 +279,14 @@ mod tests {
             let mut bytes = Vec::new();
             for &value in &values {
                 let before = bytes.len();
-                put(&mut bytes, value);
+                encode_u64(&mut bytes, value);
                 prop_assert_eq!(bytes.len() - before, len_of(value));
-                put_signed(&mut bytes, value as i64);
+                encode_signed(&mut bytes, value as i64);
             }
             let mut reader = Reader::new(&bytes);
             for &value in &values {
-                prop_assert_eq!(reader.take(), Ok(value));
-                prop_assert_eq!(reader.take_signed(), Ok(value as i64));
+                prop_assert_eq!(reader.decode_u64(), Ok(value));
+                prop_assert_eq!(reader.decode_signed(), Ok(value as i64));
             }
             prop_assert!(reader.is_empty());
         }
@@ -308,7 +308,7 @@ mod tests {
             let mut back = Vec::new();
             let _ = SectionReader::new().unwrap().open(&mut Reader::new(&bytes), &mut back);
             let mut reader = Reader::new(&bytes);
-            while reader.take_bytes().is_ok() && !reader.is_empty() {}
+            while reader.decode_bytes().is_ok() && !reader.is_empty() {}
         }
     }
 }

@@ -4,18 +4,19 @@
 //! The work is done in units of one range of bundles, each read and encoded without holding anything up
 //! and written in a transaction of its own. A crash between two leaves some ranges in parts, which are
 //! found again; an hour counts only with its mark, which is written last and says how much had been
-//! flushed: what comes later makes it stand back until it is added up anew.
+//! flushed: what comes later makes it stand back until it is added up again.
 
 use super::block::Block;
 use super::codec::{SectionReader, SectionWriter};
 use super::dict::Dict;
+use super::dict_version::DictVersion;
 use super::encode::again::{Gathered, Moment};
 use super::encode::{EncodeError, HEADS_SHARED, SERVICE_STEP_NS, Tables};
 use super::file::{FileError, PartitionFile, Replacement, Table};
 use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
-use super::marks::Marks;
-use super::partition::{Partition, read};
+use super::partition::Partition;
 use super::summaries::ChunkWindows;
+use crate::sync::read;
 use std::sync::{Arc, RwLock};
 
 /// More parts than a chunk can have.
@@ -24,7 +25,7 @@ const ALL_PARTS: u64 = 1 << 16;
 impl From<EncodeError> for FileError {
     fn from(error: EncodeError) -> FileError {
         match error {
-            EncodeError::Damage(damage) => damage.into(),
+            EncodeError::Corrupt(damage) => damage.into(),
             EncodeError::Zstd(error) => error.into(),
         }
     }
@@ -33,7 +34,7 @@ impl From<EncodeError> for FileError {
 /// Reads blocks of ranges of bundles.
 pub struct Unpacker {
     dict: Arc<RwLock<Dict>>,
-    marks: Marks,
+    version: DictVersion,
     /// What blocks are decoded and encoded with.
     pub tables: Tables,
     opener: SectionReader,
@@ -44,13 +45,13 @@ impl Unpacker {
     /// An unpacker of a partition's blocks.
     pub fn new(partition: &Partition) -> Result<Unpacker, FileError> {
         let dict = partition.dict(false)?;
-        let (marks, tables) = {
+        let (version, tables) = {
             let dict = read(&dict);
-            (dict.marks(), Tables::of(&dict))
+            (dict.version(), Tables::of(&dict))
         };
         Ok(Unpacker {
             dict,
-            marks,
+            version,
             tables,
             opener: SectionReader::new()?,
             block: Block::default(),
@@ -58,12 +59,12 @@ impl Unpacker {
     }
 
     /// To be called after a state of the file was fixed: blocks in it may use what the dictionary got
-    /// meanwhile. What the file has is in the dictionary, unless that was read anew.
+    /// meanwhile. What the file has is in the dictionary, unless that was read again.
     fn follow(&mut self, partition: &Partition) -> Result<(), FileError> {
         let dict = partition.dict(false)?;
-        let marks = read(&dict).marks();
-        if marks != self.marks || !Arc::ptr_eq(&dict, &self.dict) {
-            (self.tables, self.marks) = (Tables::of(&read(&dict)), marks);
+        let version = read(&dict).version();
+        if version != self.version || !Arc::ptr_eq(&dict, &self.dict) {
+            (self.tables, self.version) = (Tables::of(&read(&dict)), version);
             self.dict = dict;
         }
         Ok(())
@@ -187,9 +188,9 @@ impl<'p> Compaction<'p> {
             let parts = file.chunk_parts()?.get(&chunk).copied().unwrap_or(0);
             Ok((parts, windows_of(file, &mut unpacker.opener, chunk)?))
         })?;
-        windows.coarsen(self.partition.level, self.partition.chunk_start(chunk));
+        windows.downsample(self.partition.level, self.partition.chunk_start(chunk));
         let mut body = Vec::new();
-        windows.put(&mut SectionWriter::new()?, &mut body)?;
+        windows.encode(&mut SectionWriter::new()?, &mut body)?;
         self.file.replace_windows(chunk, parts, &body)
     }
 

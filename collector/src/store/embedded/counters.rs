@@ -55,13 +55,13 @@ counters! {
     /// Hours added up by service.
     hours_added_up = "fleetprof_store_hours_added_up_total";
     /// Partitions made coarser.
-    partitions_coarsened = "fleetprof_store_partitions_coarsened_total";
+    partitions_downsampled = "fleetprof_store_partitions_coarsened_total";
     /// Compacting or coarsening failed and is tried again.
-    tidy_failures = "fleetprof_store_tidy_failures_total";
+    compaction_failures = "fleetprof_store_tidy_failures_total";
     /// 1 while something is to be compacted or made coarser and was not for lack of time.
-    tidy_pending = "fleetprof_store_tidy_pending";
+    compaction_pending = "fleetprof_store_tidy_pending";
     /// Size of the coarser file that is being written.
-    coarsening_bytes = "fleetprof_store_coarsening_bytes";
+    downsampling_bytes = "fleetprof_store_coarsening_bytes";
     /// Records of the log that could not be replayed at the start.
     records_unusable = "fleetprof_store_log_records_unusable_total";
     /// Records of the log that were there and could not be read at the start.
@@ -69,7 +69,7 @@ counters! {
     /// Records at the start of partitions that had been removed: passed over.
     records_removed = "fleetprof_store_log_records_removed_total";
     /// Files that had been set aside, removed for the disk budget.
-    leftovers_removed = "fleetprof_store_set_aside_removed_total";
+    quarantined_removed = "fleetprof_store_set_aside_removed_total";
     /// Records replayed at the start.
     records_replayed = "fleetprof_store_log_records_replayed_total";
     /// Bytes of a torn tail that the start cut off.

@@ -6,8 +6,8 @@
 //! if it had not come, for this dictionary.
 
 use super::dict::{Adopted, Dict};
-use super::partition::read;
 use crate::store::Defined;
+use crate::sync::read;
 use hashbrown::HashMap;
 use profile::{ContentId, StackId};
 use proto::convert::STACK_DEPTH_MAX;
@@ -89,7 +89,7 @@ impl<'d> Definitions<'d> {
         neighbours: &[Arc<RwLock<Dict>>],
         is_full: bool,
     ) -> Settled {
-        let mut settled = Settled::Absent;
+        let mut quiesce = Settled::Absent;
         let uses = uses(&mut self.uses, target, self.sources.len());
         let mut at = self.by_id.get(&content).copied().unwrap_or(NONE);
         while let Some(place) = self.places.get(at as usize) {
@@ -101,10 +101,10 @@ impl<'d> Definitions<'d> {
             if *callers {
                 return Settled::Usable;
             }
-            settled = Settled::LacksCallers;
+            quiesce = Settled::LacksCallers;
             at = place.next;
         }
-        settled
+        quiesce
     }
 
     /// Adds a stack, when it is defined and was settled before.
@@ -213,13 +213,13 @@ mod tests {
     ) -> (Settled, Option<u16>) {
         let mut definitions = Definitions::new(sources);
         let content = content(&sources[0]);
-        let settled = definitions.settle(content, target, neighbours, false);
+        let quiesce = definitions.settle(content, target, neighbours, false);
         let own = definitions.adopt(content, target);
         if let Some(own) = own {
             assert_eq!(target.tables.content_ids()[own.0 as usize], content);
             assert_eq!(target.find_stack(content), Some(own));
         }
-        (settled, own.map(|own| target.depth(own)))
+        (quiesce, own.map(|own| target.depth(own)))
     }
 
     fn empty() -> Dict {

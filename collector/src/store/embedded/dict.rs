@@ -1,14 +1,14 @@
 //! The dictionary of one partition: what its dense ids mean.
 //!
 //! Everything only grows, so an id that was read once stays valid, and what was added between two
-//! [`Marks`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with the window
+//! [`DictVersion`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with the window
 //! that needs it, and to the partition's file with the blocks that do. Applying a delta that is partly
 //! known already changes nothing, so a record may be replayed over a file that has it. Contents of
 //! stacks are sixteen bytes each that no compression makes fewer: the file has them, the log has not,
 //! and they are computed again when it is replayed.
 
-use super::codec::{Damage, Reader, put, put_bytes};
-use super::marks::Marks;
+use super::codec::{Corrupt, Reader, encode_bytes, encode_u64};
+use super::dict_version::DictVersion;
 use crate::store::names::Nameless;
 use crate::store::{Defined, HostKey, LabelSet};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
@@ -465,8 +465,8 @@ impl Dict {
     }
 
     /// How much there is.
-    pub fn marks(&self) -> Marks {
-        Marks {
+    pub fn version(&self) -> DictVersion {
+        DictVersion {
             strings: self.tables.strings.len() as u32,
             frames: self.tables.frames.len() as u32,
             stacks: self.tables.stacks.len() as u32,
@@ -478,19 +478,25 @@ impl Dict {
         }
     }
 
-    /// Appends what was added between two marks; contents of stacks go to `contents`.
-    pub fn put_delta(&self, from: Marks, to: Marks, out: &mut Vec<u8>, contents: &mut Vec<u8>) {
+    /// Appends what was added between two versions; contents of stacks go to `contents`.
+    pub fn encode_delta(
+        &self,
+        from: DictVersion,
+        to: DictVersion,
+        out: &mut Vec<u8>,
+        contents: &mut Vec<u8>,
+    ) {
         let span = |out: &mut Vec<u8>, from: u32, to: u32| {
-            put(out, from.into());
-            put(out, to.saturating_sub(from).into());
+            encode_u64(out, from.into());
+            encode_u64(out, to.saturating_sub(from).into());
             from..to
         };
         for id in span(out, from.strings, to.strings) {
-            put_bytes(out, self.tables.strings.get(StrId(id)).as_bytes());
+            encode_bytes(out, self.tables.strings.get(StrId(id)).as_bytes());
         }
         for id in span(out, from.frames, to.frames) {
             let frame = self.tables.frames.get(FrameId(id));
-            put_frame(frame, out);
+            encode_frame(frame, out);
         }
         for id in span(out, from.stacks, to.stacks) {
             let (parent, frame) = self
@@ -499,59 +505,59 @@ impl Dict {
                 .node(StackId(id))
                 .unwrap_or((StackId::EMPTY, FrameId(0)));
             // A parent is most often one of the nodes just before.
-            put(out, (id - parent.0).into());
-            put(out, frame.0.into());
+            encode_u64(out, (id - parent.0).into());
+            encode_u64(out, frame.0.into());
             if self.with_contents {
                 contents.extend_from_slice(&self.contents[id as usize].0);
             }
         }
         for id in span(out, from.label_sets, to.label_sets) {
             let pairs = self.tables.label_sets.get(LabelSetId(id));
-            put(out, pairs.len() as u64);
+            encode_u64(out, pairs.len() as u64);
             for &(name, value) in pairs {
-                put(out, name.0.into());
-                put(out, value.0.into());
+                encode_u64(out, name.0.into());
+                encode_u64(out, value.0.into());
             }
         }
         for id in span(out, from.kinds, to.kinds) {
             let kind = &self.kinds[id as usize];
-            put_bytes(out, kind.event.as_bytes());
-            put_bytes(out, kind.unit.as_bytes());
-            put(out, kind.period);
+            encode_bytes(out, kind.event.as_bytes());
+            encode_bytes(out, kind.unit.as_bytes());
+            encode_u64(out, kind.period);
         }
         for id in span(out, from.series, to.series) {
             let series = self.series[id as usize];
-            put(out, series.labels.0.into());
-            put(out, series.kind.into());
+            encode_u64(out, series.labels.0.into());
+            encode_u64(out, series.kind.into());
         }
         for id in span(out, from.hosts, to.hosts) {
             let host = &self.hosts[id as usize];
-            put_bytes(out, host.host_id.as_bytes());
+            encode_bytes(out, host.host_id.as_bytes());
             out.extend_from_slice(&host.boot_id);
         }
         for id in span(out, from.leaves, to.leaves) {
             let (stack, end) = self.leaves[id as usize];
-            put(out, stack.0.into());
+            encode_u64(out, stack.0.into());
             out.push(end as u8);
         }
     }
 
-    /// Appends what was added between two marks, without contents of stacks.
-    pub fn put_logged(&self, from: Marks, to: Marks, out: &mut Vec<u8>) {
-        self.put_delta(from, to, out, &mut Vec::new());
+    /// Appends what was added between two versions, without contents of stacks.
+    pub fn encode_logged(&self, from: DictVersion, to: DictVersion, out: &mut Vec<u8>) {
+        self.encode_delta(from, to, out, &mut Vec::new());
     }
 
-    /// Applies what [`Dict::put_delta`] wrote.
+    /// Applies what [`Dict::encode_delta`] wrote.
     pub fn apply_delta(
         &mut self,
         input: &mut Reader<'_>,
         contents: &mut Reader<'_>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         self.apply(input, Some(contents))
     }
 
     /// Applies a delta of the log, which is without contents of stacks.
-    pub fn apply_logged(&mut self, input: &mut Reader<'_>) -> Result<(), Damage> {
+    pub fn apply_logged(&mut self, input: &mut Reader<'_>) -> Result<(), Corrupt> {
         self.apply(input, None)
     }
 
@@ -559,22 +565,22 @@ impl Dict {
         &mut self,
         input: &mut Reader<'_>,
         contents: Option<&mut Reader<'_>>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let tables = &mut self.tables;
         each(input, tables.strings.len(), |input, new| {
-            let text = input.take_str()?;
+            let text = input.decode_str()?;
             is(!new || tables.strings.intern(text).0 as usize + 1 == tables.strings.len())
         })?;
         each(input, tables.frames.len(), |input, new| {
-            let frame = take_frame(input, tables.strings.len())?;
+            let frame = decode_frame(input, tables.strings.len())?;
             is(!new || tables.frames.intern(frame).0 as usize + 1 == tables.frames.len())
         })?;
         self.apply_stacks(input, contents)?;
         let tables = &mut self.tables;
         each(input, tables.label_sets.len(), |input, new| {
             let mut pairs = Vec::new();
-            for _ in 0..input.take_count()? {
-                let pair = (StrId(input.take_u32()?), StrId(input.take_u32()?));
+            for _ in 0..input.decode_count()? {
+                let pair = (StrId(input.decode_u32()?), StrId(input.decode_u32()?));
                 is((pair.0.0.max(pair.1.0) as usize) < tables.strings.len())?;
                 pairs.push(pair);
             }
@@ -583,29 +589,29 @@ impl Dict {
         })?;
         each(input, self.kinds.len(), |input, new| {
             let kind = Kind {
-                event: input.take_str()?.to_owned(),
-                unit: input.take_str()?.to_owned(),
-                period: input.take()?,
+                event: input.decode_str()?.to_owned(),
+                unit: input.decode_str()?.to_owned(),
+                period: input.decode_u64()?,
             };
             is(!new || self.kind(kind).map(usize::from) == Some(self.kinds.len() - 1))
         })?;
         each(input, self.series.len(), |input, new| {
-            let (labels, kind) = (LabelSetId(input.take_u32()?), input.take_u16()?);
+            let (labels, kind) = (LabelSetId(input.decode_u32()?), input.decode_u16()?);
             is((labels.0 as usize) < self.tables.label_sets.len())?;
             is(usize::from(kind) < self.kinds.len())?;
             is(!new || self.series(labels, kind) as usize + 1 == self.series.len())
         })?;
         each(input, self.hosts.len(), |input, new| {
             let host = HostKey {
-                host_id: input.take_str()?.to_owned(),
-                boot_id: input.take_16()?,
+                host_id: input.decode_str()?.to_owned(),
+                boot_id: input.decode_16()?,
             };
             is(!new || self.host(&host) as usize + 1 == self.hosts.len())
         })?;
         each(input, self.leaves.len(), |input, new| {
-            let stack = StackId(input.take_u32()?);
-            let end = StackEnd::from_u8(input.take_exact(1)?[0]);
-            let end = end.ok_or(Damage("an end of a stack is not known"))?;
+            let stack = StackId(input.decode_u32()?);
+            let end = StackEnd::from_u8(input.decode_exact(1)?[0]);
+            let end = end.ok_or(Corrupt("an end of a stack is not known"))?;
             is((stack.0 as usize) < self.tables.stacks.len())?;
             is(!new || self.leaf(stack, end) as usize + 1 == self.leaves.len())
         })
@@ -615,18 +621,18 @@ impl Dict {
         &mut self,
         input: &mut Reader<'_>,
         mut contents: Option<&mut Reader<'_>>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let mut frames: HashMap<FrameId, ContentId> = HashMap::new();
         let known = self.tables.stacks.len();
-        let (from, count) = (input.take()? as usize, input.take_count()?);
+        let (from, count) = (input.decode_u64()? as usize, input.decode_count()?);
         is(from <= known)?;
         for id in from..from + count {
-            let back = input.take()? as usize;
-            let frame = FrameId(input.take_u32()?);
+            let back = input.decode_u64()? as usize;
+            let frame = FrameId(input.decode_u32()?);
             is(back >= 1 && back <= id && (frame.0 as usize) < self.tables.frames.len())?;
             let parent = StackId((id - back) as u32);
             let given = match &mut contents {
-                Some(contents) if self.with_contents => Some(ContentId(contents.take_16()?)),
+                Some(contents) if self.with_contents => Some(ContentId(contents.decode_16()?)),
                 _ => None,
             };
             if id < known {
@@ -658,11 +664,11 @@ impl Dict {
     }
 }
 
-fn is(right: bool) -> Result<(), Damage> {
+fn is(right: bool) -> Result<(), Corrupt> {
     if right {
         Ok(())
     } else {
-        Err(Damage(
+        Err(Corrupt(
             "an entry of the dictionary is not what follows the one before",
         ))
     }
@@ -672,9 +678,9 @@ fn is(right: bool) -> Result<(), Damage> {
 fn each(
     input: &mut Reader<'_>,
     known: usize,
-    mut entry: impl FnMut(&mut Reader<'_>, bool) -> Result<(), Damage>,
-) -> Result<(), Damage> {
-    let (from, count) = (input.take()? as usize, input.take_count()?);
+    mut entry: impl FnMut(&mut Reader<'_>, bool) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let (from, count) = (input.decode_u64()? as usize, input.decode_count()?);
     is(from <= known)?;
     for id in from..from + count {
         entry(input, id >= known)?;
@@ -687,36 +693,36 @@ fn each(
 /// are. An earlier collector takes a frame that has one for damage.
 const HAS_SYSTEM_NAME: u8 = 0x80;
 
-fn put_frame(frame: Frame, out: &mut Vec<u8>) {
+fn encode_frame(frame: Frame, out: &mut Vec<u8>) {
     let named_twice = frame.system_name != StrId::EMPTY;
     let flag = if named_twice { HAS_SYSTEM_NAME } else { 0 };
     out.extend_from_slice(&[frame.kind as u8 | flag, frame.unnamed as u8]);
     for number in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
-        put(out, number.into());
+        encode_u64(out, number.into());
     }
     if named_twice {
-        put(out, frame.system_name.0.into());
+        encode_u64(out, frame.system_name.0.into());
     }
 }
 
-fn take_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Damage> {
-    let bytes = input.take_exact(2)?;
+fn decode_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Corrupt> {
+    let bytes = input.decode_exact(2)?;
     let named_twice = bytes[0] & HAS_SYSTEM_NAME != 0;
     let kind = FrameKind::from_u8(bytes[0] & !HAS_SYSTEM_NAME);
     let unnamed = Unnamed::from_u8(bytes[1]);
-    let text = |input: &mut Reader<'_>| -> Result<StrId, Damage> {
-        let id = input.take_u32()?;
+    let text = |input: &mut Reader<'_>| -> Result<StrId, Corrupt> {
+        let id = input.decode_u32()?;
         is((id as usize) < strings)?;
         Ok(StrId(id))
     };
     let [function, module, file] = [text(input)?, text(input)?, text(input)?];
     Ok(Frame {
-        kind: kind.ok_or(Damage("a kind of frame is not known"))?,
-        unnamed: unnamed.ok_or(Damage("a reason for no symbol is not known"))?,
+        kind: kind.ok_or(Corrupt("a kind of frame is not known"))?,
+        unnamed: unnamed.ok_or(Corrupt("a reason for no symbol is not known"))?,
         function,
         module,
         file,
-        line: input.take_u32()?,
+        line: input.decode_u32()?,
         system_name: match named_twice {
             true => text(input)?,
             false => StrId::EMPTY,
@@ -746,11 +752,11 @@ mod tests {
             (named_twice, &[0x82, 0, 1, 2, 0, 7, 3]),
         ] {
             let mut bytes = Vec::new();
-            put_frame(frame, &mut bytes);
+            encode_frame(frame, &mut bytes);
             assert_eq!(bytes, expected);
-            assert_eq!(take_frame(&mut Reader::new(&bytes), 4), Ok(frame));
+            assert_eq!(decode_frame(&mut Reader::new(&bytes), 4), Ok(frame));
         }
-        let beyond = take_frame(&mut Reader::new(&[0x82, 0, 1, 2, 0, 7, 4]), 4);
+        let beyond = decode_frame(&mut Reader::new(&[0x82, 0, 1, 2, 0, 7, 4]), 4);
         assert!(beyond.is_err());
     }
 }

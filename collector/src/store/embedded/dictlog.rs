@@ -13,9 +13,9 @@
 //! A generation is one set of ids: of a file, and of the one made in its place when it was destroyed.
 //! One file becomes the other by being renamed, which needs no space on a full disk.
 
-use super::codec::{Damage, Reader, SectionReader, SectionWriter};
+use super::codec::{Corrupt, Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
-use super::marks::Marks;
+use super::dict_version::DictVersion;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -79,7 +79,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<(Ids, bool)>> {
 }
 
 /// Makes it durable that a partition is removed: what the log still has of it is not replayed.
-pub fn note_removed(folder: &Path, ids: Ids) -> io::Result<()> {
+pub fn write_tombstone(folder: &Path, ids: Ids) -> io::Result<()> {
     let note = folder.join(name(ids, "removed"));
     match std::fs::rename(folder.join(name(ids, "dict")), &note) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => drop(File::create(&note)?),
@@ -91,7 +91,7 @@ pub fn note_removed(folder: &Path, ids: Ids) -> io::Result<()> {
 }
 
 /// Removes a note of which the log has no record left.
-pub fn forget_removed(folder: &Path, ids: Ids) {
+pub fn remove_tombstone(folder: &Path, ids: Ids) {
     // One that stays is found again at the next start.
     let _ = std::fs::remove_file(folder.join(name(ids, "removed")));
 }
@@ -104,7 +104,7 @@ pub fn remove(folder: &Path, ids: Ids) {
 /// See the module.
 pub struct DictLog {
     path: PathBuf,
-    marks: Marks,
+    version: DictVersion,
     /// Where whole parts end.
     bytes: u64,
 }
@@ -120,7 +120,7 @@ impl DictLog {
         sync_folder(folder)?;
         Ok(DictLog {
             path,
-            marks: Marks::EMPTY,
+            version: DictVersion::EMPTY,
             bytes: MAGIC.len() as u64,
         })
     }
@@ -129,33 +129,33 @@ impl DictLog {
     pub fn open(folder: &Path, ids: Ids) -> DictLog {
         let path = folder.join(name(ids, "dict"));
         let bytes = std::fs::read(&path).unwrap_or_default();
-        let (mut marks, mut end) = (Marks::EMPTY, 0);
+        let (mut version, mut end) = (DictVersion::EMPTY, 0);
         each_part(&bytes, |to, _, at| {
-            (marks, end) = (to, at);
+            (version, end) = (to, at);
             Ok(())
         });
         DictLog {
             path,
-            marks,
+            version,
             bytes: end,
         }
     }
 
     /// What it has.
-    pub fn marks(&self) -> Marks {
-        self.marks
+    pub fn version(&self) -> DictVersion {
+        self.version
     }
 
     /// What a dictionary has more, ready to be [written](DictLog::write); `None` when there is nothing.
-    pub fn encode(&self, dict: &Dict) -> io::Result<Option<(Marks, Vec<u8>)>> {
-        let to = dict.marks();
-        if self.marks.cover(to) {
+    pub fn encode(&self, dict: &Dict) -> io::Result<Option<(DictVersion, Vec<u8>)>> {
+        let to = dict.version();
+        if self.version.includes(to) {
             return Ok(None);
         }
         let mut part = vec![0; HEAD_LEN];
-        to.put(&mut part);
+        to.encode(&mut part);
         let mut entries = Vec::new();
-        dict.put_logged(self.marks, to, &mut entries);
+        dict.encode_logged(self.version, to, &mut entries);
         SectionWriter::new()?.seal(&mut part, &entries)?;
         let len = u32::try_from(part.len() - HEAD_LEN)
             .map_err(|_| io::Error::other("a dictionary is too large to be kept"))?;
@@ -166,7 +166,7 @@ impl DictLog {
     }
 
     /// Adds what was encoded last, durably.
-    pub fn write(&mut self, (to, part): (Marks, Vec<u8>)) -> io::Result<()> {
+    pub fn write(&mut self, (to, part): (DictVersion, Vec<u8>)) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false);
         let file = file.open(&self.path)?;
@@ -182,14 +182,14 @@ impl DictLog {
             sync_folder(folder)?;
         }
         self.bytes += part.len() as u64;
-        self.marks = to;
+        self.version = to;
         Ok(())
     }
 
     /// Adds what it has to a dictionary; what is known there already changes nothing.
-    pub fn load(&self, dict: &mut Dict) -> Result<(), Damage> {
+    pub fn load(&self, dict: &mut Dict) -> Result<(), Corrupt> {
         let bytes = std::fs::read(&self.path).unwrap_or_default();
-        let mut opener = SectionReader::new().map_err(|_| Damage("zstd got no memory"))?;
+        let mut opener = SectionReader::new().map_err(|_| Corrupt("zstd got no memory"))?;
         let (mut raw, mut done) = (Vec::new(), Ok(()));
         each_part(&bytes, |_, sealed, _| {
             done = opener
@@ -211,25 +211,28 @@ pub fn read_any(bytes: &[u8]) {
     });
 }
 
-/// Whole parts in order: marks after it, sealed entries, and where it ends. Ends at what is torn.
-fn each_part(bytes: &[u8], mut part: impl FnMut(Marks, &[u8], u64) -> Result<(), Damage>) {
+/// Complete parts in order: the version after it, sealed entries, and where it ends. Ends at what is torn.
+fn each_part(bytes: &[u8], mut part: impl FnMut(DictVersion, &[u8], u64) -> Result<(), Corrupt>) {
     let mut input = Reader::new(bytes);
-    if input.take_exact(MAGIC.len()) != Ok(&MAGIC[..]) {
+    if input.decode_exact(MAGIC.len()) != Ok(&MAGIC[..]) {
         return;
     }
-    let mut next = || -> Result<(), Damage> {
-        let (len, crc) = (input.take_fixed_u32()? as usize, input.take_fixed_u32()?);
+    let mut next = || -> Result<(), Corrupt> {
+        let (len, crc) = (
+            input.decode_fixed_u32()? as usize,
+            input.decode_fixed_u32()?,
+        );
         if len > PART_BYTES_MAX {
-            return Err(Damage("a part is too large"));
+            return Err(Corrupt("a part is too large"));
         }
-        let body = input.take_exact(len)?;
+        let body = input.decode_exact(len)?;
         if crc32fast::hash(body) != crc {
-            return Err(Damage("a checksum is wrong"));
+            return Err(Corrupt("a checksum is wrong"));
         }
         let mut body = Reader::new(body);
-        let marks = Marks::take(&mut body)?;
+        let version = DictVersion::decode(&mut body)?;
         let end = bytes.len() - input.rest().len();
-        part(marks, body.rest(), end as u64)
+        part(version, body.rest(), end as u64)
     };
     while next().is_ok() {}
 }
@@ -271,28 +274,28 @@ mod tests {
     fn what_is_appended_is_loaded_whatever_is_torn_off() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = DictLog::create(folder.path(), IDS).unwrap();
-        let (mut dict, mut ends) = (Dict::new(&[], true), vec![(Marks::EMPTY, 0)]);
+        let (mut dict, mut ends) = (Dict::new(&[], true), vec![(DictVersion::EMPTY, 0)]);
         for at in 0..3 {
             grow(&mut dict, at);
             append(&mut log, &dict);
-            ends.push((dict.marks(), log.bytes));
+            ends.push((dict.version(), log.bytes));
         }
         let bytes = std::fs::read(&log.path).unwrap();
         for len in (8..=bytes.len()).rev() {
             std::fs::write(&log.path, &bytes[..len]).unwrap();
             let whole = ends.iter().rfind(|(_, end)| *end <= len as u64).unwrap();
             let opened = DictLog::open(folder.path(), IDS);
-            assert_eq!((opened.marks(), opened.bytes), *whole);
+            assert_eq!((opened.version(), opened.bytes), *whole);
             let mut loaded = Dict::new(&[], true);
             opened.load(&mut loaded).unwrap();
-            assert_eq!(loaded.marks(), whole.0);
+            assert_eq!(loaded.version(), whole.0);
         }
         // What was torn off is appended again.
         let mut opened = DictLog::open(folder.path(), IDS);
         append(&mut opened, &dict);
         let mut loaded = Dict::new(&[], true);
         DictLog::open(folder.path(), IDS).load(&mut loaded).unwrap();
-        assert_eq!(loaded.marks(), dict.marks());
+        assert_eq!(loaded.version(), dict.version());
         assert_eq!(loaded.other_stack(), dict.other_stack());
         assert_eq!(loaded.tables.content_ids(), dict.tables.content_ids());
     }
@@ -303,11 +306,11 @@ mod tests {
         let other = (3_000_000_000, u64::MAX);
         DictLog::create(folder.path(), IDS).unwrap();
         assert_eq!(list(folder.path()).unwrap(), [(IDS, false)]);
-        note_removed(folder.path(), IDS).unwrap();
-        note_removed(folder.path(), other).unwrap();
+        write_tombstone(folder.path(), IDS).unwrap();
+        write_tombstone(folder.path(), other).unwrap();
         assert_eq!(list(folder.path()).unwrap(), [(IDS, true), (other, true)]);
         assert_eq!(bytes(folder.path()), 0);
-        forget_removed(folder.path(), other);
+        remove_tombstone(folder.path(), other);
         assert_eq!(list(folder.path()).unwrap(), [(IDS, true)]);
     }
 
@@ -322,7 +325,7 @@ mod tests {
         ] {
             std::fs::write(&path, bytes).unwrap();
             let log = DictLog::open(folder.path(), IDS);
-            assert_eq!(log.marks(), Marks::EMPTY);
+            assert_eq!(log.version(), DictVersion::EMPTY);
             assert_eq!(log.load(&mut Dict::new(&[], true)), Ok(()));
         }
     }

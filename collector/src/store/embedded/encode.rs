@@ -7,9 +7,10 @@
 pub mod again;
 
 use super::block::{
-    Entry, SLOTS_MAX, Sum, Timed, put_block, put_starts, put_sum, sort_rows, take_starts, take_sum,
+    Entry, SLOTS_MAX, Sum, Timed, decode_starts, decode_sum, encode_block, encode_starts,
+    encode_sum, sort_rows,
 };
-use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_signed};
+use super::codec::{Corrupt, Reader, SectionReader, SectionWriter, encode_signed, encode_u64};
 use super::dict::{Bundles, Dict};
 use super::memtable::ChunkRows;
 use super::meta::Summary;
@@ -44,7 +45,7 @@ pub struct Encoded {
 pub enum EncodeError {
     /// The table in memory is not what was put in: a fault of this program.
     #[error("the table in memory is damaged: {0}")]
-    Damage(#[from] Damage),
+    Corrupt(#[from] Corrupt),
     /// zstd got no memory.
     #[error(transparent)]
     Zstd(#[from] std::io::Error),
@@ -120,7 +121,7 @@ pub fn encode_chunk(dict: &Tables, chunk: &ChunkRows) -> Result<Encoded, EncodeE
         })?;
         sort_rows(&mut rows, &mut spare);
         let mut body = Vec::new();
-        put_block(&mut body, &mut sealer, &rows, &starts, period)?;
+        encode_block(&mut body, &mut sealer, &rows, &starts, period)?;
         out.entries += rows.len() as u64;
         out.blocks.push((group, body));
         services.add(dict, &rows, &starts, period);
@@ -154,12 +155,12 @@ fn encode_windows(
     let mut summary = Summary::clone(&chunk.summary);
     summary.settle();
     let mut raw = Vec::new();
-    summary.put(&mut raw);
+    summary.encode(&mut raw);
     sealer.seal(out, &raw)?;
     raw.clear();
-    put(&mut raw, chunk.windows.len() as u64);
+    encode_u64(&mut raw, chunk.windows.len() as u64);
     for window in &chunk.windows {
-        window.put(&mut raw);
+        window.encode(&mut raw);
     }
     sealer.seal(out, &raw)?;
     Ok(())
@@ -187,10 +188,10 @@ impl Services {
             for equal in run.chunk_by(same) {
                 let mut value = Value::default();
                 equal.iter().for_each(|row| value += row.entry.value);
-                put(packed, equal[0].entry.leaf.into());
-                put(packed, minute(&equal[0]));
-                put(packed, value.count);
-                put_signed(
+                encode_u64(packed, equal[0].entry.leaf.into());
+                encode_u64(packed, minute(&equal[0]));
+                encode_u64(packed, value.count);
+                encode_signed(
                     packed,
                     value.weight.wrapping_sub(value.count.wrapping_mul(period)) as i64,
                 );
@@ -211,10 +212,10 @@ impl Services {
             rows.clear();
             let (mut input, mut minutes) = (Reader::new(&packed), 0);
             while !input.is_empty() {
-                let leaf = input.take_u32()?;
-                let slot = input.take_u16()?;
-                let count = input.take()?;
-                let beyond = input.take_signed()? as u64;
+                let leaf = input.decode_u32()?;
+                let slot = input.decode_u16()?;
+                let count = input.decode_u64()?;
+                let beyond = input.decode_signed()? as u64;
                 let weight = count.wrapping_mul(period).wrapping_add(beyond);
                 minutes = minutes.max(slot + 1);
                 rows.push(Timed {
@@ -231,7 +232,7 @@ impl Services {
                 .map(|minute| u64::from(minute) * SERVICE_STEP_NS)
                 .collect();
             let mut body = Vec::new();
-            put_block(&mut body, sealer, &rows, &starts, period)?;
+            encode_block(&mut body, sealer, &rows, &starts, period)?;
             out.service_blocks.push((service, body));
             heads.add(
                 dict,
@@ -278,20 +279,20 @@ impl HeadsWriter {
         }
         self.bundles += 1;
         for section in [&mut self.totals, &mut self.times] {
-            put(section, (bundle - self.before).into());
+            encode_u64(section, (bundle - self.before).into());
         }
         self.before = bundle;
-        put_starts(&mut self.times, starts);
+        encode_starts(&mut self.times, starts);
         let runs = || rows.chunk_by(|left, right| left.entry.series == right.entry.series);
         for section in [&mut self.totals, &mut self.times] {
-            put(section, runs().count() as u64);
+            encode_u64(section, runs().count() as u64);
         }
         let mut before = 0;
         let mut by_slot: Vec<Option<Sum>> = vec![None; starts.len()];
         for run in runs() {
             let series = run[0].entry.series;
             for section in [&mut self.totals, &mut self.times] {
-                put(section, (series - before).into());
+                encode_u64(section, (series - before).into());
             }
             before = series;
             by_slot.fill(None);
@@ -309,17 +310,17 @@ impl HeadsWriter {
             }
             let mut total = Sum::default();
             by_slot.iter().flatten().for_each(|&sum| total += sum);
-            put_sum(&mut self.totals, total, period);
+            encode_sum(&mut self.totals, total, period);
             let filled = || {
                 let slots = by_slot.iter().enumerate();
                 slots.filter_map(|(slot, sum)| Some((slot, (*sum)?)))
             };
-            put(&mut self.times, filled().count() as u64);
+            encode_u64(&mut self.times, filled().count() as u64);
             let mut slot_before = 0;
             for (slot, sum) in filled() {
-                put(&mut self.times, (slot - slot_before) as u64);
+                encode_u64(&mut self.times, (slot - slot_before) as u64);
                 slot_before = slot;
-                put_sum(&mut self.times, sum, period);
+                encode_sum(&mut self.times, sum, period);
             }
         }
         Ok(())
@@ -336,7 +337,7 @@ impl HeadsWriter {
         let mut body = Vec::new();
         for section in [self.totals, self.times] {
             let mut raw = Vec::with_capacity(section.len() + 4);
-            put(&mut raw, self.bundles);
+            encode_u64(&mut raw, self.bundles);
             raw.extend_from_slice(&section);
             sealer.seal(&mut body, &raw)?;
         }
@@ -353,7 +354,7 @@ pub fn each_head(
     whole: bool,
     period: impl Fn(u32) -> u64,
     mut head: impl FnMut(u32, u64, Sum),
-) -> Result<(), Damage> {
+) -> Result<(), Corrupt> {
     let mut body = Reader::new(body);
     let mut raw = Vec::new();
     if !whole {
@@ -362,25 +363,25 @@ pub fn each_head(
     opener.open(&mut body, &mut raw)?;
     let mut input = Reader::new(&raw);
     let (mut bundle, mut starts) = (0u32, Vec::new());
-    let step = |id: u32, by: u32| id.checked_add(by).ok_or(Damage("an id is too large"));
-    for _ in 0..input.take_count()? {
-        bundle = step(bundle, input.take_u32()?)?;
+    let step = |id: u32, by: u32| id.checked_add(by).ok_or(Corrupt("an id is too large"));
+    for _ in 0..input.decode_count()? {
+        bundle = step(bundle, input.decode_u32()?)?;
         let period = period(bundle);
         if !whole {
-            take_starts(&mut input, &mut starts)?;
+            decode_starts(&mut input, &mut starts)?;
         }
         let mut series = 0u32;
-        for _ in 0..input.take_count()? {
-            series = step(series, input.take_u32()?)?;
+        for _ in 0..input.decode_count()? {
+            series = step(series, input.decode_u32()?)?;
             if whole {
-                head(series, 0, take_sum(&mut input, period)?);
+                head(series, 0, decode_sum(&mut input, period)?);
                 continue;
             }
             let mut slot = 0usize;
-            for _ in 0..input.take_count()? {
-                slot = slot.saturating_add(input.take()? as usize);
-                let start = *starts.get(slot).ok_or(Damage("a window is not there"))?;
-                head(series, start, take_sum(&mut input, period)?);
+            for _ in 0..input.decode_count()? {
+                slot = slot.saturating_add(input.decode_u64()? as usize);
+                let start = *starts.get(slot).ok_or(Corrupt("a window is not there"))?;
+                head(series, start, decode_sum(&mut input, period)?);
             }
         }
     }

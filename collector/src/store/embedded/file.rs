@@ -3,11 +3,11 @@
 //! Written by one transaction a flush, fsynced before it counts; read by any number of connections,
 //! each of which sees the state it began with. Nothing outside this file speaks SQL.
 
-mod anew;
+mod rewrite;
 
-pub use anew::{Replacement, put_in_place};
+pub use rewrite::{Replacement, put_in_place};
 
-use super::codec::Damage;
+use super::codec::Corrupt;
 use super::encode::Encoded;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params};
 use std::path::{Path, PathBuf};
@@ -47,8 +47,8 @@ pub enum FileError {
     Other(String),
 }
 
-impl From<Damage> for FileError {
-    fn from(damage: Damage) -> FileError {
+impl From<Corrupt> for FileError {
+    fn from(damage: Corrupt) -> FileError {
         FileError::Damaged(damage.to_string())
     }
 }
@@ -259,7 +259,7 @@ impl PartitionFile {
         let mut rows = chunks.query([])?;
         while let Some(row) = rows.next()? {
             let (chunk, record): (i64, i64) = (row.get(0)?, row.get(1)?);
-            let chunk = u16::try_from(chunk).map_err(|_| Damage("a chunk is not there"))?;
+            let chunk = u16::try_from(chunk).map_err(|_| Corrupt("a chunk is not there"))?;
             opened.records.push((chunk, record as u64));
         }
         Ok(opened)
@@ -486,7 +486,7 @@ pub fn has_log(path: &Path) -> bool {
 }
 
 /// Renames a partition's file, so that it is never read again, and can be looked at.
-pub fn set_aside(path: &Path) -> std::io::Result<()> {
+pub fn quarantine_file(path: &Path) -> std::io::Result<()> {
     for name in names(path) {
         let mut aside = name.as_os_str().to_owned();
         aside.push(".damaged");

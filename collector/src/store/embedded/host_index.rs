@@ -5,10 +5,11 @@
 //! follows the boots of hosts and their interruptions, not how long data is kept: a host that runs
 //! for a year without a gap has one span and one run of numbers.
 
-use super::boots::{HostState, put_labels, take_labels};
-use super::codec::{Damage, Reader, put, put_bytes, put_signed};
-use super::meta::{ABSENT_MIN_NS, WindowMeta};
-use super::seen::Seen;
+use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
+use super::host_state::{HostState, decode_labels, encode_labels};
+use super::meta::WindowMeta;
+use super::sequence_set::SequenceSet;
+use crate::store::query::ABSENT_NS_MIN;
 use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ const LABEL_SETS_MAX: usize = 8;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     /// Numbers of its windows.
-    pub seen: Seen,
+    pub seen: SequenceSet,
     /// Labels that the host had as a whole.
     pub labels: Vec<LabelSet>,
     /// Start of the last window.
@@ -57,10 +58,10 @@ impl Boot {
     fn cover(&mut self, mut start: i64, mut end: i64) {
         let first = self
             .spans
-            .partition_point(|span| start.saturating_sub(span.1) >= ABSENT_MIN_NS);
+            .partition_point(|span| start.saturating_sub(span.1) >= ABSENT_NS_MIN);
         let mut after = first;
         while let Some(span) = self.spans.get(after)
-            && span.0.saturating_sub(end) < ABSENT_MIN_NS
+            && span.0.saturating_sub(end) < ABSENT_NS_MIN
         {
             start = start.min(span.0);
             end = end.max(span.1);
@@ -163,47 +164,47 @@ impl HostIndex {
     }
 
     /// Appends every boot.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        put(out, self.boots.len() as u64);
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, self.boots.len() as u64);
         for (host, boot) in &self.boots {
-            put_bytes(out, host.host_id.as_bytes());
+            encode_bytes(out, host.host_id.as_bytes());
             out.extend_from_slice(&host.boot_id);
-            put(out, boot.labels.len() as u64);
+            encode_u64(out, boot.labels.len() as u64);
             boot.labels
                 .iter()
-                .for_each(|labels| put_labels(out, labels));
-            boot.seen.put(out);
-            put_signed(out, boot.last_start);
-            put(out, boot.spans.len() as u64);
+                .for_each(|labels| encode_labels(out, labels));
+            boot.seen.encode(out);
+            encode_signed(out, boot.last_start);
+            encode_u64(out, boot.spans.len() as u64);
             for &(start, end) in &boot.spans {
-                put_signed(out, start);
-                put_signed(out, end);
+                encode_signed(out, start);
+                encode_signed(out, end);
             }
         }
     }
 
-    /// Reads what [`HostIndex::put`] wrote.
-    pub fn take(input: &mut Reader<'_>) -> Result<HostIndex, Damage> {
+    /// Reads what [`HostIndex::encode`] wrote.
+    pub fn decode(input: &mut Reader<'_>) -> Result<HostIndex, Corrupt> {
         let mut index = HostIndex::default();
-        for _ in 0..input.take_count()? {
+        for _ in 0..input.decode_count()? {
             let host = HostKey {
-                host_id: input.take_str()?.to_owned(),
-                boot_id: input.take_16()?,
+                host_id: input.decode_str()?.to_owned(),
+                boot_id: input.decode_16()?,
             };
-            let labels: Result<Vec<_>, _> = (0..input.take_count()?)
-                .map(|_| take_labels(input))
+            let labels: Result<Vec<_>, _> = (0..input.decode_count()?)
+                .map(|_| decode_labels(input))
                 .collect();
             let mut boot = Boot {
                 labels: labels?,
-                seen: Seen::take(input)?,
-                last_start: input.take_signed()?,
+                seen: SequenceSet::decode(input)?,
+                last_start: input.decode_signed()?,
                 spans: VecDeque::new(),
             };
-            for _ in 0..input.take_count()? {
-                let span = (input.take_signed()?, input.take_signed()?);
+            for _ in 0..input.decode_count()? {
+                let span = (input.decode_signed()?, input.decode_signed()?);
                 let after = boot.spans.back().is_none_or(|before| before.1 < span.0);
                 if !after || span.0 >= span.1 {
-                    return Err(Damage("times of a boot are out of order"));
+                    return Err(Corrupt("times of a boot are out of order"));
                 }
                 boot.spans.push_back(span);
             }
@@ -264,10 +265,10 @@ mod tests {
             index.boots.insert(key, boot);
         }
         let mut bytes = Vec::new();
-        index.put(&mut bytes);
-        assert_eq!(HostIndex::take(&mut Reader::new(&bytes)).unwrap(), index);
+        index.encode(&mut bytes);
+        assert_eq!(HostIndex::decode(&mut Reader::new(&bytes)).unwrap(), index);
         for len in 0..bytes.len() {
-            assert!(HostIndex::take(&mut Reader::new(&bytes[..len])).is_err());
+            assert!(HostIndex::decode(&mut Reader::new(&bytes[..len])).is_err());
         }
     }
 

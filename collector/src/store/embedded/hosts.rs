@@ -1,6 +1,8 @@
 //! What hosts say of themselves: a small table in memory, and a file that is rewritten as a whole.
 
-use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_bytes, put_signed};
+use super::codec::{
+    Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,
+};
 use crate::store::{HostFacts, HostKey, HostRecord};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -54,14 +56,14 @@ impl HostTable {
             return Ok(());
         }
         let mut raw = Vec::new();
-        put(&mut raw, self.last_record);
-        put(&mut raw, self.records.len() as u64);
+        encode_u64(&mut raw, self.last_record);
+        encode_u64(&mut raw, self.records.len() as u64);
         for host in self.records.values() {
-            put_host(&mut raw, host);
+            encode_host(&mut raw, host);
         }
         // Behind what earlier versions read, which pass over it.
         for host in self.records.values() {
-            put_health(&mut raw, host);
+            encode_health(&mut raw, host);
         }
         let mut sealed = Vec::new();
         SectionWriter::new()?.seal(&mut sealed, &raw)?;
@@ -73,18 +75,18 @@ impl HostTable {
     }
 
     /// Reads the file.
-    pub fn load(bytes: &[u8]) -> Result<HostTable, Damage> {
+    pub fn load(bytes: &[u8]) -> Result<HostTable, Corrupt> {
         let mut raw = Vec::new();
-        let mut opener = SectionReader::new().map_err(|_| Damage("zstd got no memory"))?;
+        let mut opener = SectionReader::new().map_err(|_| Corrupt("zstd got no memory"))?;
         opener.open(&mut Reader::new(bytes), &mut raw)?;
         let mut input = Reader::new(&raw);
-        let last_record = input.take()?;
+        let last_record = input.decode_u64()?;
         let mut hosts = Vec::new();
-        for _ in 0..input.take_count()? {
-            hosts.push(take_host(&mut input)?);
+        for _ in 0..input.decode_count()? {
+            hosts.push(decode_host(&mut input)?);
         }
         for host in &mut hosts {
-            take_health(&mut input, host)?;
+            decode_health(&mut input, host)?;
         }
         let records = hosts.into_iter().map(|host| (host.key.clone(), host));
         Ok(HostTable {
@@ -110,8 +112,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// Appends a record.
-pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
-    put_bytes(out, host.key.host_id.as_bytes());
+pub fn encode_host(out: &mut Vec<u8>, host: &HostRecord) {
+    encode_bytes(out, host.key.host_id.as_bytes());
     out.extend_from_slice(&host.key.boot_id);
     let facts = &host.facts;
     for text in [
@@ -120,7 +122,7 @@ pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
         &facts.arch,
         &facts.agent_version,
     ] {
-        put_bytes(out, text.as_bytes());
+        encode_bytes(out, text.as_bytes());
     }
     for number in [
         facts.cpus_online.into(),
@@ -130,12 +132,12 @@ pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
         facts.spool_bytes_max,
         facts.dropped_windows,
     ] {
-        put(out, number);
+        encode_u64(out, number);
     }
-    put(out, facts.labels.len() as u64);
+    encode_u64(out, facts.labels.len() as u64);
     for (name, value) in &facts.labels {
-        put_bytes(out, name.as_bytes());
-        put_bytes(out, value.as_bytes());
+        encode_bytes(out, name.as_bytes());
+        encode_bytes(out, value.as_bytes());
     }
     for at in [
         facts.spool_oldest_unix_ns,
@@ -143,54 +145,54 @@ pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
         host.last_seen_unix_ns,
         host.clock_ahead_ns,
     ] {
-        put_signed(out, at);
+        encode_signed(out, at);
     }
 }
 
-/// Appends what a host says of its work, behind all that [`put_host`] wrote of it and others.
-pub fn put_health(out: &mut Vec<u8>, host: &HostRecord) {
-    put_bytes(out, &host.facts.health);
+/// Appends what a host says of its work, behind all that [`encode_host`] wrote of it and others.
+pub fn encode_health(out: &mut Vec<u8>, host: &HostRecord) {
+    encode_bytes(out, &host.facts.health);
 }
 
-/// Reads what [`put_health`] wrote, where it did: earlier versions end here.
-pub fn take_health(input: &mut Reader<'_>, host: &mut HostRecord) -> Result<(), Damage> {
+/// Reads what [`encode_health`] wrote, where it did: earlier versions end here.
+pub fn decode_health(input: &mut Reader<'_>, host: &mut HostRecord) -> Result<(), Corrupt> {
     if !input.is_empty() {
-        host.facts.health = input.take_bytes()?.to_vec();
+        host.facts.health = input.decode_bytes()?.to_vec();
     }
     Ok(())
 }
 
-/// Reads what [`put_host`] wrote.
-pub fn take_host(input: &mut Reader<'_>) -> Result<HostRecord, Damage> {
-    let text = |input: &mut Reader<'_>| input.take_str().map(str::to_owned);
+/// Reads what [`encode_host`] wrote.
+pub fn decode_host(input: &mut Reader<'_>) -> Result<HostRecord, Corrupt> {
+    let text = |input: &mut Reader<'_>| input.decode_str().map(str::to_owned);
     let key = HostKey {
         host_id: text(input)?,
-        boot_id: input.take_16()?,
+        boot_id: input.decode_16()?,
     };
     let mut facts = HostFacts {
         hostname: text(input)?,
         kernel: text(input)?,
         arch: text(input)?,
         agent_version: text(input)?,
-        cpus_online: input.take_u32()?,
-        memory_bytes: input.take()?,
-        spool_windows: input.take()?,
-        spool_bytes: input.take()?,
-        spool_bytes_max: input.take()?,
-        dropped_windows: input.take()?,
+        cpus_online: input.decode_u32()?,
+        memory_bytes: input.decode_u64()?,
+        spool_windows: input.decode_u64()?,
+        spool_bytes: input.decode_u64()?,
+        spool_bytes_max: input.decode_u64()?,
+        dropped_windows: input.decode_u64()?,
         ..HostFacts::default()
     };
-    for _ in 0..input.take_count()? {
+    for _ in 0..input.decode_count()? {
         let name = text(input)?;
         facts.labels.insert(name, text(input)?);
     }
-    facts.spool_oldest_unix_ns = input.take_signed()?;
+    facts.spool_oldest_unix_ns = input.decode_signed()?;
     Ok(HostRecord {
         key,
         facts,
-        first_seen_unix_ns: input.take_signed()?,
-        last_seen_unix_ns: input.take_signed()?,
-        clock_ahead_ns: input.take_signed()?,
+        first_seen_unix_ns: input.decode_signed()?,
+        last_seen_unix_ns: input.decode_signed()?,
+        clock_ahead_ns: input.decode_signed()?,
     })
 }
 
@@ -244,9 +246,9 @@ mod tests {
             clock_ahead_ns: 3,
         };
         let mut raw = Vec::new();
-        put(&mut raw, 9);
-        put(&mut raw, 1);
-        put_host(&mut raw, &host);
+        encode_u64(&mut raw, 9);
+        encode_u64(&mut raw, 1);
+        encode_host(&mut raw, &host);
         let mut sealed = Vec::new();
         SectionWriter::new()
             .unwrap()

@@ -5,12 +5,15 @@
 //! as it was when the manifest was written is read again, and where something is missing from the
 //! folder that age and disk budget do not explain, all are read, as they are without a manifest.
 
-use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_bytes, put_signed};
+use super::codec::{
+    Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,
+};
 use super::file::names;
 use super::host_index::HostIndex;
 use super::hosts::replace;
 use super::level::Level;
-use super::partition::{Partition, lock, read};
+use super::partition::Partition;
+use crate::sync::{lock, read};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -90,41 +93,41 @@ pub fn save(
     hosts: &RwLock<HostIndex>,
 ) -> std::io::Result<()> {
     let mut raw = Vec::new();
-    put(&mut raw, VERSION);
-    put(&mut raw, partitions.len() as u64);
+    encode_u64(&mut raw, VERSION);
+    encode_u64(&mut raw, partitions.len() as u64);
     for partition in partitions {
-        put_entry(&mut raw, partition);
+        encode_entry(&mut raw, partition);
     }
     // Pushes wait for no disk.
-    read(hosts).put(&mut raw);
+    read(hosts).encode(&mut raw);
     let mut sealed = Vec::new();
     SectionWriter::new()?.seal(&mut sealed, &raw)?;
     replace(path, &sealed)
 }
 
-fn put_entry(out: &mut Vec<u8>, partition: &Partition) {
-    put_signed(out, partition.start);
-    put_signed(out, partition.end);
+fn encode_entry(out: &mut Vec<u8>, partition: &Partition) {
+    encode_signed(out, partition.start);
+    encode_signed(out, partition.end);
     let is_damaged = partition.damaged.load(Ordering::Acquire);
     let identity = Identity::of(&partition.path).filter(|_| !is_damaged);
-    put(out, identity.is_some().into());
+    encode_u64(out, identity.is_some().into());
     if let Some(identity) = identity {
-        put(out, identity.inode);
-        put(out, identity.len);
+        encode_u64(out, identity.inode);
+        encode_u64(out, identity.len);
         out.extend_from_slice(&identity.modified_ns.to_le_bytes());
     }
-    put(out, partition.level as u64);
-    put(out, partition.generation);
-    put(out, partition.flushes());
-    put(out, partition.service_labels.len() as u64);
+    encode_u64(out, partition.level as u64);
+    encode_u64(out, partition.generation);
+    encode_u64(out, partition.flushes());
+    encode_u64(out, partition.service_labels.len() as u64);
     for label in &partition.service_labels {
-        put_bytes(out, label.as_bytes());
+        encode_bytes(out, label.as_bytes());
     }
     let records = lock(&partition.records);
-    put(out, records.len() as u64);
+    encode_u64(out, records.len() as u64);
     for (&chunk, &record) in records.iter() {
-        put(out, chunk.into());
-        put(out, record);
+        encode_u64(out, chunk.into());
+        encode_u64(out, record);
     }
 }
 
@@ -143,7 +146,7 @@ pub fn load(path: &Path) -> Option<Manifest> {
     let written = i128::from(written.mtime()) * 1_000_000_000 + i128::from(written.mtime_nsec());
     let decoded = std::fs::read(path)
         .map_err(|error| error.to_string())
-        .and_then(|bytes| take(&bytes).map_err(|damage| damage.to_string()));
+        .and_then(|bytes| decode(&bytes).map_err(|damage| damage.to_string()));
     let mut manifest = match decoded {
         Ok(manifest) => manifest,
         Err(error) => {
@@ -159,51 +162,53 @@ pub fn load(path: &Path) -> Option<Manifest> {
     Some(manifest)
 }
 
-fn take(bytes: &[u8]) -> Result<Manifest, Damage> {
+fn decode(bytes: &[u8]) -> Result<Manifest, Corrupt> {
     let mut raw = Vec::new();
-    let mut opener = SectionReader::new().map_err(|_| Damage("zstd got no memory"))?;
+    let mut opener = SectionReader::new().map_err(|_| Corrupt("zstd got no memory"))?;
     opener.open(&mut Reader::new(bytes), &mut raw)?;
     let mut input = Reader::new(&raw);
-    if input.take()? != VERSION {
-        return Err(Damage("it is of another version"));
+    if input.decode_u64()? != VERSION {
+        return Err(Corrupt("it is of another version"));
     }
     let mut manifest = Manifest::default();
-    for _ in 0..input.take_count()? {
-        let (start, entry) = take_entry(&mut input)?;
+    for _ in 0..input.decode_count()? {
+        let (start, entry) = decode_entry(&mut input)?;
         manifest.entries.insert(start, entry);
     }
-    manifest.hosts = HostIndex::take(&mut input)?;
+    manifest.hosts = HostIndex::decode(&mut input)?;
     Ok(manifest)
 }
 
-fn take_entry(input: &mut Reader<'_>) -> Result<(i64, Entry), Damage> {
-    let (start, end) = (input.take_signed()?, input.take_signed()?);
-    let identity = match input.take()? {
+fn decode_entry(input: &mut Reader<'_>) -> Result<(i64, Entry), Corrupt> {
+    let (start, end) = (input.decode_signed()?, input.decode_signed()?);
+    let identity = match input.decode_u64()? {
         0 => None,
         _ => Some(Identity {
-            inode: input.take()?,
-            len: input.take()?,
-            modified_ns: i128::from_le_bytes(input.take_16()?),
+            inode: input.decode_u64()?,
+            len: input.decode_u64()?,
+            modified_ns: i128::from_le_bytes(input.decode_16()?),
         }),
     };
-    let level = input.take()?;
+    let level = input.decode_u64()?;
     let mut levels = Level::ALL.into_iter();
     let mut entry = Entry {
         identity,
         level: levels
             .find(|of| *of as u64 == level)
-            .ok_or(Damage("a level is not known"))?,
+            .ok_or(Corrupt("a level is not known"))?,
         end,
-        generation: input.take()?,
-        flushes: input.take()?,
+        generation: input.decode_u64()?,
+        flushes: input.decode_u64()?,
         service_labels: Vec::new(),
         records: BTreeMap::new(),
     };
-    for _ in 0..input.take_count()? {
-        entry.service_labels.push(input.take_str()?.to_owned());
+    for _ in 0..input.decode_count()? {
+        entry.service_labels.push(input.decode_str()?.to_owned());
     }
-    for _ in 0..input.take_count()? {
-        entry.records.insert(input.take_u16()?, input.take()?);
+    for _ in 0..input.decode_count()? {
+        entry
+            .records
+            .insert(input.decode_u16()?, input.decode_u64()?);
     }
     Ok((start, entry))
 }

@@ -3,8 +3,8 @@
 //! A window is prepared once: its rows become bytes that go into the log's record and from there,
 //! unchanged, into the table of its chunk. Readers take copies of what they need.
 
-use super::block::{Columns, Entry, Run, Sum, each_run, put_rows, put_sum, take_sum};
-use super::codec::{Damage, Reader, put, put_bytes};
+use super::block::{Columns, Entry, Run, Sum, decode_sum, each_run, encode_rows, encode_sum};
+use super::codec::{Corrupt, Reader, encode_bytes, encode_u64};
 use super::meta::{Summary, WindowMeta};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Part {
     pub group: u32,
     /// How many rows.
     pub entries: u64,
-    /// See [`put_rows`].
+    /// See [`encode_rows`].
     pub rows: Vec<u8>,
     /// Series with what they add up to.
     pub heads: Vec<u8>,
@@ -29,12 +29,12 @@ impl Part {
         // A row takes four bytes, about, and each series some more.
         let mut packed = Vec::with_capacity(rows.len() * 5 + 16);
         let mut heads = Vec::with_capacity(16);
-        put_rows(&mut packed, rows, period);
+        encode_rows(&mut packed, rows, period);
         let mut before = 0;
         for run in rows.chunk_by(|left, right| left.series == right.series) {
-            put(&mut heads, (run[0].series - before).into());
+            encode_u64(&mut heads, (run[0].series - before).into());
             before = run[0].series;
-            put_sum(&mut heads, sum_of(run, &is_lost), period);
+            encode_sum(&mut heads, sum_of(run, &is_lost), period);
         }
         Part {
             group,
@@ -79,31 +79,31 @@ impl Prepared {
     }
 
     /// Appends the window.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        put(out, self.chunk.into());
-        put(out, self.start);
-        self.meta.put(out);
-        put(out, self.parts.len() as u64);
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, self.chunk.into());
+        encode_u64(out, self.start);
+        self.meta.encode(out);
+        encode_u64(out, self.parts.len() as u64);
         for part in &self.parts {
-            put(out, part.group.into());
-            put(out, part.entries);
-            put_bytes(out, &part.rows);
-            put_bytes(out, &part.heads);
+            encode_u64(out, part.group.into());
+            encode_u64(out, part.entries);
+            encode_bytes(out, &part.rows);
+            encode_bytes(out, &part.heads);
         }
     }
 
-    /// Reads what [`Prepared::put`] wrote.
-    pub fn take(input: &mut Reader<'_>) -> Result<Prepared, Damage> {
-        let chunk = input.take_u16()?;
-        let start = input.take()?;
-        let meta = WindowMeta::take(input)?;
+    /// Reads what [`Prepared::encode`] wrote.
+    pub fn decode(input: &mut Reader<'_>) -> Result<Prepared, Corrupt> {
+        let chunk = input.decode_u16()?;
+        let start = input.decode_u64()?;
+        let meta = WindowMeta::decode(input)?;
         let mut parts = Vec::new();
-        for _ in 0..input.take_count()? {
+        for _ in 0..input.decode_count()? {
             parts.push(Part {
-                group: input.take_u32()?,
-                entries: input.take()?,
-                rows: input.take_bytes()?.to_vec(),
-                heads: input.take_bytes()?.to_vec(),
+                group: input.decode_u32()?,
+                entries: input.decode_u64()?,
+                rows: input.decode_bytes()?.to_vec(),
+                heads: input.decode_bytes()?.to_vec(),
             });
         }
         Ok(Prepared {
@@ -131,8 +131,8 @@ impl GroupRows {
     fn add(&mut self, start: u64, part: &Part) {
         for (own, more) in [(&mut self.rows, &part.rows), (&mut self.heads, &part.heads)] {
             let own = Arc::make_mut(own);
-            put(own, start);
-            put_bytes(own, more);
+            encode_u64(own, start);
+            encode_bytes(own, more);
         }
         self.entries += part.entries;
     }
@@ -149,12 +149,12 @@ impl GroupRows {
         period: u64,
         wanted: impl Fn(u64) -> bool,
         mut run: impl FnMut(u64, Run<'_>),
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let mut columns = Columns::default();
         let mut input = Reader::new(&self.rows);
         while !input.is_empty() {
-            let start = input.take()?;
-            let rows = input.take_bytes()?;
+            let start = input.decode_u64()?;
+            let rows = input.decode_bytes()?;
             if wanted(start) {
                 each_run(rows, period, &mut columns, |of_series| {
                     run(start, of_series)
@@ -169,17 +169,17 @@ impl GroupRows {
         &self,
         period: u64,
         mut head: impl FnMut(u64, u32, Sum),
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let mut input = Reader::new(&self.heads);
         while !input.is_empty() {
-            let start = input.take()?;
-            let mut heads = Reader::new(input.take_bytes()?);
+            let start = input.decode_u64()?;
+            let mut heads = Reader::new(input.decode_bytes()?);
             let mut series = 0u32;
             while !heads.is_empty() {
                 series = series
-                    .checked_add(heads.take_u32()?)
-                    .ok_or(Damage("an id is too large"))?;
-                head(start, series, take_sum(&mut heads, period)?);
+                    .checked_add(heads.decode_u32()?)
+                    .ok_or(Corrupt("an id is too large"))?;
+                head(start, series, decode_sum(&mut heads, period)?);
             }
         }
         Ok(())

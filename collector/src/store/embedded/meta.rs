@@ -1,15 +1,12 @@
 //! What is kept of windows beside their samples: time, quality and the kernel's accounting, window by
 //! window and added up by host and chunk of time.
 
-use super::block::{Sum, put_sum, take_sum};
-use super::codec::{Damage, Reader, put, put_bytes, put_signed};
-use crate::store::{Gap, TimeRange};
+use super::block::{Sum, decode_sum, encode_sum};
+use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
+use crate::store::query::ABSENT_NS_MIN;
+use crate::store::{Gap, HostRange, TimeRange};
 use profile::Quality;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Windows that begin sooner after the end of the one before follow it without a gap. Unit:
-/// nanoseconds. Agents read their clock anew for each window; less is jitter.
-pub const ABSENT_MIN_NS: i64 = 1_000_000_000;
 
 /// CPU time of a cgroup with all below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -114,6 +111,20 @@ impl HostSum {
             estimated_ns: u64::try_from(estimated).unwrap_or(0),
         };
     }
+
+    /// As answers have it.
+    pub fn in_range(&self) -> HostRange {
+        HostRange {
+            windows: self.windows,
+            windows_unmeasured: self.unmeasured,
+            taken: self.sum.taken,
+            lost: self.sum.lost,
+            sampling: self.quality,
+            expected_ns: self.expected_ns,
+            estimated_ns: self.estimated_ns,
+            gap_ns: 0,
+        }
+    }
 }
 
 impl std::ops::AddAssign<HostSum> for HostSum {
@@ -141,7 +152,7 @@ impl Presence {
     /// Adds a window's time: to the span before it, where nothing is missing between them.
     fn add(&mut self, start: i64, end: i64) {
         match self.spans.last_mut() {
-            Some(last) if start >= last.0 && start.saturating_sub(last.1) < ABSENT_MIN_NS => {
+            Some(last) if start >= last.0 && start.saturating_sub(last.1) < ABSENT_NS_MIN => {
                 last.1 = last.1.max(end);
             }
             _ => self.spans.push((start, end)),
@@ -152,7 +163,7 @@ impl Presence {
     pub fn settle(&mut self) {
         self.spans.sort_unstable();
         self.spans.dedup_by(|later, first| {
-            let joined = later.0.saturating_sub(first.1) < ABSENT_MIN_NS;
+            let joined = later.0.saturating_sub(first.1) < ABSENT_NS_MIN;
             if joined {
                 first.1 = first.1.max(later.1);
             }
@@ -220,72 +231,72 @@ impl Summary {
     }
 
     /// Appends the summary.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        put(out, self.hosts.len() as u64);
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, self.hosts.len() as u64);
         for (&(host, labels), (sum, presence)) in &self.hosts {
-            put(out, host.into());
-            put(out, labels.into());
+            encode_u64(out, host.into());
+            encode_u64(out, labels.into());
             for number in [
                 sum.windows,
                 sum.unmeasured,
                 sum.expected_ns,
                 sum.estimated_ns,
             ] {
-                put(out, number);
+                encode_u64(out, number);
             }
-            put_quality(out, sum.quality);
-            put_sum(out, sum.sum, 0);
-            put(out, presence.spans.len() as u64);
+            encode_quality(out, sum.quality);
+            encode_sum(out, sum.sum, 0);
+            encode_u64(out, presence.spans.len() as u64);
             for &(start, end) in &presence.spans {
-                put_signed(out, start);
-                put_signed(out, end.wrapping_sub(start));
+                encode_signed(out, start);
+                encode_signed(out, end.wrapping_sub(start));
             }
-            put(out, presence.dropped.len() as u64);
+            encode_u64(out, presence.dropped.len() as u64);
             for (said, gap) in &presence.dropped {
-                put_signed(out, *said);
-                put_gap(out, gap);
+                encode_signed(out, *said);
+                encode_gap(out, gap);
             }
         }
-        put(out, self.accounts.len() as u64);
+        encode_u64(out, self.accounts.len() as u64);
         for (&labels, account) in &self.accounts {
-            put(out, labels.into());
-            put_account(out, account);
+            encode_u64(out, labels.into());
+            encode_account(out, account);
         }
-        put_ids(out, self.label_sets.iter().copied());
+        encode_ids(out, self.label_sets.iter().copied());
     }
 
-    /// Reads what [`Summary::put`] wrote.
-    pub fn take(input: &mut Reader<'_>) -> Result<Summary, Damage> {
+    /// Reads what [`Summary::encode`] wrote.
+    pub fn decode(input: &mut Reader<'_>) -> Result<Summary, Corrupt> {
         let mut summary = Summary::default();
-        for _ in 0..input.take_count()? {
-            let key = (input.take_u32()?, input.take_u32()?);
+        for _ in 0..input.decode_count()? {
+            let key = (input.decode_u32()?, input.decode_u32()?);
             let mut sum = HostSum {
-                windows: input.take()?,
-                unmeasured: input.take()?,
-                expected_ns: input.take()?,
-                estimated_ns: input.take()?,
+                windows: input.decode_u64()?,
+                unmeasured: input.decode_u64()?,
+                expected_ns: input.decode_u64()?,
+                estimated_ns: input.decode_u64()?,
                 ..HostSum::default()
             };
-            sum.quality = take_quality(input)?;
-            sum.sum = take_sum(input, 0)?;
+            sum.quality = decode_quality(input)?;
+            sum.sum = decode_sum(input, 0)?;
             let mut presence = Presence::default();
-            for _ in 0..input.take_count()? {
-                let start = input.take_signed()?;
-                let end = start.wrapping_add(input.take_signed()?);
+            for _ in 0..input.decode_count()? {
+                let start = input.decode_signed()?;
+                let end = start.wrapping_add(input.decode_signed()?);
                 presence.spans.push((start, end));
             }
-            for _ in 0..input.take_count()? {
+            for _ in 0..input.decode_count()? {
                 presence
                     .dropped
-                    .push((input.take_signed()?, take_gap(input)?));
+                    .push((input.decode_signed()?, decode_gap(input)?));
             }
             summary.hosts.insert(key, (sum, presence));
         }
-        for _ in 0..input.take_count()? {
-            let labels = input.take_u32()?;
-            summary.accounts.insert(labels, take_account(input)?);
+        for _ in 0..input.decode_count()? {
+            let labels = input.decode_u32()?;
+            summary.accounts.insert(labels, decode_account(input)?);
         }
-        summary.label_sets = take_ids(input)?.into_iter().collect();
+        summary.label_sets = decode_ids(input)?.into_iter().collect();
         Ok(summary)
     }
 }
@@ -298,51 +309,51 @@ impl WindowMeta {
     }
 
     /// Appends the window.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        put(out, self.host.into());
-        put(out, self.sequence);
-        put_signed(out, self.range.start_unix_ns);
-        put_signed(
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, self.host.into());
+        encode_u64(out, self.sequence);
+        encode_signed(out, self.range.start_unix_ns);
+        encode_signed(
             out,
             self.range
                 .end_unix_ns
                 .wrapping_sub(self.range.start_unix_ns),
         );
-        put(out, self.host_labels.into());
-        put_quality(out, self.quality);
-        put_sum(out, self.sum, 0);
-        put(out, self.accounts.len() as u64);
+        encode_u64(out, self.host_labels.into());
+        encode_quality(out, self.quality);
+        encode_sum(out, self.sum, 0);
+        encode_u64(out, self.accounts.len() as u64);
         let mut before = 0;
         for (labels, account) in &self.accounts {
-            put_signed(out, i64::from(*labels) - before);
+            encode_signed(out, i64::from(*labels) - before);
             before = (*labels).into();
-            put_account(out, account);
+            encode_account(out, account);
         }
-        put_ids(out, self.label_sets.iter().copied());
-        put(out, u64::from(self.dropped.is_some()));
+        encode_ids(out, self.label_sets.iter().copied());
+        encode_u64(out, u64::from(self.dropped.is_some()));
         if let Some(gap) = &self.dropped {
-            put_gap(out, gap);
+            encode_gap(out, gap);
         }
     }
 
-    /// Reads what [`WindowMeta::put`] wrote.
-    pub fn take(input: &mut Reader<'_>) -> Result<WindowMeta, Damage> {
-        let (host, sequence) = (input.take_u32()?, input.take()?);
-        let start_unix_ns = input.take_signed()?;
-        let end_unix_ns = start_unix_ns.wrapping_add(input.take_signed()?);
-        let host_labels = input.take_u32()?;
-        let quality = take_quality(input)?;
-        let sum = take_sum(input, 0)?;
+    /// Reads what [`WindowMeta::encode`] wrote.
+    pub fn decode(input: &mut Reader<'_>) -> Result<WindowMeta, Corrupt> {
+        let (host, sequence) = (input.decode_u32()?, input.decode_u64()?);
+        let start_unix_ns = input.decode_signed()?;
+        let end_unix_ns = start_unix_ns.wrapping_add(input.decode_signed()?);
+        let host_labels = input.decode_u32()?;
+        let quality = decode_quality(input)?;
+        let sum = decode_sum(input, 0)?;
         let (mut accounts, mut before) = (Vec::new(), 0i64);
-        for _ in 0..input.take_count()? {
-            before = before.wrapping_add(input.take_signed()?);
-            let labels = u32::try_from(before).map_err(|_| Damage("an id is too large"))?;
-            accounts.push((labels, take_account(input)?));
+        for _ in 0..input.decode_count()? {
+            before = before.wrapping_add(input.decode_signed()?);
+            let labels = u32::try_from(before).map_err(|_| Corrupt("an id is too large"))?;
+            accounts.push((labels, decode_account(input)?));
         }
-        let label_sets = take_ids(input)?;
-        let dropped = match input.take()? {
+        let label_sets = decode_ids(input)?;
+        let dropped = match input.decode_u64()? {
             0 => None,
-            _ => Some(take_gap(input)?),
+            _ => Some(decode_gap(input)?),
         };
         Ok(WindowMeta {
             host,
@@ -361,22 +372,22 @@ impl WindowMeta {
     }
 }
 
-fn put_ids(out: &mut Vec<u8>, ids: impl ExactSizeIterator<Item = u32>) {
-    put(out, ids.len() as u64);
+fn encode_ids(out: &mut Vec<u8>, ids: impl ExactSizeIterator<Item = u32>) {
+    encode_u64(out, ids.len() as u64);
     let mut before = 0;
     for id in ids {
-        put(out, (id - before).into());
+        encode_u64(out, (id - before).into());
         before = id;
     }
 }
 
-fn take_ids(input: &mut Reader<'_>) -> Result<Vec<u32>, Damage> {
+fn decode_ids(input: &mut Reader<'_>) -> Result<Vec<u32>, Corrupt> {
     let mut id = 0u32;
-    (0..input.take_count()?)
+    (0..input.decode_count()?)
         .map(|_| {
             id = id
-                .checked_add(input.take_u32()?)
-                .ok_or(Damage("an id is too large"))?;
+                .checked_add(input.decode_u32()?)
+                .ok_or(Corrupt("an id is too large"))?;
             Ok(id)
         })
         .collect()
@@ -384,36 +395,36 @@ fn take_ids(input: &mut Reader<'_>) -> Result<Vec<u32>, Damage> {
 
 /// A number as it is taken from agents, of which chunks hold sums: 128 bits are enough for all of
 /// them, and 64 for nearly all.
-fn put_wide(out: &mut Vec<u8>, value: i128) {
+fn encode_wide(out: &mut Vec<u8>, value: i128) {
     match i64::try_from(value) {
-        Ok(value) if value != i64::MIN => put_signed(out, value),
+        Ok(value) if value != i64::MIN => encode_signed(out, value),
         _ => {
-            put_signed(out, i64::MIN);
+            encode_signed(out, i64::MIN);
             out.extend_from_slice(&value.to_le_bytes());
         }
     }
 }
 
-fn take_wide(input: &mut Reader<'_>) -> Result<i128, Damage> {
-    Ok(match input.take_signed()? {
-        i64::MIN => i128::from_le_bytes(input.take_16()?),
+fn decode_wide(input: &mut Reader<'_>) -> Result<i128, Corrupt> {
+    Ok(match input.decode_signed()? {
+        i64::MIN => i128::from_le_bytes(input.decode_16()?),
         value => value.into(),
     })
 }
 
-fn put_account(out: &mut Vec<u8>, account: &Account) {
-    put_wide(out, account.ns);
-    put_wide(out, account.estimated_ns);
-    put_wide(out, account.below_ns);
-    put_wide(out, account.below_estimated_ns);
+fn encode_account(out: &mut Vec<u8>, account: &Account) {
+    encode_wide(out, account.ns);
+    encode_wide(out, account.estimated_ns);
+    encode_wide(out, account.below_ns);
+    encode_wide(out, account.below_estimated_ns);
 }
 
-fn take_account(input: &mut Reader<'_>) -> Result<Account, Damage> {
+fn decode_account(input: &mut Reader<'_>) -> Result<Account, Corrupt> {
     Ok(Account {
-        ns: take_wide(input)?,
-        estimated_ns: take_wide(input)?,
-        below_ns: take_wide(input)?,
-        below_estimated_ns: take_wide(input)?,
+        ns: decode_wide(input)?,
+        estimated_ns: decode_wide(input)?,
+        below_ns: decode_wide(input)?,
+        below_estimated_ns: decode_wide(input)?,
     })
 }
 
@@ -422,38 +433,38 @@ fn take_account(input: &mut Reader<'_>) -> Result<Account, Damage> {
 const QUALITY_NUMBERS: usize = 12;
 const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 
-fn put_quality(out: &mut Vec<u8>, quality: Quality) {
+fn encode_quality(out: &mut Vec<u8>, quality: Quality) {
     quality
         .numbers()
         .into_iter()
-        .for_each(|number| put(out, number));
+        .for_each(|number| encode_u64(out, number));
 }
 
-fn take_quality(input: &mut Reader<'_>) -> Result<Quality, Damage> {
+fn decode_quality(input: &mut Reader<'_>) -> Result<Quality, Corrupt> {
     let mut numbers = [0; QUALITY_NUMBERS];
     for number in &mut numbers {
-        *number = input.take()?;
+        *number = input.decode_u64()?;
     }
     Ok(Quality::of_numbers(numbers))
 }
 
-fn put_gap(out: &mut Vec<u8>, gap: &Gap) {
-    put_signed(out, gap.range.start_unix_ns);
-    put_signed(out, gap.range.end_unix_ns);
-    put(out, gap.windows);
-    put(out, gap.samples);
-    put_bytes(out, gap.cause.as_bytes());
+fn encode_gap(out: &mut Vec<u8>, gap: &Gap) {
+    encode_signed(out, gap.range.start_unix_ns);
+    encode_signed(out, gap.range.end_unix_ns);
+    encode_u64(out, gap.windows);
+    encode_u64(out, gap.samples);
+    encode_bytes(out, gap.cause.as_bytes());
 }
 
-fn take_gap(input: &mut Reader<'_>) -> Result<Gap, Damage> {
+fn decode_gap(input: &mut Reader<'_>) -> Result<Gap, Corrupt> {
     Ok(Gap {
         range: TimeRange {
-            start_unix_ns: input.take_signed()?,
-            end_unix_ns: input.take_signed()?,
+            start_unix_ns: input.decode_signed()?,
+            end_unix_ns: input.decode_signed()?,
         },
-        windows: input.take()?,
-        samples: input.take()?,
-        cause: input.take_str()?.to_owned(),
+        windows: input.decode_u64()?,
+        samples: input.decode_u64()?,
+        cause: input.decode_str()?.to_owned(),
     })
 }
 
@@ -509,13 +520,16 @@ mod tests {
             dropped: Some(gap),
         };
         let mut bytes = Vec::new();
-        window.put(&mut bytes);
-        assert_eq!(WindowMeta::take(&mut Reader::new(&bytes)).unwrap(), window);
+        window.encode(&mut bytes);
+        assert_eq!(
+            WindowMeta::decode(&mut Reader::new(&bytes)).unwrap(),
+            window
+        );
         let mut summary = Summary::default();
         summary.add(&window);
         summary.settle();
         bytes.clear();
-        summary.put(&mut bytes);
-        assert_eq!(Summary::take(&mut Reader::new(&bytes)).unwrap(), summary);
+        summary.encode(&mut bytes);
+        assert_eq!(Summary::decode(&mut Reader::new(&bytes)).unwrap(), summary);
     }
 }

@@ -29,266 +29,155 @@
 //! partition's file that is destroyed takes with it what had been flushed into it, and nothing else.
 //!
 //! Clocks: none. Callers say what time it is.
+//!
+//! The store's parts: `Catalog` is what all know, `LogWriter` the way in,
+//! `StoreReader` the way out, `Maintenance` keeps order.
 
 mod block;
-mod boots;
-mod coarsen;
+mod catalog;
 mod codec;
 mod compact;
+mod compactor;
 mod counters;
 mod defined;
 mod dict;
+mod dict_version;
 mod dictlog;
+mod downsample;
 mod encode;
-mod evicted;
+mod eviction_watermark;
 mod file;
 mod host_index;
+mod host_state;
 mod hosts;
-mod leftovers;
 mod level;
+mod log_writer;
+mod maintenance;
 mod manifest;
-mod marks;
 mod memtable;
 mod meta;
 mod options;
 mod order;
 mod partition;
 mod prepare;
-mod push;
+mod quarantine;
 mod query;
+mod reader;
 pub mod readers;
 mod recover;
 mod replay;
-mod seen;
+mod sequence_set;
 mod summaries;
-mod tidy;
-mod upkeep;
 mod wal;
 
 pub use options::{OpenError, Options};
 
+use super::names::{FrameNaming, Names};
 use super::{
-    Answer, Cancel, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope,
-    Store, StoreError, Taken, TimeRange,
+    Defined, HostRecord, NewWindow, NoticeBoard, PushOutcome, StoreError, StoreStatus, TimeRange,
+    WindowSink,
 };
-use crate::store::names::{Named, NamedBy, Nameless, Names};
-use counters::Counters;
-use dict::Dict;
-use file::FileError;
-use host_index::HostIndex;
-use hosts::HostTable;
-use partition::{Partition, lock, read, write};
-use profile::{CostBy, Costs, Dictionary, Profile, Query};
-use push::Writer;
-use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, TryLockError, Weak};
-use std::time::{Duration, Instant};
-use wal::Wal;
-
-/// How long a query waits for another that looks the same names up, before it looks again.
-const NAMES_WAIT: Duration = Duration::from_millis(5);
-
-/// A dictionary that pushes go on with while it gets names.
-struct Locked<'a>(&'a RwLock<Dict>);
-
-impl Named for Locked<'_> {
-    fn read<T>(&mut self, look: impl FnOnce(&Dictionary) -> T) -> T {
-        look(&read(self.0).tables)
-    }
-
-    fn change(&mut self, change: impl FnOnce(&mut Dictionary)) {
-        change(&mut write(self.0).tables);
-    }
-}
-
-/// Most time that upkeep takes to look names up.
-const NAME_AHEAD: Duration = Duration::from_millis(500);
+use crate::sync::{lock, read};
+use catalog::Catalog;
+use level::Level;
+use log_writer::LogWriter;
+use maintenance::Maintenance;
+use profile::Dictionary;
+use reader::StoreReader;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A store in a directory. See the module.
 pub struct EmbeddedStore {
-    dir: PathBuf,
-    options: Options,
+    catalog: Arc<Catalog>,
+    log: Arc<LogWriter>,
+    reader: StoreReader,
+    maintenance: Maintenance,
     /// Locked for as long as the store is open.
     _lock: recover::DirectoryLock,
-    /// By begin.
-    partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
-    /// What is on its way into the log.
-    writer: Mutex<Writer>,
-    /// A batch was written, or failed.
-    written: Condvar,
-    wal: Mutex<Wal>,
-    /// Held by whoever flushes or removes partitions.
-    upkeep: Mutex<()>,
-    /// Held by whoever compacts or makes coarser; taken before `upkeep`.
-    tidy: Mutex<tidy::Tidy>,
-    hosts: Mutex<HostTable>,
-    /// Every window's host, number and time.
-    host_index: RwLock<HostIndex>,
-    counters: Counters,
-    /// What does not work, by what it is about.
-    troubles: Mutex<BTreeMap<String, String>>,
-    /// Names of partitions set aside, with the time they held.
-    damaged: Mutex<Vec<(TimeRange, String)>>,
-    /// Partitions that were removed while the log had records of them, with the number of the first
-    /// record after those.
-    removed: Mutex<BTreeMap<dictlog::Ids, u64>>,
-    /// End of the last partition that the disk budget removed.
-    evicted_before: AtomicI64,
-    /// When the manifest was written last, since the Unix epoch. Unit: nanoseconds.
-    manifest_unix_ns: AtomicI64,
-    uses: AtomicU64,
-    /// Partitions that keep connections, the one read last at the end.
-    connected: Mutex<VecDeque<Weak<Partition>>>,
-    /// Memory of dictionaries that queries loaded since it was last seen whether all fit. Unit:
-    /// bytes.
-    loaded_bytes: AtomicUsize,
-    closed: AtomicBool,
-    names: NamedBy,
 }
 
 impl EmbeddedStore {
-    /// Names what of a dictionary agents could not name, as far as the time goes. What another
-    /// query looks up is waited for.
-    fn name_frames(&self, dict: &RwLock<Dict>, limits: &Limits) {
-        let unnamed = Arc::clone(&read(dict).unnamed);
-        loop {
-            match unnamed.try_lock() {
-                Ok(mut unnamed) => return self.names.name(Locked(dict), &mut unnamed, limits),
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    // Frames that were being looked up are looked up again.
-                    *poisoned.into_inner() = Nameless::default();
-                    unnamed.clear_poison();
-                }
-                Err(TryLockError::WouldBlock) => {
-                    if limits.cancel.is_cancelled() || Instant::now() >= limits.deadline {
-                        return;
-                    }
-                    std::thread::sleep(NAMES_WAIT);
-                }
-            }
-        }
-    }
-
-    /// Looks up what came since the last time, before somebody asks: what nobody knows yet can be
-    /// fetched meanwhile. What is left goes on the next time.
-    fn name_ahead(&self) {
-        let limits = Limits {
-            cancel: Cancel::default(),
-            deadline: Instant::now() + NAME_AHEAD,
-            memory_bytes: 0,
-            nodes: 0,
-            lines: 0,
-        };
-        let newest = read(&self.partitions).values().next_back().cloned();
-        if let Some(dict) = newest.and_then(|newest| newest.dict_in_memory()) {
-            self.name_frames(&dict, &limits);
-        }
-    }
-
-    /// The partition that an instant belongs to.
-    fn partition_start(&self, at: i64) -> i64 {
-        let len = self.options.partition_len();
-        at.div_euclid(len).saturating_mul(len)
-    }
-
-    fn use_partition(&self, partition: &Partition) {
-        let now = self.uses.fetch_add(1, Ordering::Relaxed);
-        partition.used.store(now, Ordering::Relaxed);
-    }
-
-    /// Says, or no longer says, that something does not work.
-    fn set_trouble(&self, about: &str, trouble: Option<String>) {
-        let mut troubles = lock(&self.troubles);
-        match trouble {
-            Some(text) => drop(troubles.insert(about.to_owned(), text)),
-            None => drop(troubles.remove(about)),
-        }
-    }
-
-    /// What a caller is told when a partition's file fails; a damaged one is marked to be set aside.
-    fn file_error(
+    fn push_all(
         &self,
-        operation: &'static str,
-        partition: &Partition,
-        error: FileError,
-    ) -> StoreError {
-        let path = partition.path.display();
-        match error {
-            FileError::Damaged(text) => {
-                self.mark_damaged(partition, &text);
-                StoreError::Engine {
-                    operation,
-                    message: format!("`{path}` is damaged: {text}"),
-                }
-            }
-            FileError::Unavailable(text) => {
-                StoreError::Unavailable(format!("failed to {operation} of `{path}`: {text}"))
-            }
-            FileError::Other(text) => StoreError::Engine {
-                operation,
-                message: format!("`{path}`: {text}"),
-            },
+        windows: &[NewWindow],
+        definitions: &[Arc<Defined>],
+        now_unix_ns: i64,
+    ) -> Result<Vec<PushOutcome>, StoreError> {
+        self.catalog.check_open()?;
+        self.maintenance.apply_backpressure()?;
+        let taken = self.log.push_windows(windows, definitions, now_unix_ns)?;
+        self.maintenance.flush_when_large();
+        Ok(taken)
+    }
+
+    /// See [`StoreStatus::counters`](crate::store::StoreStatus::counters).
+    fn all_counters(&self) -> Vec<(String, u64)> {
+        let mut all = self.catalog.counters.all();
+        let partitions = self.catalog.all_partitions();
+        let mut add = |name: &str, value: u64| all.push((name.to_owned(), value));
+        add("fleetprof_store_partitions", partitions.len() as u64);
+        for level in Level::ALL {
+            let name = format!("fleetprof_store_level_bytes{{level=\"{}\"}}", level.name());
+            let of_level = partitions.iter().filter(|of| of.level == level);
+            add(&name, of_level.map(|of| of.bytes()).sum());
         }
-    }
-
-    fn mark_damaged(&self, partition: &Partition, text: &str) {
-        if partition.set_damaged() {
-            self.counters
-                .partitions_damaged
-                .fetch_add(1, Ordering::Relaxed);
-            self.note_damaged(partition.start, partition.end, &partition.path, text);
-        }
-    }
-
-    fn note_damaged(&self, start: i64, end: i64, path: &std::path::Path, text: &str) {
-        let text = format!("is damaged and set aside as `*.damaged`: {text}");
-        self.note_unreadable((start, end), path, &text);
-    }
-
-    /// Says of some hours that their file cannot be read, in answers as well.
-    fn note_unreadable(&self, (start, end): (i64, i64), path: &std::path::Path, text: &str) {
-        let name = path
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let range = TimeRange {
-            start_unix_ns: start,
-            end_unix_ns: end,
-        };
-        let trouble = format!(
-            "partition `{name}` {text}; the others answer. Look at the disk; remove what was set aside \
-             when it is of no use"
+        let on_disk: u64 = partitions.iter().map(|partition| partition.bytes()).sum();
+        let log = lock(&self.log.wal).bytes();
+        let beside = self.maintenance.bytes_beside_partitions();
+        add("fleetprof_store_bytes", on_disk.saturating_add(beside));
+        let aside = quarantine::list(&self.catalog.dir);
+        let aside = aside.iter().map(|quarantined| quarantined.bytes).sum();
+        add("fleetprof_store_set_aside_bytes", aside);
+        add("fleetprof_store_bytes_max", self.catalog.options.disk_bytes);
+        add("fleetprof_store_log_bytes", log);
+        add(
+            "fleetprof_store_memtable_bytes",
+            self.catalog.mem_bytes() as u64,
         );
-        self.set_trouble(&format!("partition {name}"), Some(trouble));
-        lock(&self.damaged).push((range, name));
-    }
-
-    fn check_open(&self) -> Result<(), StoreError> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(StoreError::Unavailable("it is closed".to_owned()));
+        let dicts = partitions
+            .iter()
+            .filter_map(|partition| partition.dict_in_memory());
+        let (mut held, mut stacks, mut series) = (0, 0, 0);
+        for dict in dicts {
+            let dict = read(&dict);
+            held += dict.heap_bytes() as u64;
+            stacks += dict.tables.stacks.len() as u64;
+            series += dict.series.len() as u64;
         }
-        Ok(())
+        add("fleetprof_store_dictionary_bytes", held);
+        add("fleetprof_store_stacks", stacks);
+        add("fleetprof_store_series", series);
+        all
     }
 }
 
-impl Store for EmbeddedStore {
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        if !self.catalog.closed.load(Ordering::Acquire) {
+            // Files only: what memory has is in the log, as after a crash.
+            for partition in self.catalog.all_partitions() {
+                partition.close_files();
+            }
+        }
+    }
+}
+
+impl FrameNaming for EmbeddedStore {
     fn name_by(&self, names: Arc<dyn Names>) {
-        self.names.set(names);
+        self.reader.names.set(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        ("embedded", format!("SQLite {}", rusqlite::version()))
-    }
-
+impl WindowSink for EmbeddedStore {
     fn push(
         &self,
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let all = Arc::new(Defined::of(definitions));
-        self.push_windows(windows, &[all], now_unix_ns)
+        self.push_all(windows, &[all], now_unix_ns)
     }
 
     fn push_defined(
@@ -296,8 +185,8 @@ impl Store for EmbeddedStore {
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.push_windows(windows, definitions, now_unix_ns)
+    ) -> Result<Vec<PushOutcome>, StoreError> {
+        self.push_all(windows, definitions, now_unix_ns)
     }
 
     fn knows_callers(&self) -> bool {
@@ -305,114 +194,45 @@ impl Store for EmbeddedStore {
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.push_hosts(hosts)
-    }
-
-    fn hosts(
-        &self,
-        range: TimeRange,
-        limits: &Limits,
-    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
-        query::hosts::hosts(self, range, limits)
-    }
-
-    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        let mut kept: Option<TimeRange> = None;
-        for (_, boot) in read(&self.host_index).iter() {
-            let range = kept.get_or_insert(TimeRange {
-                start_unix_ns: boot.first_start(),
-                end_unix_ns: boot.last_end(),
-            });
-            range.start_unix_ns = range.start_unix_ns.min(boot.first_start());
-            range.end_unix_ns = range.end_unix_ns.max(boot.last_end());
-        }
-        Ok(kept)
-    }
-
-    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
-        query::labels::names(self, scope, limits)
-    }
-
-    fn label_values(
-        &self,
-        scope: &Scope,
-        name: &str,
-        prefix: &str,
-        limit: usize,
-        limits: &Limits,
-    ) -> Result<(Vec<String>, bool), StoreError> {
-        query::labels::values(self, scope, name, prefix, limit, limits)
-    }
-
-    fn series(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        step_ns: u64,
-        limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
-        query::series::series(self, scope, group_by, step_ns, limits)
-    }
-
-    fn profile(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
-        query::profile::profile(self, range, query, limits)
-    }
-
-    fn costs(
-        &self,
-        range: TimeRange,
-        query: &Query,
-        by: CostBy,
-        limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
-        if query.frame_filters().is_empty() {
-            return query::costs::costs(self, range, query, by, limits);
-        }
-        // What filters make of stacks is not in the dictionaries. Unlimited, so that nothing is folded.
-        let limits = Limits {
-            nodes: usize::MAX,
-            ..limits.clone()
-        };
-        let Answer { data, quality } = query::profile::profile(self, range, query, &limits)?;
-        Ok(Answer {
-            data: Costs::of(&data, by),
-            quality,
-        })
-    }
-
-    fn totals(
-        &self,
-        scope: &Scope,
-        group_by: &[String],
-        limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
-        query::totals::totals(self, scope, group_by, limits)
+        self.catalog.check_open()?;
+        self.log.push_hosts(hosts)
     }
 
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.keep_up(now_unix_ns)
+        self.catalog.check_open()?;
+        let kept = self.maintenance.run(now_unix_ns);
+        self.reader.evict_dictionaries();
+        self.reader.name_ahead();
+        kept
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.maintenance.close()
+    }
+}
+
+impl NoticeBoard for EmbeddedStore {}
+
+impl StoreStatus for EmbeddedStore {
+    fn engine(&self) -> (&'static str, String) {
+        ("embedded", format!("SQLite {}", rusqlite::version()))
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
         self.all_counters()
     }
 
-    fn degraded(&self) -> Vec<String> {
-        let mut all: Vec<String> = lock(&self.troubles).values().cloned().collect();
+    fn issues(&self) -> Vec<String> {
+        let mut all: Vec<String> = lock(&self.catalog.issues).values().cloned().collect();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let stacks = count(&self.counters.stacks_folded);
+        let stacks = count(&self.catalog.counters.stacks_folded);
         if stacks > 0 {
             all.push(format!(
                 "{stacks} rows were put under `[other]`: a partition's dictionary is full; raise \
                  partition_dictionary_bytes, or find what makes so many stacks"
             ));
         }
-        let sets = count(&self.counters.label_sets_folded);
+        let sets = count(&self.catalog.counters.label_sets_folded);
         if sets > 0 {
             all.push(format!(
                 "{sets} label sets were put under `overflow`: a partition has too many; find the \
@@ -420,9 +240,5 @@ impl Store for EmbeddedStore {
             ));
         }
         all
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.shut()
     }
 }

@@ -8,52 +8,35 @@
 //! are in it, and what a flush is writing stays in memory until it is committed, to be passed over
 //! by readers whose view of the file has it.
 
-mod coarser;
+mod downsampled;
 
-use super::boots::{HostState, named, put_host, take_host};
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
+use super::dict_version::DictVersion;
 use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
 use super::file::{self, FileError, Flush, PartitionFile};
 use super::host_index::HostIndex;
+use super::host_state::{HostState, decode_host, encode_host, named};
 use super::level::{HOUR_NS, HOURS_FROM, Level};
 use super::manifest::Entry;
-use super::marks::Marks;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
 use super::query::Piece;
 use crate::store::{HostKey, LabelSet};
+use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard};
 
 /// Memory of a host with its labels and numbers, about. Unit: bytes.
 const HOST_STATE_BYTES: usize = 500;
 
 /// Most connections for reading that a partition keeps between queries.
 const READERS_KEPT: usize = 2;
-
-/// Takes a lock. A thread that panicked with it left data that is still whole: everything is changed
-/// in one step after what can fail.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See [`lock`].
-pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See [`lock`].
-pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Windows in memory by chunk.
 #[derive(Default)]
@@ -71,7 +54,7 @@ pub struct Frozen {
     chunks: BTreeMap<u16, ChunkRows>,
     /// How much of the dictionary it takes along: the same when it is tried again, because what
     /// seemed to fail may be in the file.
-    marks: OnceLock<Marks>,
+    version: OnceLock<DictVersion>,
 }
 
 impl Mem {
@@ -127,14 +110,14 @@ pub struct Partition {
     pub hosts: RwLock<Hosts>,
     /// What of the dictionary the log has, for as long as it has records that need it. Changed by the
     /// thread that pushes.
-    pub logged: Mutex<Marks>,
+    pub logged: Mutex<DictVersion>,
     /// Set when the file cannot be read.
     pub damaged: AtomicBool,
     /// When it was used last, by a count of uses.
     pub used: AtomicU64,
     dict: Mutex<Option<Arc<RwLock<Dict>>>>,
     /// What of the dictionary is in the file.
-    flushed: Mutex<Marks>,
+    flushed: Mutex<DictVersion>,
     /// The log's own copy of the dictionary, once it was looked at.
     kept: Mutex<Option<DictLog>>,
     /// How many flushes are in the file.
@@ -169,7 +152,7 @@ impl Partition {
         Ok(Partition {
             // After a replay the next record has again what the log may have: the file may have had
             // more than the log, from windows that were flushed with it and never logged.
-            logged: Mutex::new(kept.marks()),
+            logged: Mutex::new(kept.version()),
             dict: Mutex::new(Some(Arc::new(RwLock::new(dict)))),
             writer: Mutex::new(Some(file)),
             kept: Mutex::new(Some(kept)),
@@ -194,11 +177,11 @@ impl Partition {
             service_labels: service_labels.to_vec(),
             mem: RwLock::default(),
             hosts: RwLock::default(),
-            logged: Mutex::new(Marks::EMPTY),
+            logged: Mutex::new(DictVersion::EMPTY),
             damaged: AtomicBool::new(false),
             used: AtomicU64::new(0),
             dict: Mutex::new(None),
-            flushed: Mutex::new(Marks::EMPTY),
+            flushed: Mutex::new(DictVersion::EMPTY),
             kept: Mutex::new(None),
             flushes: AtomicU64::new(0),
             writer: Mutex::new(None),
@@ -239,7 +222,7 @@ impl Partition {
         let (mut hosts, mut opener) = (Vec::new(), SectionReader::new()?);
         let file = self.reader()?;
         file.each_host(|body| {
-            hosts.push(take_host(&mut opener, body)?);
+            hosts.push(decode_host(&mut opener, body)?);
             Ok(())
         })?;
         self.give_back(file);
@@ -331,8 +314,8 @@ impl Partition {
             Ok(())
         })?;
         self.give_back(file);
-        *lock(&self.flushed) = dict.marks();
-        *lock(&self.logged) = self.take_kept(&mut dict)?;
+        *lock(&self.flushed) = dict.version();
+        *lock(&self.logged) = self.load_kept(&mut dict)?;
         let dict = Arc::new(RwLock::new(dict));
         *slot = Some(Arc::clone(&dict));
         Ok(dict)
@@ -351,19 +334,19 @@ impl Partition {
     }
 
     /// What the log's own copy of the dictionary has.
-    fn kept_marks(&self) -> Marks {
+    fn kept_version(&self) -> DictVersion {
         let mut kept = lock(&self.kept);
         kept.get_or_insert_with(|| DictLog::open(&self.log, self.ids()))
-            .marks()
+            .version()
     }
 
     /// Adds what the log's own copy has more than the file: its ids are given away, also those of
     /// windows that a crash kept from being logged. Returns what the copy has; more comes with the next
     /// record.
-    fn take_kept(&self, dict: &mut Dict) -> Result<Marks, FileError> {
+    fn load_kept(&self, dict: &mut Dict) -> Result<DictVersion, FileError> {
         let mut slot = lock(&self.kept);
         let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
-        if !dict.marks().cover(kept.marks())
+        if !dict.version().includes(kept.version())
             && let Err(damage) = kept.load(dict)
         {
             let path = self.path.display();
@@ -372,7 +355,7 @@ impl Partition {
             );
             *kept = DictLog::create(&self.log, self.ids())?;
         }
-        Ok(kept.marks())
+        Ok(kept.version())
     }
 
     /// Brings the log's own copy of the dictionary up to date: what only records had may be cut then.
@@ -384,7 +367,7 @@ impl Partition {
         let logged = *lock(&self.logged);
         let mut slot = lock(&self.kept);
         let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
-        if kept.marks().cover(logged) {
+        if kept.version().includes(logged) {
             // No record has more: the dictionary of a partition that was only read, for one.
             return Ok(());
         }
@@ -401,8 +384,8 @@ impl Partition {
         let mut slot = lock(&self.dict);
         // What is read again is what either of both has.
         let is_durable = slot.as_ref().is_none_or(|dict| {
-            let marks = read(dict).marks();
-            marks == *lock(&self.flushed) || self.kept_marks().cover(marks)
+            let version = read(dict).version();
+            version == *lock(&self.flushed) || self.kept_version().includes(version)
         });
         if !is_durable {
             return false;
@@ -495,7 +478,7 @@ impl Partition {
 
     /// Lets the next record have all that the log's copy has not: the records that had it failed.
     pub fn forget_logged(&self) {
-        *lock(&self.logged) = self.kept_marks();
+        *lock(&self.logged) = self.kept_version();
     }
 
     /// First record of the log that is needed after a crash; `None` when there is none.
@@ -523,7 +506,7 @@ impl Partition {
                     let frozen = Arc::new(Frozen {
                         number,
                         chunks: taken,
-                        marks: OnceLock::new(),
+                        version: OnceLock::new(),
                     });
                     mem.frozen = Some(Arc::clone(&frozen));
                     frozen
@@ -551,7 +534,7 @@ impl Partition {
     fn write_frozen(&self, frozen: &Frozen) -> Result<u64, FileError> {
         let dict = self.dict(true)?;
         drop(self.all_hosts()?);
-        let (flush, marks) = self.encode(&dict, frozen)?;
+        let (flush, version) = self.encode(&dict, frozen)?;
         let mut slot = lock(&self.writer);
         let file = match &mut *slot {
             Some(file) => file,
@@ -570,7 +553,7 @@ impl Partition {
         if !is_new {
             self.write_hosts_again();
         }
-        *lock(&self.flushed) = marks;
+        *lock(&self.flushed) = version;
         self.flushes.store(frozen.number, Ordering::Relaxed);
         write(&self.mem).frozen = None;
         // Readers of an older state keep it from moving everything; the next flush goes on.
@@ -578,7 +561,11 @@ impl Partition {
         Ok(rows)
     }
 
-    fn encode(&self, dict: &RwLock<Dict>, frozen: &Frozen) -> Result<(Flush, Marks), FileError> {
+    fn encode(
+        &self,
+        dict: &RwLock<Dict>,
+        frozen: &Frozen,
+    ) -> Result<(Flush, DictVersion), FileError> {
         let tables = Tables::of(&read(dict));
         let mut chunks = Vec::new();
         for (&chunk, rows) in &frozen.chunks {
@@ -589,12 +576,12 @@ impl Partition {
         let mut sealer = SectionWriter::new()?;
         let dict = read(dict);
         let from = *lock(&self.flushed);
-        let marks = *frozen.marks.get_or_init(|| dict.marks());
-        let entries = if from == marks {
+        let version = *frozen.version.get_or_init(|| dict.version());
+        let entries = if from == version {
             None
         } else {
             let (mut entries, mut contents) = (Vec::new(), Vec::new());
-            dict.put_delta(from, marks, &mut entries, &mut contents);
+            dict.encode_delta(from, version, &mut entries, &mut contents);
             let (mut sealed, mut sealed_contents) = (Vec::new(), Vec::new());
             sealer.seal(&mut sealed, &entries)?;
             sealer.seal(&mut sealed_contents, &contents)?;
@@ -605,7 +592,7 @@ impl Partition {
             if let Some(id) = dict.find_host(key)
                 && std::mem::take(&mut state.dirty)
             {
-                hosts.push((id, put_host(&mut sealer, key, state)?));
+                hosts.push((id, encode_host(&mut sealer, key, state)?));
             }
         }
         let flush = Flush {
@@ -614,7 +601,7 @@ impl Partition {
             chunks,
             hosts,
         };
-        Ok((flush, marks))
+        Ok((flush, version))
     }
 
     /// File and memory as of now: chunks in `[from, to]`, of them the groups that `wanted` takes.
@@ -661,7 +648,7 @@ impl Partition {
 
     /// A partition with a new file that has what memory has of this one: the same ids, nothing in its
     /// file yet, and the next flush writes the dictionary as a whole. `None` when memory has nothing.
-    pub fn renewed(&self) -> Result<Option<Partition>, FileError> {
+    pub fn recreated(&self) -> Result<Option<Partition>, FileError> {
         let mut mem = write(&self.mem);
         let dict = lock(&self.dict).clone();
         let dict = dict.filter(|dict| read(dict).with_contents());
@@ -676,11 +663,11 @@ impl Partition {
             let frozen = Frozen {
                 number: 1,
                 chunks: std::mem::take(chunks),
-                marks: OnceLock::new(),
+                version: OnceLock::new(),
             };
             mem.frozen = Some(Arc::new(frozen));
         }
-        let renewed = Partition {
+        let recreated = Partition {
             mem: RwLock::new(std::mem::take(&mut *mem)),
             logged: Mutex::new(*lock(&self.logged)),
             kept: Mutex::new(lock(&self.kept).take()),
@@ -694,15 +681,15 @@ impl Partition {
             )
         };
         // Windows that were in the file only are not known any more: they may come again.
-        for (_, rows) in read(&renewed.mem).chunks() {
+        for (_, rows) in read(&recreated.mem).chunks() {
             for window in &rows.windows {
                 if let Some((host, labels)) = named(&read(&dict), window) {
-                    renewed.note_host(&host, &labels, window);
+                    recreated.note_host(&host, &labels, window);
                 }
             }
         }
-        *lock(&renewed.dict) = Some(dict);
-        Ok(Some(renewed))
+        *lock(&recreated.dict) = Some(dict);
+        Ok(Some(recreated))
     }
 
     /// Marks the file as unusable; says whether it was not before.

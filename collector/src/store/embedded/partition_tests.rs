@@ -31,7 +31,7 @@ fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
     let frozen = |number| Frozen {
         number,
         chunks: [(3, rows())].into(),
-        marks: OnceLock::new(),
+        version: OnceLock::new(),
     };
     write(&partition.mem).frozen = Some(Arc::new(frozen(1)));
     assert_eq!(seen(&partition), Vec::<u16>::new());
@@ -51,7 +51,7 @@ fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
     let frozen = Arc::new(Frozen {
         number: 1,
         chunks: [(3, ChunkRows::default())].into(),
-        marks: OnceLock::new(),
+        version: OnceLock::new(),
     });
     let host = |name: &str| HostKey {
         host_id: name.to_owned(),
@@ -61,7 +61,7 @@ fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
     for name in ["before", "between"] {
         write(&dict).host(&host(name));
         write(&partition.mem).frozen = Some(Arc::clone(&frozen));
-        *lock(&partition.flushed) = Marks::EMPTY;
+        *lock(&partition.flushed) = DictVersion::EMPTY;
         partition.flush(|_, _| true).unwrap();
     }
     // What came between the two is not in the file, and the next flush knows.

@@ -1,79 +1,43 @@
 //! From a pushed window to dense ids: what is checked, looked up and added before it is logged.
 
-use super::EmbeddedStore;
 use super::block::{Entry, Sum};
+use super::catalog::Catalog;
 use super::defined::{Definitions, Settled};
 use super::dict::{Adopted, Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
 use super::order::order_by;
-use super::partition::{Partition, lock, read, write};
-use crate::store::{LabelSet, NewWindow, Row, StoreError, StreamStacks, Taken};
-use hashbrown::{HashMap, HashSet};
-use profile::{LabelSetId, StackEnd, StackId, key};
+use super::partition::Partition;
+use crate::store::admission::{
+    self, Below, TimeBounds, accounted_below, host_labels, is_host_label,
+};
+use crate::store::{
+    LabelSet, NewWindow, PushOutcome, Row, StoreError, StreamStacks, WindowAccount,
+};
+use crate::sync::{lock, read, write};
+use hashbrown::HashSet;
+use profile::{LabelSetId, StackEnd, StackId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
-/// Longest time of a window. Unit: nanoseconds.
-const WINDOW_NS_MAX: i64 = 3600 * 1_000_000_000;
-
-/// Longest host id. Unit: bytes.
-const HOST_ID_LEN_MAX: usize = 128;
-
 /// Other partitions whose dictionaries are searched before an agent is asked for a stack.
 const NEIGHBOURS: usize = 2;
 
-/// Labels of samples that no host as a whole has.
-const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
-
-/// Why a window is not taken for ever, or `None`.
-pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
-    let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
-    let future = i64::try_from(store.options.future_ns).unwrap_or(i64::MAX);
-    let retention = i64::try_from(store.options.taken_ns()).unwrap_or(i64::MAX);
-    let sets = window.label_sets.len();
-    let unknown_set = window.rows.iter().any(|row| row.labels as usize >= sets)
-        || window.accounts.iter().any(|of| of.labels as usize >= sets);
-    let host_id = &window.origin.host.host_id;
-    let reason = if start > now_unix_ns.saturating_add(future) {
-        let ahead = start.saturating_sub(now_unix_ns) / 1_000_000_000;
-        return Some(format!(
-            "it begins {ahead} s in the future; set the host's clock"
-        ));
-    } else if start < now_unix_ns.saturating_sub(retention) {
-        "it is older than what is kept"
-    } else if start < store.evicted_before.load(Ordering::Relaxed) {
-        "it is older than what the disk budget of the collector (`retention.disk_gib`) has room for"
-    } else if end <= start {
-        "it ends before it starts"
-    } else if end.saturating_sub(start) > WINDOW_NS_MAX {
-        "it is longer than an hour"
-    } else if host_id.is_empty() || host_id.len() > HOST_ID_LEN_MAX {
-        "its host id is empty or longer than 128 bytes"
-    } else if unknown_set {
-        "a row names a label set that is not there"
-    } else {
-        return None;
+/// Why a window is never taken, or `None`.
+pub fn rejection(catalog: &Catalog, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
+    let bounds = TimeBounds {
+        future_ns: catalog.options.future_ns,
+        age_ns: catalog.options.taken_ns(),
     };
-    Some(reason.to_owned())
-}
-
-/// Labels of the host as a whole: those that all label sets share, but those of cgroups and processes.
-fn host_labels(window: &NewWindow) -> LabelSet {
-    let sets = &window.label_sets;
-    let shared = sets.first().into_iter().flat_map(LabelSet::iter);
-    LabelSet::new(
-        shared
-            .filter(|(name, value)| {
-                is_of_host(name) && sets.iter().all(|set| set.get(name) == *value)
-            })
-            .map(|(name, value)| (name.to_owned(), value.to_owned())),
-    )
-}
-
-fn is_of_host(name: &str) -> bool {
-    !key::is_of_cgroup(name) && !OF_SAMPLES.contains(&name)
+    let reason = admission::rejection(window, bounds, now_unix_ns);
+    let evicted_before = catalog.evicted_before.load(Ordering::Relaxed);
+    if reason.is_none() && window.range.start_unix_ns < evicted_before {
+        let reason = "it is older than what the disk budget of the collector \
+                      (`retention.disk_gib`) has room for";
+        return Some(reason.to_owned());
+    }
+    reason
 }
 
 /// Label sets of a window in the dictionary.
@@ -86,7 +50,7 @@ struct Labels {
 }
 
 /// Looks label sets up, or adds them. Those that the stream brought before are remembered with it.
-fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels {
+fn labels(catalog: &Catalog, dict: &mut Dict, window: &NewWindow) -> Labels {
     let mut ids = Vec::with_capacity(window.label_sets.len());
     let mut memo = window
         .stream
@@ -98,7 +62,7 @@ fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels 
             ids.push(LabelSetId(known));
             continue;
         }
-        let (id, is_exact) = bounded_labels(store, dict, set);
+        let (id, is_exact) = bounded_labels(catalog, dict, set);
         if let Some(memo) = &mut memo
             && is_exact
         {
@@ -118,7 +82,7 @@ fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels 
         Some(&first) => tables.label_sets.get(first).to_vec(),
         None => Vec::new(),
     };
-    shared.retain(|pair| is_of_host(tables.strings.get(pair.0)));
+    shared.retain(|pair| is_host_label(tables.strings.get(pair.0)));
     for &other in ids.iter().skip(1) {
         let other = tables.label_sets.get(other);
         shared.retain(|pair| other.contains(pair));
@@ -142,19 +106,19 @@ pub struct Ready {
 
 /// Gives a window dense ids of its partition. `Err(taken)` when it is not taken.
 pub fn prepare(
-    store: &EmbeddedStore,
+    catalog: &Catalog,
     partition: &Partition,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
-) -> Result<Result<Ready, Taken>, StoreError> {
+) -> Result<Result<Ready, PushOutcome>, StoreError> {
     let dict = partition
         .dict(true)
-        .map_err(|error| store.file_error("read a dictionary", partition, error))?;
+        .map_err(|error| catalog.file_error("read a dictionary", partition, error))?;
     let mut known = known_stacks(&read(&dict), window);
     // Most windows have no stack that their host had not before.
     let has_unknown = known.contains(&Stack::Unknown);
     if has_unknown {
-        let missing = find_missing(store, partition, &dict, window, definitions, &mut known);
+        let missing = find_missing(catalog, partition, &dict, window, definitions, &mut known);
         if let Some(missing) = missing {
             return Ok(Err(missing));
         }
@@ -167,12 +131,12 @@ pub fn prepare(
     });
     let Some(kind) = kind else {
         let reason = "too many events, units or periods within a few hours";
-        return Ok(Err(Taken::Refused(reason.to_owned())));
+        return Ok(Err(PushOutcome::Rejected(reason.to_owned())));
     };
     if has_unknown {
-        adopt_defined(store, &mut dict, window, definitions, &mut known);
+        adopt_defined(catalog, &mut dict, window, definitions, &mut known);
     }
-    let labels = labels(store, &mut dict, window);
+    let labels = labels(catalog, &mut dict, window);
     let rows = entries(&mut dict, window, &labels.ids, &known, kind);
     let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
     let has_lost = window.rows.iter().any(|row| row.end == StackEnd::Lost);
@@ -312,19 +276,19 @@ fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
 /// Why a window cannot be taken yet: stacks that nobody knows, each once. Those that a neighbouring
 /// partition has are copied from there.
 fn find_missing(
-    store: &EmbeddedStore,
+    catalog: &Catalog,
     partition: &Partition,
     dict: &RwLock<Dict>,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
-) -> Option<Taken> {
-    let neighbours = neighbours(store, partition);
+) -> Option<PushOutcome> {
+    let neighbours = neighbours(catalog, partition);
     let mut open: Vec<usize> = Vec::new();
     let mut lacks_callers = false;
     {
         let mut target = write(dict);
-        let is_full = is_full(store, &target);
+        let is_full = is_full(catalog, &target);
         for (at, row) in window.rows.iter().enumerate() {
             if stacks[at] == Stack::Unknown {
                 match definitions.settle(row.stack, &mut target, &neighbours, is_full) {
@@ -350,8 +314,11 @@ fn find_missing(
             if let Some(own) = target.find_named(content) {
                 stacks[at] = Stack::Node(own);
             } else if let Some(stack) = source.find_named(content) {
-                stacks[at] = Stack::Node(if is_full(store, &target) {
-                    store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+                stacks[at] = Stack::Node(if is_full(catalog, &target) {
+                    catalog
+                        .counters
+                        .stacks_folded
+                        .fetch_add(1, Ordering::Relaxed);
                     target.other_stack()
                 } else {
                     target.adopt_from(&source, &mut adopted, stack)
@@ -370,14 +337,14 @@ fn find_missing(
     let unknown = unknown.map(|at| window.rows[at].stack);
     let missing = unknown.filter(|&stack| named.insert(stack)).collect();
     Some(match lacks_callers {
-        true => Taken::MissingCallers(missing),
-        false => Taken::Missing(missing),
+        true => PushOutcome::NeedCallers(missing),
+        false => PushOutcome::NeedStacks(missing),
     })
 }
 
 /// Dictionaries of the partitions used last that can be searched by content.
-fn neighbours(store: &EmbeddedStore, partition: &Partition) -> Vec<Arc<RwLock<Dict>>> {
-    let mut found: Vec<_> = read(&store.partitions)
+fn neighbours(catalog: &Catalog, partition: &Partition) -> Vec<Arc<RwLock<Dict>>> {
+    let mut found: Vec<_> = read(&catalog.partitions)
         .values()
         .filter(|other| other.start != partition.start)
         .filter_map(|other| {
@@ -392,18 +359,18 @@ fn neighbours(store: &EmbeddedStore, partition: &Partition) -> Vec<Arc<RwLock<Di
     found.into_iter().map(|(_, dict)| dict).collect()
 }
 
-fn is_full(store: &EmbeddedStore, dict: &Dict) -> bool {
-    dict.stored_bytes() > store.options.partition_dictionary_bytes
+fn is_full(catalog: &Catalog, dict: &Dict) -> bool {
+    dict.stored_bytes() > catalog.options.partition_dictionary_bytes
 }
 
 fn adopt_defined(
-    store: &EmbeddedStore,
+    catalog: &Catalog,
     dict: &mut Dict,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
 ) {
-    let mut full = is_full(store, dict);
+    let mut full = is_full(catalog, dict);
     let mut since_asked = 0;
     for (row, slot) in window.rows.iter().zip(stacks) {
         if *slot != Stack::Unknown {
@@ -412,7 +379,7 @@ fn adopt_defined(
         since_asked += 1;
         if since_asked == 256 {
             since_asked = 0;
-            full = is_full(store, dict);
+            full = is_full(catalog, dict);
         }
         let own = match full {
             true => None,
@@ -420,23 +387,26 @@ fn adopt_defined(
         };
         let own = own.or_else(|| dict.find_named(row.stack));
         *slot = Stack::Node(own.unwrap_or_else(|| {
-            store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+            catalog
+                .counters
+                .stacks_folded
+                .fetch_add(1, Ordering::Relaxed);
             dict.other_stack()
         }));
     }
 }
 
 /// The label set, or what stands for it beyond the bound; whether it is the set itself.
-fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> (LabelSetId, bool) {
+fn bounded_labels(catalog: &Catalog, dict: &mut Dict, set: &LabelSet) -> (LabelSetId, bool) {
     let full =
-        dict.tables.label_sets.len() >= store.options.label_sets.max(1) || is_full(store, dict);
+        dict.tables.label_sets.len() >= catalog.options.label_sets.max(1) || is_full(catalog, dict);
     if !full {
         return (dict.labels(set), true);
     }
     if let Some(known) = dict.find_labels(set) {
         return (known, true);
     }
-    store
+    catalog
         .counters
         .label_sets_folded
         .fetch_add(1, Ordering::Relaxed);
@@ -506,34 +476,15 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
         let of_taken = |(labels, ns)| (labels, Account::unmeasured(ns));
         return taken.into_iter().map(of_taken).collect();
     }
-    let path = |at: usize| {
-        let account = &window.accounts[at];
-        window.label_sets[account.labels as usize].get(key::CGROUP)
+    let of_account = |(account, below): (&WindowAccount, Below)| Account {
+        ns: account.ns.into(),
+        estimated_ns: account.estimated_ns.into(),
+        below_ns: below.ns,
+        below_estimated_ns: below.estimated_ns,
     };
-    let mut all: Vec<(u32, Account)> = Vec::with_capacity(window.accounts.len());
-    let mut by_path: HashMap<&str, usize> = HashMap::new();
-    for (at, account) in window.accounts.iter().enumerate() {
-        if account.ns > 0 {
-            by_path.entry(path(at)).or_insert(at);
-        }
-        all.push((
-            labels[account.labels as usize].0,
-            Account {
-                ns: account.ns.into(),
-                estimated_ns: account.estimated_ns.into(),
-                ..Account::default()
-            },
-        ));
-    }
-    for below in 0..all.len() {
-        let above = profile::ancestors(path(below)).find_map(|path| by_path.get(path));
-        if let Some(&above) = above {
-            let (ns, estimated_ns) = (all[below].1.ns, all[below].1.estimated_ns);
-            all[above].1.below_ns += ns;
-            all[above].1.below_estimated_ns += estimated_ns;
-        }
-    }
-    all
+    let accounts = window.accounts.iter().zip(accounted_below(window));
+    let accounts = accounts.map(|of| (labels[of.0.labels as usize].0, of_account(of)));
+    accounts.collect()
 }
 
 /// Room for what a record has beside the rows of its window. Unit: bytes. With less it is made room
@@ -542,16 +493,16 @@ const RECORD_ROOM: usize = 4096;
 
 /// Adds to a record what the window's ids need that neither an earlier record nor the log's own copy of
 /// the dictionary has: what can be read back whatever becomes of the partition's file.
-pub fn put_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
-    use super::codec::{put_bytes, put_signed};
+pub fn encode_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
+    use super::codec::{encode_bytes, encode_signed};
     out.reserve(window.bytes() + RECORD_ROOM);
-    put_signed(out, partition.start);
+    encode_signed(out, partition.start);
     out.extend_from_slice(&partition.generation.to_le_bytes());
     let mut logged = lock(&partition.logged);
-    let marks = dict.marks();
+    let version = dict.version();
     let mut entries = Vec::new();
-    dict.put_logged(*logged, marks, &mut entries);
-    put_bytes(out, &entries);
-    window.put(out);
-    *logged = marks;
+    dict.encode_logged(*logged, version, &mut entries);
+    encode_bytes(out, &entries);
+    window.encode(out);
+    *logged = version;
 }

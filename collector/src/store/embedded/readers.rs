@@ -1,17 +1,17 @@
 //! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer runs.
 //!
 //! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends, holds
-//! no more than a multiple of what it was given, and says `Damage` instead of
+//! no more than a multiple of what it was given, and says `Corrupt` instead of
 //! panicking.
 
 use super::block::{Block, each_row};
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::encode::each_head;
-use super::hosts::{take_health, take_host};
+use super::hosts::{decode_health, decode_host};
 use super::meta::{Summary, WindowMeta};
 use super::replay::{RECORD_WINDOW, WindowRecord};
-use super::{boots, dictlog, wal};
+use super::{dictlog, host_state, wal};
 
 /// A segment of the write-ahead log, and the same bytes as the payload of a record, as a dictionary
 /// beside the log, and as what is known of hosts.
@@ -23,21 +23,21 @@ pub fn log(data: &[u8]) {
     dictlog::read_any(data);
     record(data);
     let mut input = Reader::new(data);
-    if let Ok(mut host) = take_host(&mut input) {
-        let _ = take_health(&mut input, &mut host);
+    if let Ok(mut host) = decode_host(&mut input) {
+        let _ = decode_health(&mut input, &mut host);
     }
     if let Ok(mut opener) = SectionReader::new() {
-        let _ = boots::take_host(&mut opener, data);
+        let _ = host_state::decode_host(&mut opener, data);
     }
 }
 
 /// The payload of a record.
 fn record(payload: &[u8]) {
     let mut input = Reader::new(payload);
-    if input.take_exact(1) != Ok(&[RECORD_WINDOW]) {
+    if input.decode_exact(1) != Ok(&[RECORD_WINDOW]) {
         return;
     }
-    let Ok(record) = WindowRecord::take(&mut input) else {
+    let Ok(record) = WindowRecord::decode(&mut input) else {
         return;
     };
     for part in &record.window.parts {
@@ -48,10 +48,10 @@ fn record(payload: &[u8]) {
     let mut dict = Dict::new(&["service".to_owned()], true);
     let applied = dict.apply_logged(&mut Reader::new(record.entries));
     if applied.is_ok() {
-        let marks = dict.marks();
+        let version = dict.version();
         let again = dict.apply_logged(&mut Reader::new(record.entries));
-        assert_eq!((again, dict.marks()), (Ok(()), marks), "it adds twice");
-        let _ = boots::named(&dict, &record.window.meta);
+        assert_eq!((again, dict.version()), (Ok(()), version), "it adds twice");
+        let _ = host_state::named(&dict, &record.window.meta);
     }
 }
 
@@ -82,8 +82,8 @@ pub fn block(data: &[u8]) {
         }
     }
     let _ = each_row(data, 0, |_| {});
-    let _ = Summary::take(&mut Reader::new(data));
-    let _ = WindowMeta::take(&mut Reader::new(data));
+    let _ = Summary::decode(&mut Reader::new(data));
+    let _ = WindowMeta::decode(&mut Reader::new(data));
 }
 
 #[cfg(test)]

@@ -1,20 +1,23 @@
 //! Opening a directory: its lock and its partitions, before the log is replayed over them.
 
 use super::EmbeddedStore;
-use super::file::{FileError, remove, set_aside};
+use super::catalog::Catalog;
+use super::file::{FileError, quarantine_file, remove};
 use super::host_index::HostIndex;
 use super::hosts::{HostTable, replace};
+use super::log_writer::LogWriter;
+use super::maintenance::Maintenance;
 use super::manifest::{self, Entry};
 use super::options::{OpenError, Options};
-use super::partition::{Partition, lock, read, write};
-use super::push::Writer;
-use super::wal::Wal;
-use super::{dictlog, evicted, level};
+use super::partition::Partition;
+use super::reader::StoreReader;
+use super::{dictlog, eviction_watermark, level};
+use crate::sync::{lock, write};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
     let path = path.to_owned();
@@ -49,12 +52,12 @@ impl Drop for DirectoryLock {
 
 impl EmbeddedStore {
     /// Opens the store in `dir`, which is made when it is not there. What a crash left is brought in
-    /// order; a partition that is damaged is set aside, and [`Store::degraded`] says so.
+    /// order; a partition that is damaged is set aside, and [`StoreStatus::issues`] says so.
     ///
     /// # Errors
     /// When another process has it open, or the directory cannot be read or written.
     ///
-    /// [`Store::degraded`]: crate::store::Store::degraded
+    /// [`StoreStatus::issues`]: crate::store::StoreStatus::issues
     pub fn open(
         dir: &Path,
         options: Options,
@@ -68,79 +71,39 @@ impl EmbeddedStore {
         let log = dir.join("wal");
         let notes = dictlog::list(&log).map_err(io_error("list", &log))?;
         let removed = notes.into_iter().filter(|(_, removed)| *removed);
-        let before = evicted::load(&dir.join("evicted"), options.disk_bytes);
+        let before = eviction_watermark::load(&dir.join("evicted"), options.disk_bytes);
+        let catalog = Arc::new(Catalog::new(dir, options, before));
+        let log = Arc::new(LogWriter::new(
+            Arc::clone(&catalog),
+            removed.map(|(ids, _)| ids),
+        ));
         let store = EmbeddedStore {
-            dir: dir.to_owned(),
-            options,
+            reader: StoreReader::new(Arc::clone(&catalog), Arc::clone(&log)),
+            maintenance: Maintenance::new(Arc::clone(&catalog), Arc::clone(&log), now_unix_ns),
+            catalog,
+            log,
             _lock: locked,
-            partitions: RwLock::default(),
-            writer: Mutex::new(Writer::new(1)),
-            written: Condvar::new(),
-            wal: Mutex::new(Wal::closed(&log)),
-            upkeep: Mutex::default(),
-            tidy: Mutex::default(),
-            hosts: Mutex::default(),
-            host_index: RwLock::default(),
-            counters: super::Counters::default(),
-            troubles: Mutex::default(),
-            damaged: Mutex::default(),
-            removed: Mutex::new(removed.map(|(ids, _)| (ids, u64::MAX)).collect()),
-            evicted_before: AtomicI64::new(before),
-            manifest_unix_ns: AtomicI64::new(now_unix_ns),
-            uses: AtomicU64::new(1),
-            connected: Mutex::default(),
-            loaded_bytes: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-            names: super::NamedBy::default(),
         };
         store.open_hosts()?;
         store.open_partitions(&folder, now_unix_ns)?;
         store.replay(now_unix_ns)?;
-        store.say_leftovers();
+        store.maintenance.report_quarantine();
         Ok(store)
     }
 
-    /// Where the partition that begins at `start` has its file.
-    pub(super) fn partition_path(&self, start: i64) -> PathBuf {
-        let seconds = start.div_euclid(1_000_000_000);
-        self.dir
-            .join("partitions")
-            .join(format!("{seconds}.sqlite"))
-    }
-
-    /// Where what is known of hosts is kept.
-    pub(super) fn hosts_path(&self) -> PathBuf {
-        self.dir.join("hosts")
-    }
-
-    /// Where the write-ahead log is.
-    pub(super) fn log_folder(&self) -> PathBuf {
-        self.dir.join("wal")
-    }
-
-    /// Where it is kept up to when the disk budget removed partitions.
-    pub(super) fn evicted_path(&self) -> PathBuf {
-        self.dir.join("evicted")
-    }
-
-    /// Where it is kept what a start needs of partitions.
-    pub(super) fn manifest_path(&self) -> PathBuf {
-        self.dir.join("manifest")
-    }
-
     fn open_hosts(&self) -> Result<(), OpenError> {
-        let path = self.hosts_path();
+        let path = self.catalog.hosts_path();
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error("read", &path)(error)),
         };
         match HostTable::load(&bytes) {
-            Ok(book) => *lock(&self.hosts) = book,
+            Ok(book) => *lock(&self.catalog.hosts) = book,
             Err(damage) => {
                 let aside = path.with_extension("damaged");
                 std::fs::rename(&path, &aside).map_err(io_error("rename", &path))?;
-                self.set_trouble(
+                self.catalog.report_issue(
                     "hosts",
                     Some(format!(
                         "the file of hosts is damaged and set aside: {damage}; hosts are known again \
@@ -153,9 +116,9 @@ impl EmbeddedStore {
     }
 
     fn open_partitions(&self, folder: &Path, now_unix_ns: i64) -> Result<(), OpenError> {
-        let len = self.options.partition_len();
+        let len = self.catalog.options.partition_len();
         let mut partitions: BTreeMap<i64, Arc<Partition>> = BTreeMap::new();
-        let mut known = Known::load(&self.manifest_path());
+        let mut known = Known::load(&self.catalog.manifest_path());
         let entries = std::fs::read_dir(folder).map_err(io_error("list", folder))?;
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|of| of.path())).collect();
         let mut paths = paths.map_err(io_error("list", folder))?;
@@ -179,7 +142,7 @@ impl EmbeddedStore {
             };
             let end = start.saturating_add(len);
             if damaged.is_some() {
-                self.note_damaged(
+                self.catalog.note_damaged(
                     start,
                     end,
                     &path.with_extension(""),
@@ -187,10 +150,10 @@ impl EmbeddedStore {
                 );
                 continue;
             }
-            let is_removed = |of: &Partition| lock(&self.removed).contains_key(&of.ids());
+            let is_removed = |of: &Partition| lock(&self.log.removed).contains_key(&of.ids());
             let opened = match known.unchanged(start, &path) {
                 Some(entry) => {
-                    let log = self.log_folder();
+                    let log = self.catalog.log_folder();
                     Ok(Partition::unchanged(path.clone(), &log, start, entry))
                 }
                 None => self.open_partition(&path, (start, end), &mut known),
@@ -206,18 +169,20 @@ impl EmbeddedStore {
                 Ok(partition) => {
                     let replaced = keep_coarser(&mut partitions, partition);
                     if let Some((finer, coarser)) = replaced {
-                        self.note_replaced(&finer, &coarser)
+                        self.log
+                            .note_replaced(&finer, &coarser)
                             .map_err(io_error("note", &finer.path))?;
                         finer.close_files();
                         remove(&finer.path).map_err(io_error("remove", &finer.path))?;
                     }
                 }
                 Err(FileError::Damaged(text)) => {
-                    set_aside(&path).map_err(io_error("rename", &path))?;
-                    self.counters
+                    quarantine_file(&path).map_err(io_error("rename", &path))?;
+                    self.catalog
+                        .counters
                         .partitions_damaged
                         .fetch_add(1, Ordering::Relaxed);
-                    self.note_damaged(start, end, &path, &text);
+                    self.catalog.note_damaged(start, end, &path, &text);
                 }
                 Err(error) => {
                     let error = std::io::Error::other(error.to_string());
@@ -225,13 +190,13 @@ impl EmbeddedStore {
                 }
             }
         }
-        let horizon = now_unix_ns.saturating_sub_unsigned(self.options.retention_ns);
-        let evicted = self.evicted_before.load(Ordering::Relaxed);
+        let horizon = now_unix_ns.saturating_sub_unsigned(self.catalog.options.retention_ns);
+        let evicted = self.catalog.evicted_before.load(Ordering::Relaxed);
         let index = known.index(&partitions, horizon.max(evicted));
-        *write(&self.partitions) = partitions;
+        *write(&self.catalog.partitions) = partitions;
         match index {
-            Some(index) => *write(&self.host_index) = index,
-            None => self.index_hosts_again(),
+            Some(index) => *write(&self.catalog.host_index) = index,
+            None => self.catalog.index_hosts_again(),
         }
         Ok(())
     }
@@ -243,67 +208,15 @@ impl EmbeddedStore {
         range: (i64, i64),
         known: &mut Known,
     ) -> Result<Partition, FileError> {
-        let opened = &self.counters.partitions_opened;
+        let opened = &self.catalog.counters.partitions_opened;
         opened.fetch_add(1, Ordering::Relaxed);
-        let partition = Partition::open(path.to_owned(), &self.log_folder(), range)?;
-        if !lock(&self.removed).contains_key(&partition.ids()) {
+        let partition = Partition::open(path.to_owned(), &self.catalog.log_folder(), range)?;
+        if !lock(&self.log.removed).contains_key(&partition.ids()) {
             known.add(&partition)?;
         }
         // A year of them would use up the files that a process may have open.
         partition.close_files();
         Ok(partition)
-    }
-
-    /// Lets the next start read every partition: what the manifest has of hosts may be too much.
-    pub(super) fn forget_manifest(&self) {
-        let path = self.manifest_path();
-        if let Err(error) = manifest::forget(&path) {
-            let path = path.display();
-            tracing::warn!("failed to remove `{path}`: {error}");
-        }
-    }
-
-    /// Reads the index of hosts again: what a damaged file had may come again. Nothing may be on
-    /// its way into the log. Where a file cannot be read now, the index stays as it is: windows
-    /// that it calls stored though they are not are better than windows that are stored twice.
-    pub(super) fn index_hosts_again(&self) {
-        self.forget_manifest();
-        let mut index = HostIndex::default();
-        let partitions: Vec<_> = read(&self.partitions).values().cloned().collect();
-        for partition in partitions {
-            match partition.index_hosts(&mut index) {
-                Ok(()) => {}
-                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
-                Err(error) => {
-                    let path = partition.path.display();
-                    tracing::warn!("failed to read the hosts of `{path}`: {error}");
-                    return;
-                }
-            }
-        }
-        *write(&self.host_index) = index;
-    }
-
-    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not those of
-    /// the coarser one in its place.
-    pub(super) fn note_replaced(
-        &self,
-        finer: &Partition,
-        coarser: &Partition,
-    ) -> std::io::Result<()> {
-        if finer.generation == coarser.generation {
-            return Ok(());
-        }
-        self.pass_over(finer.ids())
-    }
-
-    /// Makes sure that what the log has of these ids is passed over from now on: in this process in any
-    /// case, after a crash when the note could be written.
-    pub(super) fn pass_over(&self, ids: dictlog::Ids) -> std::io::Result<()> {
-        let noted = dictlog::note_removed(&self.log_folder(), ids);
-        let next = lock(&self.wal).next();
-        lock(&self.removed).insert(ids, next);
-        noted
     }
 }
 

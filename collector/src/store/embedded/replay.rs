@@ -6,16 +6,17 @@
 //! removed, for its age or for the disk budget, its records are passed over: a note says so.
 
 use super::EmbeddedStore;
-use super::codec::{Damage, Reader};
+use super::codec::{Corrupt, Reader};
 use super::dict::Dict;
 use super::dictlog::{self, DictLog, Ids};
-use super::file::{FileError, set_aside};
-use super::hosts::{take_health, take_host};
+use super::file::{FileError, quarantine_file};
+use super::hosts::{decode_health, decode_host};
+use super::log_writer::Writer;
 use super::memtable::Prepared;
 use super::options::OpenError;
-use super::partition::{Partition, lock, read, write};
-use super::push::Writer;
+use super::partition::Partition;
 use super::wal::{Recovered, Wal};
+use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,14 +39,14 @@ pub struct WindowRecord<'b> {
 
 impl<'b> WindowRecord<'b> {
     /// Reads what follows the kind of the record.
-    pub fn take(input: &mut Reader<'b>) -> Result<WindowRecord<'b>, Damage> {
-        let start = input.take_signed()?;
+    pub fn decode(input: &mut Reader<'b>) -> Result<WindowRecord<'b>, Corrupt> {
+        let start = input.decode_signed()?;
         let mut generation = [0; 8];
-        generation.copy_from_slice(input.take_exact(8)?);
+        generation.copy_from_slice(input.decode_exact(8)?);
         Ok(WindowRecord {
             ids: (start, u64::from_le_bytes(generation)),
-            entries: input.take_bytes()?,
-            window: Prepared::take(input)?,
+            entries: input.decode_bytes()?,
+            window: Prepared::decode(input)?,
         })
     }
 }
@@ -72,7 +73,7 @@ impl EmbeddedStore {
             unusable: None,
             count: 0,
         };
-        let (mut wal, recovered) = Wal::open(&self.log_folder(), |record, payload| {
+        let (mut wal, recovered) = Wal::open(&self.catalog.log_folder(), |record, payload| {
             match replay.record(record, payload) {
                 Ok(()) => true,
                 Err(text) => {
@@ -83,8 +84,8 @@ impl EmbeddedStore {
             }
         })?;
         self.say_replayed(&recovered, &replay);
-        let numbers = lock(&self.hosts).saved_record.saturating_add(1);
-        let files = read(&self.partitions);
+        let numbers = lock(&self.catalog.hosts).saved_record.saturating_add(1);
+        let files = read(&self.catalog.partitions);
         let in_files = files.values().filter_map(|partition| {
             lock(&partition.records)
                 .values()
@@ -95,15 +96,17 @@ impl EmbeddedStore {
         drop(files);
         wal.skip_to(floor);
         let next = wal.next();
-        lock(&self.removed).values_mut().for_each(|at| *at = next);
-        *lock(&self.writer) = Writer::new(next);
-        *lock(&self.wal) = wal;
+        lock(&self.log.removed)
+            .values_mut()
+            .for_each(|at| *at = next);
+        *lock(&self.log.writer) = Writer::new(next);
+        *lock(&self.log.wal) = wal;
         self.find_lost_files(now_unix_ns);
         Ok(())
     }
 
     fn say_replayed(&self, recovered: &Recovered, replay: &Replay<'_>) {
-        let counters = &self.counters;
+        let counters = &self.catalog.counters;
         let add = |counter: &std::sync::atomic::AtomicU64, more| {
             counter.fetch_add(more, Ordering::Relaxed);
         };
@@ -127,29 +130,29 @@ impl EmbeddedStore {
         if !said.is_empty() {
             let said = said.join("; ");
             let text = format!("the write-ahead log was not replayed completely: {said}");
-            self.set_trouble("replay", Some(text));
+            self.catalog.report_issue("replay", Some(text));
         }
     }
 
     /// Says which partitions there were, by their dictionaries, without that anything is left of them.
     fn find_lost_files(&self, now_unix_ns: i64) {
-        let folder = self.log_folder();
-        let horizon = now_unix_ns.saturating_sub_unsigned(self.options.retention_ns);
+        let folder = self.catalog.log_folder();
+        let horizon = now_unix_ns.saturating_sub_unsigned(self.catalog.options.retention_ns);
         for (ids, removed) in dictlog::list(&folder).unwrap_or_default() {
             let (start, generation) = ids;
-            let known = read(&self.partitions).get(&start).cloned();
+            let known = read(&self.catalog.partitions).get(&start).cloned();
             if removed || known.is_some_and(|known| known.generation == generation) {
                 continue;
             }
             let aside = |damaged: &(super::TimeRange, String)| damaged.0.start_unix_ns == start;
-            let end = start.saturating_add(self.options.partition_len());
-            let is_said = lock(&self.damaged).iter().any(aside);
+            let end = start.saturating_add(self.catalog.options.partition_len());
+            let is_said = lock(&self.catalog.damaged).iter().any(aside);
             if is_said || end <= horizon {
                 dictlog::remove(&folder, ids);
                 continue;
             }
-            let path = self.partition_path(start);
-            self.note_unreadable(
+            let path = self.catalog.partition_path(start);
+            self.catalog.note_unreadable(
                 (start, end),
                 &path,
                 "is gone, with what was flushed into it",
@@ -160,27 +163,27 @@ impl EmbeddedStore {
 
 impl Replay<'_> {
     fn record(&mut self, record: u64, payload: &[u8]) -> Result<(), String> {
-        let text = |damage: Damage| damage.to_string();
+        let text = |damage: Corrupt| damage.to_string();
         let mut input = Reader::new(payload);
-        match input.take_exact(1).map_err(text)?[0] {
+        match input.decode_exact(1).map_err(text)?[0] {
             RECORD_HOST => {
-                let mut host = take_host(&mut input).map_err(text)?;
-                take_health(&mut input, &mut host).map_err(text)?;
-                let mut book = lock(&self.store.hosts);
+                let mut host = decode_host(&mut input).map_err(text)?;
+                decode_health(&mut input, &mut host).map_err(text)?;
+                let mut book = lock(&self.store.catalog.hosts);
                 if record > book.saved_record {
                     book.set(record, host);
                 }
                 Ok(())
             }
-            RECORD_WINDOW => self.window(record, WindowRecord::take(&mut input).map_err(text)?),
+            RECORD_WINDOW => self.window(record, WindowRecord::decode(&mut input).map_err(text)?),
             other => Err(format!("a record of kind {other} is not known")),
         }
     }
 
     fn window(&mut self, record: u64, of: WindowRecord<'_>) -> Result<(), String> {
         let store = self.store;
-        if lock(&store.removed).contains_key(&of.ids) {
-            let passed = &store.counters.records_removed;
+        if lock(&store.log.removed).contains_key(&of.ids) {
+            let passed = &store.catalog.counters.records_removed;
             passed.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
@@ -202,14 +205,14 @@ impl Replay<'_> {
         let mut dict = write(&dict);
         dict.apply_logged(&mut Reader::new(of.entries))
             .map_err(|damage| damage.to_string())?;
-        let (host, labels) = super::boots::named(&dict, &of.window.meta)
+        let (host, labels) = super::host_state::named(&dict, &of.window.meta)
             .ok_or("a host or its labels are not there")?;
         drop(dict);
-        write(&store.host_index).add_window(&host, &labels, &of.window.meta);
+        write(&store.catalog.host_index).add_window(&host, &labels, &of.window.meta);
         partition.apply(record, self.now_unix_ns, &host, &labels, of.window);
-        store.use_partition(&partition);
+        store.catalog.use_partition(&partition);
         // What a destroyed file had can be more than memory holds.
-        store.flush_while_replaying();
+        store.maintenance.flush_while_replaying();
         Ok(())
     }
 
@@ -217,8 +220,8 @@ impl Replay<'_> {
     fn partition(&mut self, of: &WindowRecord<'_>) -> Result<Option<Arc<Partition>>, String> {
         let store = self.store;
         let (start, generation) = of.ids;
-        let retention = store.options.retention_ns;
-        match read(&store.partitions).get(&start) {
+        let retention = store.catalog.options.retention_ns;
+        match read(&store.catalog.partitions).get(&start) {
             Some(partition) if partition.generation == generation => {
                 return Ok(Some(Arc::clone(partition)));
             }
@@ -227,8 +230,8 @@ impl Replay<'_> {
             None => {}
         }
         // Its file was destroyed.
-        let labels = &store.options.service_labels;
-        let log = store.log_folder();
+        let labels = &store.catalog.options.service_labels;
+        let log = store.catalog.log_folder();
         let mut dict = self.orphans.remove(&of.ids).unwrap_or_else(|| {
             let mut dict = Dict::new(labels, true);
             // What cannot be loaded is missed by the record.
@@ -239,18 +242,20 @@ impl Replay<'_> {
             self.orphans.insert(of.ids, dict);
             return Err(format!("its dictionary is gone: {damage}"));
         }
-        let path = store.partition_path(start);
-        let end = start.saturating_add(store.options.partition_len());
-        let made = set_aside(&path).map_err(FileError::from).and_then(|()| {
-            let known = Some((generation, dict));
-            Partition::create(path.clone(), &log, (start, end), labels, known)
-        });
+        let path = store.catalog.partition_path(start);
+        let end = start.saturating_add(store.catalog.options.partition_len());
+        let made = quarantine_file(&path)
+            .map_err(FileError::from)
+            .and_then(|()| {
+                let known = Some((generation, dict));
+                Partition::create(path.clone(), &log, (start, end), labels, known)
+            });
         let made = Arc::new(made.map_err(|error| error.to_string())?);
-        write(&store.partitions).insert(start, Arc::clone(&made));
+        write(&store.catalog.partitions).insert(start, Arc::clone(&made));
         let aside = |damaged: &(super::TimeRange, String)| damaged.0.start_unix_ns == start;
-        if !lock(&store.damaged).iter().any(aside) {
+        if !lock(&store.catalog.damaged).iter().any(aside) {
             let text = "was gone; what the log had of it is in a new file";
-            store.note_unreadable((start, end), &path, text);
+            store.catalog.note_unreadable((start, end), &path, text);
         }
         Ok(Some(made))
     }
@@ -264,10 +269,10 @@ impl Replay<'_> {
         text: &str,
     ) -> Result<(), String> {
         partition.close_files();
-        set_aside(&partition.path).map_err(|error| error.to_string())?;
-        self.store.mark_damaged(partition, text);
-        write(&self.store.partitions).remove(&partition.start);
-        self.store.index_hosts_again();
+        quarantine_file(&partition.path).map_err(|error| error.to_string())?;
+        self.store.catalog.mark_damaged(partition, text);
+        write(&self.store.catalog.partitions).remove(&partition.start);
+        self.store.catalog.index_hosts_again();
         self.window(record, of)
     }
 }

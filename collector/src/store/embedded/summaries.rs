@@ -4,7 +4,7 @@
 //! summaries of parts of the chunk instead of windows, with their begins. Either of the last two may be
 //! empty, so what an agent brings late stands beside what was made coarser before.
 
-use super::codec::{Damage, Reader, SectionReader, SectionWriter, put};
+use super::codec::{Corrupt, Reader, SectionReader, SectionWriter, encode_u64};
 use super::level::Level;
 use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
@@ -21,35 +21,35 @@ pub struct ChunkWindows {
     pub parts: BTreeMap<u64, Summary>,
 }
 
-/// Reads the summary of the whole chunk; what is left of `body` is for [`take_parts`].
-pub fn take_whole(
+/// Reads the summary of the whole chunk; what is left of `body` is for [`decode_parts`].
+pub fn decode_whole(
     opener: &mut SectionReader,
     body: &mut Reader<'_>,
     raw: &mut Vec<u8>,
-) -> Result<Summary, Damage> {
+) -> Result<Summary, Corrupt> {
     opener.open(body, raw)?;
-    Summary::take(&mut Reader::new(raw))
+    Summary::decode(&mut Reader::new(raw))
 }
 
 /// Reads what the chunk is made of.
-pub fn take_parts(
+pub fn decode_parts(
     opener: &mut SectionReader,
     body: &mut Reader<'_>,
     raw: &mut Vec<u8>,
-) -> Result<(Vec<WindowMeta>, BTreeMap<u64, Summary>), Damage> {
+) -> Result<(Vec<WindowMeta>, BTreeMap<u64, Summary>), Corrupt> {
     opener.open(body, raw)?;
     let mut input = Reader::new(raw);
     let mut windows = Vec::new();
-    for _ in 0..input.take_count()? {
-        windows.push(WindowMeta::take(&mut input)?);
+    for _ in 0..input.decode_count()? {
+        windows.push(WindowMeta::decode(&mut input)?);
     }
     let mut parts = BTreeMap::new();
     if !body.is_empty() {
         opener.open(body, raw)?;
         let mut input = Reader::new(raw);
-        for _ in 0..input.take_count()? {
-            let start = input.take()?;
-            parts.insert(start, Summary::take(&mut input)?);
+        for _ in 0..input.decode_count()? {
+            let start = input.decode_u64()?;
+            parts.insert(start, Summary::decode(&mut input)?);
         }
     }
     Ok((windows, parts))
@@ -57,10 +57,10 @@ pub fn take_parts(
 
 impl ChunkWindows {
     /// Adds what a file has of a chunk.
-    pub fn add(&mut self, opener: &mut SectionReader, body: &[u8]) -> Result<(), Damage> {
+    pub fn add(&mut self, opener: &mut SectionReader, body: &[u8]) -> Result<(), Corrupt> {
         let (mut body, mut raw) = (Reader::new(body), Vec::new());
-        self.whole.merge(take_whole(opener, &mut body, &mut raw)?);
-        let (windows, parts) = take_parts(opener, &mut body, &mut raw)?;
+        self.whole.merge(decode_whole(opener, &mut body, &mut raw)?);
+        let (windows, parts) = decode_parts(opener, &mut body, &mut raw)?;
         self.windows.extend(windows);
         for (start, part) in parts {
             self.parts.entry(start).or_default().merge(part);
@@ -69,7 +69,7 @@ impl ChunkWindows {
     }
 
     /// Rounds times down to what a level tells apart; `chunk_start` since the Unix epoch.
-    pub fn coarsen(&mut self, level: Level, chunk_start: i64) {
+    pub fn downsample(&mut self, level: Level, chunk_start: i64) {
         match level {
             Level::Windows => {}
             Level::Minutes => {
@@ -93,20 +93,22 @@ impl ChunkWindows {
     }
 
     /// Appends the sections.
-    pub fn put(&self, sealer: &mut SectionWriter, out: &mut Vec<u8>) -> std::io::Result<()> {
+    pub fn encode(&self, sealer: &mut SectionWriter, out: &mut Vec<u8>) -> std::io::Result<()> {
         let mut raw = Vec::new();
-        self.whole.put(&mut raw);
+        self.whole.encode(&mut raw);
         sealer.seal(out, &raw)?;
         raw.clear();
-        put(&mut raw, self.windows.len() as u64);
-        self.windows.iter().for_each(|window| window.put(&mut raw));
+        encode_u64(&mut raw, self.windows.len() as u64);
+        self.windows
+            .iter()
+            .for_each(|window| window.encode(&mut raw));
         sealer.seal(out, &raw)?;
         if !self.parts.is_empty() {
             raw.clear();
-            put(&mut raw, self.parts.len() as u64);
+            encode_u64(&mut raw, self.parts.len() as u64);
             for (&start, part) in &self.parts {
-                put(&mut raw, start);
-                part.put(&mut raw);
+                encode_u64(&mut raw, start);
+                part.encode(&mut raw);
             }
             sealer.seal(out, &raw)?;
         }
@@ -164,7 +166,7 @@ mod tests {
     fn sealed(chunk: &ChunkWindows) -> Vec<u8> {
         let mut out = Vec::new();
         chunk
-            .put(&mut SectionWriter::new().unwrap(), &mut out)
+            .encode(&mut SectionWriter::new().unwrap(), &mut out)
             .unwrap();
         out
     }
@@ -182,22 +184,22 @@ mod tests {
         at_once.add(&mut opener, &sealed(&late)).unwrap();
         let mut all = at_once.whole.clone();
         all.settle();
-        at_once.coarsen(Level::Minutes, chunk_start);
+        at_once.downsample(Level::Minutes, chunk_start);
         assert_eq!(at_once.whole, all);
         let starts: Vec<u64> = at_once.parts.keys().map(|start| start / SECOND).collect();
         assert_eq!(starts, [0, 60, 540]);
 
         let mut by_steps = ChunkWindows::default();
         by_steps.add(&mut opener, &sealed(&first)).unwrap();
-        by_steps.coarsen(Level::Minutes, chunk_start);
+        by_steps.downsample(Level::Minutes, chunk_start);
         let first = sealed(&by_steps);
         let mut by_steps = ChunkWindows::default();
         by_steps.add(&mut opener, &first).unwrap();
         by_steps.add(&mut opener, &sealed(&late)).unwrap();
-        by_steps.coarsen(Level::Minutes, chunk_start);
+        by_steps.downsample(Level::Minutes, chunk_start);
         assert_eq!(by_steps, at_once);
 
-        by_steps.coarsen(Level::TenMinutes, chunk_start);
+        by_steps.downsample(Level::TenMinutes, chunk_start);
         assert!(by_steps.parts.is_empty());
         let mut back = ChunkWindows::default();
         back.add(&mut opener, &sealed(&by_steps)).unwrap();

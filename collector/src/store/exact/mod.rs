@@ -20,11 +20,11 @@
 mod sums;
 
 use super::{
-    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, Labelled, Limits, Lines, Names,
-    NewWindow, Scope, Store, StoreError, Taken, TimeRange,
+    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, StoreQueries,
+    TimeRange, TimeSeries,
 };
 use profile::unit::{self, WEIGHT_MAX};
-use profile::{CostBy, Costs, Dictionary, MergeError, Profile, Query, Value};
+use profile::{CostBy, Costs, MergeError, Profile, Query, Value};
 use std::sync::Arc;
 use sums::Weighed;
 
@@ -36,12 +36,12 @@ const GRAIN_NS: i64 = 3_600_000_000_000;
 /// A part that weighs less is followed by one of twice its length.
 const LIGHT: u64 = u64::MAX / 4;
 
-/// A store whose answers hold any sum. See the module.
-pub struct Exact(Arc<dyn Store>);
+/// Answers of a store, which hold any sum. See the module.
+pub struct Exact(Arc<dyn StoreQueries>);
 
 impl Exact {
     /// The answers of `store`, in a coarser unit where they need one.
-    pub fn new(store: Arc<dyn Store>) -> Exact {
+    pub fn new(store: Arc<dyn StoreQueries>) -> Exact {
         Exact(store)
     }
 }
@@ -50,8 +50,8 @@ impl Exact {
 fn exact<T: Weighed>(
     range: TimeRange,
     limits: &Limits,
-    ask: impl Fn(TimeRange, Option<&T::Sum>, &Limits) -> Result<Answer<T>, StoreError>,
-) -> Result<Answer<T>, StoreError> {
+    ask: impl Fn(TimeRange, Option<&T::Sum>, &Limits) -> Result<QueryResult<T>, StoreError>,
+) -> Result<QueryResult<T>, StoreError> {
     let mut whole = ask(range, None, limits)?;
     let Some(coarser) = unit::coarser(&whole.quality.unit) else {
         return Ok(whole);
@@ -69,7 +69,7 @@ fn exact<T: Weighed>(
         }
         return Ok(whole);
     }
-    let Answer { data, mut quality } = whole;
+    let QueryResult { data, mut quality } = whole;
     let mut sum = T::Sum::from(data);
     let (mut count, mut pruned_weight) = (0u64, 0u64);
     let covered = quality.covered;
@@ -107,10 +107,10 @@ fn exact<T: Weighed>(
     // What a part folded may be folded once more in the sum: it is one weight.
     quality.pruned_weight = pruned_weight.saturating_add(folded).min(weight);
     quality.total = Value { count, weight };
-    Ok(Answer { data, quality })
+    Ok(QueryResult { data, quality })
 }
 
-fn is_capped<T: Weighed>(answer: &Answer<T>) -> bool {
+fn is_capped<T: Weighed>(answer: &QueryResult<T>) -> bool {
     answer.quality.total.is_capped() || answer.data.is_capped()
 }
 
@@ -141,57 +141,7 @@ fn one_unit(whole: &str, part: &str) -> Result<(), StoreError> {
     Err(MergeError::UnitMismatch { left, right }.into())
 }
 
-impl Store for Exact {
-    fn name_by(&self, names: Arc<dyn Names>) {
-        self.0.name_by(names);
-    }
-
-    fn engine(&self) -> (&'static str, String) {
-        self.0.engine()
-    }
-
-    fn push(
-        &self,
-        windows: &[NewWindow],
-        definitions: &Dictionary,
-        now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.0.push(windows, definitions, now_unix_ns)
-    }
-
-    fn batch_policy(&self) -> BatchPolicy {
-        self.0.batch_policy()
-    }
-
-    fn push_defined(
-        &self,
-        windows: &[NewWindow],
-        definitions: &[Arc<Defined>],
-        now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.0.push_defined(windows, definitions, now_unix_ns)
-    }
-
-    fn knows_callers(&self) -> bool {
-        self.0.knows_callers()
-    }
-
-    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.0.put_hosts(hosts)
-    }
-
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        self.0.attend(hosts)
-    }
-
-    fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
-        self.0.attending(since_unix_ns, limits)
-    }
-
-    fn is_shared(&self) -> bool {
-        self.0.is_shared()
-    }
-
+impl StoreQueries for Exact {
     /// Each host stays in its unit: 584 CPUs that are busy for a year fit.
     fn hosts(
         &self,
@@ -226,7 +176,7 @@ impl Store for Exact {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         exact(
             scope.range,
             limits,
@@ -244,7 +194,7 @@ impl Store for Exact {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         exact(range, limits, |range, _, limits| {
             self.0.profile(range, query, limits)
         })
@@ -256,7 +206,7 @@ impl Store for Exact {
         query: &Query,
         by: CostBy,
         limits: &Limits,
-    ) -> Result<Answer<Costs>, StoreError> {
+    ) -> Result<QueryResult<Costs>, StoreError> {
         exact(range, limits, |range, _, limits| {
             self.0.costs(range, query, by, limits)
         })
@@ -267,34 +217,18 @@ impl Store for Exact {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         exact(scope.range, limits, |range, _, limits| {
             let scope = within(scope, range);
             self.0.totals(&scope, group_by, limits)
         })
-    }
-
-    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.0.maintain(now_unix_ns)
-    }
-
-    fn counters(&self) -> Vec<(String, u64)> {
-        self.0.counters()
-    }
-
-    fn degraded(&self) -> Vec<String> {
-        self.0.degraded()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        self.0.close()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Cancel, Rollup, StoreQuality};
+    use crate::store::{Cancel, DataQuality, Resolution};
     use profile::Quality;
     use std::cell::RefCell;
     use std::time::{Duration, Instant};
@@ -345,16 +279,16 @@ mod tests {
     }
 
     /// An engine's answer that weighs so much, and has one window an hour.
-    fn answer(range: TimeRange, weight: u128, unit: &str) -> Answer<Costs> {
+    fn answer(range: TimeRange, weight: u128, unit: &str) -> QueryResult<Costs> {
         let total = Value {
             count: length(range).unsigned_abs() / GRAIN_NS as u64,
             weight: u64::try_from(weight).unwrap_or(u64::MAX),
         };
         let mut data = Costs::new(CostBy::Function);
         data.add_lost(total);
-        let quality = StoreQuality {
+        let quality = DataQuality {
             covered: range,
-            rollup: Rollup {
+            resolution: Resolution {
                 step_ns: 1,
                 by_service: false,
             },
@@ -372,11 +306,11 @@ mod tests {
             named_later: Default::default(),
             damaged: Vec::new(),
         };
-        Answer { data, quality }
+        QueryResult { data, quality }
     }
 
     /// Asks about CPUs that are all busy; returns what was asked for, too.
-    fn busy(cpus: u128, range: TimeRange) -> (Answer<Costs>, Vec<TimeRange>) {
+    fn busy(cpus: u128, range: TimeRange) -> (QueryResult<Costs>, Vec<TimeRange>) {
         let asked = RefCell::new(Vec::new());
         let found = exact(range, &limits(), |range, _, _| {
             asked.borrow_mut().push(range);

@@ -1,7 +1,7 @@
 //! Answers that are added up from parts of their range, each kind by its own rules.
 
-use crate::store::prune::prune;
-use crate::store::{LabelSet, Labelled, Limits, Line, Lines};
+use crate::store::query::{add_line, heaviest, keep_heaviest, prune};
+use crate::store::{LabelSet, LabelTotals, Limits, Series, TimeSeries};
 use profile::unit::{WEIGHT_MAX, coarsened};
 use profile::{Costs, Info, Profile, Remap};
 use std::collections::HashMap;
@@ -60,6 +60,14 @@ impl From<Profile> for OfProfile {
     }
 }
 
+impl OfProfile {
+    fn prune(&mut self, nodes: usize) {
+        prune(&mut self.sum, nodes, |_, value| {
+            self.folded = self.folded.saturating_add(value.weight);
+        });
+    }
+}
+
 impl Weighed for Profile {
     type Sum = OfProfile;
 
@@ -78,8 +86,7 @@ impl Weighed for Profile {
         }
         // Stacks that are heavy in a part may be light in the whole: they stay for a while.
         if of.sum.dict.stacks.len() > limits.nodes.saturating_mul(4) {
-            let folded = prune(&mut of.sum, limits.nodes.saturating_mul(2));
-            of.folded = of.folded.saturating_add(folded);
+            of.prune(limits.nodes.saturating_mul(2));
         }
     }
 
@@ -88,7 +95,7 @@ impl Weighed for Profile {
     }
 
     fn finish(mut of: OfProfile, limits: &Limits) -> (Profile, u64, u64) {
-        let folded = of.folded.saturating_add(prune(&mut of.sum, limits.nodes));
+        of.prune(limits.nodes);
         // Takes unit and period along.
         let mut facts = Profile {
             info: of.whole,
@@ -97,7 +104,7 @@ impl Weighed for Profile {
         facts.coarsen();
         of.sum.info = facts.info;
         let weight = of.sum.total().weight;
-        (of.sum, weight, folded)
+        (of.sum, weight, of.folded)
     }
 }
 
@@ -137,20 +144,20 @@ impl Weighed for Costs {
 
 /// Totals of parts by label set.
 #[derive(Default)]
-pub(super) struct OfTotals(HashMap<LabelSet, Labelled>);
+pub(super) struct OfTotals(HashMap<LabelSet, LabelTotals>);
 
-impl From<Vec<Labelled>> for OfTotals {
-    fn from(_: Vec<Labelled>) -> OfTotals {
+impl From<Vec<LabelTotals>> for OfTotals {
+    fn from(_: Vec<LabelTotals>) -> OfTotals {
         OfTotals::default()
     }
 }
 
 /// Both numbers of what the kernel accounts.
-fn accounted(row: &Labelled) -> [i64; 2] {
+fn accounted(row: &LabelTotals) -> [i64; 2] {
     [row.expected_ns, row.estimated_ns]
 }
 
-impl Weighed for Vec<Labelled> {
+impl Weighed for Vec<LabelTotals> {
     type Sum = OfTotals;
 
     fn is_capped(&self) -> bool {
@@ -180,7 +187,7 @@ impl Weighed for Vec<Labelled> {
         }
     }
 
-    fn add(of: &mut OfTotals, part: Vec<Labelled>, _: &Limits) {
+    fn add(of: &mut OfTotals, part: Vec<LabelTotals>, _: &Limits) {
         for row in part {
             match of.0.entry(row.labels.clone()) {
                 Entry::Vacant(new) => {
@@ -201,15 +208,10 @@ impl Weighed for Vec<Labelled> {
         of.0.len() * LABELS_BYTES
     }
 
-    fn finish(of: OfTotals, limits: &Limits) -> (Vec<Labelled>, u64, u64) {
-        let mut rows: Vec<Labelled> = of.0.into_values().collect();
-        let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-        let all = sum(rows.iter().map(weight));
-        rows.sort_by(|left, right| {
-            let heavier = weight(right).cmp(&weight(left));
-            heavier.then_with(|| left.labels.cmp(&right.labels))
-        });
-        rows.truncate(limits.lines);
+    fn finish(of: OfTotals, limits: &Limits) -> (Vec<LabelTotals>, u64, u64) {
+        let mut rows: Vec<LabelTotals> = of.0.into_values().collect();
+        let all = sum(rows.iter().map(LabelTotals::weight));
+        keep_heaviest(&mut rows, limits.lines);
         (rows, all, 0)
     }
 }
@@ -226,7 +228,7 @@ fn coarsened_signed(ns: i64) -> i64 {
 /// Lines of parts over the time axis of the whole.
 pub(super) struct OfLines {
     /// The axis, and whose windows each step has.
-    whole: Lines,
+    whole: TimeSeries,
     lines: HashMap<LabelSet, Vec<u64>>,
 }
 
@@ -237,8 +239,8 @@ impl OfLines {
     }
 }
 
-impl From<Lines> for OfLines {
-    fn from(mut whole: Lines) -> OfLines {
+impl From<TimeSeries> for OfLines {
+    fn from(mut whole: TimeSeries) -> OfLines {
         for step in &mut whole.steps {
             (step.weight, step.lost_weight) = (0, 0);
         }
@@ -250,7 +252,7 @@ impl From<Lines> for OfLines {
     }
 }
 
-impl Weighed for Lines {
+impl Weighed for TimeSeries {
     type Sum = OfLines;
 
     fn is_capped(&self) -> bool {
@@ -278,17 +280,15 @@ impl Weighed for Lines {
         Some(sum(lines.chain([&self.rest]).flatten().copied()))
     }
 
-    fn add(of: &mut OfLines, part: Lines, _: &Limits) {
+    fn add(of: &mut OfLines, part: TimeSeries, _: &Limits) {
         let (start, step_ns) = (of.whole.start_unix_ns, of.whole.step_ns);
         // A part that begins within a step has that step as its first.
         let first = part.start_unix_ns.saturating_sub(start) / (step_ns as i64).max(1);
         let first = usize::try_from(first).unwrap_or(0);
         let count = of.whole.steps.len();
-        for Line { labels, weights } in part.lines {
+        for Series { labels, weights } in part.lines {
             let line = of.lines.entry(labels).or_insert_with(|| vec![0; count]);
-            for (sum, weight) in line.iter_mut().skip(first).zip(weights) {
-                *sum = sum.saturating_add(weight);
-            }
+            add_line(line.get_mut(first..).unwrap_or_default(), &weights);
         }
         for (sum, step) in of.whole.steps.iter_mut().skip(first).zip(part.steps) {
             sum.weight = sum.weight.saturating_add(step.weight);
@@ -300,27 +300,12 @@ impl Weighed for Lines {
         of.lines.len() * (of.whole.steps.len() * size_of::<u64>() + LABELS_BYTES)
     }
 
-    fn finish(of: OfLines, limits: &Limits) -> (Lines, u64, u64) {
+    fn finish(of: OfLines, limits: &Limits) -> (TimeSeries, u64, u64) {
         let OfLines { mut whole, lines } = of;
-        let lines = lines.into_iter();
-        let mut lines: Vec<(u64, Line)> = lines
-            .map(|(labels, weights)| (sum(weights.iter().copied()), Line { labels, weights }))
-            .collect();
-        let all = sum(lines.iter().map(|(weight, _)| *weight));
-        lines.sort_by(|(left, line), (right, other)| {
-            right.cmp(left).then_with(|| line.labels.cmp(&other.labels))
-        });
-        let left_out = lines.split_off(lines.len().min(limits.lines));
-        if !left_out.is_empty() {
-            whole.rest = vec![0; whole.steps.len()];
-        }
-        for (_, line) in &left_out {
-            for (sum, weight) in whole.rest.iter_mut().zip(&line.weights) {
-                *sum = sum.saturating_add(*weight);
-            }
-        }
-        whole.rest_lines = left_out.len() as u64;
-        whole.lines = lines.into_iter().map(|(_, line)| line).collect();
+        let found = heaviest(lines, whole.steps.len(), limits.lines);
+        (whole.lines, whole.rest) = (found.lines, found.rest);
+        whole.rest_lines = found.rest_lines;
+        let all = found.weight;
         (whole, all, 0)
     }
 }

@@ -4,7 +4,7 @@ use crate::store::draft::{Draft, definitions, store_all, windows};
 use crate::store::model::Model;
 use crate::store::text::{assert_adds_up, samples};
 use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, query, range};
-use collector::store::{Store, Taken};
+use collector::store::{PushOutcome, Store, StoreQueries as _};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -68,7 +68,8 @@ pub fn answers_over_whole_hours_stay_as_data_gets_older(_: &dyn Engine, place: B
         // What an agent brings again counts no second time.
         let again = &drafts()[..6];
         let taken = store.push(&windows(again), &definitions(again), NOW_NS);
-        let none = |of: &Taken| matches!(of, Taken::Repeated | Taken::Refused(_));
+        let none =
+            |of: &PushOutcome| matches!(of, PushOutcome::Duplicate | PushOutcome::Rejected(_));
         assert!(taken.unwrap().iter().all(none), "{age} s older");
     }
 }

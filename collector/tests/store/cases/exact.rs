@@ -2,7 +2,7 @@
 
 use crate::store::draft::{Draft, frame, store_all};
 use crate::store::{Engine, Fresh, Place, ample, given_up, names, query, range, scope, selector};
-use collector::store::{Answer, Exact, Limits, Store, StoreError, TimeRange};
+use collector::store::{Exact, Limits, QueryResult, Store, StoreError, StoreQueries, TimeRange};
 use profile::unit::WEIGHT_MAX;
 use profile::{
     CostBy, FrameFilter, FrameFilterOp, GroupBy, Profile, Query, StackEnd, TopSort, Value,
@@ -99,7 +99,7 @@ fn assert_about(microseconds: u64, nanoseconds: u128) {
 }
 
 /// Every kind of answer, of the sums that the rows have.
-fn assert_right(store: &dyn Store, rows: &[Row], whole: TimeRange) {
+fn assert_right(store: &dyn StoreQueries, rows: &[Row], whole: TimeRange) {
     let total: u128 = rows.iter().map(|row| u128::from(row.value.weight)).sum();
     let counted: u64 = rows.iter().map(|row| row.value.count).sum();
     for limits in [
@@ -137,7 +137,7 @@ fn assert_right(store: &dyn Store, rows: &[Row], whole: TimeRange) {
         }
     }
     let costs = store.costs(whole, &query("", &[]), CostBy::Function, &ample());
-    let Answer { data, quality } = costs.unwrap();
+    let QueryResult { data, quality } = costs.unwrap();
     assert_eq!(
         (data.total(), quality.unit.as_str()),
         (quality.total, "microseconds")
@@ -153,7 +153,7 @@ fn assert_right(store: &dyn Store, rows: &[Row], whole: TimeRange) {
 }
 
 /// The same of answers without stacks.
-fn assert_right_over_time(store: &dyn Store, rows: &[Row], whole: TimeRange) {
+fn assert_right_over_time(store: &dyn StoreQueries, rows: &[Row], whole: TimeRange) {
     let total: u128 = rows.iter().map(|row| u128::from(row.value.weight)).sum();
     let scope = scope(whole, "");
     let totals = store.totals(&scope, &names(&["unit"]), &ample()).unwrap();
@@ -181,7 +181,7 @@ fn assert_right_over_time(store: &dyn Store, rows: &[Row], whole: TimeRange) {
     for hours in [1, 4] {
         let step_ns = hours as u64 * 3_600_000_000_000;
         let series = store.series(&scope, &names(&["unit"]), step_ns, &ample());
-        let Answer { data, quality } = series.unwrap();
+        let QueryResult { data, quality } = series.unwrap();
         assert_eq!(quality.unit, "microseconds");
         assert_adds_up(quality.total.weight, total);
         // The range starts at 04:00, as one of its steps does.
@@ -226,7 +226,7 @@ fn lost(rows: &[Row]) -> u64 {
 }
 
 /// Weights by unit and stack.
-fn by_stack(answer: &Answer<Profile>) -> BTreeMap<(String, String), u64> {
+fn by_stack(answer: &QueryResult<Profile>) -> BTreeMap<(String, String), u64> {
     let Profile { dict, samples, .. } = &answer.data;
     let mut found = BTreeMap::new();
     for (key, value) in samples {
@@ -258,7 +258,7 @@ pub fn sums_beyond_64_bits_are_told_in_microseconds(_: &dyn Engine, place: Box<d
     let dropped = sums(&rows, |row| row.stack)["main;a;b"];
     assert_adds_up(found.quality.total.weight, total - dropped);
     // Hosts and gaps are those of the whole.
-    let [bare, exact] = [&*engine as &dyn Store, &store].map(|store| {
+    let [bare, exact] = [&*engine as &dyn StoreQueries, &store].map(|store| {
         let totals = store.totals(&scope(whole, ""), &[], &ample()).unwrap();
         let of = totals.quality;
         (
@@ -276,7 +276,7 @@ pub fn sums_beyond_64_bits_are_told_in_microseconds(_: &dyn Engine, place: Box<d
 }
 
 /// The limits of a query hold for all of its parts.
-fn assert_limited(store: &dyn Store, whole: TimeRange) {
+fn assert_limited(store: &dyn StoreQueries, whole: TimeRange) {
     let late = Limits {
         deadline: Instant::now(),
         ..ample()
@@ -291,7 +291,7 @@ fn assert_limited(store: &dyn Store, whole: TimeRange) {
 }
 
 /// An hour is told in nanoseconds, and any two parts of the range add up to all of it.
-fn assert_halves_are_the_whole(store: &dyn Store, whole: TimeRange) {
+fn assert_halves_are_the_whole(store: &dyn StoreQueries, whole: TimeRange) {
     let microseconds = |range: TimeRange| {
         let found = store.profile(range, &query("", &[]), &ample()).unwrap();
         let Value { weight, .. } = found.quality.total;

@@ -2,7 +2,7 @@
 
 use crate::store::draft::{Draft, frame, push, store_all};
 use crate::store::{Engine, Fresh, Place, ample, at, hour, names, query, range, scope, whole_hour};
-use collector::store::{LabelSet, Scope, Taken};
+use collector::store::{LabelSet, PushOutcome, Scope};
 use profile::{FrameKind, FrameRef, LabelMatcher, MatchOp, Selector, StackEnd, Unnamed, Value};
 
 /// Text that ends literals, patterns, lines and statements elsewhere.
@@ -169,7 +169,7 @@ pub fn numbers_at_their_limits_harm_nothing_else(_: &dyn Engine, place: Box<dyn 
     };
     let plain = Draft::new("a", 1, 0).row("unit=u", "f", 3);
     let taken = push(&*store, &[huge(1), plain, huge(2)]);
-    assert_eq!(taken[1], Taken::Stored);
+    assert_eq!(taken[1], PushOutcome::Stored);
     let answer = store
         .profile(hour(), &query("unit=u", &[]), &ample())
         .unwrap();
@@ -177,7 +177,7 @@ pub fn numbers_at_their_limits_harm_nothing_else(_: &dyn Engine, place: Box<dyn 
     let answer = store
         .profile(hour(), &query("unit=huge", &[]), &ample())
         .unwrap();
-    let all_refused = matches!(&taken[0], Taken::Refused(_));
+    let all_refused = matches!(&taken[0], PushOutcome::Rejected(_));
     let expected = if all_refused { 0 } else { u64::MAX };
     assert_eq!(
         answer.quality.total.count, expected,

@@ -3,7 +3,7 @@
 use crate::store::draft::{Draft, definitions, push, store_all, windows};
 use crate::store::text::{assert_adds_up, short};
 use crate::store::{BEGIN_NS, Engine, Fresh, NOW_NS, Place, SECOND, ample, range, whole_hour};
-use collector::store::{Store, Taken};
+use collector::store::{PushOutcome, Store};
 use profile::{ContentId, Dictionary, Query, Remap, StackEnd, StackId, Value};
 
 fn web(sequence: u64, start_s: i64) -> Draft {
@@ -40,7 +40,14 @@ pub fn a_push_of_nothing_is_nothing(_: &dyn Engine, place: Box<dyn Place>) {
 pub fn a_repeat_in_one_call_counts_once(_: &dyn Engine, place: Box<dyn Place>) {
     let store = Fresh::of(place);
     let taken = push(&*store, &[web(1, 0), web(1, 0), web(2, 10)]);
-    assert_eq!(taken, [Taken::Stored, Taken::Repeated, Taken::Stored]);
+    assert_eq!(
+        taken,
+        [
+            PushOutcome::Stored,
+            PushOutcome::Duplicate,
+            PushOutcome::Stored
+        ]
+    );
     let answer = whole_hour(&*store);
     assert_eq!((answer.quality.total.count, answer.quality.windows), (6, 2));
 }
@@ -49,7 +56,7 @@ pub fn a_repeat_in_a_later_call_counts_once(_: &dyn Engine, place: Box<dyn Place
     let store = Fresh::of(place);
     store_all(&*store, &[web(1, 0)]);
     let taken = push(&*store, &[web(1, 0), web(2, 10)]);
-    assert_eq!(taken, [Taken::Repeated, Taken::Stored]);
+    assert_eq!(taken, [PushOutcome::Duplicate, PushOutcome::Stored]);
     let answer = whole_hour(&*store);
     assert_eq!((answer.quality.total.count, answer.quality.windows), (6, 2));
 }
@@ -59,7 +66,7 @@ pub fn a_repeat_after_reopening_counts_once(_: &dyn Engine, place: Box<dyn Place
     store_all(&*store, &[web(1, 0), web(2, 10)]);
     let store = store.reopened();
     let taken = push(&*store, &[web(2, 10), web(3, 20)]);
-    assert_eq!(taken, [Taken::Repeated, Taken::Stored]);
+    assert_eq!(taken, [PushOutcome::Duplicate, PushOutcome::Stored]);
     let answer = whole_hour(&*store);
     assert_eq!((answer.quality.total.count, answer.quality.windows), (9, 3));
 }
@@ -73,7 +80,11 @@ pub fn a_repeat_that_says_another_time_counts_once(_: &dyn Engine, place: Box<dy
         web(1, 1800).numbered_as(&web(1, 0)),
         web(2, -2 * 3600).numbered_as(&web(2, 10)),
     ];
-    let repeated = [Taken::Repeated, Taken::Repeated, Taken::Repeated];
+    let repeated = [
+        PushOutcome::Duplicate,
+        PushOutcome::Duplicate,
+        PushOutcome::Duplicate,
+    ];
     assert_eq!(push(&*store, &again), repeated);
     let store = store.reopened();
     assert_eq!(push(&*store, &again), repeated);
@@ -100,8 +111,8 @@ pub fn a_window_waits_for_stacks_that_are_not_known(_: &dyn Engine, place: Box<d
         .row("unit=web", "main;third", 1);
     let both = windows(&[known.clone(), waiting.clone()]);
     let taken = store.push(&both, &definitions(&[known]), NOW_NS).unwrap();
-    assert_eq!(taken[0], Taken::Stored);
-    let Taken::Missing(mut missing) = taken[1].clone() else {
+    assert_eq!(taken[0], PushOutcome::Stored);
+    let PushOutcome::NeedStacks(mut missing) = taken[1].clone() else {
         panic!("{:?}", taken[1]);
     };
     let mut expected = vec![waiting.window.rows[1].stack, waiting.window.rows[3].stack];
@@ -136,7 +147,7 @@ pub fn a_window_is_asked_once_for_all_it_lacks(_: &dyn Engine, place: Box<dyn Pl
             both.reverse();
         }
         let taken = store.push(&both, &given, NOW_NS).unwrap();
-        let Taken::Missing(asked) = &taken[usize::from(is_before)] else {
+        let PushOutcome::NeedStacks(asked) = &taken[usize::from(is_before)] else {
             panic!("turn {turn}: {taken:?}");
         };
         // The answer has what was asked for and no more, and comes alone.
@@ -148,7 +159,7 @@ pub fn a_window_is_asked_once_for_all_it_lacks(_: &dyn Engine, place: Box<dyn Pl
             }
         }
         let again = store.push(&windows(&[waiting]), &answer, NOW_NS).unwrap();
-        assert_eq!(again, [Taken::Stored], "turn {turn}");
+        assert_eq!(again, [PushOutcome::Stored], "turn {turn}");
     }
     assert_eq!(windows_of(&*store), 5);
 }
@@ -160,13 +171,13 @@ pub fn stacks_are_known_from_then_on(_: &dyn Engine, place: Box<dyn Place>) {
     let later = windows(&[web(2, 10)]);
     assert_eq!(
         store.push(&later, &nothing, NOW_NS).unwrap(),
-        [Taken::Stored]
+        [PushOutcome::Stored]
     );
     let store = store.reopened();
     let later = windows(&[web(3, 1800)]);
     assert_eq!(
         store.push(&later, &nothing, NOW_NS).unwrap(),
-        [Taken::Stored]
+        [PushOutcome::Stored]
     );
     assert_eq!(
         short(&whole_hour(&*store).data),
@@ -180,7 +191,7 @@ pub fn stacks_that_no_row_names_are_ignored(_: &dyn Engine, place: Box<dyn Place
     let one = web(1, 0);
     let given = definitions(&[one.clone(), unused]);
     let taken = store.push(&windows(&[one]), &given, NOW_NS).unwrap();
-    assert_eq!(taken, [Taken::Stored]);
+    assert_eq!(taken, [PushOutcome::Stored]);
     assert_eq!(
         short(&whole_hour(&*store).data),
         ["{unit=web} main;work complete 3"]
@@ -188,7 +199,7 @@ pub fn stacks_that_no_row_names_are_ignored(_: &dyn Engine, place: Box<dyn Place
     // A hash that no frames stand for stays unknown.
     let invented = web(2, 10).with(|window| window.rows[0].stack = ContentId([7; 16]));
     let taken = push(&*store, &[invented]);
-    assert_eq!(taken, [Taken::Missing(vec![ContentId([7; 16])])]);
+    assert_eq!(taken, [PushOutcome::NeedStacks(vec![ContentId([7; 16])])]);
 }
 
 pub fn windows_of_the_future_and_of_long_ago_are_refused(_: &dyn Engine, place: Box<dyn Place>) {
@@ -211,12 +222,12 @@ pub fn windows_of_the_future_and_of_long_ago_are_refused(_: &dyn Engine, place: 
     ];
     let taken = push(&*store, &drafts);
     for at in [0, 1, 3, 4] {
-        let Taken::Refused(why) = &taken[at] else {
+        let PushOutcome::Rejected(why) = &taken[at] else {
             panic!("{:?}", taken[at]);
         };
         assert!(!why.is_empty());
     }
-    assert_eq!(taken[2], Taken::Stored);
+    assert_eq!(taken[2], PushOutcome::Stored);
     assert_eq!(store.kept().unwrap(), Some(range(0, 10)));
 }
 
@@ -235,9 +246,9 @@ pub fn windows_that_make_no_sense_are_refused(_: &dyn Engine, place: Box<dyn Pla
     ];
     let taken = push(&*store, &drafts);
     for refused in &taken[..6] {
-        assert!(matches!(refused, Taken::Refused(_)), "{refused:?}");
+        assert!(matches!(refused, PushOutcome::Rejected(_)), "{refused:?}");
     }
-    assert_eq!(taken[6], Taken::Stored);
+    assert_eq!(taken[6], PushOutcome::Stored);
     assert_eq!(windows_of(&*store), 1);
 }
 
@@ -308,7 +319,10 @@ pub fn everything_is_there_after_reopening(_: &dyn Engine, place: Box<dyn Place>
 pub fn a_window_without_rows_is_a_window(_: &dyn Engine, place: Box<dyn Place>) {
     let store = Fresh::of(place);
     store_all(&*store, &[Draft::new("a", 1, 0)]);
-    assert_eq!(push(&*store, &[Draft::new("a", 1, 0)]), [Taken::Repeated]);
+    assert_eq!(
+        push(&*store, &[Draft::new("a", 1, 0)]),
+        [PushOutcome::Duplicate]
+    );
     let answer = whole_hour(&*store);
     assert_eq!((answer.quality.windows, answer.quality.hosts), (1, 1));
     assert_eq!(answer.quality.total, Value::default());

@@ -2,14 +2,14 @@
 
 use crate::store::draft::{Draft, store_all};
 use crate::store::{Engine, Fresh, Place, SECOND, ample, at, query, range, whole_hour};
-use collector::store::{Answer, Gap, HostKey, Store, TimeRange};
+use collector::store::{Gap, HostKey, QueryResult, Store, TimeRange};
 use profile::{Profile, Quality};
 
 fn window(host: &str, sequence: u64, start_s: i64) -> Draft {
     Draft::new(host, sequence, start_s).row("unit=u", "f", 1)
 }
 
-fn first_ten_minutes(store: &dyn Store, selector: &str) -> Answer<Profile> {
+fn first_ten_minutes(store: &dyn Store, selector: &str) -> QueryResult<Profile> {
     let query = query(selector, &[]);
     store.profile(range(0, 600), &query, &ample()).unwrap()
 }

@@ -7,7 +7,7 @@ use crate::store::{
     Engine, Fresh, NOW_NS, Place, SECOND, ample, at, hour, names, query, range, scope, whole_hour,
 };
 use collector::store::{
-    HostFacts, HostKey, HostRecord, LabelSet, Labelled, Store, StoreError, TimeRange,
+    HostFacts, HostKey, HostRecord, LabelSet, LabelTotals, StoreError, StoreQueries as _, TimeRange,
 };
 use profile::{Coverage, FrameFilter, FrameFilterOp, GroupBy, Query, StackEnd, Value};
 
@@ -543,7 +543,7 @@ pub fn windows_without_accounts_neither_raise_nor_lower_coverage(
     for by in [&[][..], &["cgroup"], &["*"]] {
         let totals = store.totals(&scope(hour(), ""), &names(by), &ample());
         let rows = totals.unwrap().data;
-        let sum = |of: fn(&Labelled) -> i64| rows.iter().map(of).sum::<i64>() as u64;
+        let sum = |of: fn(&LabelTotals) -> i64| rows.iter().map(of).sum::<i64>() as u64;
         let of_totals = (sum(|row| row.expected_ns), sum(|row| row.estimated_ns));
         let of_host = (coverage.expected_ns, coverage.estimated_ns);
         assert_eq!(of_totals, of_host, "{by:?}");
@@ -600,7 +600,7 @@ pub fn an_empty_store_answers_with_nothing(_: &dyn Engine, place: Box<dyn Place>
     let rows = store.totals(&all, &names(&["unit"]), &ample()).unwrap();
     assert_eq!(totals(&rows.data), [].into());
     assert!(store.hosts(hour(), &ample()).unwrap().is_empty());
-    assert!(store.degraded().is_empty(), "{:?}", store.degraded());
+    assert!(store.issues().is_empty(), "{:?}", store.issues());
     store.maintain(NOW_NS).unwrap();
     // Nothing above may have left something behind that is in the way now.
     let draft = Draft::new("a", 1, 0).row("unit=web", "f", 1);
@@ -609,7 +609,10 @@ pub fn an_empty_store_answers_with_nothing(_: &dyn Engine, place: Box<dyn Place>
         definitions(std::slice::from_ref(&draft)),
     );
     store.push(&window, &stacks, NOW_NS).unwrap();
-    assert_eq!(push(&*store, &[draft]), [collector::store::Taken::Repeated]);
+    assert_eq!(
+        push(&*store, &[draft]),
+        [collector::store::PushOutcome::Duplicate]
+    );
     let by_unit = store.totals(&all, &names(&["unit"]), &ample()).unwrap();
     let web = LabelSet::new([("unit".to_owned(), "web".to_owned())]);
     assert_eq!(by_unit.data[0].labels, web);

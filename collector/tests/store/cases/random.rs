@@ -4,7 +4,7 @@ use crate::store::draft::{Draft, definitions, windows};
 use crate::store::model::Model;
 use crate::store::text::{lines, samples, totals};
 use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, names, query, range, scope};
-use collector::store::{Store, Taken, TimeRange};
+use collector::store::{PushOutcome, Store, StoreQueries as _, TimeRange, WindowSink as _};
 use profile::{CostBy, Costs, Dictionary, StackEnd, TopSort};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -142,16 +142,16 @@ fn draft(choice: &Choice) -> Draft {
     draft
 }
 
-fn same_taken(left: &[Taken], right: &[Taken]) {
-    let sorted = |taken: &Taken| match taken {
-        Taken::Missing(stacks) => {
+fn same_taken(left: &[PushOutcome], right: &[PushOutcome]) {
+    let sorted = |taken: &PushOutcome| match taken {
+        PushOutcome::NeedStacks(stacks) => {
             let mut stacks = stacks.clone();
             stacks.sort();
-            Taken::Missing(stacks)
+            PushOutcome::NeedStacks(stacks)
         }
         other => other.clone(),
     };
-    let sorted = |all: &[Taken]| all.iter().map(sorted).collect::<Vec<_>>();
+    let sorted = |all: &[PushOutcome]| all.iter().map(sorted).collect::<Vec<_>>();
     assert_eq!(sorted(left), sorted(right));
 }
 
@@ -174,7 +174,7 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
     };
     let of_query = query(text, by);
     let answer = store.profile(asked, &of_query, &ample()).unwrap();
-    let covered = widened(answer.quality.covered, answer.quality.rollup.step_ns);
+    let covered = widened(answer.quality.covered, answer.quality.resolution.step_ns);
     let expected = model.profile(covered, &of_query, &ample()).unwrap();
     assert_eq!(
         samples(&answer.data),
@@ -191,7 +191,7 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
         );
     }
     let mut quality = answer.quality.clone();
-    quality.rollup = expected.quality.rollup;
+    quality.resolution = expected.quality.resolution;
     if answer.data.samples.is_empty() {
         quality.unit.clone_from(&expected.quality.unit);
     }
@@ -208,7 +208,7 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
     let (of_scope, by) = (scope(asked, text), names(by));
     let step_ns = question.step_s * SECOND as u64;
     let answer = store.series(&of_scope, &by, step_ns, &ample()).unwrap();
-    let coarsest = answer.quality.rollup.step_ns.max(step_ns);
+    let coarsest = answer.quality.resolution.step_ns.max(step_ns);
     let covered = widened(answer.quality.covered, coarsest);
     let expected = model
         .series(&scope(covered, text), &by, step_ns, &ample())
@@ -221,7 +221,7 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
     assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");
 
     let answer = store.totals(&of_scope, &by, &ample()).unwrap();
-    let covered = widened(answer.quality.covered, answer.quality.rollup.step_ns);
+    let covered = widened(answer.quality.covered, answer.quality.resolution.step_ns);
     let expected = model.totals(&scope(covered, text), &by, &ample()).unwrap();
     assert_eq!(totals(&answer.data), totals(&expected.data), "{question:?}");
     assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");

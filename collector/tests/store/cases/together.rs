@@ -2,7 +2,7 @@
 
 use crate::store::draft::{Draft, definitions, push, windows};
 use crate::store::{Engine, Fresh, NOW_NS, Place, ample, hour, query, whole_hour};
-use collector::store::Taken;
+use collector::store::PushOutcome;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -28,7 +28,7 @@ pub fn pushes_and_queries_of_many_threads_add_up(_: &dyn Engine, place: Box<dyn 
                 scope.spawn(move || {
                     for sequence in 0..WINDOWS {
                         let taken = push(&*store, &[window(host, sequence)]);
-                        assert_eq!(taken, [Taken::Stored]);
+                        assert_eq!(taken, [PushOutcome::Stored]);
                     }
                 })
             })
@@ -62,7 +62,8 @@ pub fn one_window_pushed_by_many_threads_counts_once(_: &dyn Engine, place: Box<
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let taken = store.push(&windows, &stacks, NOW_NS).unwrap();
-                let fine = |of: &Taken| matches!(of, Taken::Stored | Taken::Repeated);
+                let fine =
+                    |of: &PushOutcome| matches!(of, PushOutcome::Stored | PushOutcome::Duplicate);
                 assert!(taken.iter().all(fine), "{taken:?}");
             });
         }

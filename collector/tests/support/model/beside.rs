@@ -1,7 +1,7 @@
 //! What stands beside a model's answers (gaps, hosts, quality), and the pruning of profiles.
 
 use super::{ABSENT_MIN_NS, Kept, STEP_NS, State};
-use collector::store::{GAPS_MAX, Gap, HostKey, Rollup, Scope, Step, StoreQuality, TimeRange};
+use collector::store::{DataQuality, GAPS_MAX, Gap, HostKey, Resolution, Scope, Step, TimeRange};
 use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,7 +93,7 @@ impl State {
         steps
     }
 
-    pub(super) fn quality(&self, scope: &Scope, total: Value, unit: String) -> StoreQuality {
+    pub(super) fn quality(&self, scope: &Scope, total: Value, unit: String) -> DataQuality {
         let range = scope.range;
         let (mut hosts, mut alive) = (BTreeSet::new(), BTreeSet::new());
         let mut spans: BTreeMap<&HostKey, (bool, bool)> = BTreeMap::new();
@@ -124,9 +124,9 @@ impl State {
         let gaps_total = gaps.len() as u64;
         let gap_ns_total = gaps.iter().map(|(_, gap)| length(gap)).sum();
         gaps.truncate(GAPS_MAX);
-        StoreQuality {
+        DataQuality {
             covered: range,
-            rollup: Rollup {
+            resolution: Resolution {
                 step_ns: STEP_NS as u64,
                 by_service: false,
             },

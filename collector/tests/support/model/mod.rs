@@ -4,8 +4,9 @@ mod beside;
 
 use beside::prune;
 use collector::store::{
-    Answer, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, Names,
-    NewWindow, Row, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    DataQuality, FrameNaming, HostKey, HostRange, HostRecord, LabelSet, LabelTotals, Limits, Names,
+    NewWindow, NoticeBoard, PushOutcome, QueryResult, Row, Scope, Series, StoreError, StoreQueries,
+    StoreStatus, TimeRange, TimeSeries, WindowSink, selects,
 };
 use profile::{
     ContentId, Dictionary, FrameId, GroupBy, Info, MergeError, Profile, Quality, Query,
@@ -205,7 +206,7 @@ impl State {
             .collect()
     }
 
-    fn judge(&self, window: &NewWindow, now_unix_ns: i64) -> Option<Taken> {
+    fn judge(&self, window: &NewWindow, now_unix_ns: i64) -> Option<PushOutcome> {
         let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
         let sets = window.label_sets.len() as u64;
         let unknown_set = window.rows.iter().any(|row| u64::from(row.labels) >= sets)
@@ -228,14 +229,14 @@ impl State {
             .iter()
             .any(|kept| kept.window.origin == window.origin)
         {
-            return Some(Taken::Repeated);
+            return Some(PushOutcome::Duplicate);
         } else {
             return None;
         };
-        Some(Taken::Refused(refused.to_owned()))
+        Some(PushOutcome::Rejected(refused.to_owned()))
     }
 
-    fn take(&mut self, window: &NewWindow, definitions: &Definitions<'_>) -> Taken {
+    fn take(&mut self, window: &NewWindow, definitions: &Definitions<'_>) -> PushOutcome {
         // What is only defined beside a window that lacks anything counts as lacking too.
         let mut missing: Vec<ContentId> = Vec::new();
         for row in &window.rows {
@@ -245,7 +246,7 @@ impl State {
             }
         }
         if missing.iter().any(|id| !definitions.by_id.contains_key(id)) {
-            return Taken::Missing(missing);
+            return PushOutcome::NeedStacks(missing);
         }
         let label_sets: Vec<_> = window
             .label_sets
@@ -268,7 +269,7 @@ impl State {
             window: window.clone(),
             rows,
         });
-        Taken::Stored
+        PushOutcome::Stored
     }
 }
 
@@ -305,21 +306,19 @@ fn sum(values: impl IntoIterator<Item = Value>) -> Value {
     })
 }
 
-impl Store for Model {
+impl FrameNaming for Model {
     fn name_by(&self, names: Arc<dyn Names>) {
         self.state().names = Some(names);
     }
+}
 
-    fn engine(&self) -> (&'static str, String) {
-        ("model", "in memory".to_owned())
-    }
-
+impl WindowSink for Model {
     fn push(
         &self,
         windows: &[NewWindow],
         definitions: &Dictionary,
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut state = self.state();
         let definitions = Definitions::of(definitions);
         let mut answers = Vec::new();
@@ -336,6 +335,16 @@ impl Store for Model {
         Ok(())
     }
 
+    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl StoreQueries for Model {
     fn hosts(
         &self,
         range: TimeRange,
@@ -434,7 +443,7 @@ impl Store for Model {
         group_by: &[String],
         step_ns: u64,
         limits: &Limits,
-    ) -> Result<Answer<Lines>, StoreError> {
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
         look(limits)?;
         let state = self.state();
         let rows = state.rows(scope);
@@ -452,7 +461,7 @@ impl Store for Model {
         }
         let mut lines: Vec<_> = lines
             .into_iter()
-            .map(|(labels, weights)| Line { labels, weights })
+            .map(|(labels, weights)| Series { labels, weights })
             .collect();
         lines.sort_by_key(|line| std::cmp::Reverse(line.weights.iter().sum::<u64>()));
         let left_out = lines.split_off(lines.len().min(limits.lines));
@@ -467,8 +476,8 @@ impl Store for Model {
                 .for_each(|(sum, weight)| *sum = sum.saturating_add(*weight));
         }
         let unit = unit_of(rows.iter().map(|row| row.0.window.unit.as_str()))?;
-        Ok(Answer {
-            data: Lines {
+        Ok(QueryResult {
+            data: TimeSeries {
                 start_unix_ns: start,
                 step_ns,
                 lines,
@@ -485,7 +494,7 @@ impl Store for Model {
         range: TimeRange,
         query: &Query,
         limits: &Limits,
-    ) -> Result<Answer<Profile>, StoreError> {
+    ) -> Result<QueryResult<Profile>, StoreError> {
         look(limits)?;
         let state = self.state();
         let scope = Scope {
@@ -506,14 +515,14 @@ impl Store for Model {
         info.quality = before.sampling;
         let mut answer = runner.finish(info);
         let total = answer.total();
-        let quality = StoreQuality {
+        let quality = DataQuality {
             total,
             sampling: answer.info.quality,
             pruned_weight: prune(&mut answer, limits.nodes),
             named_later,
             ..before
         };
-        Ok(Answer {
+        Ok(QueryResult {
             data: answer,
             quality,
         })
@@ -524,7 +533,7 @@ impl Store for Model {
         scope: &Scope,
         group_by: &[String],
         limits: &Limits,
-    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
         look(limits)?;
         let state = self.state();
         let rows = state.rows(scope);
@@ -550,7 +559,7 @@ impl Store for Model {
         let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         let data = sums
             .into_iter()
-            .map(|(labels, (taken, lost, ns, estimated))| Labelled {
+            .map(|(labels, (taken, lost, ns, estimated))| LabelTotals {
                 labels,
                 taken,
                 lost,
@@ -562,25 +571,25 @@ impl Store for Model {
         data.truncate(limits.lines);
         let unit = unit_of(rows.iter().map(|row| row.0.window.unit.as_str()))?;
         let total = sum(rows.iter().map(|row| row.3));
-        Ok(Answer {
+        Ok(QueryResult {
             data,
             quality: state.quality(scope, total, unit),
         })
     }
+}
 
-    fn maintain(&self, _now_unix_ns: i64) -> Result<(), StoreError> {
-        Ok(())
+impl NoticeBoard for Model {}
+
+impl StoreStatus for Model {
+    fn engine(&self) -> (&'static str, String) {
+        ("model", "in memory".to_owned())
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
         vec![("windows".to_owned(), self.state().windows.len() as u64)]
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn issues(&self) -> Vec<String> {
         Vec::new()
-    }
-
-    fn close(&self) -> Result<(), StoreError> {
-        Ok(())
     }
 }

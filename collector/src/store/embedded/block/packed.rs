@@ -4,7 +4,7 @@
 //! columns of numbers of a fixed size: a reader of millions of rows takes them without a branch a
 //! row. Numbers that do not fit their column follow it. Other rows are numbers one after the other.
 
-use super::{Damage, Entry, Reader, Value, beyond, put, put_signed, step, weight};
+use super::{Corrupt, Entry, Reader, Value, beyond, encode_signed, encode_u64, step, weight};
 
 /// All weights are count × period, rows are numbers one after the other; of earlier versions.
 const PLAIN: u8 = 0;
@@ -63,39 +63,39 @@ impl Columns {
 }
 
 /// Packs the rows of one window, ordered by (series, leaf), each once.
-pub fn put_rows(out: &mut Vec<u8>, rows: &[Entry], period: u64) {
+pub fn encode_rows(out: &mut Vec<u8>, rows: &[Entry], period: u64) {
     let plain = rows.iter().all(|row| beyond(row.value, period) == 0);
     out.push(if plain { COLUMNS } else { WITH_BEYOND });
     let mut before = 0;
     for run in rows.chunk_by(|left, right| left.series == right.series) {
-        put(out, (run[0].series - before).into());
+        encode_u64(out, (run[0].series - before).into());
         before = run[0].series;
-        put(out, run.len() as u64);
+        encode_u64(out, run.len() as u64);
         if plain {
-            put_columns(out, run);
+            encode_columns(out, run);
             continue;
         }
         let mut leaf = 0;
         for row in run {
-            put(out, (row.leaf - leaf).into());
+            encode_u64(out, (row.leaf - leaf).into());
             leaf = row.leaf;
-            put(out, row.value.count);
-            put_signed(out, beyond(row.value, period));
+            encode_u64(out, row.value.count);
+            encode_signed(out, beyond(row.value, period));
         }
     }
 }
 
 /// The rows of one series: the first leaf, how much each is more than the one before it, and
 /// counts.
-fn put_columns(out: &mut Vec<u8>, run: &[Entry]) {
-    put(out, run[0].leaf.into());
+fn encode_columns(out: &mut Vec<u8>, run: &[Entry]) {
+    encode_u64(out, run[0].leaf.into());
     let steps = || run.windows(2).map(|pair| pair[1].leaf - pair[0].leaf);
     let is_wide = steps().any(|step| step >= u8::MAX.into());
     out.push(u8::from(is_wide));
     if is_wide {
         out.extend(steps().flat_map(|step| (step.min(u16::MAX.into()) as u16).to_le_bytes()));
         for step in steps().filter(|&step| step >= u16::MAX.into()) {
-            put(out, step.into());
+            encode_u64(out, step.into());
         }
     } else {
         out.extend(steps().map(|step| step as u8));
@@ -103,31 +103,31 @@ fn put_columns(out: &mut Vec<u8>, run: &[Entry]) {
     let counts = || run.iter().map(|row| row.value.count);
     out.extend(counts().map(|count| count.min(u8::MAX.into()) as u8));
     for count in counts().filter(|&count| count >= u8::MAX.into()) {
-        put(out, count);
+        encode_u64(out, count);
     }
 }
 
-/// Reads what [`put_rows`] wrote, series by series; `columns` is room.
+/// Reads what [`encode_rows`] wrote, series by series; `columns` is room.
 pub fn each_run(
     bytes: &[u8],
     period: u64,
     columns: &mut Columns,
     mut run: impl FnMut(Run<'_>),
-) -> Result<(), Damage> {
+) -> Result<(), Corrupt> {
     let mut input = Reader::new(bytes);
-    let format = input.take_exact(1)?[0];
+    let format = input.decode_exact(1)?[0];
     if ![PLAIN, WITH_BEYOND, COLUMNS].contains(&format) {
-        return Err(Damage("rows of a format that is not known"));
+        return Err(Corrupt("rows of a format that is not known"));
     }
     let mut series = 0u32;
     while !input.is_empty() {
-        series = step(series, input.take_u32()?)?;
-        let rows = input.take_count()?;
+        series = step(series, input.decode_u32()?)?;
+        let rows = input.decode_count()?;
         columns.clear();
         match format {
-            COLUMNS if rows > 0 => take_columns(&mut input, rows, columns)?,
+            COLUMNS if rows > 0 => decode_columns(&mut input, rows, columns)?,
             COLUMNS => {}
-            _ => take_numbers(&mut input, rows, (format == WITH_BEYOND, period), columns)?,
+            _ => decode_numbers(&mut input, rows, (format == WITH_BEYOND, period), columns)?,
         }
         run(Run {
             series,
@@ -140,16 +140,20 @@ pub fn each_run(
     Ok(())
 }
 
-fn take_columns(input: &mut Reader<'_>, rows: usize, columns: &mut Columns) -> Result<(), Damage> {
-    let mut leaf = input.take_u32()?;
-    let is_wide = input.take_exact(1)?[0] != 0;
+fn decode_columns(
+    input: &mut Reader<'_>,
+    rows: usize,
+    columns: &mut Columns,
+) -> Result<(), Corrupt> {
+    let mut leaf = input.decode_u32()?;
+    let is_wide = input.decode_exact(1)?[0] != 0;
     let leaves = &mut columns.leaves;
     leaves.reserve(rows);
     leaves.push(leaf);
     // The largest step that no other follows; ids that go beyond 32 bits are found at the end.
     let mut end = u64::from(leaf);
     if is_wide {
-        let (steps, _) = input.take_exact((rows - 1) * 2)?.as_chunks::<2>();
+        let (steps, _) = input.decode_exact((rows - 1) * 2)?.as_chunks::<2>();
         let steps = steps.iter().map(|&step| u16::from_le_bytes(step));
         if steps.clone().all(|step| step != u16::MAX) {
             leaves.extend(steps.map(|step| {
@@ -160,7 +164,7 @@ fn take_columns(input: &mut Reader<'_>, rows: usize, columns: &mut Columns) -> R
         } else {
             for short in steps {
                 let by = match short {
-                    u16::MAX => input.take_u32()?,
+                    u16::MAX => input.decode_u32()?,
                     short => short.into(),
                 };
                 leaf = leaf.wrapping_add(by);
@@ -169,43 +173,43 @@ fn take_columns(input: &mut Reader<'_>, rows: usize, columns: &mut Columns) -> R
             }
         }
     } else {
-        leaves.extend(input.take_exact(rows - 1)?.iter().map(|&step| {
+        leaves.extend(input.decode_exact(rows - 1)?.iter().map(|&step| {
             leaf = leaf.wrapping_add(step.into());
             end += u64::from(step);
             leaf
         }));
     }
     if end > u32::MAX.into() {
-        return Err(Damage("an id is too large"));
+        return Err(Corrupt("an id is too large"));
     }
-    let short = input.take_exact(rows)?;
+    let short = input.decode_exact(rows)?;
     columns
         .counts
         .extend(short.iter().map(|&count| u64::from(count)));
     if short.contains(&u8::MAX) {
         for count in &mut columns.counts {
             if *count == u64::from(u8::MAX) {
-                *count = input.take()?;
+                *count = input.decode_u64()?;
             }
         }
     }
     Ok(())
 }
 
-fn take_numbers(
+fn decode_numbers(
     input: &mut Reader<'_>,
     rows: usize,
     (has_beyond, period): (bool, u64),
     columns: &mut Columns,
-) -> Result<(), Damage> {
+) -> Result<(), Corrupt> {
     let mut leaf = 0u32;
     for _ in 0..rows {
-        leaf = step(leaf, input.take_u32()?)?;
-        let count = input.take()?;
+        leaf = step(leaf, input.decode_u32()?)?;
+        let count = input.decode_u64()?;
         columns.leaves.push(leaf);
         columns.counts.push(count);
         if has_beyond {
-            let beyond = input.take_signed()?;
+            let beyond = input.decode_signed()?;
             columns.weights.push(weight(count, beyond, period));
         }
     }
@@ -213,7 +217,7 @@ fn take_numbers(
 }
 
 /// As [`each_run`], row by row.
-pub fn each_row(bytes: &[u8], period: u64, mut row: impl FnMut(Entry)) -> Result<(), Damage> {
+pub fn each_row(bytes: &[u8], period: u64, mut row: impl FnMut(Entry)) -> Result<(), Corrupt> {
     each_run(bytes, period, &mut Columns::default(), |run| {
         run.entries().for_each(&mut row);
     })
@@ -257,7 +261,7 @@ mod tests {
         #[test]
         fn rows_come_back(rows in rows()) {
             let (mut bytes, mut back) = (Vec::new(), Vec::new());
-            put_rows(&mut bytes, &rows, PERIOD);
+            encode_rows(&mut bytes, &rows, PERIOD);
             each_row(&bytes, PERIOD, |row| back.push(row)).unwrap();
             prop_assert_eq!(back, rows);
         }
@@ -279,7 +283,7 @@ mod tests {
         let mut bytes = vec![PLAIN];
         // Series, rows, then leaf and count of each.
         for number in [5, 2, 300, 4, 70_000, 1] {
-            put(&mut bytes, number);
+            encode_u64(&mut bytes, number);
         }
         let mut back = Vec::new();
         each_row(&bytes, 7, |row| {
@@ -297,7 +301,7 @@ mod tests {
     fn an_id_beyond_32_bits_is_damage() {
         let mut bytes = vec![COLUMNS];
         for number in [0, 2, u32::MAX.into()] {
-            put(&mut bytes, number);
+            encode_u64(&mut bytes, number);
         }
         bytes.extend_from_slice(&[0, 1, 1, 1]);
         assert!(each_row(&bytes, 1, |_| {}).is_err());

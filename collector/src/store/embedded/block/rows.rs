@@ -1,6 +1,6 @@
-//! Every row of a block with its time, for writing it anew.
+//! Every row of a block with its time, for rewriting it.
 
-use super::{Block, Damage, Entry, Reader, SectionReader, Value, take_starts, weight};
+use super::{Block, Corrupt, Entry, Reader, SectionReader, Value, decode_starts, weight};
 
 impl Block {
     /// Reads a block and tells each row with the begin of its window after the chunk's.
@@ -10,14 +10,14 @@ impl Block {
         body: &[u8],
         period: u64,
         mut moment: impl FnMut(u64, Entry),
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corrupt> {
         let mut body = Reader::new(body);
         let mut raw = Vec::new();
         opener.open(&mut body, &mut raw)?;
         let flags = self.read_totals(&raw, period)?;
         opener.open(&mut body, &mut raw)?;
         let mut input = Reader::new(&raw);
-        take_starts(&mut input, &mut self.starts)?;
+        decode_starts(&mut input, &mut self.starts)?;
         let all = self.read_slots(&mut input)?;
         let (plain, saturated) = (flags & 1 == 0, flags & 2 != 0);
         let mut weights = input.clone();
@@ -28,7 +28,7 @@ impl Block {
                 all - self.lens.len()
             };
             for _ in 0..written {
-                weights.take()?;
+                weights.decode_u64()?;
             }
         }
         let mut series_of = self.series.iter().copied().peekable();
@@ -41,8 +41,8 @@ impl Block {
                 let value = if nth + 1 == len && !saturated {
                     left
                 } else {
-                    let count = input.take()?;
-                    let beyond = if plain { 0 } else { weights.take_signed()? };
+                    let count = input.decode_u64()?;
+                    let beyond = if plain { 0 } else { weights.decode_signed()? };
                     let weight = weight(count, beyond, period);
                     Value { count, weight }
                 };

@@ -1,8 +1,8 @@
-//! Rows of blocks that are there, encoded anew: several parts as one, and times rounded down.
+//! Rows of blocks that are there, encoded again: several parts as one, and times rounded down.
 
 use super::{
     Dict, EncodeError, Entry, HEADS_SHARED, HeadsWriter, SLOTS_MAX, SectionWriter, Tables, Timed,
-    at, put_block, sort_rows,
+    at, encode_block, sort_rows,
 };
 use crate::store::embedded::file::Table;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl Gathered {
                 .collect();
             sort_rows(&mut rows, &mut spare);
             let mut body = Vec::new();
-            put_block(&mut body, &mut sealer, &rows, &starts, period)?;
+            encode_block(&mut body, &mut sealer, &rows, &starts, period)?;
             out.blocks.push((bundle, body));
             heads.add(
                 tables,

@@ -1,68 +1,68 @@
 //! Names and values of labels, from the label sets that windows of a range have.
 
-use super::super::EmbeddedStore;
-use super::super::partition::{Facts, Partition, read};
-use super::quality::each_summary;
+use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
+use super::activity::each_summary;
 use super::series::ends;
-use super::{Guard, Stop, each_partition, pieces, select};
-use crate::store::{Limits, Scope, StoreError};
+use super::{Stop, each_partition, pieces, select};
+use crate::store::query::QueryBudget;
+use crate::store::{Scope, StoreError};
+use crate::sync::read;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// See [`Store::label_names`](crate::store::Store::label_names).
+/// See [`WindowSource::label_names`](crate::store::query::WindowSource::label_names).
 pub fn names(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
-    limits: &Limits,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Vec<String>, StoreError> {
     let mut all = BTreeSet::new();
     collect(
-        store,
+        reader,
         scope,
-        limits,
+        budget,
         |name, _| Some(name.to_owned()),
         &mut all,
     )?;
     Ok(all.into_iter().collect())
 }
 
-/// See [`Store::label_values`](crate::store::Store::label_values).
+/// See [`WindowSource::label_values`](crate::store::query::WindowSource::label_values).
 pub fn values(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
     name: &str,
     prefix: &str,
     limit: usize,
-    limits: &Limits,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<(Vec<String>, bool), StoreError> {
     let mut all = BTreeSet::new();
     let value = |own: &str, value: &str| {
         (own == name && !value.is_empty() && value.starts_with(prefix)).then(|| value.to_owned())
     };
-    collect(store, scope, limits, value, &mut all)?;
+    collect(reader, scope, budget, value, &mut all)?;
     let more = all.len() > limit;
     Ok((all.into_iter().take(limit).collect(), more))
 }
 
 fn collect(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
-    limits: &Limits,
+    budget: &mut QueryBudget<'_>,
     of: impl Fn(&str, &str) -> Option<String>,
     all: &mut BTreeSet<String>,
 ) -> Result<(), StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
     each_partition(
-        store,
+        reader,
         scope.range,
-        &mut guard,
-        |partition, guard| read_partition(partition, scope, guard, &of),
-        |found, guard| {
+        budget,
+        |partition, budget| read_partition(partition, scope, budget, &of),
+        |found, budget| {
             for text in found {
                 let bytes = text.len() + 48;
                 if all.insert(text) {
-                    guard.hold(bytes)?;
+                    budget.hold(bytes)?;
                 }
             }
             Ok(())
@@ -73,7 +73,7 @@ fn collect(
 fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
     of: &impl Fn(&str, &str) -> Option<String>,
 ) -> Result<BTreeSet<String>, Stop> {
     let dict = partition.dict(false)?;
@@ -81,14 +81,14 @@ fn read_partition(
     let range = ends(&pieces);
     let (view, ()) = partition.view(range, Facts::of(&pieces), || (), |(), _| false)?;
     let held = view.heap_bytes();
-    guard.hold(held)?;
+    budget.hold(held)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();
-    let read_all = each_summary(partition, &view, &pieces, range, guard, |_, inside| {
+    let read_all = each_summary(partition, &view, &pieces, range, budget, |_, inside| {
         there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
         Ok(())
     });
     view.close(partition);
-    guard.release(held);
+    budget.release(held);
     read_all?;
     let dict = read(&dict);
     let taken = select(&dict, &scope.selector);

@@ -1,74 +1,124 @@
-//! Answers. Partitions are read one after the other, each as of one instant; a damaged one is left
-//! out and named in the answer's quality.
+//! What the query engine reads. Partitions are read one after the other, each as of one instant; a
+//! damaged one is left out and named in the answer's quality.
 
-pub mod costs;
-mod fold;
-pub mod hosts;
-pub mod labels;
+mod activity;
+mod choice;
+mod labels;
 mod plan;
-pub mod profile;
-mod quality;
-pub mod series;
+mod samples;
+mod series;
 mod steps;
 mod sums;
-pub mod totals;
+mod totals;
 
-use super::codec::Damage;
+use super::codec::Corrupt;
 use super::dict::Dict;
 use super::file::FileError;
 use super::options::CHUNK_NS;
-use super::partition::{Partition, read};
+use super::partition::Partition;
+use super::reader::StoreReader;
 use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
-use crate::store::{LabelSet, Limits, StoreError, TimeRange};
-use ::profile::{GroupBy, LabelSetId, MergeError, Selector, StrId};
+use crate::store::query::{
+    Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
+};
+use crate::store::{HostRecord, LabelSet, Scope, StoreError, TimeRange};
+use crate::sync::{lock, read};
+use ::profile::{GroupBy, LabelSetId, Query, Selector, StrId};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-/// Holds a query to its limits.
-pub struct Guard<'l> {
-    /// What was allowed.
-    pub limits: &'l Limits,
-    used: usize,
-}
+impl WindowSource for EmbeddedStore {
+    type Dict = samples::PartitionDict;
 
-impl<'l> Guard<'l> {
-    /// Begins a query.
-    pub fn new(limits: &'l Limits) -> Guard<'l> {
-        Guard { limits, used: 0 }
-    }
-
-    /// To be called every few milliseconds of work.
-    pub fn check(&self) -> Result<(), StoreError> {
-        if self.limits.cancel.is_cancelled() || Instant::now() >= self.limits.deadline {
-            return Err(StoreError::Cancelled);
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        let mut kept: Option<TimeRange> = None;
+        for (_, boot) in read(&self.catalog.host_index).iter() {
+            let range = kept.get_or_insert(TimeRange {
+                start_unix_ns: boot.first_start(),
+                end_unix_ns: boot.last_end(),
+            });
+            range.start_unix_ns = range.start_unix_ns.min(boot.first_start());
+            range.end_unix_ns = range.end_unix_ns.max(boot.last_end());
         }
-        Ok(())
+        Ok(kept)
     }
 
-    /// Counts memory that is held until the end.
-    pub fn hold(&mut self, bytes: usize) -> Result<(), StoreError> {
-        self.used = self.used.saturating_add(bytes);
-        if self.used > self.limits.memory_bytes {
-            return Err(too_large(self.limits));
-        }
-        Ok(())
+    fn covered(&self, range: TimeRange) -> TimeRange {
+        plan::covered(&self.reader, range)
     }
 
-    /// Memory that is held no more.
-    pub fn release(&mut self, bytes: usize) {
-        self.used = self.used.saturating_sub(bytes);
+    fn step_ns(&self, range: TimeRange) -> u64 {
+        plan::level_of(&self.reader, range).step_ns()
     }
-}
 
-/// Says that a query needs too much memory.
-pub fn too_large(limits: &Limits) -> StoreError {
-    StoreError::TooLarge(format!(
-        "the query needs more than {} bytes of memory; narrow the range or the selection, or group \
-         by fewer labels",
-        limits.memory_bytes
-    ))
+    fn host_records(&self, _budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError> {
+        Ok(lock(&self.catalog.hosts)
+            .records
+            .values()
+            .cloned()
+            .collect())
+    }
+
+    fn activity(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<FleetActivity, StoreError> {
+        activity::activity(&self.reader, scope, budget)
+    }
+
+    fn unreadable(&self, range: TimeRange) -> Vec<String> {
+        activity::damaged(&self.reader, range)
+    }
+
+    fn label_names(
+        &self,
+        scope: &Scope,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<Vec<String>, StoreError> {
+        labels::names(&self.reader, scope, budget)
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        labels::values(&self.reader, scope, name, prefix, limit, budget)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<SeriesSums, StoreError> {
+        series::series(&self.reader, scope, group_by, axis, budget)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<LabelSums, StoreError> {
+        totals::totals(&self.reader, scope, group_by, budget)
+    }
+
+    fn samples(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        budget: &mut QueryBudget<'_>,
+        each: &mut EachBatch<'_, Self::Dict>,
+    ) -> Result<SamplesRead, StoreError> {
+        samples::samples(&self.reader, range, query, budget, each)
+    }
 }
 
 /// Why a partition was not read to its end.
@@ -92,8 +142,8 @@ impl From<FileError> for Stop {
     }
 }
 
-impl From<Damage> for Stop {
-    fn from(damage: Damage) -> Stop {
+impl From<Corrupt> for Stop {
+    fn from(damage: Corrupt) -> Stop {
         Stop::File(damage.into())
     }
 }
@@ -155,8 +205,8 @@ pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
 }
 
 /// Partitions with time of the range, oldest first.
-pub fn partitions(store: &EmbeddedStore, range: TimeRange) -> Vec<Arc<Partition>> {
-    let partitions = read(&store.partitions);
+pub fn partitions(reader: &StoreReader, range: TimeRange) -> Vec<Arc<Partition>> {
+    let partitions = read(&reader.catalog.partitions);
     let overlaps = |partition: &&Arc<Partition>| {
         partition.start < range.end_unix_ns && range.start_unix_ns < partition.end
     };
@@ -166,27 +216,41 @@ pub fn partitions(store: &EmbeddedStore, range: TimeRange) -> Vec<Arc<Partition>
 /// Runs `one` on each partition of a range. What it returns for a partition goes to `done`; a damaged
 /// partition is left out and named.
 pub fn each_partition<T>(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     range: TimeRange,
-    guard: &mut Guard<'_>,
-    mut one: impl FnMut(&Arc<Partition>, &mut Guard<'_>) -> Result<T, Stop>,
-    mut done: impl FnMut(T, &mut Guard<'_>) -> Result<(), StoreError>,
+    budget: &mut QueryBudget<'_>,
+    one: impl FnMut(&Arc<Partition>, &mut QueryBudget<'_>) -> Result<T, Stop>,
+    done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    store.check_open()?;
-    for partition in partitions(store, range) {
-        guard.check()?;
+    let all = partitions(reader, range);
+    each_of(reader, all, budget, one, done)
+}
+
+/// As [`each_partition`], of these partitions.
+fn each_of<T>(
+    reader: &StoreReader,
+    all: Vec<Arc<Partition>>,
+    budget: &mut QueryBudget<'_>,
+    mut one: impl FnMut(&Arc<Partition>, &mut QueryBudget<'_>) -> Result<T, Stop>,
+    mut done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    reader.catalog.check_open()?;
+    for partition in all {
+        budget.check()?;
         if partition.damaged.load(Ordering::Acquire) {
             continue;
         }
-        match read_current(store, partition, |partition| one(partition, guard)) {
-            Ok(Some(found)) => done(found, guard)?,
+        match read_current(reader, partition, |partition| one(partition, budget)) {
+            Ok(Some(found)) => done(found, budget)?,
             Ok(None) => {}
             Err((_, Stop::Query(error))) => return Err(error),
             Err((partition, Stop::File(FileError::Damaged(text)))) => {
-                store.mark_damaged(&partition, &text);
+                reader.catalog.mark_damaged(&partition, &text);
             }
             Err((partition, Stop::File(error))) => {
-                return Err(store.file_error("read a partition", &partition, error));
+                return Err(reader
+                    .catalog
+                    .file_error("read a partition", &partition, error));
             }
         }
     }
@@ -196,19 +260,19 @@ pub fn each_partition<T>(
 /// Reads a partition, or what took its place while it was read. `None`: it was removed meanwhile, for
 /// its age or the disk budget.
 fn read_current<T>(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     mut partition: Arc<Partition>,
     mut one: impl FnMut(&Arc<Partition>) -> Result<T, Stop>,
 ) -> Result<Option<T>, (Arc<Partition>, Stop)> {
     loop {
-        store.use_partition(&partition);
-        let counters = &store.counters;
+        reader.catalog.use_partition(&partition);
+        let counters = &reader.catalog.counters;
         counters.partitions_read.fetch_add(1, Ordering::Relaxed);
         let is_loaded = partition.dict_in_memory().is_some();
         let done = one(&partition);
-        store.note_connected(&partition);
+        reader.note_connected(&partition);
         if !is_loaded {
-            store.note_loaded(&partition);
+            reader.note_loaded(&partition);
         }
         let stop = match done {
             Ok(found) => return Ok(Some(found)),
@@ -216,7 +280,10 @@ fn read_current<T>(
             Err(stop) => return Err((partition, stop)),
         };
         // A level is never left for a finer one, so this ends.
-        match read(&store.partitions).get(&partition.start).cloned() {
+        match read(&reader.catalog.partitions)
+            .get(&partition.start)
+            .cloned()
+        {
             None if !matches!(stop, Stop::File(FileError::Damaged(_))) => return Ok(None),
             Some(current) if current.level > partition.level => partition = current,
             _ => return Err((partition, stop)),
@@ -263,35 +330,6 @@ pub fn service_answers(dict: &Dict, selector: &Selector, group_by: &GroupBy) -> 
     asked
         .chain(keys.iter().map(String::as_str))
         .all(|label| dict.service_has(label))
-}
-
-/// The one unit of what was added up.
-#[derive(Default)]
-pub struct Units {
-    unit: Option<String>,
-}
-
-impl Units {
-    /// Takes a unit in.
-    pub fn add(&mut self, unit: &str) -> Result<(), StoreError> {
-        match &self.unit {
-            None => self.unit = Some(unit.to_owned()),
-            Some(known) if known == unit => {}
-            Some(known) => {
-                return Err(MergeError::UnitMismatch {
-                    left: known.clone(),
-                    right: unit.to_owned(),
-                }
-                .into());
-            }
-        }
-        Ok(())
-    }
-
-    /// The unit; empty when nothing was added.
-    pub fn into_text(self) -> String {
-        self.unit.unwrap_or_default()
-    }
 }
 
 #[cfg(test)]

@@ -4,15 +4,16 @@
 //! chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
 //! partitions that are coarser, ranges are widened to what is told apart there.
 
-use super::super::EmbeddedStore;
 use super::super::encode::SERVICE_STEP_NS;
 use super::super::file::{FileError, PartitionFile};
 use super::super::level::{HOUR_CHUNKS, HOUR_NS, HOURS_FROM, Level};
 use super::super::options::CHUNK_NS;
-use super::super::partition::{Partition, read};
-use super::quality::WINDOW_STEP_NS;
+use super::super::partition::Partition;
+use super::super::reader::StoreReader;
+use super::activity::WINDOW_STEP_NS;
 use super::{Piece, partitions};
-use crate::store::{Rollup, TimeRange};
+use crate::store::{Resolution, TimeRange};
+use crate::sync::read;
 
 /// Which data was read.
 #[derive(Clone, Copy, Default)]
@@ -29,14 +30,14 @@ pub struct Read {
 
 impl Read {
     /// What an answer says of it: the finest that was read, unless a partition has no finer.
-    pub fn rollup(self) -> Rollup {
+    pub fn resolution(self) -> Resolution {
         let by_service = (self.services || self.hours) && !self.windows;
         let finest = match (self.windows, self.services, self.hours) {
             (false, true, _) => SERVICE_STEP_NS,
             (false, false, true) => HOUR_NS,
             _ => WINDOW_STEP_NS,
         };
-        Rollup {
+        Resolution {
             step_ns: finest.max(self.level.step_ns()),
             by_service: by_service || self.level == Level::ServiceHours,
         }
@@ -62,19 +63,19 @@ impl std::ops::BitOrAssign for Read {
 }
 
 /// The coarsest level of a range.
-pub fn level_of(store: &EmbeddedStore, range: TimeRange) -> Level {
-    let partitions = partitions(store, range);
+pub fn level_of(reader: &StoreReader, range: TimeRange) -> Level {
+    let partitions = partitions(reader, range);
     let levels = partitions.iter().map(|partition| partition.level);
     levels.max().unwrap_or_default()
 }
 
 /// A range widened to what the partitions at its ends tell apart.
-pub fn covered(store: &EmbeddedStore, range: TimeRange) -> TimeRange {
+pub fn covered(reader: &StoreReader, range: TimeRange) -> TimeRange {
     if range.start_unix_ns >= range.end_unix_ns {
         return range;
     }
     let mut covered = range;
-    for partition in read(&store.partitions).values() {
+    for partition in read(&reader.catalog.partitions).values() {
         let own = widened(partition, range);
         if (partition.start..partition.end).contains(&range.start_unix_ns) {
             covered.start_unix_ns = own.start_unix_ns;

@@ -1,147 +1,53 @@
-//! Lines over time, from what series add up to: no block is read.
+//! Weights over time, from what series add up to: no block is read.
 
-use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::codec::SectionReader;
-use super::super::dict::{Dict, NONE};
-use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
+use super::super::dict::NONE;
+use super::super::encode::{SERVICE_STEP_NS, each_head};
 use super::super::file::{FileError, Table};
 use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
-use super::super::partition::{Facts, Partition, View, read};
-use super::plan::{Read, covered, level_of, plan};
-use super::profile::grouping;
-use super::quality::Fleet;
+use super::super::partition::{Facts, Partition, View};
+use super::super::reader::StoreReader;
+use super::choice::Choice;
+use super::plan::{Read, plan};
 use super::steps::{HostLabels, OfPartition, Steps};
-use super::{
-    Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
-};
-use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, Step, StoreError, TimeRange};
-use ::profile::{GroupBy, LabelSetId, Selector, Value};
+use super::{Piece, Stop, each_partition, pieces, select, service_answers};
+use crate::store::query::{Axis, QueryBudget, SeriesSums, Units, add_line, memory_exceeded};
+use crate::store::{LabelSet, Scope, StoreError};
+use crate::sync::read;
+use ::profile::{GroupBy, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// Most steps of a line. A chart has some hundreds; a year in steps of a second is a mistake.
-const STEPS_MAX: u64 = 1 << 20;
-
-/// Which series are added up, and under which kept labels.
-pub struct HeadChoice {
-    table: Table,
-    /// By range of bundles: one of them is wanted.
-    ranges: Vec<bool>,
-    groups: Vec<bool>,
-    periods: Vec<u64>,
-    /// By series (or service): its kept labels, or [`NONE`].
-    kept: Vec<u32>,
-    kinds: Vec<u16>,
-    /// By kept labels.
-    pub labels: Vec<LabelSet>,
-}
-
-impl HeadChoice {
-    /// Chooses series of a partition.
-    pub fn new(dict: &Dict, selector: &Selector, group_by: &GroupBy, table: Table) -> HeadChoice {
-        Self::of(dict, &select(dict, selector), group_by, table)
-    }
-
-    /// Chooses series by label set.
-    fn of(dict: &Dict, taken: &[bool], group_by: &GroupBy, table: Table) -> HeadChoice {
-        let mut index: HashMap<LabelSet, u32> = HashMap::new();
-        let mut by_labels: HashMap<LabelSetId, u32> = HashMap::new();
-        let mut labels_of = Vec::new();
-        let mut kept_of = |labels: LabelSetId| {
-            if !taken[labels.0 as usize] {
-                return NONE;
-            }
-            *by_labels.entry(labels).or_insert_with(|| {
-                let kept = kept_labels(dict, labels, group_by);
-                let next = labels_of.len() as u32;
-                let id = *index.entry(kept.clone()).or_insert(next);
-                if id == next {
-                    labels_of.push(kept);
-                }
-                id
-            })
-        };
-        let own = table == Table::Head;
-        let bundles = if own { &dict.groups } else { &dict.services };
-        let mut groups = vec![false; bundles.len()];
-        let (mut kept, mut kinds) = (Vec::new(), Vec::new());
-        if own {
-            for series in &dict.series {
-                let of = kept_of(series.labels);
-                groups[series.group as usize] |= of != NONE;
-                kept.push(of);
-                kinds.push(series.kind);
-            }
-        } else {
-            for (at, service) in dict.services.iter().enumerate() {
-                let of = kept_of(service.labels);
-                groups[at] |= of != NONE;
-                kept.push(of);
-                kinds.push(service.kind);
-            }
-        }
-        let shared = HEADS_SHARED as usize;
-        HeadChoice {
-            table,
-            ranges: groups
-                .chunks(shared)
-                .map(|range| range.contains(&true))
-                .collect(),
-            groups,
-            periods: bundles
-                .iter()
-                .map(|bundle| period(dict, Some(bundle.kind)))
-                .collect(),
-            kept,
-            kinds,
-            labels: labels_of,
-        }
-    }
-
-    /// True when a series of the group is chosen.
-    pub fn wants_group(&self, group: u32) -> bool {
-        self.groups
-            .get(group as usize)
-            .is_some_and(|wanted| *wanted)
-    }
-
-    /// True when nothing is chosen.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
+impl Choice {
     /// Reads heads of pieces: those of the file, and all of which memory is read when `with_memory`.
     /// `each` is told kept labels, kind, chunk, begin after the chunk's, and sum. Whole chunks come as
     /// one when `whole`.
-    pub fn read(
+    pub fn read_heads(
         &self,
         view: &View,
         (of_file, pieces): (&[Piece], &[Piece]),
         whole: bool,
         with_memory: bool,
-        guard: &Guard<'_>,
+        budget: &QueryBudget<'_>,
         mut each: impl FnMut(u32, u16, u16, u64, Sum) -> Result<(), StoreError>,
     ) -> Result<(), Stop> {
         let mut opener = SectionReader::new().map_err(FileError::from)?;
         let mut stopped: Result<(), StoreError> = Ok(());
-        let period_of = |bundle: u32| self.periods.get(bundle as usize).copied().unwrap_or(0);
+        let ranges = self.ranges();
+        let period_of = |bundle: u32| self.period_of(bundle);
         let mut found = |piece: &Piece, series: u32, start: u64, sum: Sum, is_whole: bool| {
-            let kept = self.kept.get(series as usize).copied().unwrap_or(NONE);
+            let kept = self.kept(series);
             if kept == NONE || stopped.is_err() || !(is_whole || piece.has(start)) {
                 return;
             }
-            let kind = self.kinds[series as usize];
+            let kind = self.series_kinds[series as usize];
             stopped = each(kept, kind, piece.chunk, start, sum);
         };
         for piece in of_file {
             let is_whole = whole && piece.part.is_none();
-            let wanted = |range: u32| {
-                self.ranges
-                    .get(range as usize)
-                    .is_some_and(|wanted| *wanted)
-            };
+            let wanted = |range: u32| ranges.get(range as usize).is_some_and(|wanted| *wanted);
             let all = (0, 1 << 32);
             view.file.each_blob(
                 self.table,
@@ -149,7 +55,7 @@ impl HeadChoice {
                 all,
                 wanted,
                 |_, body| -> Result<(), Stop> {
-                    guard.check()?;
+                    budget.check()?;
                     each_head(
                         &mut opener,
                         body,
@@ -168,7 +74,7 @@ impl HeadChoice {
                 continue;
             };
             for (group, rows) in &mem.groups {
-                guard.check()?;
+                budget.check()?;
                 rows.each_head(period_of(*group), |start, series, sum| {
                     found(piece, series, start, sum, false);
                 })?;
@@ -183,25 +89,6 @@ impl HeadChoice {
 pub fn ends(pieces: &[Piece]) -> (u16, u16) {
     let first = pieces.first().map_or(0, |piece| piece.chunk);
     (first, pieces.last().map_or(0, |piece| piece.chunk))
-}
-
-/// The time axis of lines.
-#[derive(Clone, Copy)]
-pub struct Axis {
-    /// Start of the first step.
-    pub start: i64,
-    /// Length of a step. Unit: nanoseconds.
-    pub step_ns: u64,
-    /// How many there are.
-    pub steps: usize,
-}
-
-impl Axis {
-    /// The step in which an instant lies; what lies before the first counts as of the first.
-    pub fn step_of(&self, at: i64) -> usize {
-        let step = at.saturating_sub(self.start) / self.step_ns as i64;
-        step.max(0) as usize
-    }
 }
 
 /// Lines of one partition, by kept labels.
@@ -237,55 +124,43 @@ impl Found {
     }
 }
 
-/// See [`Store::series`](crate::store::Store::series).
+/// See [`WindowSource::series`](crate::store::query::WindowSource::series).
 pub fn series(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
-    group_by: &[String],
-    step_ns: u64,
-    limits: &Limits,
-) -> Result<Answer<Lines>, StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
-    // What a coarser partition does not tell apart is in one step.
-    let coarsest = level_of(store, scope.range).step_ns();
-    let step_ns = step_ns.max(1).checked_next_multiple_of(coarsest);
-    let scope = &Scope {
-        range: covered(store, scope.range),
-        ..scope.clone()
-    };
-    let axis = axis(scope.range, step_ns.unwrap_or(u64::MAX))?;
-    let group_by = grouping(group_by);
+    group_by: &GroupBy,
+    axis: Axis,
+    budget: &mut QueryBudget<'_>,
+) -> Result<SeriesSums, StoreError> {
     let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
     let mut total = Value::default();
     let mut units = Units::default();
     let mut used = Read::default();
-    guard.hold(axis.steps * size_of::<Step>())?;
     let mut steps = Steps::new(axis);
     each_partition(
-        store,
+        reader,
         scope.range,
-        &mut guard,
-        |partition, guard| {
+        budget,
+        |partition, budget| {
             let hosts = HostLabels::of(partition)?;
             let mut found =
-                read_partition(partition, scope, &group_by, axis, (&hosts, false), guard)?;
+                read_partition(partition, scope, group_by, axis, (&hosts, false), budget)?;
             // Reads the heads of every series of the selected hosts, no block: a line of one unit
             // of a hundred takes a hundred times the heads that it is made of. Where steps are
             // shorter than a minute the windows, which are read below, have the same sums.
             if !found.is_of_hosts {
                 let none = GroupBy::Keys(Vec::new());
-                let all = read_partition(partition, scope, &none, axis, (&hosts, true), guard)?;
+                let all = read_partition(partition, scope, &none, axis, (&hosts, true), budget)?;
                 let lines = all.lines.iter().flatten();
-                guard.release(lines.count() * axis.steps * 8);
+                budget.release(lines.count() * axis.steps * 8);
                 found.sums = all.sums;
             }
             let mut windows = OfPartition::new(axis, scope.range);
-            windows.read(partition, scope, guard)?;
+            windows.read(partition, scope, budget)?;
             Ok((found, windows))
         },
-        |(found, windows), guard| {
-            steps.add(windows, guard)?;
+        |(found, windows), budget| {
+            steps.add(windows, budget)?;
             steps.add_sums(&found.sums);
             total += found.total;
             for unit in &found.units {
@@ -296,7 +171,7 @@ pub fn series(
                 let Some(line) = line else { continue };
                 match lines.get_mut(&labels) {
                     Some(sum) => {
-                        guard.release(axis.steps * 8);
+                        budget.release(axis.steps * 8);
                         add_line(sum, &line);
                     }
                     None => drop(lines.insert(labels, line)),
@@ -305,39 +180,13 @@ pub fn series(
             Ok(())
         },
     )?;
-    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let rollup = used.rollup();
-    let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
-    Ok(Answer {
-        data: into_lines(lines, axis, limits.lines, steps.finish()),
-        quality,
+    Ok(SeriesSums {
+        lines,
+        total,
+        units,
+        resolution: used.resolution(),
+        steps: steps.finish(),
     })
-}
-
-fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
-    let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
-    let start = range.start_unix_ns.div_euclid(step).saturating_mul(step);
-    let covered = i128::from(range.end_unix_ns) - i128::from(start);
-    let steps = covered
-        .max(0)
-        .unsigned_abs()
-        .div_ceil(step.unsigned_abs().into());
-    if steps > STEPS_MAX.into() {
-        return Err(StoreError::TooLarge(format!(
-            "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
-        )));
-    }
-    Ok(Axis {
-        start,
-        step_ns: step.unsigned_abs(),
-        steps: steps as usize,
-    })
-}
-
-fn add_line(sum: &mut [u64], line: &[u64]) {
-    for (sum, weight) in sum.iter_mut().zip(line) {
-        *sum = sum.saturating_add(*weight);
-    }
 }
 
 /// Reads the lines of what the selector takes, or, with `all`, of all samples of the hosts it
@@ -348,7 +197,7 @@ fn read_partition(
     group_by: &GroupBy,
     axis: Axis,
     (hosts, all): (&HostLabels, bool),
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
@@ -362,7 +211,7 @@ fn read_partition(
             false => select(&dict, &scope.selector),
         };
         is_of_hosts = taken == of_hosts;
-        let choose = |table| HeadChoice::of(&dict, &taken, group_by, table);
+        let choose = |table| Choice::new(&dict, &taken, group_by, table);
         let answers = match all {
             true => taken.iter().all(|taken| *taken),
             false => service_answers(&dict, &scope.selector, group_by),
@@ -379,7 +228,7 @@ fn read_partition(
         ends(&pieces),
         |_| Facts::None,
         choose,
-        |(own, ..), group| own.wants_group(group),
+        |(own, ..), group| own.wants(group),
     )?;
     let mut found = Found {
         is_of_hosts,
@@ -391,7 +240,7 @@ fn read_partition(
         return Ok(found);
     }
     let held = view.heap_bytes();
-    guard.hold(held)?;
+    budget.hold(held)?;
     found.sums = vec![(0, 0); axis.steps];
     let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
@@ -411,17 +260,17 @@ fn read_partition(
         found.labels.extend(choice.labels.iter().cloned());
         found.lines.resize(found.labels.len(), None);
         let mut charge = 0usize;
-        read_all = choice.read(
+        read_all = choice.read_heads(
             &view,
             (if own { &plan.own } else { &plan.services }, &pieces),
             whole,
             own,
-            guard,
+            budget,
             |kept, kind, chunk, start, sum| {
                 let at = partition.chunk_start(chunk).saturating_add(start as i64);
                 charge += found.add(base + kept as usize, axis, at, sum);
-                if charge > guard.limits.memory_bytes {
-                    return Err(super::too_large(guard.limits));
+                if charge > budget.limits.memory_bytes {
+                    return Err(StoreError::TooLarge(memory_exceeded(budget.limits)));
                 }
                 kinds_used[usize::from(kind)] = true;
                 match own {
@@ -432,54 +281,16 @@ fn read_partition(
             },
         );
         if read_all.is_ok() {
-            read_all = guard.hold(charge).map_err(Stop::from);
+            read_all = budget.hold(charge).map_err(Stop::from);
         }
         if read_all.is_err() {
             break;
         }
     }
     view.close(partition);
-    guard.release(held);
+    budget.release(held);
     read_all?;
     let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
     found.units = used.map(|(unit, _)| unit).collect();
     Ok(found)
-}
-
-fn into_lines(
-    lines: HashMap<LabelSet, Vec<u64>>,
-    axis: Axis,
-    limit: usize,
-    steps: Vec<Step>,
-) -> Lines {
-    let total = |weights: &[u64]| {
-        weights
-            .iter()
-            .fold(0u64, |sum, weight| sum.saturating_add(*weight))
-    };
-    let mut lines: Vec<(u64, Line)> = lines
-        .into_iter()
-        .map(|(labels, weights)| (total(&weights), Line { labels, weights }))
-        .collect();
-    lines.sort_by(|(left_total, left), (right_total, right)| {
-        right_total
-            .cmp(left_total)
-            .then_with(|| left.labels.cmp(&right.labels))
-    });
-    let left_out = lines.split_off(lines.len().min(limit));
-    let mut rest = Vec::new();
-    if !left_out.is_empty() {
-        rest.resize(axis.steps, 0);
-    }
-    for (_, line) in &left_out {
-        add_line(&mut rest, &line.weights);
-    }
-    Lines {
-        start_unix_ns: axis.start,
-        step_ns: axis.step_ns,
-        lines: lines.into_iter().map(|(_, line)| line).collect(),
-        rest,
-        rest_lines: left_out.len() as u64,
-        steps,
-    }
 }

@@ -10,12 +10,14 @@ use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::file::FileError;
 use super::super::meta::Presence;
-use super::super::partition::{Facts, Partition, read};
-use super::super::summaries::{take_parts, take_whole};
-use super::quality::{WINDOW_STEP_NS, host_is_selected, labels_of};
-use super::series::{Axis, ends};
-use super::{Guard, Stop, pieces};
+use super::super::partition::{Facts, Partition};
+use super::super::summaries::{decode_parts, decode_whole};
+use super::activity::{WINDOW_STEP_NS, host_is_selected, labels_of};
+use super::series::ends;
+use super::{Stop, pieces};
+use crate::store::query::{Axis, QueryBudget};
 use crate::store::{Scope, Step, StoreError, TimeRange};
+use crate::sync::read;
 use ::profile::{Selector, StrId, key};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -104,13 +106,13 @@ impl Steps {
     }
 
     /// Adds what was read of a partition.
-    pub fn add(&mut self, of: OfPartition, guard: &mut Guard<'_>) -> Result<(), StoreError> {
+    pub fn add(&mut self, of: OfPartition, budget: &mut QueryBudget<'_>) -> Result<(), StoreError> {
         for (step, ns) in self.steps.iter_mut().zip(of.covered_ns) {
             step.covered_ns = step.covered_ns.saturating_add(ns);
         }
         for (host, bits) in of.hosts {
             let Some(own) = self.hosts.get_mut(&host) else {
-                guard.hold(bits.len() * 8 + host.len() + 64)?;
+                budget.hold(bits.len() * 8 + host.len() + 64)?;
                 self.hosts.insert(host, bits);
                 continue;
             };
@@ -159,13 +161,13 @@ impl OfPartition {
         &mut self,
         partition: &Arc<Partition>,
         scope: &Scope,
-        guard: &mut Guard<'_>,
+        budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
         let dict = partition.dict(false)?;
         let pieces = pieces(partition, scope.range);
         let (view, ()) = partition.view(ends(&pieces), |_| Facts::Windows, || (), |(), _| false)?;
         let held = view.heap_bytes();
-        guard.hold(held)?;
+        budget.hold(held)?;
         let mut known: HashMap<u32, bool> = HashMap::new();
         let mut takes = |dict: &Dict, labels: u32| {
             let of = |labels| host_is_selected(&scope.selector, &labels_of(dict, labels));
@@ -178,13 +180,13 @@ impl OfPartition {
         let read_all = view
             .file
             .each_windows(from, to, |_, body| -> Result<(), Stop> {
-                guard.check()?;
+                budget.check()?;
                 let mut body = Reader::new(body);
-                let whole = take_whole(&mut opener, &mut body, &mut raw)?;
+                let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
                 let dict = read(&dict);
                 let mut summaries = vec![whole];
                 if !summed {
-                    let (windows, parts) = take_parts(&mut opener, &mut body, &mut raw)?;
+                    let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
                     if !windows.is_empty() || !parts.is_empty() {
                         summaries = parts.into_values().collect();
                     }
@@ -219,7 +221,7 @@ impl OfPartition {
         }
         drop(dict);
         view.close(partition);
-        guard.release(held);
+        budget.release(held);
         read_all
     }
 
@@ -354,7 +356,7 @@ mod tests {
             nodes: 0,
             lines: 0,
         };
-        steps.add(of, &mut Guard::new(&limits)).unwrap();
+        steps.add(of, &mut QueryBudget::new(&limits)).unwrap();
         let found = steps.finish();
         let covered = found.iter().map(|step| step.covered_ns / SECOND as u64);
         assert_eq!(covered.collect::<Vec<_>>(), [30, 0, 0, 0]);

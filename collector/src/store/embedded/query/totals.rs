@@ -1,149 +1,102 @@
 //! Taken, lost and expected by label set, without stacks.
 
-use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
-use super::super::partition::{Facts, Partition, read};
-use super::plan::{Read, covered, level_of};
-use super::profile::grouping;
-use super::quality::{Fleet, each_summary};
-use super::series::{HeadChoice, ends};
-use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
-use crate::store::{Answer, LabelSet, Labelled, Limits, Scope, StoreError};
+use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
+use super::activity::each_summary;
+use super::choice::Choice;
+use super::plan::{Read, level_of};
+use super::series::ends;
+use super::{Stop, each_partition, kept_labels, pieces, select};
+use crate::store::query::{LabelSum, LabelSums, QueryBudget, Units};
+use crate::store::{LabelSet, Scope, StoreError};
+use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-#[derive(Default)]
-struct Row {
-    sum: Sum,
-    account: Account,
-}
+/// Taken for each row of an answer. Unit: bytes.
+const ROW_BYTES: usize = 300;
 
 /// Rows of one partition.
 struct Found {
-    rows: HashMap<LabelSet, Row>,
+    rows: HashMap<LabelSet, LabelSum>,
     units: Vec<String>,
 }
 
-/// See [`Store::totals`](crate::store::Store::totals).
+/// See [`WindowSource::totals`](crate::store::query::WindowSource::totals).
 pub fn totals(
-    store: &EmbeddedStore,
+    reader: &StoreReader,
     scope: &Scope,
-    group_by: &[String],
-    limits: &Limits,
-) -> Result<Answer<Vec<Labelled>>, StoreError> {
-    let mut guard = Guard::new(limits);
-    guard.check()?;
-    let group_by = grouping(group_by);
-    let scope = &Scope {
-        range: covered(store, scope.range),
-        ..scope.clone()
-    };
+    group_by: &GroupBy,
+    budget: &mut QueryBudget<'_>,
+) -> Result<LabelSums, StoreError> {
     let read = Read {
         windows: true,
-        level: level_of(store, scope.range),
+        level: level_of(reader, scope.range),
         ..Read::default()
     };
-    let mut rows: HashMap<LabelSet, Row> = HashMap::new();
+    let mut rows: HashMap<LabelSet, LabelSum> = HashMap::new();
     let mut units = Units::default();
     each_partition(
-        store,
+        reader,
         scope.range,
-        &mut guard,
-        |partition, guard| read_partition(partition, scope, &group_by, guard),
-        |found, guard| {
+        budget,
+        |partition, budget| read_partition(partition, scope, group_by, budget),
+        |found, budget| {
             for unit in &found.units {
                 units.add(unit)?;
             }
             for (labels, row) in found.rows {
                 if !rows.contains_key(&labels) {
-                    guard.hold(300)?;
+                    budget.hold(ROW_BYTES)?;
                 }
-                let sum = rows.entry(labels).or_default();
-                sum.sum += row.sum;
-                sum.account += row.account;
+                *rows.entry(labels).or_default() += row;
             }
             Ok(())
         },
     )?;
-    let (data, total) = into_rows(rows, limits.lines);
-    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let quality = fleet.quality(
-        store,
-        scope.range,
-        read.rollup(),
-        total.all(),
-        units.into_text(),
-    );
-    Ok(Answer { data, quality })
-}
-
-/// Rows of the answer, heaviest first, and what all of them add up to.
-fn into_rows(rows: HashMap<LabelSet, Row>, limit: usize) -> (Vec<Labelled>, Sum) {
-    let mut total = Sum::default();
-    let mut data: Vec<Labelled> = rows
-        .into_iter()
-        .map(|(labels, row)| {
-            total += row.sum;
-            let Account {
-                ns,
-                estimated_ns,
-                below_ns,
-                below_estimated_ns,
-            } = row.account;
-            let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-            Labelled {
-                labels,
-                taken: row.sum.taken,
-                lost: row.sum.lost,
-                expected_ns: clip(ns - below_ns),
-                estimated_ns: clip(estimated_ns - below_estimated_ns),
-            }
-        })
-        .collect();
-    data.sort_by(|left, right| {
-        let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-        weight(right)
-            .cmp(&weight(left))
-            .then_with(|| left.labels.cmp(&right.labels))
-    });
-    data.truncate(limit);
-    (data, total)
+    Ok(LabelSums {
+        rows,
+        units,
+        resolution: read.resolution(),
+    })
 }
 
 fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,
     group_by: &GroupBy,
-    guard: &mut Guard<'_>,
+    budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
     let choose = || {
         let dict = read(&dict);
-        let choice = HeadChoice::new(&dict, &scope.selector, group_by, Table::Head);
+        let taken = select(&dict, &scope.selector);
+        let choice = Choice::new(&dict, &taken, group_by, Table::Head);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
-        (choice, select(&dict, &scope.selector), units)
+        (choice, taken, units)
     };
     let range = ends(&pieces);
     let (view, (choice, taken, units)) =
         partition.view(range, Facts::of(&pieces), choose, |(choice, ..), group| {
-            choice.wants_group(group)
+            choice.wants(group)
         })?;
     let held = view.heap_bytes();
-    guard.hold(held)?;
+    budget.hold(held)?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
     let read_all = choice
-        .read(
+        .read_heads(
             &view,
             (&pieces, &pieces),
             true,
             true,
-            guard,
+            budget,
             |kept, kind, _, _, sum| {
                 *sums[kept as usize].get_or_insert_default() += sum;
                 kinds_used[usize::from(kind)] = true;
@@ -151,7 +104,7 @@ fn read_partition(
             },
         )
         .and_then(|()| {
-            each_summary(partition, &view, &pieces, range, guard, |_, inside| {
+            each_summary(partition, &view, &pieces, range, budget, |_, inside| {
                 for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
                     if taken.get(labels as usize).is_some_and(|taken| *taken) {
                         *accounts.entry(labels).or_default() += account;
@@ -161,18 +114,26 @@ fn read_partition(
             })
         });
     view.close(partition);
-    guard.release(held);
+    budget.release(held);
     read_all?;
-    let mut rows: HashMap<LabelSet, Row> = HashMap::new();
+    let mut rows: HashMap<LabelSet, LabelSum> = HashMap::new();
     for (labels, sum) in choice.labels.into_iter().zip(sums) {
-        if let Some(sum) = sum {
-            rows.entry(labels).or_default().sum += sum;
+        if let Some(Sum { taken, lost }) = sum {
+            *rows.entry(labels).or_default() += LabelSum {
+                taken,
+                lost,
+                ..LabelSum::default()
+            };
         }
     }
     let dict = read(&dict);
     for (labels, account) in accounts {
         let labels = kept_labels(&dict, LabelSetId(labels), group_by);
-        rows.entry(labels).or_default().account += account;
+        *rows.entry(labels).or_default() += LabelSum {
+            expected_ns: account.ns - account.below_ns,
+            estimated_ns: account.estimated_ns - account.below_estimated_ns,
+            ..LabelSum::default()
+        };
     }
     let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
     Ok(Found {

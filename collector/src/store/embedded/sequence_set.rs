@@ -6,7 +6,7 @@
 //! whatever the number of windows. A set of ranges would hold every window of every host for as
 //! long as its partition is kept.
 
-use super::codec::{Damage, Reader, put};
+use super::codec::{Corrupt, Reader, encode_u64};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -23,12 +23,12 @@ struct Run {
 
 /// Numbers of windows that are there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SequenceSet {
     /// By their first number. A run ends before the next one starts.
     runs: BTreeMap<u64, Run>,
 }
 
-impl Seen {
+impl SequenceSet {
     /// True when the number is there.
     pub fn contains(&self, number: u64) -> bool {
         let before = self.runs.range(..=number).next_back();
@@ -71,7 +71,7 @@ impl Seen {
     }
 
     /// Adds the numbers of another.
-    pub fn merge(&mut self, other: &Seen) {
+    pub fn merge(&mut self, other: &SequenceSet) {
         for (&first, run) in &other.runs {
             let adjoins = self.runs.last_key_value();
             if adjoins.is_none_or(|(_, known)| known.last < first) {
@@ -120,36 +120,36 @@ impl Seen {
 
     /// Appends the numbers: [`NOT_AS_RANGES`], then runs, each as the distance from the run before,
     /// how many numbers follow its first, and, where some do, their distance.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        put(out, NOT_AS_RANGES);
-        put(out, self.runs.len() as u64);
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, NOT_AS_RANGES);
+        encode_u64(out, self.runs.len() as u64);
         let mut before = 0;
         for (&first, run) in &self.runs {
-            put(out, first - before);
+            encode_u64(out, first - before);
             let more = (run.last - first) / run.step;
-            put(out, more);
+            encode_u64(out, more);
             if more > 0 {
-                put(out, run.step);
+                encode_u64(out, run.step);
             }
             before = run.last;
         }
     }
 
-    /// Reads what [`Seen::put`] wrote, or the ranges that earlier versions did.
-    pub fn take(input: &mut Reader<'_>) -> Result<Seen, Damage> {
-        let ranges = input.take()?;
+    /// Reads what [`SequenceSet::encode`] wrote, or the ranges that earlier versions did.
+    pub fn decode(input: &mut Reader<'_>) -> Result<SequenceSet, Corrupt> {
+        let ranges = input.decode_u64()?;
         if ranges == NOT_AS_RANGES {
-            return Seen::take_runs(input);
+            return SequenceSet::decode_runs(input);
         }
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         for _ in 0..ranges {
-            let first = input.take()?;
+            let first = input.decode_u64()?;
             let last = first
-                .checked_add(input.take()?)
-                .ok_or(Damage("a range of windows has no end"))?;
+                .checked_add(input.decode_u64()?)
+                .ok_or(Corrupt("a range of windows has no end"))?;
             let before = seen.runs.last_key_value();
             if before.is_some_and(|(_, run)| first <= run.last) {
-                return Err(Damage("ranges of windows are out of order"));
+                return Err(Corrupt("ranges of windows are out of order"));
             }
             seen.runs.insert(first, Run { last, step: 1 });
             seen.settle(first);
@@ -157,18 +157,18 @@ impl Seen {
         Ok(seen)
     }
 
-    fn take_runs(input: &mut Reader<'_>) -> Result<Seen, Damage> {
-        const NO_END: Damage = Damage("a run of windows has no end");
-        let mut seen = Seen::default();
+    fn decode_runs(input: &mut Reader<'_>) -> Result<SequenceSet, Corrupt> {
+        const NO_END: Corrupt = Corrupt("a run of windows has no end");
+        let mut seen = SequenceSet::default();
         let mut before: u64 = 0;
-        for at in 0..input.take_count()? {
-            let distance = input.take()?;
+        for at in 0..input.decode_count()? {
+            let distance = input.decode_u64()?;
             if at > 0 && distance == 0 {
-                return Err(Damage("runs of windows are out of order"));
+                return Err(Corrupt("runs of windows are out of order"));
             }
             let first = before.checked_add(distance).ok_or(NO_END)?;
-            let more = input.take()?;
-            let step = if more > 0 { input.take()? } else { 1 };
+            let more = input.decode_u64()?;
+            let step = if more > 0 { input.decode_u64()? } else { 1 };
             if step == 0 {
                 return Err(NO_END);
             }
@@ -201,13 +201,13 @@ mod tests {
         fn a_number_is_seen_when_it_was_inserted(
             numbers in prop::collection::vec(prop_oneof![0u64..30, Just(u64::MAX), Just(u64::MAX - 1)], 0..40)
         ) {
-            let mut seen = Seen::default();
+            let mut seen = SequenceSet::default();
             for &number in &numbers {
                 seen.insert(number);
             }
             let mut bytes = Vec::new();
-            seen.put(&mut bytes);
-            let read = Seen::take(&mut Reader::new(&bytes)).unwrap();
+            seen.encode(&mut bytes);
+            let read = SequenceSet::decode(&mut Reader::new(&bytes)).unwrap();
             for number in (0..32).chain([u64::MAX - 2, u64::MAX - 1, u64::MAX]) {
                 prop_assert_eq!(seen.contains(number), numbers.contains(&number));
                 prop_assert_eq!(read.contains(number), numbers.contains(&number));
@@ -227,18 +227,18 @@ mod tests {
 
     #[test]
     fn six_hours_of_an_agent_are_one_run() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         of_agent(40, 2160).for_each(|number| seen.insert(number));
         assert_eq!(seen.runs.len(), 1);
         let mut bytes = Vec::new();
-        seen.put(&mut bytes);
-        let read = Seen::take(&mut Reader::new(&bytes)).unwrap();
+        seen.encode(&mut bytes);
+        let read = SequenceSet::decode(&mut Reader::new(&bytes)).unwrap();
         assert_eq!(read, seen);
     }
 
     #[test]
     fn each_start_of_an_agent_is_a_run_and_what_comes_late_leaves_none() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         let numbers: Vec<_> = of_agent(40, 500).chain(of_agent(9_007, 500)).collect();
         // A spool that is replayed beside what is new.
         let (late, new): (Vec<_>, Vec<_>) = numbers.iter().partition(|&&number| number / 7 % 5 < 2);
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn runs_beyond_the_bound_become_one_and_no_number_is_forgotten() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         let numbers: Vec<_> = (1..60).flat_map(|at| of_agent(at * 1000, 3)).collect();
         for &number in &numbers {
             seen.insert(number);
@@ -265,10 +265,10 @@ mod tests {
 
     #[test]
     fn a_day_of_an_agent_takes_a_few_bytes() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         of_agent(4_000_000, 8640).for_each(|number| seen.insert(number));
         let mut bytes = Vec::new();
-        seen.put(&mut bytes);
+        seen.encode(&mut bytes);
         assert!(bytes.len() <= 24, "{} bytes", bytes.len());
     }
 
@@ -276,9 +276,9 @@ mod tests {
     fn ranges_of_earlier_versions_are_read() {
         let mut bytes = Vec::new();
         for value in [3, 10, 2, 30, 0, 50, 0] {
-            put(&mut bytes, value);
+            encode_u64(&mut bytes, value);
         }
-        let read = Seen::take(&mut Reader::new(&bytes)).unwrap();
+        let read = SequenceSet::decode(&mut Reader::new(&bytes)).unwrap();
         let seen: Vec<_> = (0..60).filter(|&number| read.contains(number)).collect();
         assert_eq!(seen, [10, 11, 12, 30, 50]);
     }
@@ -287,8 +287,13 @@ mod tests {
     fn runs_that_cannot_be_are_damage() {
         let check = |values: &[u64]| {
             let mut bytes = Vec::new();
-            values.iter().for_each(|&value| put(&mut bytes, value));
-            assert!(Seen::take(&mut Reader::new(&bytes)).is_err(), "{values:?}");
+            values
+                .iter()
+                .for_each(|&value| encode_u64(&mut bytes, value));
+            assert!(
+                SequenceSet::decode(&mut Reader::new(&bytes)).is_err(),
+                "{values:?}"
+            );
         };
         check(&[0, 1]);
         check(&[0, 1, 5, 3, 0]);
@@ -300,7 +305,7 @@ mod tests {
 
     #[test]
     fn ranges_that_meet_become_one() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         [1, 3, 2].into_iter().for_each(|number| seen.insert(number));
         assert_eq!(seen.runs.len(), 1);
     }

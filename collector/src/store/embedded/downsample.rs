@@ -1,4 +1,4 @@
-//! A partition's file written anew with coarser data, to take the place of the finer one.
+//! A partition's file rewritten with coarser data, to take the place of the finer one.
 //!
 //! The new file is built beside the old one in small steps and gets its name when it is whole and on
 //! disk. From then on it is the partition: a start that finds both removes the finer one. Numbers of
@@ -10,16 +10,17 @@
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::compact::{Unpacker, step_of, windows_of};
 use super::dict::Dict;
+use super::dict_version::DictVersion;
 use super::dictlog::new_generation;
 use super::encode::Tables;
 use super::encode::again::{Gathered, Moment, groups_of};
 use super::file::{FileError, PartitionFile, Replacement, Table};
 use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
-use super::marks::Marks;
 use super::meta::{Account, Summary};
-use super::partition::{Partition, read};
-use super::summaries::{ChunkWindows, take_whole};
+use super::partition::Partition;
+use super::summaries::{ChunkWindows, decode_whole};
 use crate::store::LabelSet;
+use crate::sync::read;
 use profile::{LabelSetId, StackId};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ enum Unit {
 }
 
 /// A partition that is being made coarser.
-pub struct Coarsening {
+pub struct Downsampling {
     /// Which.
     pub partition: Arc<Partition>,
     /// What it is made to.
@@ -64,7 +65,7 @@ struct Services {
     services: Vec<u32>,
 }
 
-impl Coarsening {
+impl Downsampling {
     /// Begins. `None` when something is not in the file, or its hours are not added up.
     pub fn begin(partition: Arc<Partition>, level: Level) -> Result<Option<Self>, FileError> {
         // Before the state of the file is fixed: what is flushed in between shows at the end.
@@ -86,7 +87,7 @@ impl Coarsening {
             _ => partition.generation,
         };
         let mut into =
-            PartitionFile::begin_anew(&path, &partition.service_labels, generation, &from)?;
+            PartitionFile::create_replacement(&path, &partition.service_labels, generation, &from)?;
         into.copy_records(&from)?;
         let mut units = VecDeque::new();
         let mut services = None;
@@ -107,7 +108,7 @@ impl Coarsening {
             }
             units.extend(valid_hours.iter().map(|&hour| Unit::CopyHour(hour)));
         }
-        Ok(Some(Coarsening {
+        Ok(Some(Downsampling {
             partition,
             level,
             records,
@@ -197,12 +198,12 @@ impl Coarsening {
             }
             windows.whole = services.summary(windows.whole);
         }
-        windows.coarsen(self.level, self.partition.chunk_start(chunk));
+        windows.downsample(self.level, self.partition.chunk_start(chunk));
         if windows == ChunkWindows::default() {
             return Ok(());
         }
         let mut body = Vec::new();
-        windows.put(&mut SectionWriter::new()?, &mut body)?;
+        windows.encode(&mut SectionWriter::new()?, &mut body)?;
         self.into.add_windows(chunk, body)
     }
 
@@ -293,7 +294,7 @@ impl Services {
         };
         let (mut opener, mut raw) = (SectionReader::new()?, Vec::new());
         from.each_windows(0, HOURS_FROM, |_, body| -> Result<(), FileError> {
-            let whole = take_whole(&mut opener, &mut Reader::new(body), &mut raw)?;
+            let whole = decode_whole(&mut opener, &mut Reader::new(body), &mut raw)?;
             for &(_, labels) in whole.hosts.keys() {
                 moved
                     .hosts
@@ -303,7 +304,12 @@ impl Services {
             Ok(())
         })?;
         let (mut entries, mut contents) = (Vec::new(), Vec::new());
-        own.put_delta(Marks::EMPTY, own.marks(), &mut entries, &mut contents);
+        own.encode_delta(
+            DictVersion::EMPTY,
+            own.version(),
+            &mut entries,
+            &mut contents,
+        );
         let (mut sealer, mut sealed, mut nothing) = (SectionWriter::new()?, Vec::new(), Vec::new());
         sealer.seal(&mut sealed, &entries)?;
         sealer.seal(&mut nothing, &contents)?;

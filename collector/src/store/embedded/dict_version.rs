@@ -1,10 +1,10 @@
-//! How much a dictionary holds: what lies between two marks is a delta.
+//! How much a dictionary holds: what lies between two versions is a delta.
 
-use super::codec::{Damage, Reader, put};
+use super::codec::{Corrupt, Reader, encode_u64};
 
 /// How much there is of everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct DictVersion {
     /// Texts.
     pub strings: u32,
     /// Frames.
@@ -23,9 +23,9 @@ pub struct Marks {
     pub leaves: u32,
 }
 
-impl Marks {
-    /// Marks of an empty dictionary: its first string, stack and label set are in none.
-    pub const EMPTY: Marks = Marks {
+impl DictVersion {
+    /// Version of an empty dictionary: its first string, stack and label set are in none.
+    pub const EMPTY: DictVersion = DictVersion {
         strings: 1,
         frames: 0,
         stacks: 1,
@@ -37,7 +37,7 @@ impl Marks {
     };
 
     fn all(self) -> [u32; 8] {
-        let Marks {
+        let DictVersion {
             strings,
             frames,
             stacks,
@@ -52,7 +52,7 @@ impl Marks {
         ]
     }
 
-    fn from_all(all: [u32; 8]) -> Marks {
+    fn from_all(all: [u32; 8]) -> DictVersion {
         let [
             strings,
             frames,
@@ -63,7 +63,7 @@ impl Marks {
             hosts,
             leaves,
         ] = all;
-        Marks {
+        DictVersion {
             strings,
             frames,
             stacks,
@@ -76,30 +76,30 @@ impl Marks {
     }
 
     /// What both have.
-    pub fn common(self, other: Marks) -> Marks {
+    pub fn common(self, other: DictVersion) -> DictVersion {
         let (own, other) = (self.all(), other.all());
-        Marks::from_all(std::array::from_fn(|at| own[at].min(other[at])))
+        DictVersion::from_all(std::array::from_fn(|at| own[at].min(other[at])))
     }
 
     /// True when everything up to `other` is there.
-    pub fn cover(self, other: Marks) -> bool {
+    pub fn includes(self, other: DictVersion) -> bool {
         self.common(other) == other
     }
 
-    /// Appends the marks.
-    pub fn put(self, out: &mut Vec<u8>) {
+    /// Appends the version.
+    pub fn encode(self, out: &mut Vec<u8>) {
         self.all()
             .into_iter()
-            .for_each(|mark| put(out, mark.into()));
+            .for_each(|mark| encode_u64(out, mark.into()));
     }
 
-    /// Reads what [`Marks::put`] wrote.
-    pub fn take(input: &mut Reader<'_>) -> Result<Marks, Damage> {
+    /// Reads what [`DictVersion::encode`] wrote.
+    pub fn decode(input: &mut Reader<'_>) -> Result<DictVersion, Corrupt> {
         let mut all = [0; 8];
         for mark in &mut all {
-            *mark = input.take_u32()?;
+            *mark = input.decode_u32()?;
         }
-        Ok(Marks::from_all(all))
+        Ok(DictVersion::from_all(all))
     }
 }
 
@@ -109,18 +109,18 @@ mod tests {
 
     #[test]
     fn what_both_have_is_covered_by_either() {
-        let more = Marks {
+        let more = DictVersion {
             stacks: 7,
-            ..Marks::EMPTY
+            ..DictVersion::EMPTY
         };
-        let other = Marks {
+        let other = DictVersion {
             hosts: 2,
-            ..Marks::EMPTY
+            ..DictVersion::EMPTY
         };
-        assert_eq!(more.common(other), Marks::EMPTY);
-        assert!(more.cover(Marks::EMPTY) && !more.cover(other));
+        assert_eq!(more.common(other), DictVersion::EMPTY);
+        assert!(more.includes(DictVersion::EMPTY) && !more.includes(other));
         let mut bytes = Vec::new();
-        more.put(&mut bytes);
-        assert_eq!(Marks::take(&mut Reader::new(&bytes)), Ok(more));
+        more.encode(&mut bytes);
+        assert_eq!(DictVersion::decode(&mut Reader::new(&bytes)), Ok(more));
     }
 }

@@ -1,18 +1,18 @@
-//! Answers with stacks: sums by stack from the engine, frames from the dictionaries, one profile.
+//! Samples: sums by stack from the engine, frames from the dictionaries.
 
-use super::answer::RAW;
 use super::client::{Client, Fault, Statement};
+use super::hosts::kinds;
 use super::keys::{STEP_NS, Span};
-use super::quality;
 use super::rollup::Source;
-use super::select::{Condition, Grouping, Labels, Unit, sum, within};
+use super::select::{Condition, Grouping, Labels, sum, within};
+use super::sums::RAW;
 use crate::store::names::{NamedBy, Nameless};
-use crate::store::prune::prune;
-use crate::store::{Answer, LabelSet, Limits, StoreQuality, TimeRange};
+use crate::store::query::{BatchDict, SampleBatch, SamplesRead, Units};
+use crate::store::{LabelSet, Limits, TimeRange};
 use clickhouse::Row;
 use profile::{
-    Dictionary, FrameId, FrameKind, FrameRef, GroupBy, Info, LabelSetId, MIXED_EVENTS, NamedLater,
-    Profile, Query, QueryRunner, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
+    Dictionary, FrameId, FrameKind, FrameRef, Info, LabelSetId, MIXED_EVENTS, Query, StackEnd,
+    StackId, Unnamed, Value,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -33,17 +33,40 @@ struct Cell {
     value: Value,
 }
 
-/// One merged profile.
-pub(super) async fn profile(
+/// Samples of a query, with the tables that name them.
+pub(super) struct Samples {
+    /// `None`: there are none.
+    pub batch: Option<SampleBatch<Tables>>,
+    /// Where they were read from.
+    pub read: SamplesRead,
+}
+
+/// What names the samples of one query: nobody else adds to it.
+pub struct Tables {
+    dict: Dictionary,
+    leaves: Vec<(StackId, StackEnd)>,
+}
+
+impl BatchDict for Tables {
+    fn read<T>(&self, look: impl FnOnce(&Dictionary, &[(StackId, StackEnd)]) -> T) -> T {
+        look(&self.dict, &self.leaves)
+    }
+}
+
+/// See [`WindowSource::samples`](crate::store::query::WindowSource::samples).
+pub(super) async fn samples(
     client: &Client,
     names: &NamedBy,
     range: TimeRange,
     query: &Query,
     limits: &Limits,
-) -> Result<Answer<Profile>, Fault> {
+) -> Result<Samples, Fault> {
     if Span::of(range, STEP_NS).is_none() {
-        let (data, quality) = (Profile::default(), quality::nothing(range, RAW));
-        return Ok(Answer { data, quality });
+        let read = SamplesRead {
+            covered: range,
+            resolution: RAW,
+        };
+        return Ok(Samples { batch: None, read });
     }
     let source = Source::of(client, range, query, limits).await?;
     let mut read = Read::of(client, source, query, limits).await?;
@@ -52,47 +75,46 @@ pub(super) async fn profile(
         let surest = Source::surest(range)?;
         read = Read::of(client, surest, query, limits).await?;
     }
-    let (rollup, span) = (read.source.rollup, read.source.span);
-    let (beside, windows) = quality::of(client, span, query.selector(), rollup, limits).await?;
+    let span = read.source.span;
+    let read_from = SamplesRead {
+        covered: span.covered,
+        resolution: read.source.resolution,
+    };
+    if read.cells.is_empty() {
+        return Ok(Samples {
+            batch: None,
+            read: read_from,
+        });
+    }
+    let found = kinds(client, span, query.selector(), limits).await?;
     if read.without_sets {
         // Without a look at label sets the units are those of the windows.
-        for name in &windows.units {
-            read.unit.add(name)?;
+        for name in &found.units {
+            read.units.add(name)?;
         }
     }
     let stacks = read_stacks(client, &mut read, limits).await?;
     names.name(&mut read.dict, &mut Nameless::default(), limits);
     within(read.dict.later.heap_bytes(), limits)?;
-    let unit = std::mem::take(&mut read.unit).name();
-    let range = windows.range.unwrap_or(span.covered);
-    let info = Info {
+    let range = found.range.unwrap_or(span.covered);
+    let kind = Info {
         start_unix_ns: range.start_unix_ns,
         duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
-        event: match windows.events.as_slice() {
+        event: match found.events.as_slice() {
             [] => String::new(),
             [event] => event.clone(),
             _ => MIXED_EVENTS.to_owned(),
         },
-        unit: unit.clone(),
-        period: match windows.periods.as_slice() {
+        unit: std::mem::take(&mut read.units).into_text(),
+        period: match found.periods.as_slice() {
             [period] => *period,
             _ => 0,
         },
-        quality: beside.sampling,
         ..Info::default()
     };
-    let (mut answer, named_later) = read.filtered(&stacks, query, info)?;
-    let quality = StoreQuality {
-        total: answer.total(),
-        unit,
-        sampling: answer.info.quality,
-        pruned_weight: prune(&mut answer, limits.nodes),
-        named_later,
-        ..beside
-    };
-    Ok(Answer {
-        data: answer,
-        quality,
+    Ok(Samples {
+        batch: Some(read.into_batch(&stacks, kind)),
+        read: read_from,
     })
 }
 
@@ -100,7 +122,7 @@ pub(super) async fn profile(
 struct Read {
     source: Source,
     cells: Vec<Cell>,
-    unit: Unit,
+    units: Units,
     /// Labels of groups.
     names: HashMap<u64, LabelSet>,
     /// Everything was selected and put together, without a look at label sets.
@@ -119,8 +141,8 @@ impl Read {
         let labels = Labels::Set(table);
         let condition = Condition::of(client, labels, span, query.selector(), limits).await?;
         let grouping = Grouping::new(query.group_by());
-        let mut unit = Unit::default();
-        let cells = read_cells(client, &source, &condition, &grouping, &mut unit, limits).await?;
+        let mut units = Units::default();
+        let cells = read_cells(client, &source, &condition, &grouping, &mut units, limits).await?;
         let names = grouping
             .labels(client, table, span, &condition, limits)
             .await?;
@@ -128,42 +150,41 @@ impl Read {
             without_sets: grouping.is_one() && condition.is_empty(),
             source,
             cells,
-            unit,
+            units,
             names,
             dict: Dictionary::default(),
         })
     }
 
-    /// The samples through the frame filters of `query`.
-    fn filtered(
-        self,
-        stacks: &HashMap<u64, StackId>,
-        query: &Query,
-        info: Info,
-    ) -> Result<(Profile, NamedLater), Fault> {
+    /// The samples by dense ids.
+    fn into_batch(self, stacks: &HashMap<u64, StackId>, kind: Info) -> SampleBatch<Tables> {
         let mut dict = self.dict;
         let names = self.names.iter();
         let label_sets: HashMap<u64, LabelSetId> = names
             .map(|(&group, labels)| (group, dict.intern_labels(labels.iter())))
             .collect();
-        let filters = query.frame_filters().to_vec();
-        let whole = Query::new(Selector::default(), filters, GroupBy::All)
-            .map_err(|error| Fault::Refused(error.to_string()))?;
-        let mut runner = QueryRunner::new(&whole);
+        let (mut labels, mut kept_of) = (Vec::new(), HashMap::new());
+        let (mut leaves, mut leaf_of) = (Vec::new(), HashMap::new());
+        let mut list = Vec::with_capacity(self.cells.len());
         for cell in self.cells {
-            let key = SampleKey {
-                labels: label_sets.get(&cell.group).copied().unwrap_or_default(),
-                stack: stacks.get(&cell.stack).copied().unwrap_or_default(),
-                end: StackEnd::from_u8(cell.end).unwrap_or_default(),
-            };
-            runner.add(&dict, key, cell.value);
+            let kept = *kept_of.entry(cell.group).or_insert_with(|| {
+                labels.push(label_sets.get(&cell.group).copied().unwrap_or_default());
+                labels.len() as u32 - 1
+            });
+            let leaf = *leaf_of.entry((cell.stack, cell.end)).or_insert_with(|| {
+                let stack = stacks.get(&cell.stack).copied().unwrap_or_default();
+                leaves.push((stack, StackEnd::from_u8(cell.end).unwrap_or_default()));
+                leaves.len() as u32 - 1
+            });
+            list.push((kept, leaf, cell.value));
         }
-        let named_later = runner.named_later();
-        let answer = runner.finish(info);
-        Ok(match answer.samples.is_empty() {
-            true => (Profile::default(), named_later),
-            false => (answer, named_later),
-        })
+        list.sort_unstable_by_key(|&(kept, leaf, _)| (kept, leaf));
+        SampleBatch {
+            dict: Tables { dict, leaves },
+            lists: vec![(labels, list)],
+            kinds: vec![kind],
+            is_one_of_several: false,
+        }
     }
 }
 
@@ -203,7 +224,7 @@ async fn read_cells(
     source: &Source,
     condition: &Condition,
     grouping: &Grouping<'_>,
-    unit: &mut Unit,
+    units: &mut Units,
     limits: &Limits,
 ) -> Result<Vec<Cell>, Fault> {
     #[derive(Row, Deserialize)]
@@ -227,7 +248,7 @@ async fn read_cells(
         .each::<Sum>(&ask, limits, |row| {
             within((cells.len() + 1) * CELL_BYTES, limits)?;
             if !row.unit.is_empty() {
-                unit.add(&row.unit)?;
+                units.add(&row.unit)?;
             }
             cells.push(Cell {
                 group: row.g,

@@ -219,7 +219,7 @@ impl PartitionFile {
 
     /// Begins a file that is to take the place of another: not durable until [`put_in_place`] gave
     /// it its name, and never looked at before.
-    pub fn begin_anew(
+    pub fn create_replacement(
         path: &Path,
         service_labels: &[String],
         generation: u64,

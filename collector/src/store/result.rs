@@ -50,7 +50,7 @@ pub struct Scope {
 
 /// The data an answer was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rollup {
+pub struct Resolution {
     /// Length of its steps. Unit: nanoseconds.
     pub step_ns: u64,
     /// It was added up over the hosts of services.
@@ -75,11 +75,11 @@ pub struct Gap {
 /// Hosts are selected by the labels that all label sets of a window share (`host` and configured
 /// ones): a matcher of a label that a host does not have says nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreQuality {
-    /// The time the answer covers: the range widened to whole steps of `rollup`.
+pub struct DataQuality {
+    /// The time the answer covers: the range widened to whole steps of `resolution`.
     pub covered: TimeRange,
     /// What was read.
-    pub rollup: Rollup,
+    pub resolution: Resolution,
     /// Hosts with windows in the answer.
     pub hosts: u64,
     /// Hosts that were alive in the range: with a window in it, or before and after it.
@@ -116,16 +116,16 @@ pub const GAPS_MAX: usize = 100;
 
 /// An answer with its quality.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer<T> {
+pub struct QueryResult<T> {
     /// What was asked for.
     pub data: T,
     /// What it is made of.
-    pub quality: StoreQuality,
+    pub quality: DataQuality,
 }
 
-/// A line of a series.
+/// One series: weights of one combination of labels over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct Series {
     /// Values of the labels it was grouped by.
     pub labels: LabelSet,
     /// By step.
@@ -133,7 +133,7 @@ pub struct Line {
 }
 
 /// What one step of a series is made of: the windows of the selected hosts, whatever the selector
-/// takes of their samples. Hosts are selected as for [`StoreQuality`].
+/// takes of their samples. Hosts are selected as for [`DataQuality`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Step {
     /// Length of the windows that begin in the step, over all hosts. 0 beside `hosts`: a longer
@@ -148,15 +148,15 @@ pub struct Step {
     pub lost_weight: u64,
 }
 
-/// Lines over one time axis, heaviest first.
+/// Series over one time axis, the heaviest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lines {
+pub struct TimeSeries {
     /// Start of the first step.
     pub start_unix_ns: i64,
     /// Length of a step. Unit: nanoseconds.
     pub step_ns: u64,
     /// At most [`Limits::lines`]; `rest` has what was beyond.
-    pub lines: Vec<Line>,
+    pub lines: Vec<Series>,
     /// Sum of the lines left out, by step; empty when none was.
     pub rest: Vec<u64>,
     /// Lines left out.
@@ -165,9 +165,9 @@ pub struct Lines {
     pub steps: Vec<Step>,
 }
 
-/// Totals of one label set.
+/// Totals of one label set, without stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Labelled {
+pub struct LabelTotals {
     /// The labels that were kept.
     pub labels: LabelSet,
     /// Taken.
@@ -181,6 +181,13 @@ pub struct Labelled {
     pub expected_ns: i64,
     /// The part of it that was not measured. Unit: as `expected_ns`.
     pub estimated_ns: i64,
+}
+
+impl LabelTotals {
+    /// What is taken and lost weighs together.
+    pub fn weight(&self) -> u64 {
+        self.taken.weight.saturating_add(self.lost.weight)
+    }
 }
 
 /// What a host did in a range.
@@ -203,6 +210,20 @@ pub struct HostRange {
     pub estimated_ns: u64,
     /// Time without windows while it was alive. Unit: nanoseconds.
     pub gap_ns: u64,
+}
+
+impl std::ops::AddAssign for HostRange {
+    fn add_assign(&mut self, other: HostRange) {
+        let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
+        add(&mut self.windows, other.windows);
+        add(&mut self.windows_unmeasured, other.windows_unmeasured);
+        self.taken += other.taken;
+        self.lost += other.lost;
+        self.sampling += other.sampling;
+        add(&mut self.expected_ns, other.expected_ns);
+        add(&mut self.estimated_ns, other.estimated_ns);
+        add(&mut self.gap_ns, other.gap_ns);
+    }
 }
 
 impl HostRange {

@@ -1,17 +1,20 @@
 //! What is done beside pushes and queries: flushing, cutting the log, removing what is too old or too
 //! much, setting damaged partitions aside, closing.
 
-use super::EmbeddedStore;
-use super::file::{FileError, has_log, remove, set_aside};
-use super::leftovers::{self, Leftover};
+use super::catalog::Catalog;
+use super::compactor::Compactor;
+use super::file::{FileError, has_log, quarantine_file, remove};
 use super::level::Level;
+use super::log_writer::LogWriter;
 use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
-use super::partition::{Partition, lock, read, write};
-use super::{dictlog, evicted, manifest};
+use super::partition::Partition;
+use super::quarantine::{self, QuarantinedFile};
+use super::{dictlog, eviction_watermark, manifest};
 use crate::store::StoreError;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::sync::{lock, read, write};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A chunk is flushed so long after its end: agents push a window some seconds after it ended. Unit:
 /// nanoseconds.
@@ -31,50 +34,57 @@ const AGE_NS_MAX: i64 = 1_200_000_000_000;
 /// does.
 const LATE_SHARE: u64 = 2;
 
-/// Dictionaries may take this part of their memory more until it is seen whether all fit.
-const LOADED_SHARE: usize = 8;
-
-/// Most partitions that keep connections between queries. Questions of a page are about the last
-/// hours, a partition or two; a query of more opens what it needs, which takes half a millisecond a
-/// partition.
-const CONNECTED_MAX: usize = 32;
-
 /// The manifest is written so often: what changed after it is read at a start after a kill. Unit:
 /// nanoseconds.
 const MANIFEST_AGE_NS: i64 = 3_600_000_000_000;
 
-impl EmbeddedStore {
+/// Keeps the store in order, by calls from outside: it has no thread of its own.
+pub struct Maintenance {
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) log: Arc<LogWriter>,
+    /// Held by whoever flushes or removes partitions.
+    pub(super) upkeep: Mutex<()>,
+    /// Held by whoever compacts or makes coarser; taken before `upkeep`.
+    pub(super) compactor: Mutex<Compactor>,
+    /// When the manifest was written last, since the Unix epoch. Unit: nanoseconds.
+    manifest_unix_ns: AtomicI64,
+}
+
+impl Maintenance {
+    /// Of a store that is opened now.
+    pub fn new(catalog: Arc<Catalog>, log: Arc<LogWriter>, now_unix_ns: i64) -> Maintenance {
+        Maintenance {
+            catalog,
+            log,
+            upkeep: Mutex::default(),
+            compactor: Mutex::default(),
+            manifest_unix_ns: AtomicI64::new(now_unix_ns),
+        }
+    }
+
     /// Writes what the next start needs of partitions. To be called with `upkeep`. Without it that
     /// start takes longer, and nothing else.
     fn save_manifest(&self) {
-        let path = self.manifest_path();
-        let saved = manifest::save(&path, &self.all_partitions(), &self.host_index);
+        let path = self.catalog.manifest_path();
+        let saved = manifest::save(
+            &path,
+            &self.catalog.all_partitions(),
+            &self.catalog.host_index,
+        );
         if let Err(error) = saved {
             let path = path.display();
             tracing::warn!("failed to write `{path}`: {error}; the next start takes longer");
         }
     }
 
-    fn all_partitions(&self) -> Vec<Arc<Partition>> {
-        read(&self.partitions).values().cloned().collect()
-    }
-
-    fn mem_bytes(&self) -> usize {
-        let partitions = read(&self.partitions);
-        partitions
-            .values()
-            .map(|partition| read(&partition.mem).bytes())
-            .sum()
-    }
-
     /// Waits for a flush when pushes come faster than flushes take.
-    pub(super) fn make_room(&self) -> Result<(), StoreError> {
-        let most = self.options.memtable_bytes.saturating_mul(2);
-        if self.mem_bytes() <= most {
+    pub fn apply_backpressure(&self) -> Result<(), StoreError> {
+        let most = self.catalog.options.memtable_bytes.saturating_mul(2);
+        if self.catalog.mem_bytes() <= most {
             return Ok(());
         }
         let upkeep = lock(&self.upkeep);
-        if self.mem_bytes() > most {
+        if self.catalog.mem_bytes() > most {
             self.flush(|_, _, _| true)
                 .map_err(|text| StoreError::Unavailable(format!("memory is full: {text}")))?;
         }
@@ -86,13 +96,13 @@ impl EmbeddedStore {
     /// 0: at all.
     fn is_large(&self, beyond: u64) -> bool {
         let most = |bytes: u64| bytes.saturating_add(bytes.checked_div(beyond).unwrap_or(0));
-        self.mem_bytes() as u64 > most(self.options.memtable_bytes as u64)
-            || lock(&self.wal).bytes() > most(self.options.log_bytes)
+        self.catalog.mem_bytes() as u64 > most(self.catalog.options.memtable_bytes as u64)
+            || lock(&self.log.wal).bytes() > most(self.catalog.options.log_bytes)
     }
 
     /// Flushes everything when there is much more of it than `maintain` leaves, unless a flush
     /// runs. All that is pushed waits for it meanwhile.
-    pub(super) fn flush_when_large(&self) {
+    pub fn flush_when_large(&self) {
         if self.is_large(LATE_SHARE)
             && let Ok(_upkeep) = self.upkeep.try_lock()
         {
@@ -102,25 +112,29 @@ impl EmbeddedStore {
     }
 
     /// Flushes what a replay puts in memory when that is much. What cannot be flushed stays there.
-    pub(super) fn flush_while_replaying(&self) {
-        if self.mem_bytes() <= self.options.memtable_bytes {
+    pub fn flush_while_replaying(&self) {
+        if self.catalog.mem_bytes() <= self.catalog.options.memtable_bytes {
             return;
         }
-        for partition in self.all_partitions() {
+        for partition in self.catalog.all_partitions() {
             match partition.flush(|_, _| true) {
-                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
-                Err(_) => drop(self.counters.flush_failures.fetch_add(1, Ordering::Relaxed)),
+                Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),
+                Err(_) => drop(
+                    self.catalog
+                        .counters
+                        .flush_failures
+                        .fetch_add(1, Ordering::Relaxed),
+                ),
                 Ok(_) => {}
             }
         }
     }
 
-    /// See [`Store::maintain`](crate::store::Store::maintain).
-    pub(super) fn keep_up(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.check_open()?;
+    /// See [`WindowSink::maintain`](crate::store::WindowSink::maintain).
+    pub fn run(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         let upkeep = lock(&self.upkeep);
         let mut undone = Vec::new();
-        self.set_damaged_aside(&mut undone);
+        self.quarantine_damaged(&mut undone);
         let closed = |partition: &Partition, chunk: u16, rows: &ChunkRows| {
             let end = partition.chunk_start(chunk).saturating_add(CHUNK_NS as i64);
             let over = now_unix_ns.saturating_sub(end) >= GRACE_NS;
@@ -133,7 +147,7 @@ impl EmbeddedStore {
             undone.push(text);
         }
         self.retire(now_unix_ns, &mut undone);
-        self.say_leftovers();
+        self.report_quarantine();
         let last = self.manifest_unix_ns.load(Ordering::Relaxed);
         // A clock that was set back must not stop it.
         if !(0..MANIFEST_AGE_NS).contains(&now_unix_ns.saturating_sub(last)) {
@@ -142,11 +156,9 @@ impl EmbeddedStore {
         }
         drop(upkeep);
         // Long work, which flushes shall not wait for.
-        if let Err(text) = self.tidy(now_unix_ns) {
+        if let Err(text) = self.compact_slice(now_unix_ns) {
             undone.push(text);
         }
-        self.evict_dictionaries();
-        self.name_ahead();
         if let Some(first) = undone.into_iter().next() {
             return Err(StoreError::Unavailable(first));
         }
@@ -156,19 +168,23 @@ impl EmbeddedStore {
     /// Flushes chunks that `which` takes, saves hosts, and cuts the log. To be called with `upkeep`.
     fn flush(&self, which: impl Fn(&Partition, u16, &ChunkRows) -> bool) -> Result<(), String> {
         let mut failed: Option<String> = None;
-        for partition in self.all_partitions() {
+        for partition in self.catalog.all_partitions() {
             if partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
             match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
                 Ok(rows) => {
-                    self.counters
+                    self.catalog
+                        .counters
                         .rows_flushed
                         .fetch_add(rows, Ordering::Relaxed);
                 }
-                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
+                Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),
                 Err(error) => {
-                    self.counters.flush_failures.fetch_add(1, Ordering::Relaxed);
+                    self.catalog
+                        .counters
+                        .flush_failures
+                        .fetch_add(1, Ordering::Relaxed);
                     let path = partition.path.display();
                     failed.get_or_insert(format!("failed to flush into `{path}`: {error}"));
                 }
@@ -177,51 +193,51 @@ impl EmbeddedStore {
         if let Err(error) = self.save_and_cut() {
             failed.get_or_insert(error);
         }
-        let trouble = failed.clone().map(|text| {
+        let issue = failed.clone().map(|text| {
             format!("{text}; nothing is lost: what was pushed is in the write-ahead log")
         });
-        self.set_trouble("flush", trouble);
+        self.catalog.report_issue("flush", issue);
         failed.map_or(Ok(()), Err)
     }
 
     /// Cuts from the log what is in files.
     fn save_and_cut(&self) -> Result<(), String> {
         let needed = {
-            let writer = lock(&self.writer);
-            let records = read(&self.partitions);
+            let writer = lock(&self.log.writer);
+            let records = read(&self.catalog.partitions);
             let in_memory = records
                 .values()
                 .filter_map(|partition| partition.first_record())
                 .min();
-            let unwritten = writer.writing.unwrap_or_else(|| lock(&self.wal).next());
+            let unwritten = writer.writing.unwrap_or_else(|| lock(&self.log.wal).next());
             in_memory.unwrap_or(unwritten).min(unwritten)
         };
-        let mut book = lock(&self.hosts);
+        let mut book = lock(&self.catalog.hosts);
         let host = book.first_record;
         if host.is_some_and(|first| first < needed) {
-            let path = self.hosts_path();
+            let path = self.catalog.hosts_path();
             book.save(&path)
                 .map_err(|error| format!("failed to write `{}`: {error}", path.display()))?;
         }
         drop(book);
-        if lock(&self.wal).can_cut(needed) {
+        if lock(&self.log.wal).can_cut(needed) {
             // What only those records had of dictionaries is written once more before they go.
-            for partition in self.all_partitions() {
+            for partition in self.catalog.all_partitions() {
                 let kept = partition.keep_dict();
                 kept.map_err(|error| {
                     format!("failed to keep a dictionary next to the log: {error}")
                 })?;
             }
         }
-        let mut wal = lock(&self.wal);
+        let mut wal = lock(&self.log.wal);
         let done = wal.cut(needed).map_err(|error| error.to_string());
         let first = wal.first();
         drop(wal);
-        let folder = self.log_folder();
-        lock(&self.removed).retain(|&ids, after| {
+        let folder = self.catalog.log_folder();
+        lock(&self.log.removed).retain(|&ids, after| {
             let is_needed = first < *after;
             if !is_needed {
-                dictlog::forget_removed(&folder, ids);
+                dictlog::remove_tombstone(&folder, ids);
             }
             is_needed
         });
@@ -230,33 +246,39 @@ impl EmbeddedStore {
 
     /// Removes partitions that are too old, or the oldest when there is too much.
     fn retire(&self, now_unix_ns: i64, undone: &mut Vec<String>) {
-        let horizon = now_unix_ns.saturating_sub_unsigned(self.options.retention_ns);
-        lock(&self.hosts).forget_before(horizon);
-        for partition in self.all_partitions() {
+        let horizon = now_unix_ns.saturating_sub_unsigned(self.catalog.options.retention_ns);
+        lock(&self.catalog.hosts).forget_before(horizon);
+        for partition in self.catalog.all_partitions() {
             if partition.end <= horizon {
                 self.remove_partition(&partition, undone);
-                self.counters
+                self.catalog
+                    .counters
                     .partitions_expired
                     .fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.remove_set_aside(horizon);
-        if self.options.disk_bytes == 0 {
+        self.expire_quarantined(horizon);
+        if self.catalog.options.disk_bytes == 0 {
             return;
         }
-        let mut partitions = self.all_partitions();
+        let mut partitions = self.catalog.all_partitions();
         let mut used = self.bytes_beside_partitions();
-        used = used.saturating_add(self.counters.coarsening_bytes.load(Ordering::Relaxed));
+        used = used.saturating_add(
+            self.catalog
+                .counters
+                .downsampling_bytes
+                .load(Ordering::Relaxed),
+        );
         for partition in &partitions {
             used = used.saturating_add(partition.bytes());
         }
         // What cannot be read gives way before what can.
-        for leftover in leftovers::list(&self.dir) {
-            if used <= self.options.disk_bytes {
+        for quarantined in quarantine::list(&self.catalog.dir) {
+            if used <= self.catalog.options.disk_bytes {
                 return;
             }
-            used = used.saturating_sub(leftover.bytes);
-            self.remove_leftover(&leftover, undone);
+            used = used.saturating_sub(quarantined.bytes);
+            self.remove_quarantined(&quarantined, undone);
         }
         // A year of service hours is less than days of windows: they go last.
         partitions.sort_by_key(|of| (of.level == Level::ServiceHours, of.start));
@@ -264,43 +286,46 @@ impl EmbeddedStore {
         let newest = partitions.iter().map(|partition| partition.start).max();
         partitions.retain(|partition| Some(partition.start) != newest);
         for partition in &partitions {
-            if used <= self.options.disk_bytes {
+            if used <= self.catalog.options.disk_bytes {
                 break;
             }
             used = used.saturating_sub(partition.bytes());
             self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
-            self.counters
+            self.catalog
+                .counters
                 .partitions_evicted
                 .fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Log, dictionaries beside it, and what was set aside. Unit: bytes.
-    fn bytes_beside_partitions(&self) -> u64 {
-        let aside = leftovers::list(&self.dir);
-        let aside: u64 = aside.iter().map(|leftover| leftover.bytes).sum();
-        let log = lock(&self.wal).bytes();
-        let dictionaries = dictlog::bytes(&self.log_folder());
+    pub fn bytes_beside_partitions(&self) -> u64 {
+        let aside = quarantine::list(&self.catalog.dir);
+        let aside: u64 = aside.iter().map(|quarantined| quarantined.bytes).sum();
+        let log = lock(&self.log.wal).bytes();
+        let dictionaries = dictlog::bytes(&self.catalog.log_folder());
         aside.saturating_add(log).saturating_add(dictionaries)
     }
 
     /// Refuses from now on what comes for the time of a partition that has no room.
     fn refuse_before(&self, end: i64, undone: &mut Vec<String>) {
-        self.evicted_before.fetch_max(end, Ordering::Relaxed);
-        let path = self.evicted_path();
-        if let Err(error) = evicted::save(&path, end, self.options.disk_bytes) {
+        self.catalog
+            .evicted_before
+            .fetch_max(end, Ordering::Relaxed);
+        let path = self.catalog.eviction_watermark_path();
+        if let Err(error) = eviction_watermark::save(&path, end, self.catalog.options.disk_bytes) {
             undone.push(format!("failed to write `{}`: {error}", path.display()));
         }
     }
 
-    fn remove_leftover(&self, leftover: &Leftover, undone: &mut Vec<String>) {
-        let path = leftover.path.display();
-        match std::fs::remove_file(&leftover.path) {
+    fn remove_quarantined(&self, quarantined: &QuarantinedFile, undone: &mut Vec<String>) {
+        let path = quarantined.path.display();
+        match std::fs::remove_file(&quarantined.path) {
             Ok(()) => {
-                let bytes = leftover.bytes;
+                let bytes = quarantined.bytes;
                 tracing::warn!("`{path}` ({bytes} bytes) is removed: the disk budget is used up");
-                let removed = &self.counters.leftovers_removed;
+                let removed = &self.catalog.counters.quarantined_removed;
                 removed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => undone.push(format!("failed to remove `{path}`: {error}")),
@@ -308,9 +333,9 @@ impl EmbeddedStore {
     }
 
     /// Says how much was set aside of the log; of partitions each is said by itself.
-    pub(super) fn say_leftovers(&self) {
-        let all = leftovers::list(&self.dir);
-        let segments = || all.iter().filter(|leftover| leftover.is_segment());
+    pub fn report_quarantine(&self) {
+        let all = quarantine::list(&self.catalog.dir);
+        let segments = || all.iter().filter(|quarantined| quarantined.is_segment());
         let (count, bytes) = (
             segments().count(),
             segments().map(|segment| segment.bytes).sum::<u64>(),
@@ -322,17 +347,17 @@ impl EmbeddedStore {
                  when they are of no use"
             )
         });
-        self.set_trouble("unusable segments", said);
+        self.catalog.report_issue("unusable segments", said);
     }
 
     fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
         // Nothing of it is on its way into the log. Out of the table first: from then on nobody begins
         // to read it. Who reads it now, goes on with the file, which is gone when the last closes it.
-        let _writer = self.settled();
-        write(&self.partitions).remove(&partition.start);
-        write(&self.host_index).cut(partition.start, partition.end);
+        let _writer = self.log.quiesce();
+        write(&self.catalog.partitions).remove(&partition.start);
+        write(&self.catalog.host_index).cut(partition.start, partition.end);
         partition.close_files();
-        self.note_removed(partition, undone);
+        self.write_tombstone(partition, undone);
         if let Err(error) = remove(&partition.path) {
             undone.push(format!(
                 "failed to remove `{}`: {error}",
@@ -343,30 +368,31 @@ impl EmbeddedStore {
 
     /// Notes that the log's records of a partition are passed over. Where even that cannot be written,
     /// the space matters more: what comes back after a crash is removed again.
-    fn note_removed(&self, partition: &Partition, undone: &mut Vec<String>) {
-        if let Err(error) = self.pass_over(partition.ids()) {
+    fn write_tombstone(&self, partition: &Partition, undone: &mut Vec<String>) {
+        if let Err(error) = self.log.skip_records(partition.ids()) {
             let path = partition.path.display();
             undone.push(format!("failed to note that `{path}` is removed: {error}"));
         }
     }
 
     /// Damaged files are kept as long as others of their age.
-    fn remove_set_aside(&self, horizon: i64) {
-        let folder = self.log_folder();
-        let mut damaged = lock(&self.damaged);
+    fn expire_quarantined(&self, horizon: i64) {
+        let folder = self.catalog.log_folder();
+        let mut damaged = lock(&self.catalog.damaged);
         damaged.retain(|(range, name)| {
             let old = range.end_unix_ns <= horizon;
             if old {
                 for suffix in ["", "-wal", "-shm"] {
                     let aside = format!("{name}{suffix}.damaged");
-                    let _ = std::fs::remove_file(self.dir.join("partitions").join(aside));
+                    let _ = std::fs::remove_file(self.catalog.dir.join("partitions").join(aside));
                 }
                 for (ids, removed) in dictlog::list(&folder).unwrap_or_default() {
                     if !removed && ids.0 == range.start_unix_ns {
                         dictlog::remove(&folder, ids);
                     }
                 }
-                self.set_trouble(&format!("partition {name}"), None);
+                self.catalog
+                    .report_issue(&format!("partition {name}"), None);
             }
             !old
         });
@@ -374,102 +400,48 @@ impl EmbeddedStore {
 
     /// Renames files that cannot be read. What memory has of them goes into a new file: the dictionary
     /// is whole in memory wherever windows are.
-    fn set_damaged_aside(&self, undone: &mut Vec<String>) {
-        for partition in self.all_partitions() {
+    fn quarantine_damaged(&self, undone: &mut Vec<String>) {
+        for partition in self.catalog.all_partitions() {
             if !partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
-            let _writer = self.settled();
+            let _writer = self.log.quiesce();
             partition.close_files();
-            if let Err(error) = set_aside(&partition.path) {
+            if let Err(error) = quarantine_file(&partition.path) {
                 undone.push(format!(
                     "failed to rename `{}`: {error}",
                     partition.path.display()
                 ));
                 continue;
             }
-            let mut partitions = write(&self.partitions);
-            match partition.renewed() {
-                Ok(Some(renewed)) => drop(partitions.insert(partition.start, Arc::new(renewed))),
+            let mut partitions = write(&self.catalog.partitions);
+            match partition.recreated() {
+                Ok(Some(recreated)) => {
+                    drop(partitions.insert(partition.start, Arc::new(recreated)))
+                }
                 Ok(None) => {
                     // Everything was in the file: what comes now for its time begins with new ids.
                     partitions.remove(&partition.start);
-                    self.note_removed(&partition, undone);
+                    self.write_tombstone(&partition, undone);
                 }
                 // It stays as it is, with what it has in memory, until there is room.
                 Err(error) => undone.push(format!(
-                    "failed to begin `{}` anew: {error}",
+                    "failed to recreate `{}`: {error}",
                     partition.path.display()
                 )),
             }
             drop(partitions);
-            self.index_hosts_again();
+            self.catalog.index_hosts_again();
         }
     }
 
-    /// Counts the dictionary that a query loaded; once enough are, those used longest ago are
-    /// forgotten. To look after each would take a query of a year as many looks at all partitions
-    /// as there are.
-    pub(super) fn note_loaded(&self, partition: &Partition) {
-        let bytes = partition.dict_bytes().unwrap_or(0);
-        let loaded = self.loaded_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if loaded.saturating_add(bytes) > self.options.dictionary_bytes / LOADED_SHARE {
-            self.evict_dictionaries();
-        }
-    }
-
-    /// Keeps connections of the partitions that queries read last, and closes those of others: a
-    /// query of a year would leave three open files and two megabytes for each of its partitions.
-    pub(super) fn note_connected(&self, partition: &Arc<Partition>) {
-        let mut connected = lock(&self.connected);
-        let this = Arc::downgrade(partition);
-        connected.retain(|other| !other.ptr_eq(&this));
-        connected.push_back(this);
-        let oldest = if connected.len() > CONNECTED_MAX {
-            connected.pop_front()
-        } else {
-            None
-        };
-        drop(connected);
-        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
-            oldest.close_readers();
-        }
-    }
-
-    /// Forgets dictionaries used longest ago until the rest fits.
-    pub(super) fn evict_dictionaries(&self) {
-        // A thread that pushes must not find its dictionary replaced.
-        let Ok(_writer) = self.writer.try_lock() else {
-            return;
-        };
-        self.loaded_bytes.store(0, Ordering::Relaxed);
-        let mut loaded: Vec<(u64, usize, Arc<Partition>)> = Vec::new();
-        for partition in self.all_partitions() {
-            if let Some(bytes) = partition.dict_bytes() {
-                let used = partition.used.load(Ordering::Relaxed);
-                loaded.push((used, bytes, partition));
-            }
-        }
-        loaded.sort_by_key(|(used, ..)| *used);
-        let mut held: usize = loaded.iter().map(|(_, bytes, _)| bytes).sum();
-        let newest = loaded.len().saturating_sub(1);
-        for (_, bytes, partition) in &loaded[..newest] {
-            if held <= self.options.dictionary_bytes {
-                break;
-            }
-            if partition.evict() {
-                held -= bytes;
-            }
-        }
-    }
-
-    /// See [`Store::close`](crate::store::Store::close).
-    pub(super) fn shut(&self) -> Result<(), StoreError> {
+    /// See [`WindowSink::close`](crate::store::WindowSink::close).
+    pub fn close(&self) -> Result<(), StoreError> {
         let _upkeep = lock(&self.upkeep);
-        self.closed.store(true, Ordering::Release);
+        self.catalog.closed.store(true, Ordering::Release);
         let flushed = self.flush(|_, _, _| true);
-        let saved = lock(&self.hosts).save(&self.hosts_path());
-        for partition in self.all_partitions() {
+        let saved = lock(&self.catalog.hosts).save(&self.catalog.hosts_path());
+        for partition in self.catalog.all_partitions() {
             // A file without its log can be copied as one. Those that nobody has open have none.
             if has_log(&partition.path) {
                 let _ = partition.reader().and_then(|file| file.checkpoint(true));
@@ -483,53 +455,5 @@ impl EmbeddedStore {
         saved.map_err(|error| {
             StoreError::Unavailable(format!("failed to write the file of hosts: {error}"))
         })
-    }
-
-    /// See [`Store::counters`](crate::store::Store::counters).
-    pub(super) fn all_counters(&self) -> Vec<(String, u64)> {
-        let mut all = self.counters.all();
-        let partitions = self.all_partitions();
-        let mut add = |name: &str, value: u64| all.push((name.to_owned(), value));
-        add("fleetprof_store_partitions", partitions.len() as u64);
-        for level in Level::ALL {
-            let name = format!("fleetprof_store_level_bytes{{level=\"{}\"}}", level.name());
-            let of_level = partitions.iter().filter(|of| of.level == level);
-            add(&name, of_level.map(|of| of.bytes()).sum());
-        }
-        let on_disk: u64 = partitions.iter().map(|partition| partition.bytes()).sum();
-        let log = lock(&self.wal).bytes();
-        let beside = self.bytes_beside_partitions();
-        add("fleetprof_store_bytes", on_disk.saturating_add(beside));
-        let aside = leftovers::list(&self.dir);
-        let aside = aside.iter().map(|leftover| leftover.bytes).sum();
-        add("fleetprof_store_set_aside_bytes", aside);
-        add("fleetprof_store_bytes_max", self.options.disk_bytes);
-        add("fleetprof_store_log_bytes", log);
-        add("fleetprof_store_memtable_bytes", self.mem_bytes() as u64);
-        let dicts = partitions
-            .iter()
-            .filter_map(|partition| partition.dict_in_memory());
-        let (mut held, mut stacks, mut series) = (0, 0, 0);
-        for dict in dicts {
-            let dict = read(&dict);
-            held += dict.heap_bytes() as u64;
-            stacks += dict.tables.stacks.len() as u64;
-            series += dict.series.len() as u64;
-        }
-        add("fleetprof_store_dictionary_bytes", held);
-        add("fleetprof_store_stacks", stacks);
-        add("fleetprof_store_series", series);
-        all
-    }
-}
-
-impl Drop for EmbeddedStore {
-    fn drop(&mut self) {
-        if !self.closed.load(Ordering::Acquire) {
-            // Files only: what memory has is in the log, as after a crash.
-            for partition in self.all_partitions() {
-                partition.close_files();
-            }
-        }
     }
 }

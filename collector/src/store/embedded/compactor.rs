@@ -4,13 +4,14 @@
 //! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock that
 //! flushes need: a slice ends after [`SLICE`], however much is left.
 
-use super::EmbeddedStore;
-use super::coarsen::{Coarsening, Written};
 use super::compact::Compaction;
+use super::downsample::{Downsampling, Written};
 use super::file::{FileError, PartitionFile, put_in_place, remove};
 use super::level::{HOUR_CHUNKS, Level};
+use super::maintenance::Maintenance;
 use super::options::CHUNK_NS;
-use super::partition::{Partition, lock, read, write};
+use super::partition::Partition;
+use crate::sync::{lock, read, write};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 const CLOSED_NS: i64 = 3_600_000_000_000;
 
 /// Time that one call takes of its caller. `maintain` is called every two seconds: at most a fifth of
-/// one CPU goes into tidying.
+/// one CPU goes into compaction.
 const SLICE: Duration = Duration::from_millis(400);
 
 /// After a failure nothing is tried for so long. Unit: nanoseconds.
@@ -29,15 +30,15 @@ const RETRY_NS: i64 = 60_000_000_000;
 
 /// What is known of the work between two slices.
 #[derive(Default)]
-pub struct Tidy {
+pub struct Compactor {
     /// Partitions that were in order, by begin.
-    rested: HashMap<i64, Rest>,
-    coarsening: Option<Coarsening>,
+    up_to_date: HashMap<i64, UpToDate>,
+    downsampling: Option<Downsampling>,
     retry_unix_ns: Option<i64>,
 }
 
 /// A partition in order.
-struct Rest {
+struct UpToDate {
     level: Level,
     records: BTreeMap<u16, u64>,
     /// When time alone makes work.
@@ -52,75 +53,93 @@ enum Stopped {
     File(Arc<Partition>, FileError),
 }
 
-impl EmbeddedStore {
+impl Maintenance {
     /// Does a slice of what is due. Another thread that is at it already is left alone.
-    pub(super) fn tidy(&self, now_unix_ns: i64) -> Result<(), String> {
-        let Ok(mut tidy) = self.tidy.try_lock() else {
+    pub(super) fn compact_slice(&self, now_unix_ns: i64) -> Result<(), String> {
+        let Ok(mut compactor) = self.compactor.try_lock() else {
             return Ok(());
         };
         // A clock that was set back must not stop the work for ever.
-        let waits = tidy
+        let waits = compactor
             .retry_unix_ns
             .is_some_and(|at| now_unix_ns < at && at - now_unix_ns <= RETRY_NS);
         if waits {
             return Ok(());
         }
-        tidy.retry_unix_ns = None;
+        compactor.retry_unix_ns = None;
         let until = Instant::now() + SLICE;
-        let done = self.tidy_partitions(&mut tidy, now_unix_ns, until);
+        let done = self.compact_partitions(&mut compactor, now_unix_ns, until);
         let pending = match &done {
             Ok(()) => 0,
             Err(_) => 1,
         };
-        self.counters.tidy_pending.store(pending, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .compaction_pending
+            .store(pending, Ordering::Relaxed);
         match done {
             Ok(()) => {
-                self.set_trouble("tidy", None);
+                self.catalog.report_issue("compaction", None);
                 Ok(())
             }
             Err(Stopped::Slice) => Ok(()),
             Err(Stopped::File(partition, FileError::Damaged(text))) => {
-                self.give_up_coarsening(&mut tidy);
-                self.mark_damaged(&partition, &text);
+                self.abandon_downsampling(&mut compactor);
+                self.catalog.mark_damaged(&partition, &text);
                 Ok(())
             }
             Err(Stopped::File(partition, error)) => {
-                self.give_up_coarsening(&mut tidy);
-                tidy.retry_unix_ns = Some(now_unix_ns.saturating_add(RETRY_NS));
-                self.counters.tidy_failures.fetch_add(1, Ordering::Relaxed);
+                self.abandon_downsampling(&mut compactor);
+                compactor.retry_unix_ns = Some(now_unix_ns.saturating_add(RETRY_NS));
+                self.catalog
+                    .counters
+                    .compaction_failures
+                    .fetch_add(1, Ordering::Relaxed);
                 let path = partition.path.display();
                 let text = format!("failed to compact or coarsen `{path}`: {error}");
                 let more = "; the finer data stays and is tried again in a minute";
-                self.set_trouble("tidy", Some(format!("{text}{more}")));
+                self.catalog
+                    .report_issue("compaction", Some(format!("{text}{more}")));
                 Err(text)
             }
         }
     }
 
     /// Forgets a coarser file that is not whole.
-    fn give_up_coarsening(&self, tidy: &mut Tidy) {
-        if let Some(coarsening) = tidy.coarsening.take() {
-            let temporary = coarsening.temporary();
-            drop(coarsening);
+    fn abandon_downsampling(&self, compactor: &mut Compactor) {
+        if let Some(downsampling) = compactor.downsampling.take() {
+            let temporary = downsampling.temporary();
+            drop(downsampling);
             // What stays is removed when the store is opened, or written over.
             let _ = remove(&temporary);
         }
-        self.counters.coarsening_bytes.store(0, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .downsampling_bytes
+            .store(0, Ordering::Relaxed);
     }
 
-    fn tidy_partitions(&self, tidy: &mut Tidy, now: i64, until: Instant) -> Result<(), Stopped> {
-        if tidy.coarsening.is_some() {
-            self.go_on_coarsening(tidy, until)?;
+    fn compact_partitions(
+        &self,
+        compactor: &mut Compactor,
+        now: i64,
+        until: Instant,
+    ) -> Result<(), Stopped> {
+        if compactor.downsampling.is_some() {
+            self.continue_downsampling(compactor, until)?;
         }
-        let partitions: Vec<Arc<Partition>> = read(&self.partitions).values().cloned().collect();
+        let partitions: Vec<Arc<Partition>> =
+            read(&self.catalog.partitions).values().cloned().collect();
         let starts: std::collections::HashSet<i64> =
             partitions.iter().map(|partition| partition.start).collect();
-        tidy.rested.retain(|start, _| starts.contains(start));
+        compactor
+            .up_to_date
+            .retain(|start, _| starts.contains(start));
         for partition in partitions {
-            let wanted = self.options.level_at(partition.end, now);
+            let wanted = self.catalog.options.level_at(partition.end, now);
             let skip = partition.level == Level::ServiceHours
                 || partition.damaged.load(Ordering::Acquire)
-                || tidy.is_at_rest(&partition, wanted, now);
+                || compactor.is_up_to_date(&partition, wanted, now);
             if skip {
                 continue;
             }
@@ -133,21 +152,21 @@ impl EmbeddedStore {
             let until_unix_ns = compacted.map_err(failed)?;
             let until_unix_ns = until_unix_ns.ok_or(Stopped::Slice)?;
             if wanted > partition.level && partition.is_flushed() {
-                let begun = Coarsening::begin(Arc::clone(&partition), wanted).map_err(failed)?;
+                let begun = Downsampling::begin(Arc::clone(&partition), wanted).map_err(failed)?;
                 if begun.is_some() {
-                    tidy.coarsening = begun;
-                    self.go_on_coarsening(tidy, until)?;
+                    compactor.downsampling = begun;
+                    self.continue_downsampling(compactor, until)?;
                     continue;
                 }
             }
-            let rest = Rest {
+            let rest = UpToDate {
                 level: partition.level,
                 records: partition.flushed_records(),
                 until_unix_ns,
             };
             // One that is coarser than wanted, since ages were raised, stays as it is.
             if partition.is_flushed() && wanted <= partition.level {
-                tidy.rested.insert(partition.start, rest);
+                compactor.up_to_date.insert(partition.start, rest);
             }
         }
         Ok(())
@@ -185,7 +204,8 @@ impl EmbeddedStore {
                 if !compaction.chunk(chunk, go_on)? {
                     return Ok(None);
                 }
-                self.counters
+                self.catalog
+                    .counters
                     .chunks_compacted
                     .fetch_add(1, Ordering::Relaxed);
             }
@@ -193,7 +213,10 @@ impl EmbeddedStore {
                 if !compaction.hour(hour, go_on)? {
                     return Ok(None);
                 }
-                self.counters.hours_added_up.fetch_add(1, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .hours_added_up
+                    .fetch_add(1, Ordering::Relaxed);
             }
         }
         // Hours close with a chunk that may have nothing in it.
@@ -205,64 +228,73 @@ impl EmbeddedStore {
         Ok(Some(next.unwrap_or(i64::MAX)))
     }
 
-    fn go_on_coarsening(&self, tidy: &mut Tidy, until: Instant) -> Result<(), Stopped> {
-        let Some(mut coarsening) = tidy.coarsening.take() else {
+    fn continue_downsampling(
+        &self,
+        compactor: &mut Compactor,
+        until: Instant,
+    ) -> Result<(), Stopped> {
+        let Some(mut downsampling) = compactor.downsampling.take() else {
             return Ok(());
         };
-        let partition = Arc::clone(&coarsening.partition);
+        let partition = Arc::clone(&downsampling.partition);
         let failed = |error| Stopped::File(Arc::clone(&partition), error);
-        let path = coarsening.path();
-        let is_current = read(&self.partitions)
+        let path = downsampling.path();
+        let is_current = read(&self.catalog.partitions)
             .get(&partition.start)
             .is_some_and(|current| Arc::ptr_eq(current, &partition));
-        if !is_current || coarsening.records != partition.flushed_records() {
-            tidy.coarsening = Some(coarsening);
-            self.give_up_coarsening(tidy);
+        if !is_current || downsampling.records != partition.flushed_records() {
+            compactor.downsampling = Some(downsampling);
+            self.abandon_downsampling(compactor);
             return Ok(());
         }
-        let worked = coarsening.work(|| Instant::now() < until);
-        let bytes = super::file::bytes(&coarsening.temporary());
-        self.counters
-            .coarsening_bytes
+        let worked = downsampling.work(|| Instant::now() < until);
+        let bytes = super::file::bytes(&downsampling.temporary());
+        self.catalog
+            .counters
+            .downsampling_bytes
             .store(bytes, Ordering::Relaxed);
         match worked {
             Ok(true) => {}
             Ok(false) => {
-                tidy.coarsening = Some(coarsening);
+                compactor.downsampling = Some(downsampling);
                 return Err(Stopped::Slice);
             }
             Err(error) => {
-                tidy.coarsening = Some(coarsening);
+                compactor.downsampling = Some(downsampling);
                 return Err(failed(error));
             }
         }
-        let done = coarsening
+        let done = downsampling
             .into_durable()
-            .and_then(|written| self.put_coarser(&written));
-        self.counters.coarsening_bytes.store(0, Ordering::Relaxed);
+            .and_then(|written| self.install_downsampled(&written));
+        self.catalog
+            .counters
+            .downsampling_bytes
+            .store(0, Ordering::Relaxed);
         let in_place = matches!(done, Ok(true));
         if !in_place {
             let _ = remove(&path.with_extension("new"));
         }
         done.map_err(failed)?;
         if in_place {
-            self.counters
-                .partitions_coarsened
+            self.catalog
+                .counters
+                .partitions_downsampled
                 .fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Puts a coarser file in the place of the finer one, unless something came meanwhile.
-    fn put_coarser(&self, written: &Written) -> Result<bool, FileError> {
+    fn install_downsampled(&self, written: &Written) -> Result<bool, FileError> {
         let finer = &written.partition;
         let _upkeep = lock(&self.upkeep);
-        if self.closed.load(Ordering::Acquire) {
+        if self.catalog.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
         // Nothing is on its way into the finer partition, and nothing can be.
-        let _writer = self.settled();
-        let is_current = read(&self.partitions)
+        let _writer = self.log.quiesce();
+        let is_current = read(&self.catalog.partitions)
             .get(&finer.start)
             .is_some_and(|current| Arc::ptr_eq(current, finer));
         let same = is_current && finer.is_flushed() && finer.flushed_records() == written.records;
@@ -281,13 +313,13 @@ impl EmbeddedStore {
                 return Err(error);
             }
         };
-        if let Err(error) = self.note_replaced(finer, &coarser) {
+        if let Err(error) = self.log.note_replaced(finer, &coarser) {
             // The coarser file has its name and stays: a note that is there in part would have the next
             // start remove the finer one. All that the log has of that one is in files.
             let path = finer.path.display();
             tracing::warn!("failed to note that `{path}` was replaced by a coarser file: {error}");
         }
-        write(&self.partitions).insert(finer.start, coarser);
+        write(&self.catalog.partitions).insert(finer.start, coarser);
         finer.close_files();
         // One that stays is removed when the store is opened: the coarser one counts.
         let _ = remove(&finer.path);
@@ -295,9 +327,9 @@ impl EmbeddedStore {
     }
 }
 
-impl Tidy {
-    fn is_at_rest(&self, partition: &Partition, wanted: Level, now: i64) -> bool {
-        self.rested.get(&partition.start).is_some_and(|rest| {
+impl Compactor {
+    fn is_up_to_date(&self, partition: &Partition, wanted: Level, now: i64) -> bool {
+        self.up_to_date.get(&partition.start).is_some_and(|rest| {
             rest.level == partition.level
                 && rest.level >= wanted
                 && now < rest.until_unix_ns

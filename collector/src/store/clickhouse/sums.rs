@@ -1,22 +1,17 @@
-//! Answers without stacks: labels, lines over time, totals.
+//! Sums without stacks: labels, weights over time, totals.
 
 use super::client::{Client, Fault, Param, Statement};
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
-use super::quality;
-use super::select::{Condition, Grouping, Labels, Unit, signed_sum, sum, within};
-use crate::store::{
-    Answer, LabelSet, Labelled, Limits, Line, Lines, Rollup, Scope, Step, StoreQuality, TimeRange,
-};
+use super::select::{Condition, Grouping, Labels, signed_sum, sum, within};
+use crate::store::query::{Axis, LabelSum, LabelSums, SeriesSums, Units, add_line};
+use crate::store::{LabelTotals, Limits, Resolution, Scope, Step};
 use clickhouse::Row;
+use hashbrown::HashMap;
 use profile::{GroupBy, Selector, Value};
 use serde::Deserialize;
-use std::collections::HashMap;
-
-/// Most steps of a line. Beyond, a page has more points than pixels and the answer more than memory.
-const STEPS_MAX: i64 = 100_000;
 
 /// The windows' own step.
-pub(super) const RAW: Rollup = Rollup {
+pub(super) const RAW: Resolution = Resolution {
     step_ns: STEP_NS as u64,
     by_service: false,
 };
@@ -137,62 +132,20 @@ fn of_totals(
     ask
 }
 
-/// Steps of a range: the first begin, the length and how many there are.
-struct Steps {
-    start_s: i64,
-    step_s: i64,
-    count: usize,
+/// Start and step of an axis, which are whole seconds: steps are whole windows' steps.
+fn in_seconds(axis: Axis) -> (i64, i64) {
+    let step_ns = i64::try_from(axis.step_ns).unwrap_or(i64::MAX);
+    (axis.start.div_euclid(NS_PER_S), (step_ns / NS_PER_S).max(1))
 }
 
-impl Steps {
-    fn of(covered: TimeRange, step_ns: u64) -> Result<Steps, Fault> {
-        // Whole steps of windows: what begins within one cannot be divided.
-        let step_s = (step_ns / NS_PER_S as u64).clamp(STEP_S as u64, i64::MAX as u64 / 2) as i64;
-        let step_s = step_s.div_euclid(STEP_S) * STEP_S;
-        let wanted = i128::from(step_ns).max(i128::from(STEP_NS));
-        let step_s = match i128::from(step_s) * i128::from(NS_PER_S) < wanted {
-            true => step_s + STEP_S,
-            false => step_s,
-        };
-        let start_s = covered
-            .start_unix_ns
-            .div_euclid(NS_PER_S)
-            .div_euclid(step_s)
-            * step_s;
-        let end_s = covered.end_unix_ns.div_euclid(NS_PER_S);
-        let end_s = end_s + i64::from(covered.end_unix_ns.rem_euclid(NS_PER_S) > 0);
-        let count =
-            (i128::from(end_s) - i128::from(start_s) + i128::from(step_s) - 1) / i128::from(step_s);
-        if count > i128::from(STEPS_MAX) {
-            return Err(Fault::Limit(format!(
-                "the range has {count} steps and an answer at most {STEPS_MAX}; \
-                 narrow it or take longer steps"
-            )));
-        }
-        Ok(Steps {
-            start_s,
-            step_s,
-            count: count.max(0) as usize,
-        })
-    }
-
-    fn start_unix_ns(&self) -> i64 {
-        self.start_s.saturating_mul(NS_PER_S)
-    }
-
-    fn step_ns(&self) -> u64 {
-        (self.step_s as u64).saturating_mul(NS_PER_S as u64)
-    }
-}
-
-/// Lines over time.
+/// See [`WindowSource::series`](crate::store::query::WindowSource::series).
 pub(super) async fn series(
     client: &Client,
     scope: &Scope,
     group_by: &GroupBy,
-    step_ns: u64,
+    axis: Axis,
     limits: &Limits,
-) -> Result<Answer<Lines>, Fault> {
+) -> Result<SeriesSums, Fault> {
     #[derive(Row, Deserialize)]
     struct Point {
         g: u64,
@@ -201,58 +154,44 @@ pub(super) async fn series(
         n: u64,
         w: u64,
     }
-    let Some(span) = Span::of(scope.range, STEP_NS) else {
-        let steps = Steps::of(
-            TimeRange {
-                end_unix_ns: scope.range.start_unix_ns,
-                ..scope.range
-            },
-            step_ns,
-        )?;
-        let data = Lines {
-            start_unix_ns: steps.start_unix_ns(),
-            step_ns: steps.step_ns(),
-            lines: Vec::new(),
-            rest: Vec::new(),
-            rest_lines: 0,
-            steps: Vec::new(),
-        };
-        return Ok(Answer {
-            data,
-            quality: quality::nothing(scope.range, RAW),
-        });
+    let mut found = SeriesSums {
+        lines: HashMap::new(),
+        total: Value::default(),
+        units: Units::default(),
+        resolution: RAW,
+        steps: vec![Step::default(); axis.steps],
     };
-    let steps = Steps::of(span.covered, step_ns)?;
+    let Some(span) = Span::of(scope.range, STEP_NS) else {
+        return Ok(found);
+    };
     let labels = Labels::Set("series");
     let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
     let grouping = Grouping::new(group_by);
+    let (start_s, step_s) = in_seconds(axis);
     let ask = of_totals(
         &grouping,
         span,
         &condition,
         &format!(
             "toUInt64(intDiv(toInt64(toUnixTimestamp(total.chunk)) + total.slot * {STEP_S} \
-             - ({}), {})) AS step, sum(total.n + total.lost_n) AS n, {} AS w",
-            steps.start_s,
-            steps.step_s,
+             - ({start_s}), {step_s})) AS step, sum(total.n + total.lost_n) AS n, {} AS w",
             sum("total.w + total.lost_w")
         ),
         "g, unit, step",
     );
-    let (mut unit, mut total) = (Unit::default(), Value::default());
-    let mut lines: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut groups: HashMap<u64, Vec<u64>> = HashMap::new();
     client
         .each::<Point>(&ask, limits, |row| {
             if row.n == 0 && row.w == 0 {
                 return Ok(());
             }
-            unit.add(&row.unit)?;
-            within((lines.len() + 1) * (steps.count * 8 + 64), limits)?;
-            let line = lines.entry(row.g).or_insert_with(|| vec![0; steps.count]);
+            found.units.add(&row.unit)?;
+            within((groups.len() + 1) * (axis.steps * 8 + 64), limits)?;
+            let line = groups.entry(row.g).or_insert_with(|| vec![0; axis.steps]);
             if let Some(weight) = line.get_mut(row.step as usize) {
                 *weight = weight.saturating_add(row.w);
             }
-            total += Value {
+            found.total += Value {
                 count: row.n,
                 weight: row.w,
             };
@@ -262,76 +201,21 @@ pub(super) async fn series(
     let names = grouping
         .labels(client, "series", span, &condition, limits)
         .await?;
-    let mut data = heaviest_lines(lines, &names, &steps, limits.lines);
-    data.steps = of_steps(client, span, &steps, &scope.selector, limits).await?;
-    let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
-    let quality = StoreQuality {
-        total,
-        unit: unit.name(),
-        ..beside
-    };
-    Ok(Answer { data, quality })
-}
-
-/// The heaviest lines, and the sum of the others.
-fn heaviest_lines(
-    lines: HashMap<u64, Vec<u64>>,
-    names: &HashMap<u64, LabelSet>,
-    steps: &Steps,
-    limit: usize,
-) -> Lines {
-    let all = |weights: &[u64]| {
-        weights
-            .iter()
-            .fold(0u64, |sum, &weight| sum.saturating_add(weight))
-    };
     // Groups told apart by unit have the same labels.
-    let mut by_labels: HashMap<LabelSet, Vec<u64>> = HashMap::new();
-    for (group, weights) in lines {
+    for (group, weights) in groups {
         let labels = names.get(&group).cloned().unwrap_or_default();
-        let line = by_labels
-            .entry(labels)
-            .or_insert_with(|| vec![0; steps.count]);
-        line.iter_mut()
-            .zip(&weights)
-            .for_each(|(sum, &more)| *sum = sum.saturating_add(more));
+        let line = found.lines.entry(labels);
+        add_line(line.or_insert_with(|| vec![0; axis.steps]), &weights);
     }
-    let mut lines: Vec<Line> = by_labels
-        .into_iter()
-        .map(|(labels, weights)| Line { labels, weights })
-        .collect();
-    lines.sort_by(|left, right| {
-        let (of_left, of_right) = (all(&left.weights), all(&right.weights));
-        of_right
-            .cmp(&of_left)
-            .then_with(|| left.labels.cmp(&right.labels))
-    });
-    let left_out = lines.split_off(lines.len().min(limit));
-    let mut rest = if left_out.is_empty() {
-        Vec::new()
-    } else {
-        vec![0u64; steps.count]
-    };
-    for line in &left_out {
-        rest.iter_mut()
-            .zip(&line.weights)
-            .for_each(|(sum, &weight)| *sum = sum.saturating_add(weight));
-    }
-    Lines {
-        start_unix_ns: steps.start_unix_ns(),
-        step_ns: steps.step_ns(),
-        lines,
-        rest,
-        rest_lines: left_out.len() as u64,
-        steps: Vec::new(),
-    }
+    found.steps = of_steps(client, span, axis, &scope.selector, limits).await?;
+    Ok(found)
 }
 
 /// What each step is made of, of the hosts that `selector` takes.
 async fn of_steps(
     client: &Client,
     span: Span,
-    steps: &Steps,
+    axis: Axis,
     selector: &Selector,
     limits: &Limits,
 ) -> Result<Vec<Step>, Fault> {
@@ -347,10 +231,10 @@ async fn of_steps(
         step: u64,
         lost_w: u64,
     }
-    within(steps.count * size_of::<Step>(), limits)?;
-    let mut found = vec![Step::default(); steps.count];
+    let mut found = vec![Step::default(); axis.steps];
     let hosts = Condition::of(client, Labels::Host, span, selector, limits).await?;
-    let (start_ns, step_ns) = (steps.start_unix_ns(), steps.step_ns());
+    let (start_ns, step_ns) = (axis.start, axis.step_ns);
+    let (start_s, step_s) = in_seconds(axis);
     let mut ask = Statement::default();
     let selected = hosts.sql(&mut ask);
     // A window is in each step that it covers some of; its time and weight are in the first of
@@ -367,9 +251,7 @@ async fn of_steps(
          GROUP BY step",
         covered = sum("if(step = first, length_ns, 0)"),
         weight = sum("if(step = first, w, 0)"),
-        count = steps.count,
-        start_s = steps.start_s,
-        step_s = steps.step_s,
+        count = axis.steps,
         inside = span.of_steps(),
     );
     client
@@ -390,8 +272,6 @@ async fn of_steps(
          WHERE total.lost_w > 0 AND {inside} AND (chunk, slot, origin) IN \
            (SELECT chunk, slot, origin FROM windows WHERE {inside} AND {selected}) GROUP BY step",
         lost = sum("total.lost_w"),
-        start_s = steps.start_s,
-        step_s = steps.step_s,
         inside = span.of_steps(),
     );
     client
@@ -405,13 +285,13 @@ async fn of_steps(
     Ok(found)
 }
 
-/// Totals by label set.
+/// See [`WindowSource::totals`](crate::store::query::WindowSource::totals).
 pub(super) async fn totals(
     client: &Client,
     scope: &Scope,
     group_by: &GroupBy,
     limits: &Limits,
-) -> Result<Answer<Vec<Labelled>>, Fault> {
+) -> Result<LabelSums, Fault> {
     #[derive(Row, Deserialize)]
     struct Sums {
         g: u64,
@@ -423,12 +303,13 @@ pub(super) async fn totals(
         expected_ns: i64,
         estimated_ns: i64,
     }
+    let mut found = LabelSums {
+        rows: HashMap::new(),
+        units: Units::default(),
+        resolution: RAW,
+    };
     let Some(span) = Span::of(scope.range, STEP_NS) else {
-        let quality = quality::nothing(scope.range, RAW);
-        return Ok(Answer {
-            data: Vec::new(),
-            quality,
-        });
+        return Ok(found);
     };
     let labels = Labels::Set("series");
     let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
@@ -442,11 +323,10 @@ pub(super) async fn totals(
         signed_sum("total.alone_estimated_ns")
     );
     let ask = of_totals(&grouping, span, &condition, &columns, "g, unit");
-    let (mut unit, mut total) = (Unit::default(), Value::default());
-    let mut sums: Vec<(u64, Labelled)> = Vec::new();
+    let mut groups: Vec<(u64, LabelSum)> = Vec::new();
     client
         .each::<Sums>(&ask, limits, |row| {
-            within((sums.len() + 1) * size_of::<Labelled>(), limits)?;
+            within((groups.len() + 1) * size_of::<LabelTotals>(), limits)?;
             let taken = Value {
                 count: row.n,
                 weight: row.w,
@@ -456,63 +336,24 @@ pub(super) async fn totals(
                 weight: row.lost_w,
             };
             if taken != Value::default() || lost != Value::default() {
-                unit.add(&row.unit)?;
+                found.units.add(&row.unit)?;
             }
-            total += taken;
-            total += lost;
-            sums.push((
-                row.g,
-                Labelled {
-                    labels: LabelSet::default(),
-                    taken,
-                    lost,
-                    expected_ns: row.expected_ns,
-                    estimated_ns: row.estimated_ns,
-                },
-            ));
+            let sum = LabelSum {
+                taken,
+                lost,
+                expected_ns: row.expected_ns.into(),
+                estimated_ns: row.estimated_ns.into(),
+            };
+            groups.push((row.g, sum));
             Ok(())
         })
         .await?;
     let names = grouping
         .labels(client, "series", span, &condition, limits)
         .await?;
-    let data = heaviest_totals(sums, &names, limits.lines);
-    let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
-    let quality = StoreQuality {
-        total,
-        unit: unit.name(),
-        ..beside
-    };
-    Ok(Answer { data, quality })
-}
-
-fn heaviest_totals(
-    sums: Vec<(u64, Labelled)>,
-    names: &HashMap<u64, LabelSet>,
-    limit: usize,
-) -> Vec<Labelled> {
-    let mut by_labels: HashMap<LabelSet, Labelled> = HashMap::new();
-    for (group, row) in sums {
+    for (group, sum) in groups {
         let labels = names.get(&group).cloned().unwrap_or_default();
-        let of = by_labels.entry(labels.clone()).or_insert_with(|| Labelled {
-            labels,
-            taken: Value::default(),
-            lost: Value::default(),
-            expected_ns: 0,
-            estimated_ns: 0,
-        });
-        of.taken += row.taken;
-        of.lost += row.lost;
-        of.expected_ns = of.expected_ns.saturating_add(row.expected_ns);
-        of.estimated_ns = of.estimated_ns.saturating_add(row.estimated_ns);
+        *found.rows.entry(labels).or_default() += sum;
     }
-    let mut rows: Vec<Labelled> = by_labels.into_values().collect();
-    let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-    rows.sort_by(|left, right| {
-        weight(right)
-            .cmp(&weight(left))
-            .then_with(|| left.labels.cmp(&right.labels))
-    });
-    rows.truncate(limit);
-    rows
+    Ok(found)
 }

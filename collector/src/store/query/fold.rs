@@ -1,10 +1,11 @@
-//! Stacks too light for an answer are folded into their callers before the answer is built: it costs
-//! what it shows, not what was read.
+//! Stacks too light for an answer are folded into their callers: where it can be, before the answer
+//! is built, so that it costs what it shows and not what was read.
 
-use ::profile::{StackId, Value};
+use profile::{Profile, Remap, SampleKey, StackId, StackTrie, Value};
 
-/// Memory that [`fold`] takes for each stack of the dictionary. Unit: bytes.
-pub const STACK_BYTES: usize = size_of::<Value>() + 2 * size_of::<bool>() + 3 * size_of::<u32>();
+/// Memory that [`callers_kept`] takes for each stack of the dictionary. Unit: bytes.
+pub(super) const STACK_BYTES: usize =
+    size_of::<Value>() + 2 * size_of::<bool>() + 3 * size_of::<u32>();
 
 /// Weights are told apart by their highest bits first: which of them is set, and those after it.
 const BITS_AFTER: u32 = 5;
@@ -25,7 +26,7 @@ fn kind(weight: u64) -> usize {
 /// By stack: itself, or the nearest caller that is among the `nodes` heaviest. `None` when no more than
 /// `nodes` stacks and callers have samples: all stay. `parents` has the caller of each stack, which has
 /// a smaller id; the first is the empty stack, its own.
-pub fn fold(
+pub(super) fn callers_kept(
     parents: &[StackId],
     samples: impl Iterator<Item = (StackId, Value)>,
     nodes: usize,
@@ -86,6 +87,43 @@ pub fn fold(
     Some(stays)
 }
 
+/// The caller of each stack, by id.
+pub(super) fn parents(stacks: &StackTrie) -> Vec<StackId> {
+    let own = stacks.iter().map(|(_, parent, _)| parent);
+    std::iter::once(StackId::EMPTY).chain(own).collect()
+}
+
+/// Folds the lightest stacks of a profile into their callers until at most `nodes` are left; `moved`
+/// is told of each sample that moves.
+pub(in crate::store) fn prune(
+    profile: &mut Profile,
+    nodes: usize,
+    mut moved: impl FnMut(&SampleKey, Value),
+) {
+    if profile.dict.stacks.len() <= nodes.saturating_add(1) {
+        return;
+    }
+    let samples = profile.samples.iter();
+    let samples = samples.map(|(key, &value)| (key.stack, value));
+    let Some(stays) = callers_kept(&parents(&profile.dict.stacks), samples, nodes) else {
+        return;
+    };
+    let mut pruned = Profile {
+        info: profile.info.clone(),
+        ..Profile::default()
+    };
+    let mut remap = Remap::default();
+    for (mut key, value) in profile.sorted() {
+        let stay = stays[key.stack.0 as usize];
+        if stay != key.stack {
+            moved(&key, value);
+            key.stack = stay;
+        }
+        pruned.add_from(&profile.dict, &mut remap, key, value);
+    }
+    *profile = pruned;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,7 +171,7 @@ mod tests {
             .chain(2..23)
             .collect();
         for nodes in 0..101 {
-            let stays = fold(&ids(&parents), samples(&of), nodes).unwrap();
+            let stays = callers_kept(&ids(&parents), samples(&of), nodes).unwrap();
             let kept: Vec<u32> = (1..102)
                 .filter(|&id| stays[id as usize] == StackId(id))
                 .collect();
@@ -147,20 +185,20 @@ mod tests {
     fn the_lightest_go_to_the_nearest_caller_that_stays() {
         // 1 ← 2 ← 3, 1 ← 4, 5.
         let parents = ids(&[0, 0, 1, 2, 1, 0]);
-        let found = fold(&parents, samples(&[(3, 1), (4, 7), (5, 5)]), 3);
+        let found = callers_kept(&parents, samples(&[(3, 1), (4, 7), (5, 5)]), 3);
         assert_eq!(found, Some(ids(&[0, 1, 1, 1, 4, 5])));
     }
 
     #[test]
     fn stacks_without_samples_take_no_place() {
         let parents = ids(&[0, 0, 1, 2, 1, 0]);
-        assert_eq!(fold(&parents, samples(&[(4, 0), (5, 5)]), 3), None);
+        assert_eq!(callers_kept(&parents, samples(&[(4, 0), (5, 5)]), 3), None);
     }
 
     #[test]
     fn nothing_may_stay() {
         let parents = ids(&[0, 0, 1]);
-        let found = fold(&parents, samples(&[(2, 1)]), 0);
+        let found = callers_kept(&parents, samples(&[(2, 1)]), 0);
         assert_eq!(found, Some(ids(&[0, 0, 0])));
     }
 }

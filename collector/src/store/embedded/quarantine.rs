@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// A file that was set aside.
-pub struct Leftover {
+pub struct QuarantinedFile {
     /// Where.
     pub path: PathBuf,
     /// Unit: bytes.
@@ -13,7 +13,7 @@ pub struct Leftover {
     changed: Option<SystemTime>,
 }
 
-impl Leftover {
+impl QuarantinedFile {
     /// True for a segment of the log.
     pub fn is_segment(&self) -> bool {
         self.path.extension().is_some_and(|end| end == "unusable")
@@ -21,7 +21,7 @@ impl Leftover {
 }
 
 /// Everything set aside in the store's directory, longest unchanged first.
-pub fn list(dir: &Path) -> Vec<Leftover> {
+pub fn list(dir: &Path) -> Vec<QuarantinedFile> {
     let folders = [dir.to_owned(), dir.join("partitions"), dir.join("wal")];
     let mut found = Vec::new();
     for folder in folders {
@@ -36,7 +36,7 @@ pub fn list(dir: &Path) -> Vec<Leftover> {
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
-            found.push(Leftover {
+            found.push(QuarantinedFile {
                 bytes: metadata.len(),
                 changed: metadata.modified().ok(),
                 path,

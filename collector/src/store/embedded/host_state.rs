@@ -1,9 +1,11 @@
 //! What a partition has of one boot of one host, in memory and in the file.
 
-use super::codec::{Damage, Reader, SectionReader, SectionWriter, put, put_bytes, put_signed};
+use super::codec::{
+    Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,
+};
 use super::dict::Dict;
 use super::meta::WindowMeta;
-use super::seen::Seen;
+use super::sequence_set::SequenceSet;
 use crate::store::{HostKey, LabelSet};
 use profile::LabelSetId;
 
@@ -19,7 +21,7 @@ pub struct HostState {
     /// Latest end of a window.
     pub last_end: i64,
     /// Numbers of windows.
-    pub seen: Seen,
+    pub seen: SequenceSet,
     /// Changed since the last flush.
     pub dirty: bool,
 }
@@ -32,7 +34,7 @@ impl HostState {
             first_start: i64::MAX,
             last_start: i64::MIN,
             last_end: i64::MIN,
-            seen: Seen::default(),
+            seen: SequenceSet::default(),
             dirty: true,
         }
     }
@@ -80,58 +82,64 @@ pub fn named(dict: &Dict, window: &WindowMeta) -> Option<(HostKey, LabelSet)> {
 }
 
 /// Seals what is kept of a boot.
-pub fn put_host(
+pub fn encode_host(
     sealer: &mut SectionWriter,
     key: &HostKey,
     state: &HostState,
 ) -> std::io::Result<Vec<u8>> {
     let mut raw = Vec::new();
-    put_bytes(&mut raw, key.host_id.as_bytes());
+    encode_bytes(&mut raw, key.host_id.as_bytes());
     raw.extend_from_slice(&key.boot_id);
-    put_labels(&mut raw, &state.labels);
+    encode_labels(&mut raw, &state.labels);
     for at in [state.first_start, state.last_start, state.last_end] {
-        put_signed(&mut raw, at);
+        encode_signed(&mut raw, at);
     }
-    state.seen.put(&mut raw);
+    state.seen.encode(&mut raw);
     let mut out = Vec::new();
     sealer.seal(&mut out, &raw)?;
     Ok(out)
 }
 
-/// Reads what [`put_host`] wrote.
-pub fn take_host(opener: &mut SectionReader, body: &[u8]) -> Result<(HostKey, HostState), Damage> {
+/// Reads what [`encode_host`] wrote.
+pub fn decode_host(
+    opener: &mut SectionReader,
+    body: &[u8],
+) -> Result<(HostKey, HostState), Corrupt> {
     let mut raw = Vec::new();
     opener.open(&mut Reader::new(body), &mut raw)?;
     let mut input = Reader::new(&raw);
     let key = HostKey {
-        host_id: input.take_str()?.to_owned(),
-        boot_id: input.take_16()?,
+        host_id: input.decode_str()?.to_owned(),
+        boot_id: input.decode_16()?,
     };
     let state = HostState {
-        labels: take_labels(&mut input)?,
-        first_start: input.take_signed()?,
-        last_start: input.take_signed()?,
-        last_end: input.take_signed()?,
-        seen: Seen::take(&mut input)?,
+        labels: decode_labels(&mut input)?,
+        first_start: input.decode_signed()?,
+        last_start: input.decode_signed()?,
+        last_end: input.decode_signed()?,
+        seen: SequenceSet::decode(&mut input)?,
         dirty: false,
     };
     Ok((key, state))
 }
 
 /// Appends labels as text.
-pub fn put_labels(out: &mut Vec<u8>, labels: &LabelSet) {
-    put(out, labels.iter().len() as u64);
+pub fn encode_labels(out: &mut Vec<u8>, labels: &LabelSet) {
+    encode_u64(out, labels.iter().len() as u64);
     for (name, value) in labels.iter() {
-        put_bytes(out, name.as_bytes());
-        put_bytes(out, value.as_bytes());
+        encode_bytes(out, name.as_bytes());
+        encode_bytes(out, value.as_bytes());
     }
 }
 
-/// Reads what [`put_labels`] wrote.
-pub fn take_labels(input: &mut Reader<'_>) -> Result<LabelSet, Damage> {
+/// Reads what [`encode_labels`] wrote.
+pub fn decode_labels(input: &mut Reader<'_>) -> Result<LabelSet, Corrupt> {
     let mut pairs = Vec::new();
-    for _ in 0..input.take_count()? {
-        pairs.push((input.take_str()?.to_owned(), input.take_str()?.to_owned()));
+    for _ in 0..input.decode_count()? {
+        pairs.push((
+            input.decode_str()?.to_owned(),
+            input.decode_str()?.to_owned(),
+        ));
     }
     Ok(LabelSet::new(pairs))
 }

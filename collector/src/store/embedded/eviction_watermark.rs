@@ -1,7 +1,7 @@
 //! Up to when the disk budget has removed partitions: what comes later for a time before is refused.
 //!
 //! Without it a late agent would make an old partition again, which is the next one to be removed, and
-//! again. The instant is kept in a file with the budget it was true for: a larger budget begins anew.
+//! again. The instant is kept in a file with the budget it was true for: a larger budget starts again.
 
 use super::hosts::replace;
 use std::path::Path;

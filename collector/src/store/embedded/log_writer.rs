@@ -1,17 +1,20 @@
 //! The way of a push into the log and into memory; one write and one sync for all who wait.
 
-use super::EmbeddedStore;
+use super::catalog::Catalog;
 use super::defined::Definitions;
-use super::hosts::{put_health, put_host};
+use super::dictlog::{self, Ids};
+use super::hosts::{encode_health, encode_host};
 use super::level::Level;
-use super::partition::{Partition, lock, read, write};
-use super::prepare::{Ready, prepare, put_record, refuse};
+use super::partition::Partition;
+use super::prepare::{Ready, encode_record, prepare, rejection};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
-use super::wal::{Batch, RECORD_BYTES_MAX};
-use crate::store::{Defined, HostRecord, NewWindow, Origin, StoreError, Taken};
+use super::wal::{Batch, RECORD_BYTES_MAX, Wal};
+use crate::store::{Defined, HostRecord, NewWindow, Origin, PushOutcome, StoreError};
+use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A batch is written when it has so many bytes, even while more windows of a push come. Unit: bytes.
 const BATCH_BYTES: usize = 32 << 20;
@@ -68,28 +71,54 @@ impl Writer {
     }
 }
 
-impl EmbeddedStore {
-    /// See [`Store::push`](crate::store::Store::push).
-    pub(super) fn push_windows(
+/// The way in: gives windows the ids of their partition, writes them to the log, and puts them in
+/// memory.
+pub struct LogWriter {
+    catalog: Arc<Catalog>,
+    /// What is on its way into the log.
+    pub writer: Mutex<Writer>,
+    /// A batch was written, or failed.
+    written: Condvar,
+    /// The log.
+    pub wal: Mutex<Wal>,
+    /// Partitions that were removed while the log had records of them, with the number of the first
+    /// record after those.
+    pub removed: Mutex<BTreeMap<Ids, u64>>,
+}
+
+impl LogWriter {
+    /// A writer to a log that is still to be replayed; of `removed` partitions records are passed
+    /// over.
+    pub fn new(catalog: Arc<Catalog>, removed: impl Iterator<Item = Ids>) -> LogWriter {
+        let wal = Wal::closed(&catalog.log_folder());
+        LogWriter {
+            catalog,
+            writer: Mutex::new(Writer::new(1)),
+            written: Condvar::new(),
+            wal: Mutex::new(wal),
+            removed: Mutex::new(removed.map(|ids| (ids, u64::MAX)).collect()),
+        }
+    }
+
+    /// See [`WindowSink::push`](crate::store::WindowSink::push).
+    pub fn push_windows(
         &self,
         windows: &[NewWindow],
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
-    ) -> Result<Vec<Taken>, StoreError> {
-        self.check_open()?;
-        self.make_room()?;
+    ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut definitions = Definitions::new(definitions);
         let mut answers = Vec::with_capacity(windows.len());
         let mut waits: Vec<Outcome> = Vec::new();
         let mut writer = lock(&self.writer);
         for window in windows {
-            if let Some(reason) = refuse(self, window, now_unix_ns) {
-                answers.push(Taken::Refused(reason));
+            if let Some(reason) = rejection(&self.catalog, window, now_unix_ns) {
+                answers.push(PushOutcome::Rejected(reason));
                 continue;
             }
             if let Some(outcome) = writer.in_flight.get(&window.origin) {
                 waits.push(Arc::clone(outcome));
-                answers.push(Taken::Repeated);
+                answers.push(PushOutcome::Duplicate);
                 continue;
             }
             let logged = self.log_window(&mut writer, window, &mut definitions, now_unix_ns);
@@ -98,38 +127,39 @@ impl EmbeddedStore {
                 Err(error) => {
                     // The windows before it stay: when they are pushed again, they are repeats.
                     let outcome = Arc::clone(&writer.outcome);
-                    drop(self.settle(writer, &outcome));
+                    drop(self.wait_for_commit(writer, &outcome));
                     return Err(error);
                 }
             };
-            if taken == Taken::Stored {
+            if taken == PushOutcome::Stored {
                 waits.push(Arc::clone(&writer.outcome));
             }
             answers.push(taken);
             if writer.batch.len() > BATCH_BYTES {
                 let outcome = Arc::clone(&writer.outcome);
-                writer = self.settle(writer, &outcome);
+                writer = self.wait_for_commit(writer, &outcome);
             }
         }
         for outcome in waits {
-            writer = self.settle(writer, &outcome);
+            writer = self.wait_for_commit(writer, &outcome);
             if let Some(Err(text)) = outcome.get() {
                 return Err(StoreError::Unavailable(text.clone()));
             }
         }
         drop(writer);
         self.count(&answers);
-        self.flush_when_large();
         Ok(answers)
     }
 
-    fn count(&self, answers: &[Taken]) {
+    fn count(&self, answers: &[PushOutcome]) {
         for taken in answers {
             let counter = match taken {
-                Taken::Stored => &self.counters.windows_stored,
-                Taken::Repeated => &self.counters.windows_repeated,
-                Taken::Missing(_) | Taken::MissingCallers(_) => &self.counters.windows_missing,
-                Taken::Refused(_) => &self.counters.windows_refused,
+                PushOutcome::Stored => &self.catalog.counters.windows_stored,
+                PushOutcome::Duplicate => &self.catalog.counters.windows_repeated,
+                PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_) => {
+                    &self.catalog.counters.windows_missing
+                }
+                PushOutcome::Rejected(_) => &self.catalog.counters.windows_refused,
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -142,33 +172,38 @@ impl EmbeddedStore {
         window: &NewWindow,
         definitions: &mut Definitions<'_>,
         now_unix_ns: i64,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<PushOutcome, StoreError> {
         let partition = self.partition_for(window.range.start_unix_ns)?;
         if self.is_stored(&window.origin) {
-            return Ok(Taken::Repeated);
+            return Ok(PushOutcome::Duplicate);
         }
         if partition.level == Level::ServiceHours {
             // By the clock of another call its time was over.
-            return Ok(Taken::Refused("it is older than what is kept".to_owned()));
+            return Ok(PushOutcome::Rejected(
+                "it is older than what is kept".to_owned(),
+            ));
         }
-        let ready = match prepare(self, &partition, window, definitions)? {
+        let ready = match prepare(&self.catalog, &partition, window, definitions)? {
             Ok(ready) => ready,
             Err(taken) => return Ok(taken),
         };
         let mut payload = vec![RECORD_WINDOW];
-        let dict = partition
-            .dict(true)
-            .map_err(|error| self.file_error("read a dictionary", &partition, error))?;
+        let dict = partition.dict(true).map_err(|error| {
+            self.catalog
+                .file_error("read a dictionary", &partition, error)
+        })?;
         let logged = *lock(&partition.logged);
-        put_record(&partition, &read(&dict), &ready.window, &mut payload);
+        encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         if payload.len() > RECORD_BYTES_MAX && partition.keep_dict().is_ok() {
             // The window may be small and a dictionary large that the log had no copy of: now it has.
             payload.truncate(1);
-            put_record(&partition, &read(&dict), &ready.window, &mut payload);
+            encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         }
         if payload.len() > RECORD_BYTES_MAX {
             *lock(&partition.logged) = logged;
-            return Ok(Taken::Refused("it is too large for one record".to_owned()));
+            return Ok(PushOutcome::Rejected(
+                "it is too large for one record".to_owned(),
+            ));
         }
         let record = writer.add(&payload);
         let outcome = Arc::clone(&writer.outcome);
@@ -180,24 +215,24 @@ impl EmbeddedStore {
             origin: window.origin.clone(),
             ready,
         });
-        Ok(Taken::Stored)
+        Ok(PushOutcome::Stored)
     }
 
     /// True when any partition has the window: a repeat may say another time.
     fn is_stored(&self, Origin { host, sequence }: &Origin) -> bool {
-        read(&self.host_index).has(host, *sequence)
+        read(&self.catalog.host_index).has(host, *sequence)
     }
 
     /// The partition of an instant, made when it is not there.
     fn partition_for(&self, at: i64) -> Result<Arc<Partition>, StoreError> {
-        let start = self.partition_start(at);
-        if let Some(partition) = read(&self.partitions).get(&start)
+        let start = self.catalog.partition_start(at);
+        if let Some(partition) = read(&self.catalog.partitions).get(&start)
             && !partition.damaged.load(Ordering::Acquire)
         {
-            self.use_partition(partition);
+            self.catalog.use_partition(partition);
             return Ok(Arc::clone(partition));
         }
-        let mut partitions = write(&self.partitions);
+        let mut partitions = write(&self.catalog.partitions);
         if let Some(damaged) = partitions.get(&start) {
             // Upkeep will set it aside within seconds; what comes waits at the agents until then.
             let path = damaged.path.display();
@@ -207,31 +242,30 @@ impl EmbeddedStore {
                 message: format!("`{path}` is being set aside"),
             });
         }
-        let end = start.saturating_add(self.options.partition_len());
-        let path = self.partition_path(start);
-        let labels = &self.options.service_labels;
-        let log = self.log_folder();
+        let end = start.saturating_add(self.catalog.options.partition_len());
+        let path = self.catalog.partition_path(start);
+        let labels = &self.catalog.options.service_labels;
+        let log = self.catalog.log_folder();
         let made = Partition::create(path.clone(), &log, (start, end), labels, None);
         let made = made.map_err(|error| {
             StoreError::Unavailable(format!("failed to create `{}`: {error}", path.display()))
         })?;
         let made = Arc::new(made);
-        self.use_partition(&made);
+        self.catalog.use_partition(&made);
         partitions.insert(start, Arc::clone(&made));
         Ok(made)
     }
 
-    /// See [`Store::put_hosts`](crate::store::Store::put_hosts).
-    pub(super) fn push_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.check_open()?;
+    /// See [`WindowSink::put_hosts`](crate::store::WindowSink::put_hosts).
+    pub fn push_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         if hosts.is_empty() {
             return Ok(());
         }
         let mut writer = lock(&self.writer);
         for host in hosts {
             let mut payload = vec![RECORD_HOST];
-            put_host(&mut payload, host);
-            put_health(&mut payload, host);
+            encode_host(&mut payload, host);
+            encode_health(&mut payload, host);
             let record = writer.add(&payload);
             writer.pending.push(Pending::Host {
                 record,
@@ -239,7 +273,7 @@ impl EmbeddedStore {
             });
         }
         let outcome = Arc::clone(&writer.outcome);
-        drop(self.settle(writer, &outcome));
+        drop(self.wait_for_commit(writer, &outcome));
         match outcome.get() {
             Some(Err(text)) => Err(StoreError::Unavailable(text.clone())),
             _ => Ok(()),
@@ -247,7 +281,7 @@ impl EmbeddedStore {
     }
 
     /// Waits until a batch is durable or has failed; writes it when nobody else does.
-    fn settle<'w>(
+    fn wait_for_commit<'w>(
         &'w self,
         mut writer: MutexGuard<'w, Writer>,
         outcome: &Outcome,
@@ -264,11 +298,11 @@ impl EmbeddedStore {
     }
 
     /// The writer when nothing is on its way: every window that was logged is in memory.
-    pub(super) fn settled(&self) -> MutexGuard<'_, Writer> {
+    pub fn quiesce(&self) -> MutexGuard<'_, Writer> {
         let mut writer = lock(&self.writer);
         while writer.writing.is_some() || !writer.batch.is_empty() {
             let outcome = Arc::clone(&writer.outcome);
-            writer = self.settle(writer, &outcome);
+            writer = self.wait_for_commit(writer, &outcome);
         }
         writer
     }
@@ -284,16 +318,22 @@ impl EmbeddedStore {
         } else {
             lock(&self.wal).write(&batch)
         };
-        self.counters.log_batches.fetch_add(1, Ordering::Relaxed);
+        self.catalog
+            .counters
+            .log_batches
+            .fetch_add(1, Ordering::Relaxed);
         let mut writer = lock(&self.writer);
         match written {
             Ok(()) => {
                 let bytes = batch.len() as u64;
-                self.counters.log_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .log_bytes
+                    .fetch_add(bytes, Ordering::Relaxed);
                 // A host's few bytes still fit on a disk that has no room for a window.
                 let windows = |one: &Pending| matches!(one, Pending::Window { .. });
                 if pending.iter().any(windows) {
-                    self.set_trouble("log", None);
+                    self.catalog.report_issue("log", None);
                 }
                 for pending in pending {
                     self.apply(&mut writer, pending);
@@ -301,9 +341,12 @@ impl EmbeddedStore {
                 let _ = outcome.set(Ok(()));
             }
             Err(error) => {
-                self.counters.log_failures.fetch_add(1, Ordering::Relaxed);
+                self.catalog
+                    .counters
+                    .log_failures
+                    .fetch_add(1, Ordering::Relaxed);
                 let text = error.to_string();
-                self.set_trouble(
+                self.catalog.report_issue(
                     "log",
                     Some(format!(
                         "{text}; agents keep their windows until there is room"
@@ -330,13 +373,13 @@ impl EmbeddedStore {
                     window,
                     host_labels,
                 } = ready;
-                let mut index = write(&self.host_index);
+                let mut index = write(&self.catalog.host_index);
                 index.add_window(&origin.host, &host_labels, &window.meta);
                 drop(index);
                 partition.apply(record, now_unix_ns, &origin.host, &host_labels, window);
                 writer.in_flight.remove(&origin);
             }
-            Pending::Host { record, host } => lock(&self.hosts).set(record, host),
+            Pending::Host { record, host } => lock(&self.catalog.hosts).set(record, host),
         }
     }
 
@@ -359,5 +402,23 @@ impl EmbeddedStore {
         for outcome in [outcome, &next_outcome] {
             let _ = outcome.set(Err(text.to_owned()));
         }
+    }
+
+    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not those of
+    /// the coarser one in its place.
+    pub fn note_replaced(&self, finer: &Partition, coarser: &Partition) -> std::io::Result<()> {
+        if finer.generation == coarser.generation {
+            return Ok(());
+        }
+        self.skip_records(finer.ids())
+    }
+
+    /// Makes sure that what the log has of these ids is passed over from now on: in this process in any
+    /// case, after a crash when the note could be written.
+    pub fn skip_records(&self, ids: dictlog::Ids) -> std::io::Result<()> {
+        let noted = dictlog::write_tombstone(&self.catalog.log_folder(), ids);
+        let next = lock(&self.wal).next();
+        lock(&self.removed).insert(ids, next);
+        noted
     }
 }

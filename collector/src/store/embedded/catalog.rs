@@ -1,0 +1,221 @@
+//! What all parts of the store know: its directory, its partitions, its hosts, and what is wrong.
+//!
+//! Nothing here writes to the log or to a partition's file.
+
+use super::counters::Counters;
+use super::file::FileError;
+use super::host_index::HostIndex;
+use super::hosts::HostTable;
+use super::manifest;
+use super::options::Options;
+use super::partition::Partition;
+use crate::store::{StoreError, TimeRange};
+use crate::sync::{lock, read, write};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// See the module.
+pub struct Catalog {
+    /// The store's directory.
+    pub dir: PathBuf,
+    /// How the store was opened.
+    pub options: Options,
+    /// By start.
+    pub partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
+    /// What hosts say of themselves.
+    pub hosts: Mutex<HostTable>,
+    /// Every window's host, number and time.
+    pub host_index: RwLock<HostIndex>,
+    /// What the store counts.
+    pub counters: Counters,
+    /// What does not work, by what it is about.
+    pub issues: Mutex<BTreeMap<String, String>>,
+    /// Names of partitions set aside, with the time they held.
+    pub damaged: Mutex<Vec<(TimeRange, String)>>,
+    /// End of the last partition that the disk budget removed.
+    pub evicted_before: AtomicI64,
+    /// Takes nothing any more.
+    pub closed: AtomicBool,
+    uses: AtomicU64,
+}
+
+impl Catalog {
+    /// A catalog without partitions and hosts yet.
+    pub fn new(dir: &Path, options: Options, evicted_before: i64) -> Catalog {
+        Catalog {
+            dir: dir.to_owned(),
+            options,
+            partitions: RwLock::default(),
+            hosts: Mutex::default(),
+            host_index: RwLock::default(),
+            counters: Counters::default(),
+            issues: Mutex::default(),
+            damaged: Mutex::default(),
+            evicted_before: AtomicI64::new(evicted_before),
+            closed: AtomicBool::new(false),
+            uses: AtomicU64::new(1),
+        }
+    }
+
+    /// Every partition, oldest first.
+    pub fn all_partitions(&self) -> Vec<Arc<Partition>> {
+        read(&self.partitions).values().cloned().collect()
+    }
+
+    /// Memory of windows that are in no file yet. Unit: bytes.
+    pub fn mem_bytes(&self) -> usize {
+        let partitions = read(&self.partitions);
+        partitions
+            .values()
+            .map(|partition| read(&partition.mem).bytes())
+            .sum()
+    }
+
+    /// The partition that an instant belongs to.
+    pub fn partition_start(&self, at: i64) -> i64 {
+        let len = self.options.partition_len();
+        at.div_euclid(len).saturating_mul(len)
+    }
+
+    /// Notes that a partition was used now.
+    pub fn use_partition(&self, partition: &Partition) {
+        let now = self.uses.fetch_add(1, Ordering::Relaxed);
+        partition.used.store(now, Ordering::Relaxed);
+    }
+
+    /// Says, or no longer says, that something does not work.
+    pub fn report_issue(&self, about: &str, issue: Option<String>) {
+        let mut issues = lock(&self.issues);
+        match issue {
+            Some(text) => drop(issues.insert(about.to_owned(), text)),
+            None => drop(issues.remove(about)),
+        }
+    }
+
+    /// What a caller is told when a partition's file fails; a damaged one is marked to be set aside.
+    pub fn file_error(
+        &self,
+        operation: &'static str,
+        partition: &Partition,
+        error: FileError,
+    ) -> StoreError {
+        let path = partition.path.display();
+        match error {
+            FileError::Damaged(text) => {
+                self.mark_damaged(partition, &text);
+                StoreError::Engine {
+                    operation,
+                    message: format!("`{path}` is damaged: {text}"),
+                }
+            }
+            FileError::Unavailable(text) => {
+                StoreError::Unavailable(format!("failed to {operation} of `{path}`: {text}"))
+            }
+            FileError::Other(text) => StoreError::Engine {
+                operation,
+                message: format!("`{path}`: {text}"),
+            },
+        }
+    }
+
+    /// Marks a partition whose file cannot be read: upkeep sets it aside.
+    pub fn mark_damaged(&self, partition: &Partition, text: &str) {
+        if partition.set_damaged() {
+            self.counters
+                .partitions_damaged
+                .fetch_add(1, Ordering::Relaxed);
+            self.note_damaged(partition.start, partition.end, &partition.path, text);
+        }
+    }
+
+    /// Says that a file was set aside.
+    pub fn note_damaged(&self, start: i64, end: i64, path: &Path, text: &str) {
+        let text = format!("is damaged and set aside as `*.damaged`: {text}");
+        self.note_unreadable((start, end), path, &text);
+    }
+
+    /// Says of some hours that their file cannot be read, in answers as well.
+    pub fn note_unreadable(&self, (start, end): (i64, i64), path: &Path, text: &str) {
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let range = TimeRange {
+            start_unix_ns: start,
+            end_unix_ns: end,
+        };
+        let issue = format!(
+            "partition `{name}` {text}; the others answer. Look at the disk; remove what was set aside \
+             when it is of no use"
+        );
+        self.report_issue(&format!("partition {name}"), Some(issue));
+        lock(&self.damaged).push((range, name));
+    }
+
+    /// Fails once the store is closed.
+    pub fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Unavailable("it is closed".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Where the partition that begins at `start` has its file.
+    pub fn partition_path(&self, start: i64) -> PathBuf {
+        let seconds = start.div_euclid(1_000_000_000);
+        self.dir
+            .join("partitions")
+            .join(format!("{seconds}.sqlite"))
+    }
+
+    /// Where what is known of hosts is kept.
+    pub fn hosts_path(&self) -> PathBuf {
+        self.dir.join("hosts")
+    }
+
+    /// Where the write-ahead log is.
+    pub fn log_folder(&self) -> PathBuf {
+        self.dir.join("wal")
+    }
+
+    /// Where it is kept up to when the disk budget removed partitions.
+    pub fn eviction_watermark_path(&self) -> PathBuf {
+        self.dir.join("evicted")
+    }
+
+    /// Where it is kept what a start needs of partitions.
+    pub fn manifest_path(&self) -> PathBuf {
+        self.dir.join("manifest")
+    }
+
+    /// Lets the next start read every partition: what the manifest has of hosts may be too much.
+    pub fn forget_manifest(&self) {
+        let path = self.manifest_path();
+        if let Err(error) = manifest::forget(&path) {
+            let path = path.display();
+            tracing::warn!("failed to remove `{path}`: {error}");
+        }
+    }
+
+    /// Reads the index of hosts again: what a damaged file had may come again. Nothing may be on
+    /// its way into the log. Where a file cannot be read now, the index stays as it is: windows
+    /// that it calls stored though they are not are better than windows that are stored twice.
+    pub fn index_hosts_again(&self) {
+        self.forget_manifest();
+        let mut index = HostIndex::default();
+        let partitions: Vec<_> = read(&self.partitions).values().cloned().collect();
+        for partition in partitions {
+            match partition.index_hosts(&mut index) {
+                Ok(()) => {}
+                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
+                Err(error) => {
+                    let path = partition.path.display();
+                    tracing::warn!("failed to read the hosts of `{path}`: {error}");
+                    return;
+                }
+            }
+        }
+        *write(&self.host_index) = index;
+    }
+}

@@ -1,0 +1,331 @@
+//! What hosts did in and around a range, from summaries of chunks and the index of hosts.
+
+use super::super::codec::{Reader, SectionReader};
+use super::super::dict::Dict;
+use super::super::meta::{Summary, WindowMeta};
+use super::super::partition::View;
+use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
+use super::super::summaries::{decode_parts, decode_whole};
+use super::{Piece, Stop, each_of, partitions, pieces};
+use crate::store::query::{FleetActivity, QueryBudget};
+use crate::store::{LabelSet, Scope, StoreError, TimeRange};
+use crate::sync::{lock, read};
+use ::profile::Selector;
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Step of windows in answers. Unit: nanoseconds. Agents close a window every ten seconds.
+pub const WINDOW_STEP_NS: u64 = 10_000_000_000;
+
+/// Memory for what a host did, without its spans. Unit: bytes.
+const HOST_BYTES: usize = 400;
+
+/// Boots that are looked at between two looks at the clock: about a millisecond of matching.
+const BOOTS_A_CHECK: usize = 256;
+
+/// True when the labels of a host as a whole do not speak against it: those it has not are of its
+/// samples.
+pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
+    selector.matchers().iter().all(|matcher| {
+        let value = labels.get(matcher.label());
+        value.is_empty() || matcher.matches(value)
+    })
+}
+
+/// Reads what is kept of windows, chunk by chunk: `each` is told the whole chunk, and what of it is in
+/// the range when that is not the same or nothing.
+pub fn each_summary(
+    partition: &Partition,
+    view: &View,
+    pieces: &[Piece],
+    (from, to): (u16, u16),
+    budget: &QueryBudget<'_>,
+    mut each: impl FnMut(&Summary, Option<&Summary>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let piece_of = |chunk: u16| pieces.iter().find(|piece| piece.chunk == chunk);
+    let inside = |windows: &mut dyn Iterator<Item = &WindowMeta>, piece: &Piece| {
+        let mut part = Summary::default();
+        for window in windows {
+            let (_, start) = partition.chunk_of(window.range.start_unix_ns);
+            if piece.has(start) {
+                part.add(window);
+            }
+        }
+        part.settle();
+        part
+    };
+    let mut opener = SectionReader::new().map_err(super::FileError::from)?;
+    let mut raw = Vec::new();
+    view.file
+        .each_windows(from, to, |chunk, body| -> Result<(), Stop> {
+            budget.check()?;
+            let mut body = Reader::new(body);
+            let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
+            let Some(piece) = piece_of(chunk) else {
+                return each(&whole, None);
+            };
+            // What nothing else is stored of need not be looked at window by window.
+            let part = piece.part_from(partition.chunk_start(chunk));
+            if part.is_none_or(|part| whole.is_within(part)) {
+                return each(&whole, Some(&whole));
+            }
+            let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
+            let mut part = inside(&mut windows.iter(), piece);
+            for (start, of) in parts {
+                if piece.has(start) {
+                    part.merge(of);
+                }
+            }
+            part.settle();
+            each(&whole, Some(&part))
+        })?;
+    for mem in &view.chunks {
+        let Some(whole) = mem.summary.as_deref() else {
+            continue;
+        };
+        if !(from..=to).contains(&mem.chunk) || whole.hosts.is_empty() {
+            continue;
+        }
+        budget.check()?;
+        let piece = piece_of(mem.chunk);
+        let part = piece.and_then(|piece| piece.part_from(partition.chunk_start(mem.chunk)));
+        let part = match piece {
+            Some(piece) if part.is_some_and(|part| !whole.is_within(part)) => Some(&inside(
+                &mut mem.windows.iter().map(|window| &**window),
+                piece,
+            )),
+            piece => piece.map(|_| whole),
+        };
+        each(whole, part)?;
+    }
+    Ok(())
+}
+
+/// See [`WindowSource::activity`](crate::store::query::WindowSource::activity).
+pub fn activity(
+    reader: &StoreReader,
+    scope: &Scope,
+    budget: &mut QueryBudget<'_>,
+) -> Result<FleetActivity, StoreError> {
+    let (range, selector) = (scope.range, &scope.selector);
+    let mut fleet = FleetActivity::default();
+    let mut chosen = partitions(reader, range);
+    // A window soon after the range says why those before it are gone.
+    let after = read(&reader.catalog.partitions)
+        .values()
+        .find(|partition| partition.start >= range.end_unix_ns)
+        .cloned();
+    chosen.extend(after);
+    let bounds = chosen
+        .first()
+        .zip(chosen.last())
+        .map(|(first, last)| (first.start, last.end));
+    each_of(
+        reader,
+        chosen,
+        budget,
+        |partition, budget| read_partition(partition, range, selector, budget),
+        |found, budget| {
+            for (key, more) in found.hosts {
+                budget.hold(more.spans.len() * size_of::<(i64, i64)>() + HOST_BYTES)?;
+                let own = fleet.hosts.entry(key).or_default();
+                own.inside += more.inside;
+                own.spans.extend(more.spans);
+                own.dropped.extend(more.dropped);
+            }
+            Ok(())
+        },
+    )?;
+    let bounds = bounds.unwrap_or((range.start_unix_ns, range.end_unix_ns));
+    add_around(&mut fleet, reader, range, bounds, selector, budget)?;
+    Ok(fleet)
+}
+
+fn read_partition(
+    partition: &Arc<Partition>,
+    range: TimeRange,
+    selector: &Selector,
+    budget: &mut QueryBudget<'_>,
+) -> Result<FleetActivity, Stop> {
+    let dict = partition.dict(false)?;
+    let pieces = pieces(partition, range);
+    let facts = Facts::of(&pieces);
+    let (view, ()) = partition.view((0, u16::MAX), facts, || (), |(), _| false)?;
+    let held = view.heap_bytes();
+    budget.hold(held)?;
+    let mut known: HashMap<u32, bool> = HashMap::new();
+    let mut found = FleetActivity::default();
+    let read_all = each_summary(
+        partition,
+        &view,
+        &pieces,
+        (0, 0x7fff),
+        budget,
+        |whole, inside| {
+            let dict = read(&dict);
+            let mut takes = |labels: u32| {
+                *known
+                    .entry(labels)
+                    .or_insert_with(|| host_is_selected(selector, &labels_of(&dict, labels)))
+            };
+            for (&(host, labels), (_, presence)) in &whole.hosts {
+                if let Some(key) = dict.hosts.get(host as usize)
+                    && takes(labels)
+                {
+                    let of_host = found.hosts.entry_ref(key).or_default();
+                    of_host.spans.extend(&presence.spans);
+                    let dropped = presence.dropped.iter().map(|(_, gap)| gap.clone());
+                    of_host.dropped.extend(dropped);
+                }
+            }
+            for (&(host, labels), (sum, _)) in inside.iter().flat_map(|inside| &inside.hosts) {
+                if let Some(key) = dict.hosts.get(host as usize)
+                    && takes(labels)
+                {
+                    found.hosts.entry_ref(key).or_default().inside += sum.in_range();
+                }
+            }
+            Ok(())
+        },
+    );
+    view.close(partition);
+    budget.release(held);
+    read_all?;
+    Ok(found)
+}
+
+/// Adds of each host that is there during the range what it did outside of the partitions that
+/// were read, which begin and end at `bounds`.
+fn add_around(
+    fleet: &mut FleetActivity,
+    reader: &StoreReader,
+    range: TimeRange,
+    bounds: (i64, i64),
+    selector: &Selector,
+    budget: &mut QueryBudget<'_>,
+) -> Result<(), StoreError> {
+    for (at, (key, boot)) in read(&reader.catalog.host_index).iter().enumerate() {
+        if at.is_multiple_of(BOOTS_A_CHECK) {
+            budget.check()?;
+        }
+        let takes = |labels| host_is_selected(selector, labels);
+        if !boot.meets(range.start_unix_ns, range.end_unix_ns) || !boot.labels.iter().any(takes) {
+            continue;
+        }
+        budget.hold(HOST_BYTES)?;
+        let of_host = fleet.hosts.entry_ref(key).or_default();
+        of_host.before |= boot.first_start() < range.start_unix_ns;
+        of_host.after |= boot.last_start >= range.end_unix_ns;
+        let spans = &mut of_host.spans;
+        let first = spans.iter().map(|span| span.0).min();
+        let last = spans.iter().map(|span| span.1).max();
+        spans.extend(boot.around(bounds, first.zip(last)));
+    }
+    Ok(())
+}
+
+/// The labels of a set, as text.
+pub fn labels_of(dict: &Dict, labels: u32) -> LabelSet {
+    if labels as usize >= dict.tables.label_sets.len() {
+        return LabelSet::default();
+    }
+    super::kept_labels(
+        dict,
+        ::profile::LabelSetId(labels),
+        &::profile::GroupBy::All,
+    )
+}
+
+/// Names of partitions that are set aside and had time of the range.
+pub fn damaged(reader: &StoreReader, range: TimeRange) -> Vec<String> {
+    let damaged = lock(&reader.catalog.damaged);
+    let overlaps = |of: &TimeRange| {
+        of.start_unix_ns < range.end_unix_ns && range.start_unix_ns < of.end_unix_ns
+    };
+    let names = damaged.iter().filter(|(of, _)| overlaps(of));
+    names.map(|(_, name)| name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::EmbeddedStore;
+    use super::super::super::host_state::HostState;
+    use super::super::super::options::Options;
+    use super::*;
+    use crate::store::{Cancel, HostKey, Limits};
+    use crate::sync::write;
+    use std::time::{Duration, Instant};
+
+    const SECOND: i64 = 1_000_000_000;
+
+    /// A store that knows `boots` hosts, each there for ten seconds, without any partition.
+    fn knowing(folder: &std::path::Path, boots: usize) -> EmbeddedStore {
+        let store = EmbeddedStore::open(folder, Options::default(), 0).unwrap();
+        for at in 0..boots {
+            let key = HostKey {
+                host_id: at.to_string(),
+                boot_id: [1; 16],
+            };
+            let mut state = HostState::new(&LabelSet::default());
+            (state.first_start, state.last_start, state.last_end) = (0, 0, 10 * SECOND);
+            write(&store.catalog.host_index).add_state(&key, &state);
+        }
+        store
+    }
+
+    fn look_around(
+        store: &EmbeddedStore,
+        (from, to): (i64, i64),
+        limits: &Limits,
+    ) -> Result<usize, StoreError> {
+        let range = TimeRange {
+            start_unix_ns: from * SECOND,
+            end_unix_ns: to * SECOND,
+        };
+        let bounds = (range.start_unix_ns, range.end_unix_ns);
+        let (mut fleet, mut budget) = (FleetActivity::default(), QueryBudget::new(limits));
+        let all = Selector::default();
+        add_around(&mut fleet, &store.reader, range, bounds, &all, &mut budget)?;
+        Ok(fleet.hosts.len())
+    }
+
+    fn limits(memory_bytes: usize) -> Limits {
+        Limits {
+            cancel: Cancel::default(),
+            deadline: Instant::now() + Duration::from_secs(600),
+            memory_bytes,
+            nodes: 1,
+            lines: 1,
+        }
+    }
+
+    #[test]
+    fn a_query_that_is_given_up_does_not_walk_all_boots() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = knowing(folder.path(), 10);
+        let limits = limits(1 << 20);
+        assert_eq!(look_around(&store, (0, 10), &limits).unwrap(), 10);
+        limits.cancel.cancel();
+        // Neither those that are in the range nor those that are not.
+        for range in [(0, 10), (500, 510)] {
+            let ended = look_around(&store, range, &limits);
+            assert!(matches!(ended, Err(StoreError::Cancelled)), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_of_an_answer_are_in_the_memory_of_its_query_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = knowing(folder.path(), 100);
+        let most = limits(100 * HOST_BYTES);
+        assert_eq!(look_around(&store, (0, 10), &most).unwrap(), 100);
+        let less = limits(99 * HOST_BYTES);
+        let refused = look_around(&store, (0, 10), &less);
+        assert!(
+            matches!(refused, Err(StoreError::TooLarge(_))),
+            "{refused:?}"
+        );
+        assert_eq!(look_around(&store, (500, 510), &less).unwrap(), 0);
+    }
+}

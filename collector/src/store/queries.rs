@@ -1,0 +1,107 @@
+//! The way out: what may be asked of stored windows.
+
+use super::{
+    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, TimeRange,
+    TimeSeries,
+};
+use profile::{CostBy, Costs, Profile, Query};
+
+/// Answers questions about windows, by label set, stack and time.
+pub trait StoreQueries: Send + Sync + 'static {
+    /// Every host heard of within the retention, by id; what it did in `range` beside it.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; as with all queries.
+    fn hosts(
+        &self,
+        range: TimeRange,
+        limits: &Limits,
+    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError>;
+
+    /// Time that can be asked for; `None` while the store is empty.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError>;
+
+    /// Names of labels in the range, ordered.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError>;
+
+    /// Values of a label that begin with `prefix`, ordered, at most `limit`, and whether there are more.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        limits: &Limits,
+    ) -> Result<(Vec<String>, bool), StoreError>;
+
+    /// Weight over time: a line for each combination of the values of `group_by`, in steps of
+    /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the range),
+    /// which begin at multiples of it since the epoch. From the coarsest rollup that is exact.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<TimeSeries>, StoreError>;
+
+    /// One merged profile of what `query` selects in `range`, grouped by the labels it keeps, through
+    /// its frame filters. From the coarsest rollup that is exact for the range and the labels.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn profile(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        limits: &Limits,
+    ) -> Result<QueryResult<Profile>, StoreError>;
+
+    /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the
+    /// same samples as [`StoreQueries::profile`]'s answer, but an engine need not build it, and must not
+    /// prune: what is cut off would be charged to callers.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn costs(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        by: CostBy,
+        limits: &Limits,
+    ) -> Result<QueryResult<Costs>, StoreError> {
+        let unpruned = Limits {
+            nodes: usize::MAX,
+            ..limits.clone()
+        };
+        let QueryResult { data, quality } = self.profile(range, query, &unpruned)?;
+        Ok(QueryResult {
+            data: Costs::of(&data, by),
+            quality,
+        })
+    }
+
+    /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees of
+    /// cgroups and coverage. Label sets keep `group_by` of their labels.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        limits: &Limits,
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError>;
+}

@@ -1,0 +1,55 @@
+//! Holds a query to its limits.
+
+use crate::store::{Limits, StoreError};
+use std::time::Instant;
+
+/// What a query may still take.
+pub struct QueryBudget<'l> {
+    /// What was allowed.
+    pub limits: &'l Limits,
+    used: usize,
+}
+
+impl<'l> QueryBudget<'l> {
+    /// Starts a query.
+    pub fn new(limits: &'l Limits) -> QueryBudget<'l> {
+        QueryBudget { limits, used: 0 }
+    }
+
+    /// To be called every few milliseconds of work.
+    ///
+    /// # Errors
+    /// When the caller has gone, or the time is over.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if self.limits.cancel.is_cancelled() || Instant::now() >= self.limits.deadline {
+            return Err(StoreError::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Counts memory that is held until the end, or until it is released. Unit: bytes.
+    ///
+    /// # Errors
+    /// When it is more than the query may hold.
+    pub fn hold(&mut self, bytes: usize) -> Result<(), StoreError> {
+        self.used = self.used.saturating_add(bytes);
+        if self.used > self.limits.memory_bytes {
+            return Err(StoreError::TooLarge(memory_exceeded(self.limits)));
+        }
+        Ok(())
+    }
+
+    /// Memory that is held no more. Unit: bytes.
+    pub fn release(&mut self, bytes: usize) {
+        self.used = self.used.saturating_sub(bytes);
+    }
+}
+
+/// Says that a query needs too much memory, and what to do.
+pub fn memory_exceeded(limits: &Limits) -> String {
+    format!(
+        "the query needs more than {} bytes of memory; narrow the range or the selection, or group \
+         by fewer labels",
+        limits.memory_bytes
+    )
+}

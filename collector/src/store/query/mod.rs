@@ -1,0 +1,108 @@
+//! The query engine: makes answers of what a [`WindowSource`] reads and adds up. What is the same
+//! for every engine is here and nowhere else: grouping, time axes, the heaviest rows, folding, gaps,
+//! quality, limits.
+//!
+//! A source sums where its data is. What it hands over is summed by label set, or by label set and
+//! stack; samples never pass one by one.
+
+mod activity;
+mod budget;
+mod costs;
+mod fold;
+mod hosts;
+mod profile;
+mod series;
+mod source;
+mod totals;
+mod units;
+
+pub(super) use activity::Beside;
+pub use activity::{ABSENT_NS_MIN, FleetActivity, HostActivity};
+pub use budget::{QueryBudget, memory_exceeded};
+pub(super) use fold::prune;
+pub use series::{Axis, SeriesSums};
+pub(super) use series::{add_line, heaviest};
+pub use source::{BatchDict, EachBatch, LeafSums, SampleBatch, SamplesRead, WindowSource};
+pub(super) use totals::keep_heaviest;
+pub use totals::{LabelSum, LabelSums};
+pub use units::Units;
+
+use super::{
+    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, StoreQueries,
+    TimeRange, TimeSeries,
+};
+use ::profile::{CostBy, Costs, Profile, Query};
+
+impl<S: WindowSource> StoreQueries for S {
+    fn hosts(
+        &self,
+        range: TimeRange,
+        limits: &Limits,
+    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
+        hosts::hosts(self, range, limits)
+    }
+
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        WindowSource::kept(self)
+    }
+
+    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
+        let mut budget = QueryBudget::new(limits);
+        budget.check()?;
+        WindowSource::label_names(self, scope, &mut budget)
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        limits: &Limits,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        let mut budget = QueryBudget::new(limits);
+        budget.check()?;
+        WindowSource::label_values(self, scope, name, prefix, limit, &mut budget)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<TimeSeries>, StoreError> {
+        series::series(self, scope, group_by, step_ns, limits)
+    }
+
+    fn profile(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        limits: &Limits,
+    ) -> Result<QueryResult<Profile>, StoreError> {
+        profile::profile(self, range, query, limits)
+    }
+
+    fn costs(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        by: CostBy,
+        limits: &Limits,
+    ) -> Result<QueryResult<Costs>, StoreError> {
+        costs::costs(self, range, query, by, limits)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        limits: &Limits,
+    ) -> Result<QueryResult<Vec<LabelTotals>>, StoreError> {
+        totals::totals(self, scope, group_by, limits)
+    }
+}
+
+#[cfg(test)]
+mod tests;
