@@ -1,9 +1,9 @@
 //! What the embedded store costs: rows a second, CPU, bytes and memory of ingest, CPU of queries.
 //!
-//! `cargo run --release -p fleetprof-collector --example store_figures [HOSTS [MINUTES]]` makes up a
-//! fleet, pushes it through the store as collectors do (durable windows, in order of time), and asks
-//! what people ask. Without arguments: 10 hosts and 20 hosts, one hour. CPU is of the thread that
-//! pushes or asks, by the scheduler's own count, so making the fleet up is not in it.
+//! `cargo run --release -p fleetprof-collector --example store_figures [HOSTS [MINUTES]]` makes up
+//! a fleet, pushes it through the store as collectors do (durable windows, in order of time), and
+//! asks what people ask. Without arguments: 10 hosts and 20 hosts, one hour. CPU is of the thread
+//! that pushes or asks, by the scheduler's own count, so making the fleet up is not in it.
 
 #[path = "../tests/support/fleet.rs"]
 mod fleet;
@@ -91,8 +91,8 @@ struct Ingest {
     longest: Duration,
 }
 
-/// Pushes windows as they come within one step of time: all of them in one call, as a collector groups
-/// them.
+/// Pushes windows as they come within one step of time: all of them in one call, as a collector
+/// groups them.
 fn push(
     store: &EmbeddedStore,
     fleet: &Fleet,

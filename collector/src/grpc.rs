@@ -30,8 +30,8 @@ use tonic::transport::Server;
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
 
-/// Connections of an agent: one on which it pushes, one on which it attends, and now and then one on which it brings a
-/// pin.
+/// Connections of an agent: one on which it pushes, one on which it attends, and now and then one
+/// on which it brings a pin.
 const AGENT_CONNECTIONS: usize = 3;
 
 /// Requests at a time on one connection. An agent needs one.
@@ -74,8 +74,8 @@ pub struct Services {
     pub symbols: Symbols,
 }
 
-/// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here are
-/// told that the page is at `page`. A connection without a call is closed after `patience`.
+/// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here
+/// are told that the page is at `page`. A connection without a call is closed after `patience`.
 ///
 /// # Errors
 /// When the transport fails.

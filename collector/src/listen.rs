@@ -1,5 +1,5 @@
-//! Listening on TCP: no more connections at a time than there are places, and none that says nothing
-//! or takes the port for another.
+//! Listening on TCP: no more connections at a time than there are places, and none that says
+//! nothing or takes the port for another.
 
 use crate::metrics::Metrics;
 use proto::calls::{Caller, Calls, Patience};
@@ -66,8 +66,8 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     bound.map_err(|source| ListenError::Bind { address, source })
 }
 
-/// Connections of `listener`, at most `places` at a time; more wait in its backlog. A browser is told
-/// that the page is at `page`. Ends when the stream is dropped.
+/// Connections of `listener`, at most `places` at a time; more wait in its backlog. A browser is
+/// told that the page is at `page`. Ends when the stream is dropped.
 pub fn accept(
     listener: TcpListener,
     places: usize,
@@ -177,8 +177,8 @@ impl Conn {
         }
     }
 
-    /// Waits for the first bytes; false when they are of HTTP/1. Nothing is written before: the server
-    /// would greet in HTTP/2, which no browser understands.
+    /// Waits for the first bytes; false when they are of HTTP/1. Nothing is written before: the
+    /// server would greet in HTTP/2, which no browser understands.
     fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.begin == Begin::Open {
             if let Some(silence) = &mut self.silence

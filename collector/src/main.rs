@@ -1,4 +1,5 @@
-//! `fleetprof-collector`: command line, configuration, logging and signals; the rest is the library.
+//! `fleetprof-collector`: command line, configuration, logging and signals; the rest is the
+//! library.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -74,8 +75,8 @@ enum Exit {
 /// Most threads of the runtime. Streams cost little; more only wake each other up.
 const WORKERS_MAX: usize = 8;
 
-/// Blocking threads beside those of queries: status or metrics, and the end. Queries write their files
-/// in their own place, pushes have a thread of their own.
+/// Blocking threads beside those of queries: status or metrics, and the end. Queries write their
+/// files in their own place, pushes have a thread of their own.
 const BLOCKING_SPARE: usize = 8;
 
 /// Time for blocking calls to end after everything else has.

@@ -1,5 +1,5 @@
-//! The collector's own numbers, with a sentence each, as Prometheus text (exposition format 0.0.4) and
-//! as the counters of Status. What the store counts is added under the names it gives.
+//! The collector's own numbers, with a sentence each, as Prometheus text (exposition format 0.0.4)
+//! and as the counters of Status. What the store counts is added under the names it gives.
 
 use crate::store::StoreStatus;
 use proto::agent;

@@ -26,8 +26,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
-/// Most rows of totals by label that a query holds. A fleet of 10,000 hosts with 100 cgroups each has
-/// more cgroups than this only when it groups by host too.
+/// Most rows of totals by label that a query holds. A fleet of 10,000 hosts with 100 cgroups each
+/// has more cgroups than this only when it groups by host too.
 const LINES_MAX: usize = 1_000_000;
 
 /// Why the collector ended.
@@ -70,8 +70,8 @@ pub struct Addresses {
     pub http: SocketAddr,
 }
 
-/// Serves from `store` until `stop` is true, then drains and closes the store. `ready` is called when
-/// both addresses are listened on.
+/// Serves from `store` until `stop` is true, then drains and closes the store. `ready` is called
+/// when both addresses are listened on.
 ///
 /// # Errors
 /// When it cannot begin, when a part of it fails, and when the store does not close.

@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Troubles remembered as told. Each is a sentence; a store that makes up more than this many at a time
-/// is told of again.
+/// Troubles remembered as told. Each is a sentence; a store that makes up more than this many at a
+/// time is told of again.
 const TOLD_MAX: usize = 256;
 
 /// The running threads; stopped and joined when told to, or when dropped.

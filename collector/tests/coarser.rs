@@ -366,7 +366,8 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
     let hour = range(0, HOUR);
     let before = ask(&store, hour, "", &["service"]);
     assert_eq!(before.quality.resolution.step_ns, HOUR as u64);
-    // Agents that were cut off bring windows of an hour that is closed, at each level that takes them.
+    // Agents that were cut off bring windows of an hour that is closed, at each level that takes
+    // them.
     let mut samples = before.quality.total.count;
     for (at, (age, level, _)) in AGES[..3].iter().enumerate() {
         let now = BEGIN + age;
@@ -523,7 +524,8 @@ fn child_of_the_kill_test() {
     store.close().unwrap();
 }
 
-/// Runs the child until it said `said` and `after` passed; returns whether it came to its end before.
+/// Runs the child until it said `said` and `after` passed; returns whether it came to its end
+/// before.
 fn run_until_killed(dir: &Path, said: &str, after: Duration) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([

@@ -1,6 +1,7 @@
 //! The suite of all stores, for the engines that need nothing but this crate.
 //!
-//! Another engine is a line more, with an [`Engine`] that makes a place for a store and opens it there.
+//! Another engine is a line more, with an [`Engine`] that makes a place for a store and opens it
+//! there.
 //!
 //! [`Engine`]: store::Engine
 

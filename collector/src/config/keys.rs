@@ -1,5 +1,6 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
-//! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section types.
+//! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section
+//! types.
 
 use super::{Config, Engine};
 use config::{Key, Kind, Reload, Value, as_text, log, put_int, put_word, socket_address, word};

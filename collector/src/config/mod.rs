@@ -1,5 +1,5 @@
-//! The collector's configuration: its keys, and what one key says about another. Reading and checking is
-//! the crate `config`'s.
+//! The collector's configuration: its keys, and what one key says about another. Reading and
+//! checking is the crate `config`'s.
 
 mod keys;
 mod sections;

@@ -109,8 +109,8 @@ impl AgentRegistry {
         }
     }
 
-    /// An agent has said who it is. The one that attended with its host id before is told to end: its
-    /// connection is most likely gone without a word.
+    /// An agent has said who it is. The one that attended with its host id before is told to end:
+    /// its connection is most likely gone without a word.
     pub fn open(
         self: &Arc<Self>,
         key: HostKey,
@@ -247,8 +247,8 @@ impl ConnectedAgent {
         self.answered.send_replace(NEVER);
     }
 
-    /// Asks for a sign of life, and what its clock says: the number of the ping. One that does not read is told
-    /// by its silence.
+    /// Asks for a sign of life, and what its clock says: the number of the ping. One that does not
+    /// read is told by its silence.
     pub fn ping(&self, clock: &Clock) -> u64 {
         let mut pings = lock(&self.pings);
         pings.last += 1;
@@ -259,8 +259,8 @@ impl ConnectedAgent {
         number
     }
 
-    /// It answered. What its clock is ahead is then known but for the time that ping and answer took: what was
-    /// known before stays while it agrees with that.
+    /// It answered. What its clock is ahead is then known but for the time that ping and answer
+    /// took: what was known before stays while it agrees with that.
     pub fn pong(&self, pong: Pong, clock: &Clock) {
         let mut pings = lock(&self.pings);
         let last = pings.last;
@@ -285,8 +285,8 @@ impl ConnectedAgent {
         });
     }
 
-    /// By how much its clock is ahead of the collector's now. Unit: nanoseconds. Asks it, and takes what was last
-    /// known where it has left or does not answer within [`CLOCK_WAIT`].
+    /// By how much its clock is ahead of the collector's now. Unit: nanoseconds. Asks it, and takes
+    /// what was last known where it has left or does not answer within [`CLOCK_WAIT`].
     pub async fn clock_ahead(&self, clock: &Clock) -> i64 {
         let mut answered = self.answered.subscribe();
         let number = self.ping(clock);
@@ -307,7 +307,8 @@ impl ConnectedAgent {
     }
 }
 
-/// An order that was given. Dropped before its last report came, it tells the agent that nobody waits.
+/// An order that was given. Dropped before its last report came, it tells the agent that nobody
+/// waits.
 pub struct Ordered {
     attendant: Arc<ConnectedAgent>,
     number: u64,
@@ -350,8 +351,8 @@ impl Drop for Ordered {
     }
 }
 
-/// The value of a label of a host: its name, or one of those that its configuration gives. `None` for labels
-/// that its samples may have themselves.
+/// The value of a label of a host: its name, or one of those that its configuration gives. `None`
+/// for labels that its samples may have themselves.
 pub fn host_label<'a>(
     configured: &'a BTreeMap<String, String>,
     name: &'a str,
@@ -363,7 +364,8 @@ pub fn host_label<'a>(
     }
 }
 
-/// Orders that wait for the agent to read them, a Welcome, and a Ping of its own and of each capture.
+/// Orders that wait for the agent to read them, a Welcome, and a Ping of its own and of each
+/// capture.
 pub const OUTBOX: usize = ORDERS_QUEUED + ORDERS_PER_HOST_MAX + 2;
 
 #[cfg(test)]

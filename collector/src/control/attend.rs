@@ -1,7 +1,8 @@
 //! The stream of one attending agent, from its Hello to its end.
 //!
-//! Runs as one task, which never blocks. Reports are handed to the fan-out that gave the order; nothing of an
-//! agent is kept here. What breaks the protocol ends the stream, and with it the captures of this host alone.
+//! Runs as one task, which never blocks. Reports are handed to the fan-out that gave the order;
+//! nothing of an agent is kept here. What breaks the protocol ends the stream, and with it the
+//! captures of this host alone.
 
 use super::Control;
 use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, Ticket};

@@ -1,8 +1,9 @@
-//! One capture over the fleet: asks the hosts, tells its client how far they are, merges what comes, and ends
-//! when all have ended or the time is over.
+//! One capture over the fleet: asks the hosts, tells its client how far they are, merges what
+//! comes, and ends when all have ended or the time is over.
 //!
-//! A task of its own. It never waits for the client while hosts run: what the client does not read is told
-//! later, and of each host its newest state alone. Merging runs beside it on a blocking thread, one host after the other.
+//! A task of its own. It never waits for the client while hosts run: what the client does not read
+//! is told later, and of each host its newest state alone. Merging runs beside it on a blocking
+//! thread, one host after the other.
 
 use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count};

@@ -1,4 +1,5 @@
-//! Captures over the fleet that run and those that ended: who asked for what, from where, and what came of it.
+//! Captures over the fleet that run and those that ended: who asked for what, from where, and what
+//! came of it.
 
 use super::limits::{
     FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX, LISTED_REQUEST_BYTES_MAX,

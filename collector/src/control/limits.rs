@@ -1,21 +1,22 @@
-//! What attending agents, captures over the fleet and their results may cost: bounds with what happens at
-//! each.
+//! What attending agents, captures over the fleet and their results may cost: bounds with what
+//! happens at each.
 
 use std::time::Duration;
 
-/// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and, where a
-/// string is long, a little more; a larger message ends the stream with the transport's own error.
+/// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and,
+/// where a string is long, a little more; a larger message ends the stream with the transport's own
+/// error.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
-/// Orders that wait for an agent to read them. At the bound a capture is refused on this host; one that
-/// cannot be dropped any more ends the stream, which ends its captures.
+/// Orders that wait for an agent to read them. At the bound a capture is refused on this host; one
+/// that cannot be dropped any more ends the stream, which ends its captures.
 pub const ORDERS_QUEUED: usize = 32;
 
 /// Captures at a time on one host that came from here. More are refused on it.
 pub const ORDERS_PER_HOST_MAX: usize = 8;
 
-/// Reports of one order that wait for its fan-out, which takes them at once. At the bound the agent's
-/// stream is not read.
+/// Reports of one order that wait for its fan-out, which takes them at once. At the bound the
+/// agent's stream is not read.
 pub const REPORTS_QUEUED: usize = 4;
 
 /// How often collectors on one store tell each other who attends.
@@ -24,14 +25,15 @@ pub const TELL_INTERVAL: Duration = Duration::from_secs(20);
 /// How long that is believed. Unit: nanoseconds: three times as long.
 pub const TOLD_FOR_NS: i64 = 60_000_000_000;
 
-/// Most hosts that attend at any collector of the store and are looked at. Beyond it the fan-out goes on with
-/// these, and says so.
+/// Most hosts that attend at any collector of the store and are looked at. Beyond it the fan-out
+/// goes on with these, and says so.
 pub const ELSEWHERE_MAX: usize = 65_536;
 
 /// Largest profile of another collector's share, past and capture each. Unit: encoded bytes.
 pub const SHARE_BYTES_MAX: usize = RESULT_BYTES_MAX;
 
-/// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each with up to 9 KiB.
+/// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each
+/// with up to 9 KiB.
 pub const SHARE_MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Time to reach another collector.
@@ -46,8 +48,8 @@ pub const HOSTS_DEFAULT: usize = 50;
 /// Most hosts of a fan-out, whatever the request says.
 pub const HOSTS_MAX: usize = 1000;
 
-/// Most names of hosts that are taken from the store for one selector. Beyond it the fan-out goes on with
-/// these, and says so.
+/// Most names of hosts that are taken from the store for one selector. Beyond it the fan-out goes
+/// on with these, and says so.
 pub const NAMES_MAX: usize = 20_000;
 
 /// Names of hosts in a plan that match and do not attend.
@@ -68,40 +70,40 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Most of it.
 pub const PATIENCE_MAX: Duration = Duration::from_secs(600);
 
-/// Largest profile of one host, past and capture each. Unit: encoded bytes. An hour at 9,999 Hz with times
-/// passes it, with which the host counts as failed.
+/// Largest profile of one host, past and capture each. Unit: encoded bytes. An hour at 9,999 Hz
+/// with times passes it, with which the host counts as failed.
 pub const HOST_BYTES_MAX: usize = 32 << 20;
 
-/// Part of the memory of all results that what one host sends may take, until it is merged. More, and the host
-/// has failed: no agent takes the room of all others.
+/// Part of the memory of all results that what one host sends may take, until it is merged. More,
+/// and the host has failed: no agent takes the room of all others.
 pub const HOST_MEMORY_PART: usize = 4;
 
-/// Memory that a message of an agent other than of a profile may take for each encoded byte: the emptiest
-/// string is two bytes there, and 24 here in a list that has doubled.
+/// Memory that a message of an agent other than of a profile may take for each encoded byte: the
+/// emptiest string is two bytes there, and 24 here in a list that has doubled.
 pub const BYTES_PER_ENCODED: usize = 24;
 
-/// Memory of the time of a sample in a result: 32 bytes in the list, and half of it again while two lists are put
-/// in order. Unit: bytes.
+/// Memory of the time of a sample in a result: 32 bytes in the list, and half of it again while two
+/// lists are put in order. Unit: bytes.
 pub const MOMENT_BYTES: usize = 48;
 
-/// Times of a result take at most this part of the memory of all results: those of captures one, and those of
-/// the time before another. So half of the memory stays for samples.
+/// Times of a result take at most this part of the memory of all results: those of captures one,
+/// and those of the time before another. So half of the memory stays for samples.
 pub const TIMES_PART: usize = 4;
 
-/// Most times of samples in one result, of captures and of the time before each, however much memory there is.
-/// Of hosts beyond it the times are left out, which is said.
+/// Most times of samples in one result, of captures and of the time before each, however much
+/// memory there is. Of hosts beyond it the times are left out, which is said.
 pub const MOMENTS_MAX: usize = 2_000_000;
 
-/// Largest profile of a result, past and capture each. Unit: encoded bytes; as readers take. Beyond it times are
-/// left out, and then hosts.
+/// Largest profile of a result, past and capture each. Unit: encoded bytes; as readers take. Beyond
+/// it times are left out, and then hosts.
 pub const RESULT_BYTES_MAX: usize = proto::convert::PROFILE_BYTES_MAX;
 
-/// How long an agent that has answered is waited for to tell its clock once more. One that does not counts with
-/// what was last known of it.
+/// How long an agent that has answered is waited for to tell its clock once more. One that does not
+/// counts with what was last known of it.
 pub const CLOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// How far the times of a host may lie outside of its capture before its clock is taken to be wrong, and
-/// they are left out. Unit: nanoseconds.
+/// How far the times of a host may lie outside of its capture before its clock is taken to be
+/// wrong, and they are left out. Unit: nanoseconds.
 pub const CLOCK_SLACK_NS: i64 = 60_000_000_000;
 
 /// Longest text of a host that is passed on: a notice, an error. Unit: bytes.

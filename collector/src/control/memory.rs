@@ -76,8 +76,8 @@ impl Held {
             .is_some_and(|sum| sum <= self.budget.bytes_max)
     }
 
-    /// Holds so many, no more and no fewer. What is there is counted even beyond the bound, where it keeps all
-    /// else out until it is given back: tables double when they are full.
+    /// Holds so many, no more and no fewer. What is there is counted even beyond the bound, where
+    /// it keeps all else out until it is given back: tables double when they are full.
     pub fn settle(&mut self, bytes: usize) {
         let (used, gauge) = (&self.budget.used, &self.budget.metrics.control_bytes);
         if bytes > self.bytes {

@@ -1,4 +1,5 @@
-//! From the profiles of hosts to one: labels of hosts put on, times made to fit together, memory kept.
+//! From the profiles of hosts to one: labels of hosts put on, times made to fit together, memory
+//! kept.
 //!
 //! Merging is work: it runs on a blocking thread, one host after the other, as they come.
 
@@ -9,8 +10,8 @@ use profile::{LabelSetId, Moments, Profile, SampleKey, Value};
 use proto::Rows;
 use std::collections::HashMap;
 
-/// How far windows of a recorder may reach beyond the time that was asked for: its coarsest step, with room to
-/// spare. Unit: nanoseconds.
+/// How far windows of a recorder may reach beyond the time that was asked for: its coarsest step,
+/// with room to spare. Unit: nanoseconds.
 const PAST_SLACK_NS: i64 = 3_600_000_000_000;
 
 /// What came of one host, or of another collector's share, whole.
@@ -111,8 +112,8 @@ impl Merged {
         }
     }
 
-    /// Takes a host in. What its reader must know is added to `notices`. Where there is not room for all, times
-    /// are left out; samples never are.
+    /// Takes a host in. What its reader must know is added to `notices`. Where there is not room
+    /// for all, times are left out; samples never are.
     ///
     /// # Errors
     /// When it cannot be taken; nothing of it is in the result then.
@@ -142,8 +143,9 @@ impl Merged {
         Ok(())
     }
 
-    /// Makes room for a host, by leaving out times where it takes that: those of the host first, how many of
-    /// which is returned, then those that are there; of each the time before first. Its memory is held then.
+    /// Makes room for a host, by leaving out times where it takes that: those of the host first,
+    /// how many of which is returned, then those that are there; of each the time before first. Its
+    /// memory is held then.
     fn fit(&mut self, arrived: &mut Arrived) -> Result<u64, MergeError> {
         let shed = self.fit_encoded(arrived)?;
         if self.reserve(arrived) {
@@ -206,8 +208,8 @@ impl Merged {
         Ok(shed)
     }
 
-    /// Holds memory for a host beside its own: what is merged grows by as much at most, but for tables that
-    /// double.
+    /// Holds memory for a host beside its own: what is merged grows by as much at most, but for
+    /// tables that double.
     fn reserve(&mut self, arrived: &mut Arrived) -> bool {
         let bytes = heap_bytes(&arrived.past) + heap_bytes(&arrived.own);
         arrived.held.settle(bytes);
@@ -243,8 +245,8 @@ impl Merged {
     }
 }
 
-/// Memory of a profile until it is sent, about: a sample stands in its table and once more in the order it is
-/// sent. Unit: bytes.
+/// Memory of a profile until it is sent, about: a sample stands in its table and once more in the
+/// order it is sent. Unit: bytes.
 fn heap_bytes(profile: &Option<Profile>) -> usize {
     profile.as_ref().map_or(0, |profile| {
         let moments = profile.moments.list.capacity();
@@ -295,8 +297,8 @@ fn set_clock_right(arrived: &mut Arrived, span: Span, notices: &mut Vec<String>)
     }
 }
 
-/// Moves a profile's times by what the host's clock is ahead. Times that are not of this capture all the same
-/// would stretch the result over years: they are left out.
+/// Moves a profile's times by what the host's clock is ahead. Times that are not of this capture
+/// all the same would stretch the result over years: they are left out.
 fn set_right(
     profile: &mut Profile,
     ahead_ns: i64,
@@ -342,7 +344,8 @@ fn label(profile: &mut Profile, labels: &[(String, String)]) {
         *known.entry(id).or_insert_with(|| {
             let own = dict.labels(id);
             let own: Vec<_> = own.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-            // Of equal names the first stays: nothing that an agent sends replaces what its host is.
+            // Of equal names the first stays: nothing that an agent sends replaces what its host
+            // is.
             let all = labels.iter().chain(&own);
             dict.intern_labels(all.map(|(name, value)| (name.as_str(), value.as_str())))
         })
@@ -567,8 +570,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: what is asked of readers stays within its bounds, of the hosts that are taken no sample
-        /// is missing, and every time is there or counted.
+        /// Whatever comes: what is asked of readers stays within its bounds, of the hosts that are
+        /// taken no sample is missing, and every time is there or counted.
         #[test]
         fn times_give_way_and_samples_do_not(
             hosts in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Captures over the fleet: agents attend on a stream that they keep open, and one question of a person becomes
-//! an order to each of them.
+//! Captures over the fleet: agents attend on a stream that they keep open, and one question of a
+//! person becomes an order to each of them.
 //!
 //! ```text
 //! agents ──Attend──▶ attend ──▶ attendance          (who is there, and their orders)
@@ -11,8 +11,8 @@
 //! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ hosts that attend)
 //! ```
 //!
-//! No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have as much memory
-//! as one query (`memory.rs`).
+//! No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have
+//! as much memory as one query (`memory.rs`).
 
 mod agent_registry;
 mod attend;
@@ -48,7 +48,8 @@ pub struct ControlOptions {
     pub memory_bytes: usize,
     /// For how long agents are waited for.
     pub timeouts: Timeouts,
-    /// Where other collectors on the same store reach this one; none: they are not told of its agents.
+    /// Where other collectors on the same store reach this one; none: they are not told of its
+    /// agents.
     pub advertise: Option<String>,
 }
 
@@ -90,8 +91,8 @@ impl Control {
         }))
     }
 
-    /// Tells the other collectors on the store who attends here, until the end. Done at once where nobody is to
-    /// be told.
+    /// Tells the other collectors on the store who attends here, until the end. Done at once where
+    /// nobody is to be told.
     pub async fn tell_others(self) {
         let Some(collector) = self.0.options.advertise.clone() else {
             return;

@@ -1,7 +1,9 @@
-//! One host's part of a fan-out: the order, what the agent reports of it, and the profile put together.
+//! One host's part of a fan-out: the order, what the agent reports of it, and the profile put
+//! together.
 //!
-//! A task of its own. It takes every report at once and never waits for the client, so that an agent's stream
-//! is not held up; what an agent sends is an attacker's, and costs its own part alone.
+//! A task of its own. It takes every report at once and never waits for the client, so that an
+//! agent's stream is not held up; what an agent sends is an attacker's, and costs its own part
+//! alone.
 
 use super::agent_registry::{ConnectedAgent, Ordered, Reported};
 use super::fanout::cancel_asked;
@@ -285,7 +287,8 @@ impl Incoming {
         self.weigh()
     }
 
-    /// Counts what there is. What a chunk was too much by is given back at once by whoever drops this.
+    /// Counts what there is. What a chunk was too much by is given back at once by whoever drops
+    /// this.
     fn weigh(&mut self) -> Result<(), IncomingError> {
         let sides = [&self.past, &self.own].into_iter().flatten();
         let bytes: usize = sides.map(ProfileAssembler::heap_bytes).sum();

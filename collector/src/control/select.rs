@@ -1,8 +1,9 @@
-//! From a selector to hosts: those with samples of it in the last minutes that attend, and what each of them is
-//! to capture.
+//! From a selector to hosts: those with samples of it in the last minutes that attend, and what
+//! each of them is to capture.
 //!
-//! Labels of a host itself (its name, and what its agent's configuration gives) are not on the samples that
-//! its agent takes: they are compared here and taken off. All other matchers go to the agent.
+//! Labels of a host itself (its name, and what its agent's configuration gives) are not on the
+//! samples that its agent takes: they are compared here and taken off. All other matchers go to the
+//! agent.
 
 use super::agent_registry::{AgentRegistry, ConnectedAgent, host_label};
 use super::limits::{
@@ -208,7 +209,8 @@ pub async fn plan(
     }
 }
 
-/// Hosts that attend at other collectors and not here, and whether there are more than are looked at.
+/// Hosts that attend at other collectors and not here, and whether there are more than are looked
+/// at.
 async fn elsewhere(
     attendance: &AgentRegistry,
     queries: &Queries,
@@ -267,8 +269,8 @@ impl Plan {
         self.absent_named = named.into_iter().collect();
     }
 
-    /// Leaves out what is more than `most`: which hosts stay is a matter of chance, so that they are not all of
-    /// one rack, but the same each time.
+    /// Leaves out what is more than `most`: which hosts stay is a matter of chance, so that they
+    /// are not all of one rack, but the same each time.
     fn cut(&mut self, most: usize) {
         if self.chosen.len() > most {
             self.chosen.sort_by_cached_key(|one| {

@@ -1,7 +1,8 @@
 //! Another collector's share of a fan-out: the hosts that attend there, asked through it.
 //!
-//! A task of its own, as a host's part is (`part.rs`). The other collector merges what its hosts answer, so that one
-//! profile comes for all of them, with the labels of hosts on it. It is asked by id and forwards nothing itself.
+//! A task of its own, as a host's part is (`part.rs`). The other collector merges what its hosts
+//! answer, so that one profile comes for all of them, with the labels of hosts on it. It is asked
+//! by id and forwards nothing itself.
 
 use super::fanout::cancel_asked;
 use super::limits::{CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};

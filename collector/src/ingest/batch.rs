@@ -48,8 +48,9 @@ struct Failure {
 /// more, one window that the store refuses keeps a collector with few agents from being ready.
 const FAILING_FOR: Duration = Duration::from_secs(180);
 
-/// The thread that calls the store, and nothing else: whatever queries, downloads and metrics take of
-/// the runtime's threads, an acknowledgement does not wait for one. It ends when this is dropped.
+/// The thread that calls the store, and nothing else: whatever queries, downloads and metrics take
+/// of the runtime's threads, an acknowledgement does not wait for one. It ends when this is
+/// dropped.
 pub struct Pusher {
     batches: mpsc::Sender<Call>,
     policy: BatchPolicy,

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 /// Largest message of an agent. Unit: bytes, decompressed.
 ///
-/// A window of a busy host of 512 CPUs is about 3 MiB and may come in parts. Decoded, a message takes
-/// up to twelve times this for a moment. Larger ones end the stream with the transport's own error.
+/// A window of a busy host of 512 CPUs is about 3 MiB and may come in parts. Decoded, a message
+/// takes up to twelve times this for a moment. Larger ones end the stream with the transport's own
+/// error.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Windows of one agent without an answer: told in `Welcome`. Enough to keep the disk busy while one
-/// is on its way; each may hold a window's memory.
+/// Windows of one agent without an answer: told in `Welcome`. Enough to keep the disk busy while
+/// one is on its way; each may hold a window's memory.
 pub const WINDOWS_IN_FLIGHT: u32 = 4;
 
 /// Most rows of a window. Unit: rows.
@@ -22,16 +23,16 @@ pub const ROWS_PER_WINDOW_MAX: usize = 1_000_000;
 /// Most label sets of a window, those of accounts included. More are refused as too many rows are.
 pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
 
-/// Most label sets of a stream's dictionary. At the bound the stream ends with INVALID_ARGUMENT: the
-/// agent is to begin a new dictionary, as it does on every new stream.
+/// Most label sets of a stream's dictionary. At the bound the stream ends with INVALID_ARGUMENT:
+/// the agent is to begin a new dictionary, as it does on every new stream.
 pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
 
 /// Stacks after which an agent is to start a new dictionary, in a large fleet and in a small one:
 /// told in `Welcome`. Unit: stacks, 20 bytes each on this side.
 ///
-/// A window has some thousands of stacks, and a host goes on having new ones. With less, stacks that
-/// are still in use travel again, 16 bytes each; with more, thousands of streams take memory for
-/// stacks that are gone. Agents whose windows are large take up to four times as many.
+/// A window has some thousands of stacks, and a host goes on having new ones. With less, stacks
+/// that are still in use travel again, 16 bytes each; with more, thousands of streams take memory
+/// for stacks that are gone. Agents whose windows are large take up to four times as many.
 pub const DICTIONARY_STACKS: RangeInclusive<u32> = 1 << 15..=1 << 17;
 
 /// Memory that streams share for stacks beyond the least that each may have. Unit: bytes.
@@ -59,8 +60,8 @@ pub const LABELS_PER_SET_MAX: usize = 32;
 /// Longest name of a label. Unit: bytes. A longer one is left out, and counted.
 pub const LABEL_NAME_BYTES_MAX: usize = 128;
 
-/// Longest value of a label. Unit: bytes. As long as the longest path of a cgroup; a longer one is cut,
-/// and counted.
+/// Longest value of a label. Unit: bytes. As long as the longest path of a cgroup; a longer one is
+/// cut, and counted.
 pub const LABEL_VALUE_BYTES_MAX: usize = 4096;
 
 /// Longest text of facts: names, versions, events, units, causes. Unit: bytes; longer ones are cut.
@@ -93,7 +94,8 @@ pub const DEFINITIONS_BYTES_MAX: usize = 64 << 20;
 /// store began another partition meanwhile.
 pub const NEEDS_PER_WINDOW_MAX: u32 = 4;
 
-/// Most CPUs that a host may say were busy all the time of a window. Twice what any kernel supports.
+/// Most CPUs that a host may say were busy all the time of a window. Twice what any kernel
+/// supports.
 pub const CPUS_MAX: u128 = 16_384;
 
 /// Time to say who one is.
@@ -128,8 +130,8 @@ pub const HOSTS_TOGETHER: usize = 1024;
 /// health is bounded by [`HEALTH_BYTES_MAX`].
 pub const HOSTS_MAX: usize = 65_536;
 
-/// Difference of clocks that is worth a warning. Unit: nanoseconds. Below it are agents that keep time
-/// badly but whose windows still fall where they belong, within one window.
+/// Difference of clocks that is worth a warning. Unit: nanoseconds. Below it are agents that keep
+/// time badly but whose windows still fall where they belong, within one window.
 pub const CLOCK_WARNING_NS: i64 = 5_000_000_000;
 
 /// A host that was not heard of for so long is silent. Unit: nanoseconds. Agents send a window at

@@ -26,8 +26,9 @@ pub(super) struct Admission {
     metrics: Arc<Metrics>,
 }
 
-/// A pin that a host brings, counted for its day. Dropped before it [counts](Admitted::counts) for good it is given
-/// back with its bytes: what became of the disk or the connection is not the host's fault.
+/// A pin that a host brings, counted for its day. Dropped before it [counts](Admitted::counts) for
+/// good it is given back with its bytes: what became of the disk or the connection is not the
+/// host's fault.
 pub(super) struct Admitted {
     admission: Arc<Admission>,
     host_id: String,

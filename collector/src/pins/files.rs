@@ -1,11 +1,13 @@
 //! The files of pins: one for each, in a directory of the collector alone.
 //!
-//! A file is a head (magic with version, sizes of the parts, what the pin is about, checksum) and the messages of its
-//! profiles, each with its part, lengths and checksum and packed by zstd. It is written beside and appears whole, by a
-//! rename. What is in a file is an agent's, so it is read as an attacker's though its checksums are right.
+//! A file is a head (magic with version, sizes of the parts, what the pin is about, checksum) and
+//! the messages of its profiles, each with its part, lengths and checksum and packed by zstd. It is
+//! written beside and appears whole, by a rename. What is in a file is an agent's, so it is read as
+//! an attacker's though its checksums are right.
 //!
-//! Blocks on the disk. The index is locked for moments, never across a read or write of a file: threads that must not
-//! block look into it. Whoever changes which pins there are is alone in that by a lock of its own.
+//! Blocks on the disk. The index is locked for moments, never across a read or write of a file:
+//! threads that must not block look into it. Whoever changes which pins there are is alone in that
+//! by a lock of its own.
 
 use super::format::{HEAD, MESSAGE_HEAD, damaged, encode_head, message_sum, read_head, words};
 use super::limits::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX};
@@ -145,7 +147,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// By when it fired: agents bring their newest first, so numbers of this collector say nothing of age.
+    /// By when it fired: agents bring their newest first, so numbers of this collector say nothing
+    /// of age.
     fn order(&self) -> (i64, u64) {
         let fired = self.pin.pin.as_ref().map_or(0, |pin| pin.fired_unix_ns);
         (fired, self.pin.id)
@@ -181,7 +184,8 @@ pub struct Upload<'f> {
 }
 
 impl Files {
-    /// Opens the directory, makes it where it is missing, and looks at all files. Those that are no pins are removed.
+    /// Opens the directory, makes it where it is missing, and looks at all files. Those that are no
+    /// pins are removed.
     ///
     /// # Errors
     /// When it cannot be used.
@@ -266,7 +270,8 @@ impl Files {
         self.bounds
     }
 
-    /// Those that are wanted, the last that fired first, as many as an answer has room for; how many more there are.
+    /// Those that are wanted, the last that fired first, as many as an answer has room for; how
+    /// many more there are.
     pub fn list(&self, limit: usize, wanted: impl Fn(&HostPin) -> bool) -> (Vec<HostPin>, u64) {
         let index = self.index();
         let all = index.pins.values().filter(|kept| wanted(&kept.pin));
@@ -399,8 +404,8 @@ impl Files {
         assembler.finish().map_err(assemble)
     }
 
-    /// Removes what is over its age, over the share of its host and over what all may take: of hosts the one with
-    /// the most loses its oldest.
+    /// Removes what is over its age, over the share of its host and over what all may take: of
+    /// hosts the one with the most loses its oldest.
     pub fn prune(&self, now_unix_ns: i64) -> Removed {
         let aged = now_unix_ns.saturating_sub(self.bounds.age_ns);
         let mut gone = Vec::new();

@@ -8,10 +8,12 @@ use std::io::{self, Read};
 /// Begin of every file; the last byte is the version.
 pub(super) const MAGIC: &[u8; 8] = b"FPHPIN\0\x01";
 
-/// Magic, bytes of both parts, length of what follows, checksum of all from the sizes on. Unit: bytes.
+/// Magic, bytes of both parts, length of what follows, checksum of all from the sizes on. Unit:
+/// bytes.
 pub(super) const HEAD: usize = 32;
 
-/// Head of a message: packed length, unpacked, part, checksum of these and what follows. Unit: bytes.
+/// Head of a message: packed length, unpacked, part, checksum of these and what follows. Unit:
+/// bytes.
 pub(super) const MESSAGE_HEAD: usize = 16;
 
 pub(super) fn damaged(what: &'static str) -> io::Error {
@@ -36,7 +38,8 @@ pub(super) fn head_sum(head: &[u8; HEAD], facts: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// What the pin is about, the sizes of its parts, and the length of what was read behind the fixed head.
+/// What the pin is about, the sizes of its parts, and the length of what was read behind the fixed
+/// head.
 pub(super) fn read_head(file: &mut impl Read) -> io::Result<(HostPin, [u64; 2], usize)> {
     let mut head = [0; HEAD];
     let short = |error: io::Error| match error.kind() {

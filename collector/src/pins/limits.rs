@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-/// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and, where a string is
-/// long, a little more; a larger message ends the call with the transport's own error.
+/// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and,
+/// where a string is long, a little more; a larger message ends the call with the transport's own
+/// error.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
-/// Largest profile of a pin, its minutes and its capture each. Unit: encoded bytes. An agent's pin is cut at 16 MiB
-/// with the defaults, packed; a larger one is refused.
+/// Largest profile of a pin, its minutes and its capture each. Unit: encoded bytes. An agent's pin
+/// is cut at 16 MiB with the defaults, packed; a larger one is refused.
 pub const PART_BYTES_MAX: usize = proto::PIN_PART_BYTES_MAX;
 
-/// Largest profile of a pin in memory, while it is put together to see whether it is one. Unit: bytes. Times of
-/// samples take five bytes encoded and 32 here; agents leave them out where it would be more.
+/// Largest profile of a pin in memory, while it is put together to see whether it is one. Unit:
+/// bytes. Times of samples take five bytes encoded and 32 here; agents leave them out where it
+/// would be more.
 pub const HEAP_BYTES_MAX: usize = proto::PIN_HEAP_BYTES_MAX;
 
-/// Pins that are taken at a time. More wait for [`PLACE_MAX`] and are told to come again. Each is put together once
-/// to see whether it is a profile, which takes [`HEAP_BYTES_MAX`] at most.
+/// Pins that are taken at a time. More wait for [`PLACE_MAX`] and are told to come again. Each is
+/// put together once to see whether it is a profile, which takes [`HEAP_BYTES_MAX`] at most.
 pub const UPLOADS_MAX: usize = 2;
 
 /// Longest wait for a place.
@@ -30,8 +32,8 @@ pub const UPLOAD_MAX: Duration = Duration::from_secs(300);
 /// Most pins in all. Beyond it the host with the most loses its oldest.
 pub const PINS_MAX: usize = 10_000;
 
-/// Pins that one host may bring in a day of UTC. A trigger fires ten times a day unless it is told otherwise; more
-/// are refused until the next day.
+/// Pins that one host may bring in a day of UTC. A trigger fires ten times a day unless it is told
+/// otherwise; more are refused until the next day.
 pub const HOST_PINS_PER_DAY_MAX: u32 = 256;
 
 /// Hosts whose pins of the day are counted. Of more none are taken until the next day.

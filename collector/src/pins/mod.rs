@@ -1,10 +1,12 @@
-//! Pins of agents: the minutes around what triggers saw, and what was captured then, kept for as long as the
-//! collector's configuration says, whatever becomes of the host and of the windows in the store.
+//! Pins of agents: the minutes around what triggers saw, and what was captured then, kept for as
+//! long as the collector's configuration says, whatever becomes of the host and of the windows in
+//! the store.
 //!
-//! A pin is a profile of its own, as its agent had it: nothing of it comes from the store, so windows that were lost on
-//! the way are in it, and it keeps the times of its samples. Agents bring each pin once it has closed, and again when
-//! its capture came later (`service.rs`); `files.rs` has them on the collector's own disk, with every engine of the
-//! store. Every bound is in `limits.rs`.
+//! A pin is a profile of its own, as its agent had it: nothing of it comes from the store, so
+//! windows that were lost on the way are in it, and it keeps the times of its samples. Agents bring
+//! each pin once it has closed, and again when its capture came later (`service.rs`); `files.rs`
+//! has them on the collector's own disk, with every engine of the store. Every bound is in
+//! `limits.rs`.
 
 mod admission;
 mod files;
@@ -48,7 +50,8 @@ struct Inner {
 }
 
 impl Pins {
-    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and are told to come again.
+    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and are told
+    /// to come again.
     pub fn new(
         dir: (PathBuf, Bounds),
         queries: Queries,

@@ -1,8 +1,8 @@
 //! Answers that wait to be read: how many, and how much memory they hold together.
 //!
 //! A query that runs has `query.memory_mib` to itself, in one of `query.concurrent` places. What it
-//! answers leaves that place and is held here until its client has read it; all that is held together
-//! has as much again as one query. So slow readers keep each other out, never a query.
+//! answers leaves that place and is held here until its client has read it; all that is held
+//! together has as much again as one query. So slow readers keep each other out, never a query.
 
 use super::Queries;
 use crate::metrics::Metrics;
@@ -14,8 +14,8 @@ use tonic::Status;
 /// Answers held for clients to read, over all clients. More are refused.
 pub(crate) const ANSWERS_MAX: usize = 16;
 
-/// When a client that was refused because others read may come again. Unit: seconds. Most answers are
-/// read in one; a slow reader is cut off after [`ANSWER_TIMEOUT`](super::ANSWER_TIMEOUT).
+/// When a client that was refused because others read may come again. Unit: seconds. Most answers
+/// are read in one; a slow reader is cut off after [`ANSWER_TIMEOUT`](super::ANSWER_TIMEOUT).
 pub(crate) const RETRY_AFTER_S: u64 = 5;
 
 /// Name under which a refusal says when to come again: of HTTP, and of the metadata of gRPC.
@@ -135,7 +135,8 @@ impl Drop for Place {
     }
 }
 
-/// What a profile takes in memory until it is sent, the times of its samples included, about. Unit: bytes.
+/// What a profile takes in memory until it is sent, the times of its samples included, about. Unit:
+/// bytes.
 pub(crate) fn profile_bytes(profile: &Profile) -> usize {
     let samples = profile.samples.len() * SAMPLE_BYTES;
     profile.dict.heap_bytes() + samples + profile.moments.heap_bytes()

@@ -1,9 +1,9 @@
 //! QueryService: what the fleet's memory is asked, over any store.
 //!
 //! A call checks its request, waits for one of a few places, and runs on a blocking thread with a
-//! deadline and a flag that is set when its client goes away. Answers that stream are held in memory
-//! until they are read, in places of their own (`held.rs`). The same calls serve gRPC, gRPC-Web and
-//! downloads.
+//! deadline and a flag that is set when its client goes away. Answers that stream are held in
+//! memory until they are read, in places of their own (`held.rs`). The same calls serve gRPC,
+//! gRPC-Web and downloads.
 
 mod answer;
 mod cgroups;
@@ -126,7 +126,8 @@ impl Queries {
         }))
     }
 
-    /// Runs `work` on a blocking thread within the limits; `nodes` and `lines` are those of its answer.
+    /// Runs `work` on a blocking thread within the limits; `nodes` and `lines` are those of its
+    /// answer.
     async fn run<T: Send + 'static>(
         &self,
         nodes: usize,
@@ -191,8 +192,8 @@ impl Queries {
         result
     }
 
-    /// What `make` makes of the merged profile of a selection. It runs in the query's place and within
-    /// its limits, and takes a place of its own for what is left of it.
+    /// What `make` makes of the merged profile of a selection. It runs in the query's place and
+    /// within its limits, and takes a place of its own for what is left of it.
     ///
     /// # Errors
     /// As every query, and those of `make`.
@@ -268,8 +269,8 @@ impl Queries {
             .await
     }
 
-    /// The names of the collector's metrics with their values, as text. One at a time: the store may
-    /// look at its files.
+    /// The names of the collector's metrics with their values, as text. One at a time: the store
+    /// may look at its files.
     pub async fn metrics_text(&self) -> Option<String> {
         let call = self.0.calls.clone().acquire_owned().await.ok()?;
         let inner = self.0.clone();

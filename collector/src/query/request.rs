@@ -105,7 +105,8 @@ pub fn check(range: Option<agent::TimeRange>) -> Result<(), Status> {
     Ok(())
 }
 
-/// The range that is meant: absent is the last hour, end 0 is `now`, begin 0 the begin of what is kept.
+/// The range that is meant: absent is the last hour, end 0 is `now`, begin 0 the begin of what is
+/// kept.
 ///
 /// # Errors
 /// When the store cannot say what it keeps.

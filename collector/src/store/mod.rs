@@ -1,10 +1,10 @@
 //! What a store of windows is, by what its users may do: [`WindowSink`] takes windows,
-//! [`StoreQueries`] answers, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] says how it
-//! does. Two engines are behind them: `embedded`, which needs nothing installed, and `clickhouse`.
-//! Nothing outside their folders knows an engine.
+//! [`StoreQueries`] answers, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] says how
+//! it does. Two engines are behind them: `embedded`, which needs nothing installed, and
+//! `clickhouse`. Nothing outside their folders knows an engine.
 //!
-//! All calls block, on disk or network, and come from several threads at once. Times are wall time of
-//! the collector's callers: a store has no clock of its own.
+//! All calls block, on disk or network, and come from several threads at once. Times are wall time
+//! of the collector's callers: a store has no clock of its own.
 
 mod admission;
 mod batching;
@@ -76,11 +76,12 @@ pub trait StoreStatus: Send + Sync + 'static {
     /// Name and version of the engine: `embedded`, `SQLite 3.51`.
     fn engine(&self) -> (&'static str, String);
 
-    /// Sizes and counters, by metric name with labels as in Prometheus' text: for metrics and status.
+    /// Sizes and counters, by metric name with labels as in Prometheus' text: for metrics and
+    /// status.
     fn counters(&self) -> Vec<(String, u64)>;
 
-    /// What does not work as it should, in sentences for the operator: a partition set aside, a disk
-    /// that is full.
+    /// What does not work as it should, in sentences for the operator: a partition set aside, a
+    /// disk that is full.
     fn issues(&self) -> Vec<String>;
 }
 

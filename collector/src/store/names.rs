@@ -30,8 +30,8 @@ pub trait Names: Send + Sync {
 
 /// Answers with names that agents could not give.
 pub trait FrameNaming: Send + Sync + 'static {
-    /// Names from now on what agents could not, in answers with functions. The first call counts; by
-    /// itself a store knows no names.
+    /// Names from now on what agents could not, in answers with functions. The first call counts;
+    /// by itself a store knows no names.
     fn name_by(&self, _names: Arc<dyn Names>) {}
 }
 

@@ -30,7 +30,8 @@ pub trait StoreQueries: Send + Sync + 'static {
     /// See [`StoreError`].
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError>;
 
-    /// Values of a label that begin with `prefix`, ordered, at most `limit`, and whether there are more.
+    /// Values of a label that begin with `prefix`, ordered, at most `limit`, and whether there are
+    /// more.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -44,8 +45,9 @@ pub trait StoreQueries: Send + Sync + 'static {
     ) -> Result<(Vec<String>, bool), StoreError>;
 
     /// Weight over time: a line for each combination of the values of `group_by`, in steps of
-    /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the range),
-    /// which begin at multiples of it since the epoch. From the coarsest rollup that is exact.
+    /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the
+    /// range), which begin at multiples of it since the epoch. From the coarsest rollup that is
+    /// exact.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -57,8 +59,9 @@ pub trait StoreQueries: Send + Sync + 'static {
         limits: &Limits,
     ) -> Result<QueryResult<TimeSeries>, StoreError>;
 
-    /// One merged profile of what `query` selects in `range`, grouped by the labels it keeps, through
-    /// its frame filters. From the coarsest rollup that is exact for the range and the labels.
+    /// One merged profile of what `query` selects in `range`, grouped by the labels it keeps,
+    /// through its frame filters. From the coarsest rollup that is exact for the range and the
+    /// labels.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -70,8 +73,8 @@ pub trait StoreQueries: Send + Sync + 'static {
     ) -> Result<QueryResult<Profile>, StoreError>;
 
     /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the
-    /// same samples as [`StoreQueries::profile`]'s answer, but an engine need not build it, and must not
-    /// prune: what is cut off would be charged to callers.
+    /// same samples as [`StoreQueries::profile`]'s answer, but an engine need not build it, and
+    /// must not prune: what is cut off would be charged to callers.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -93,8 +96,8 @@ pub trait StoreQueries: Send + Sync + 'static {
         })
     }
 
-    /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees of
-    /// cgroups and coverage. Label sets keep `group_by` of their labels.
+    /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees
+    /// of cgroups and coverage. Label sets keep `group_by` of their labels.
     ///
     /// # Errors
     /// See [`StoreError`].

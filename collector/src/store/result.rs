@@ -30,10 +30,11 @@ pub struct Limits {
     pub cancel: Cancel,
     /// When the time is over.
     pub deadline: Instant,
-    /// Most memory for what a query holds. Unit: bytes. Passing it is [`super::StoreError::TooLarge`].
+    /// Most memory for what a query holds. Unit: bytes. Passing it is
+    /// [`super::StoreError::TooLarge`].
     pub memory_bytes: usize,
-    /// Most stacks (trie nodes) of an answer; the lightest beyond are folded into their parents, and
-    /// their weight is reported as pruned.
+    /// Most stacks (trie nodes) of an answer; the lightest beyond are folded into their parents,
+    /// and their weight is reported as pruned.
     pub nodes: usize,
     /// Most lines of series and rows of totals.
     pub lines: usize,
@@ -94,7 +95,8 @@ pub struct DataQuality {
     pub gaps_total: u64,
     /// Unit: nanoseconds.
     pub gap_ns_total: u64,
-    /// Of the hosts as a whole: idle, lost records, throttled. `taken`, `lost_samples`, `truncated`,
+    /// Of the hosts as a whole: idle, lost records, throttled. `taken`, `lost_samples`,
+    /// `truncated`,
     /// `depth_limit`, `unnamed` and `folded` are of the selection where the answer has stacks.
     pub sampling: Quality,
     /// What the answer adds up to, before limits.

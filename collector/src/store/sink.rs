@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 /// Takes windows of hosts: durable, each counted once.
 pub trait WindowSink: Send + Sync + 'static {
-    /// Takes windows, each whole or not at all. Durable when it returns `Stored`: a crash right after
-    /// it loses nothing. Answers stand in the order of `windows`.
+    /// Takes windows, each whole or not at all. Durable when it returns `Stored`: a crash right
+    /// after it loses nothing. Answers stand in the order of `windows`.
     ///
-    /// `definitions` has frames for stacks that rows may name by [`ContentId`](profile::ContentId); stacks that are in
-    /// neither it nor the store make the answer [`PushOutcome::NeedStacks`], and the caller comes again with
-    /// them. `now_unix_ns` judges what is too old or from the future.
+    /// `definitions` has frames for stacks that rows may name by [`ContentId`](profile::ContentId);
+    /// stacks that are in neither it nor the store make the answer [`PushOutcome::NeedStacks`], and
+    /// the caller comes again with them. `now_unix_ns` judges what is too old or from the future.
     ///
     /// # Errors
     /// When nothing of the call was taken.
@@ -27,8 +27,8 @@ pub trait WindowSink: Send + Sync + 'static {
         BatchPolicy::default()
     }
 
-    /// As [`WindowSink::push`], of frames whose contents are known, as they came with several windows:
-    /// an engine that needs contents does not compute them again.
+    /// As [`WindowSink::push`], of frames whose contents are known, as they came with several
+    /// windows: an engine that needs contents does not compute them again.
     ///
     /// # Errors
     /// When nothing of the call was taken.
@@ -42,7 +42,8 @@ pub trait WindowSink: Send + Sync + 'static {
     }
 
     /// True when [`WindowSink::push_defined`] takes definitions in which callers are named by their
-    /// content alone. Where they are not known after all, the answer is [`PushOutcome::NeedCallers`].
+    /// content alone. Where they are not known after all, the answer is
+    /// [`PushOutcome::NeedCallers`].
     fn knows_callers(&self) -> bool {
         false
     }
@@ -54,9 +55,9 @@ pub trait WindowSink: Send + Sync + 'static {
     /// When it could not be made durable.
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError>;
 
-    /// Flushes, rolls up, makes coarser or removes what is over its age or over the disk budget. To be
-    /// called every few seconds; takes milliseconds when there is nothing to do. What takes long is
-    /// done in slices of less than a second.
+    /// Flushes, rolls up, makes coarser or removes what is over its age or over the disk budget. To
+    /// be called every few seconds; takes milliseconds when there is nothing to do. What takes long
+    /// is done in slices of less than a second.
     ///
     /// # Errors
     /// When something stayed undone; the next call tries again.

@@ -35,8 +35,8 @@ pub struct Origin {
     pub sequence: u64,
 }
 
-/// Names and values, sorted by name, no name twice, no empty value. Clones share them: each window of a
-/// stream has the label sets of the one before.
+/// Names and values, sorted by name, no name twice, no empty value. Clones share them: each window
+/// of a stream has the label sets of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct LabelSet(Arc<[(String, String)]>);
 
@@ -109,7 +109,8 @@ pub struct NewWindow {
     pub unit: String,
     /// Weight of one sample at the configured rate; 0: it varied.
     pub period: u64,
-    /// What was missed on the host as a whole. Losses and cut stacks of single label sets are in the rows.
+    /// What was missed on the host as a whole. Losses and cut stacks of single label sets are in
+    /// the rows.
     pub quality: Quality,
     /// Label sets of rows and accounts, with the labels of the host (`host`, and configured ones).
     pub label_sets: Vec<LabelSet>,
@@ -249,12 +250,12 @@ impl Defined {
     }
 }
 
-/// Numbers of stacks that stay the same from window to window, with room for what an engine knows of
-/// them: it need not find each stack of each window by its content again.
+/// Numbers of stacks that stay the same from window to window, with room for what an engine knows
+/// of them: it need not find each stack of each window by its content again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamStacks {
-    /// Number of each row's stack, in the order of [`NewWindow::rows`]. A number never means another
-    /// content while the memo is the same.
+    /// Number of each row's stack, in the order of [`NewWindow::rows`]. A number never means
+    /// another content while the memo is the same.
     pub ids: Vec<u32>,
     /// Shared by all windows of the stream.
     pub memo: Arc<StackMemo>,

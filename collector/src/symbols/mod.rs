@@ -34,7 +34,8 @@ const READ_AT_ONCE: usize = 1;
 /// Files that are received at a time.
 const RECEIVE_AT_ONCE: usize = 4;
 
-/// Most of one uploaded or fetched file. Unit: bytes. Debug files of the largest programs have 2 GB.
+/// Most of one uploaded or fetched file. Unit: bytes. Debug files of the largest programs have 2
+/// GB.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// What is to be known of symbols.

@@ -49,8 +49,8 @@ fn is_hashed(name: &str) -> bool {
     })
 }
 
-/// Paths of the page itself. All of its state stands behind the `#`, so there are no others; its files
-/// are found from here, and not from a path below.
+/// Paths of the page itself. All of its state stands behind the `#`, so there are no others; its
+/// files are found from here, and not from a path below.
 const PAGE: [&str; 2] = ["/", "/index.html"];
 
 /// True for the page itself, false for its files.

@@ -2,12 +2,13 @@
 //!
 //! What is promised, and what these tests hold:
 //!
-//! - A window that was acknowledged is answered after any kill, once, as a whole. A window that was not may
-//!   be there as well, once, as a whole: its acknowledgement was lost.
-//! - When the file of a partition is replaced by garbage, cut short or removed while the store is down, the
-//!   windows that had been flushed into *that* file may be gone. All others that were acknowledged are
-//!   answered: those of other partitions, and those that the log alone had. What is gone is said, and
-//!   nothing counts twice; where the log still has it, it may be back after the next start.
+//! - A window that was acknowledged is answered after any kill, once, as a whole. A window that was
+//!   not may be there as well, once, as a whole: its acknowledgement was lost.
+//! - When the file of a partition is replaced by garbage, cut short or removed while the store is
+//!   down, the windows that had been flushed into *that* file may be gone. All others that were
+//!   acknowledged are answered: those of other partitions, and those that the log alone had. What
+//!   is gone is said, and nothing counts twice; where the log still has it, it may be back after
+//!   the next start.
 //! - The same at the next kill: what came back from the log is as safe as it was.
 
 use super::fleet::{Fleet, PERIOD, Random, WINDOW_NS};
@@ -66,8 +67,8 @@ fn child_of_the_crash_test() {
     });
 }
 
-/// Runs the child until it has acknowledged `acks` windows, kills it `after` then, and returns how many
-/// windows of each host were acknowledged.
+/// Runs the child until it has acknowledged `acks` windows, kills it `after` then, and returns how
+/// many windows of each host were acknowledged.
 fn run_until_killed(dir: &Path, stored: &[u64], acks: u64, after: Duration) -> Vec<u64> {
     let from: Vec<String> = stored.iter().map(u64::to_string).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())

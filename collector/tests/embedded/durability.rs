@@ -1,4 +1,5 @@
-//! What the log alone must bring back, what is passed over knowingly, and what gives way on a full disk.
+//! What the log alone must bring back, what is passed over knowingly, and what gives way on a full
+//! disk.
 
 use super::fleet::{Fleet, WINDOW_NS};
 use super::{BEGIN, HOUR, SECOND, SMALL, by_host, counts, flush, open, push, quick_flushes, total};
@@ -32,8 +33,9 @@ pub fn counter(store: &EmbeddedStore, name: &str) -> u64 {
     found.map(|(_, value)| value).sum()
 }
 
-/// A store whose second partition has windows of `host-0000` in its file, of which the log has none any
-/// more, and one of `host-0002`, made of stacks known before, in the log alone. Returns its file.
+/// A store whose second partition has windows of `host-0000` in its file, of which the log has none
+/// any more, and one of `host-0002`, made of stacks known before, in the log alone. Returns its
+/// file.
 fn with_one_window_in_the_log(dir: &Path, fleet: &Fleet) -> (PathBuf, u64) {
     let store = open(dir, &quick_flushes());
     let files = two_partitions(&store, fleet, dir);

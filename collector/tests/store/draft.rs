@@ -218,8 +218,8 @@ pub fn definitions(drafts: &[Draft]) -> Dictionary {
 }
 
 thread_local! {
-    /// All windows of a test come over one stream, so an engine may remember their stacks, also from
-    /// one store to the next.
+    /// All windows of a test come over one stream, so an engine may remember their stacks, also
+    /// from one store to the next.
     static STREAM: RefCell<(HashMap<ContentId, u32>, Arc<StackMemo>)> = RefCell::default();
 }
 

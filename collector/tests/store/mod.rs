@@ -1,5 +1,5 @@
-//! What every store must do, as tests over the trait: [`suite!`](crate::suite) makes a module of them
-//! for an engine. The oracle is [`model`], which is itself put through the suite.
+//! What every store must do, as tests over the trait: [`suite!`](crate::suite) makes a module of
+//! them for an engine. The oracle is [`model`], which is itself put through the suite.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 pub mod cases;

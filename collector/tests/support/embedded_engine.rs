@@ -1,5 +1,5 @@
-//! The embedded store as an engine of the suite: as it is, and flushing after every push, so that all
-//! that is asked is read from files.
+//! The embedded store as an engine of the suite: as it is, and flushing after every push, so that
+//! all that is asked is read from files.
 
 use crate::store::{Engine, NOW_NS, Place, SECOND};
 use collector::store::embedded::{EmbeddedStore, Options};

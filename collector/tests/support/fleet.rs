@@ -1,7 +1,7 @@
 //! A small fleet made up from a seed: hosts, containers, services and stacks with heavy tails.
 //!
-//! Any window can be made again from its host and number, so a test knows what must be stored without
-//! keeping it.
+//! Any window can be made again from its host and number, so a test knows what must be stored
+//! without keeping it.
 
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount};
 use profile::{

@@ -1,8 +1,9 @@
 //! From the parts of an agent's stream to windows of the store.
 //!
-//! A [`Decoder`] has what a stream carries from window to window: label sets and stacks by id. Faults of
-//! the protocol are a [`Fault`] and end the stream; a window that is well formed but cannot be kept is
-//! [`Decoded::Refused`], so that its agent gives up that window and not all after it.
+//! A [`Decoder`] has what a stream carries from window to window: label sets and stacks by id.
+//! Faults of the protocol are a [`Fault`] and end the stream; a window that is well formed but
+//! cannot be kept is [`Decoded::Refused`], so that its agent gives up that window and not all after
+//! it.
 
 mod bounds;
 mod cost;
@@ -109,8 +110,8 @@ impl Decoder {
         decoder
     }
 
-    /// Labels of the host that all label sets get from now on: `host`, which nothing an agent sends can
-    /// replace, and those configured, which give way to labels of the samples.
+    /// Labels of the host that all label sets get from now on: `host`, which nothing an agent sends
+    /// can replace, and those configured, which give way to labels of the samples.
     pub fn set_facts(&mut self, facts: &HostFacts) {
         let name = facts.name(&self.host.host_id);
         let labels = facts.labels.iter();

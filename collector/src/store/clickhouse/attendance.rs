@@ -1,7 +1,8 @@
-//! Which host attends at which collector: told by each of them every few seconds, read when hosts are selected.
+//! Which host attends at which collector: told by each of them every few seconds, read when hosts
+//! are selected.
 //!
-//! The newest row of a host counts. Rows are small, written for all hosts of a collector in one insert, and gone
-//! after a day.
+//! The newest row of a host counts. Rows are small, written for all hosts of a collector in one
+//! insert, and gone after a day.
 
 use super::client::{Client, Fault, Statement};
 use crate::store::{Attending, Limits};

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 const CANCEL_LOOK: Duration = Duration::from_millis(5);
 /// Time for telling the engine that a query is not waited for any more.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Least memory a query may use in the engine, however little its answer may take. Unit: bytes. Below
-/// it the engine cannot read a block of each column.
+/// Least memory a query may use in the engine, however little its answer may take. Unit: bytes.
+/// Below it the engine cannot read a block of each column.
 const ENGINE_MEMORY_MIN: usize = 64 << 20;
 /// Most text of an error that is kept. Unit: bytes.
 const ERROR_LEN_MAX: usize = 500;
@@ -79,7 +79,8 @@ impl Fault {
 }
 
 /// Codes of exceptions after which the same statement may succeed later: no room in memory or on
-/// disk, too many parts or queries, timeouts, read-only tables, no quorum, credentials being changed.
+/// disk, too many parts or queries, timeouts, read-only tables, no quorum, credentials being
+/// changed.
 const LATER: &[u32] = &[
     159, 164, 192, 193, 194, 201, 202, 203, 209, 210, 236, 241, 242, 243, 252, 285, 290, 319, 425,
     473, 497, 516, 999,

@@ -1,4 +1,5 @@
-//! Names of things in the database: 64-bit keyed hashes, and the steps of time that rows are kept by.
+//! Names of things in the database: 64-bit keyed hashes, and the steps of time that rows are kept
+//! by.
 
 use crate::store::{HostKey, LabelSet, TimeRange};
 use profile::{ContentId, FrameRef};
@@ -6,7 +7,8 @@ use std::time::Duration;
 
 /// Step in which the begin of a window is kept. Unit: nanoseconds.
 ///
-/// That of the agents' windows. Windows shorter than it share a step and stay apart by their origin.
+/// That of the agents' windows. Windows shorter than it share a step and stay apart by their
+/// origin.
 pub(super) const STEP_NS: i64 = 10_000_000_000;
 /// Unit: seconds.
 pub(super) const STEP_S: i64 = STEP_NS / NS_PER_S;
@@ -19,8 +21,8 @@ const SECONDS_END: i64 = 1 << 32;
 
 /// Makes the ids of one database.
 ///
-/// The key is random and of the database: who chooses names of functions or labels cannot choose two
-/// that get one id, although ids have 64 bits only.
+/// The key is random and of the database: who chooses names of functions or labels cannot choose
+/// two that get one id, although ids have 64 bits only.
 #[derive(Clone)]
 pub(super) struct Keys([u8; 32]);
 

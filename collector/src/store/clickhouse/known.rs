@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-/// Most ids that are remembered. Unit: ids of 8 bytes, about 16 in memory. A fleet's stacks of a day
-/// and what belongs to them; with fewer the collector asks the database more often.
+/// Most ids that are remembered. Unit: ids of 8 bytes, about 16 in memory. A fleet's stacks of a
+/// day and what belongs to them; with fewer the collector asks the database more often.
 const KNOWN_MAX: usize = 2_000_000;
 
 /// Ids of stacks, frames and label sets by day.

@@ -1,8 +1,8 @@
 //! Windows in ClickHouse, over HTTP, for fleets that one machine cannot hold.
 //!
 //! Collectors keep nothing: any number of them may work on one database. What makes a window count
-//! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread on a
-//! small runtime of the store's own; none may be made from asynchronous code.
+//! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread
+//! on a small runtime of the store's own; none may be made from asynchronous code.
 
 mod attendance;
 mod client;
@@ -75,7 +75,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The server on this machine, 30 days of samples and a year of services, 10 minutes, 30 seconds.
+    /// The server on this machine, 30 days of samples and a year of services, 10 minutes, 30
+    /// seconds.
     fn default() -> Self {
         Options {
             url: "http://127.0.0.1:8123".to_owned(),

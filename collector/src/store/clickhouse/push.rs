@@ -277,10 +277,10 @@ impl Push<'_> {
         self.insert(batch).await
     }
 
-    /// Stacks that a window lacks: none when all of them are defined or in the database. Otherwise also
-    /// those that are only defined beside it: such a definition is another window's, which may be stored
-    /// or not, and need not come again with this one. `coming` are the stacks of windows before it,
-    /// which this push stores.
+    /// Stacks that a window lacks: none when all of them are defined or in the database. Otherwise
+    /// also those that are only defined beside it: such a definition is another window's, which may
+    /// be stored or not, and need not come again with this one. `coming` are the stacks of windows
+    /// before it, which this push stores.
     fn missing(
         &self,
         plan: &Planned<'_>,
@@ -446,7 +446,8 @@ impl Push<'_> {
     ) -> u64 {
         if let Some((other, days)) = found.get(&id) {
             if *other != content {
-                // Two stacks with one id among 2^64: the later one keeps its samples, not its frames.
+                // Two stacks with one id among 2^64: the later one keeps its samples, not its
+                // frames.
                 self.counters.collisions.fetch_add(1, Ordering::Relaxed);
                 return 0;
             }
@@ -627,8 +628,8 @@ fn add_window(
     }
     // Counters of one window; larger ones are nonsense that must not make sums wrap.
     let bounded = |counter: u64| counter.min(WEIGHT_MAX);
-    // Those that stand in a column of the window. The others are counted over its samples; who adds a
-    // field decides which it is.
+    // Those that stand in a column of the window. The others are counted over its samples; who adds
+    // a field decides which it is.
     let Quality {
         idle,
         lost,

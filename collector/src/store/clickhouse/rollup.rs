@@ -27,7 +27,8 @@ pub(super) struct Source {
 enum Table {
     /// A rollup that is exact.
     Rollup(&'static str),
-    /// Hours that are whole from one rollup, in seconds since the epoch; what is left from the other.
+    /// Hours that are whole from one rollup, in seconds since the epoch; what is left from the
+    /// other.
     HoursAndMinutes(i64, i64),
     /// Samples, which are there once each.
     Samples,
@@ -36,8 +37,8 @@ enum Table {
 }
 
 impl Source {
-    /// The coarsest table that answers `query` exactly; where samples are gone for their age, the finest
-    /// that still answers, over the range widened to its steps.
+    /// The coarsest table that answers `query` exactly; where samples are gone for their age, the
+    /// finest that still answers, over the range widened to its steps.
     pub async fn of(
         client: &Client,
         range: TimeRange,
@@ -156,9 +157,9 @@ impl Source {
     /// True when the table has each row of each window of the range once, and no other.
     ///
     /// A repeated insert adds its rows a second time, one that failed half-way adds rows of windows
-    /// that are not stored (yet), and a view that failed lacks rows. Rollups count the rows they were
-    /// made of in their own rows, so that the count cannot be of another insert than the sums beside
-    /// it. Asked before and after reading.
+    /// that are not stored (yet), and a view that failed lacks rows. Rollups count the rows they
+    /// were made of in their own rows, so that the count cannot be of another insert than the sums
+    /// beside it. Asked before and after reading.
     pub async fn still_holds(&self, client: &Client, limits: &Limits) -> Result<bool, Fault> {
         #[derive(Row, Deserialize)]
         struct Differ {

@@ -7,9 +7,9 @@ use crate::store::admission::{self, Below, TimeBounds, accounted_below};
 use crate::store::{LabelSet, NewWindow, WindowAccount};
 use profile::Value;
 
-/// Most samples of one window, and most weight and accounted time. Sums are of 64 bits in the engine
-/// and wrap there, so what could make them wrap within 2,000 windows is refused. An hour of 2,500
-/// CPUs weighs as much.
+/// Most samples of one window, and most weight and accounted time. Sums are of 64 bits in the
+/// engine and wrap there, so what could make them wrap within 2,000 windows is refused. An hour of
+/// 2,500 CPUs weighs as much.
 const COUNT_MAX: u64 = 1 << 40;
 pub(super) const WEIGHT_MAX: u64 = 1 << 53;
 

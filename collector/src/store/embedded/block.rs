@@ -2,10 +2,10 @@
 //!
 //! A block holds the samples of one bundle of series in one chunk of time. It has two sections:
 //!
-//! - totals: for each series its stacks, ascending, and what each adds up to over the block. A reader
-//!   that wants the whole chunk reads no more, so a block is its own coarsest rollup;
-//! - times: when the windows began, and for each stack in which of them it was and how often. What the
-//!   last of them has follows from the total and is not written.
+//! - totals: for each series its stacks, ascending, and what each adds up to over the block. A
+//!   reader that wants the whole chunk reads no more, so a block is its own coarsest rollup;
+//! - times: when the windows began, and for each stack in which of them it was and how often. What
+//!   the last of them has follows from the total and is not written.
 //!
 //! A weight is written as what it has more than count × period: nothing at all where that is zero
 //! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.

@@ -94,7 +94,8 @@ impl Catalog {
         }
     }
 
-    /// What a caller is told when a partition's file fails; a damaged one is marked to be set aside.
+    /// What a caller is told when a partition's file fails; a damaged one is marked to be set
+    /// aside.
     pub fn file_error(
         &self,
         operation: &'static str,

@@ -9,8 +9,8 @@ use zstd::bulk::{Compressor, Decompressor};
 /// a larger figure on disk is damage.
 const SECTION_BYTES_MAX: usize = 1 << 30;
 
-/// Level of zstd for what is kept. Level 3 is the library's default; higher ones cost ingest more than
-/// they save on columns of small integers.
+/// Level of zstd for what is kept. Level 3 is the library's default; higher ones cost ingest more
+/// than they save on columns of small integers.
 const LEVEL: i32 = 3;
 
 /// Bytes that cannot be what was written.

@@ -1,10 +1,10 @@
 //! Closed chunks of a partition's file: parts that several flushes wrote become one, and hours are
 //! added up by service.
 //!
-//! The work is done in units of one range of bundles, each read and encoded without holding anything up
-//! and written in a transaction of its own. A crash between two leaves some ranges in parts, which are
-//! found again; an hour counts only with its mark, which is written last and says how much had been
-//! flushed: what comes later makes it stand back until it is added up again.
+//! The work is done in units of one range of bundles, each read and encoded without holding
+//! anything up and written in a transaction of its own. A crash between two leaves some ranges in
+//! parts, which are found again; an hour counts only with its mark, which is written last and says
+//! how much had been flushed: what comes later makes it stand back until it is added up again.
 
 use super::block::Block;
 use super::codec::{SectionReader, SectionWriter};
@@ -58,8 +58,8 @@ impl Unpacker {
         })
     }
 
-    /// To be called after a state of the file was fixed: blocks in it may use what the dictionary got
-    /// meanwhile. What the file has is in the dictionary, unless that was read again.
+    /// To be called after a state of the file was fixed: blocks in it may use what the dictionary
+    /// got meanwhile. What the file has is in the dictionary, unless that was read again.
     fn follow(&mut self, partition: &Partition) -> Result<(), FileError> {
         let dict = partition.dict(false)?;
         let version = read(&dict).version();
@@ -70,7 +70,8 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Adds the rows of a range of bundles of one chunk, with the times that `time` makes of theirs.
+    /// Adds the rows of a range of bundles of one chunk, with the times that `time` makes of
+    /// theirs.
     pub fn gather(
         &mut self,
         file: &PartitionFile,
@@ -137,7 +138,8 @@ impl<'p> Compaction<'p> {
         done
     }
 
-    /// Puts the parts of a chunk together; `go_on` is asked before each unit. Returns whether it is done.
+    /// Puts the parts of a chunk together; `go_on` is asked before each unit. Returns whether it is
+    /// done.
     pub fn chunk(
         &mut self,
         chunk: u16,

@@ -1,8 +1,8 @@
-//! Keeps partitions in order as they age: closed chunks become one part, closed hours are added up by
-//! service, and old partitions become coarser.
+//! Keeps partitions in order as they age: closed chunks become one part, closed hours are added up
+//! by service, and old partitions become coarser.
 //!
-//! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock that
-//! flushes need: a slice ends after [`SLICE`], however much is left.
+//! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock
+//! that flushes need: a slice ends after [`SLICE`], however much is left.
 
 use super::compact::Compaction;
 use super::downsample::{Downsampling, Written};
@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A chunk is closed so long after its end: agents that were cut off for minutes have brought what they
-/// had. What comes later is one more part, and is put together again. Unit: nanoseconds.
+/// A chunk is closed so long after its end: agents that were cut off for minutes have brought what
+/// they had. What comes later is one more part, and is put together again. Unit: nanoseconds.
 const CLOSED_NS: i64 = 3_600_000_000_000;
 
-/// Time that one call takes of its caller. `maintain` is called every two seconds: at most a fifth of
-/// one CPU goes into compaction.
+/// Time that one call takes of its caller. `maintain` is called every two seconds: at most a fifth
+/// of one CPU goes into compaction.
 const SLICE: Duration = Duration::from_millis(400);
 
 /// After a failure nothing is tried for so long. Unit: nanoseconds.
@@ -172,8 +172,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Puts closed chunks and hours of a partition in order. Returns when more are closed, or `None` when
-    /// the slice was over before.
+    /// Puts closed chunks and hours of a partition in order. Returns when more are closed, or
+    /// `None` when the slice was over before.
     fn compact(
         &self,
         partition: &Partition,
@@ -314,8 +314,8 @@ impl Maintenance {
             }
         };
         if let Err(error) = self.log.note_replaced(finer, &coarser) {
-            // The coarser file has its name and stays: a note that is there in part would have the next
-            // start remove the finer one. All that the log has of that one is in files.
+            // The coarser file has its name and stays: a note that is there in part would have the
+            // next start remove the finer one. All that the log has of that one is in files.
             let path = finer.path.display();
             tracing::warn!("failed to note that `{path}` was replaced by a coarser file: {error}");
         }

@@ -1,11 +1,11 @@
 //! The dictionary of one partition: what its dense ids mean.
 //!
 //! Everything only grows, so an id that was read once stays valid, and what was added between two
-//! [`DictVersion`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with the window
-//! that needs it, and to the partition's file with the blocks that do. Applying a delta that is partly
-//! known already changes nothing, so a record may be replayed over a file that has it. Contents of
-//! stacks are sixteen bytes each that no compression makes fewer: the file has them, the log has not,
-//! and they are computed again when it is replayed.
+//! [`DictVersion`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with
+//! the window that needs it, and to the partition's file with the blocks that do. Applying a delta
+//! that is partly known already changes nothing, so a record may be replayed over a file that has
+//! it. Contents of stacks are sixteen bytes each that no compression makes fewer: the file has
+//! them, the log has not, and they are computed again when it is replayed.
 
 use super::codec::{Corrupt, Reader, encode_bytes, encode_u64};
 use super::dict_version::DictVersion;
@@ -20,8 +20,8 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in one
-/// block, because each of them has few.
+/// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in
+/// one block, because each of them has few.
 const PROCESS_LABELS: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
 /// Label of the label set that takes what is beyond the bound of label sets.
@@ -220,8 +220,8 @@ impl Dict {
         self.heap_bytes() - self.tables.later.heap_bytes()
     }
 
-    /// True when the service rollup tells `label` as the series themselves do: wherever a series has
-    /// it, it is the one the series is added up under.
+    /// True when the service rollup tells `label` as the series themselves do: wherever a series
+    /// has it, it is the one the series is added up under.
     pub fn service_has(&self, label: &str) -> bool {
         let at = self.service_labels.iter().position(|own| own == label);
         at.is_some_and(|at| !self.hidden[at])
@@ -343,8 +343,8 @@ impl Dict {
         Some((stack, leaf.filter(|&leaf| leaf != NONE)))
     }
 
-    /// The stack with this content, when a row has named it. Callers of stacks are there too, but an
-    /// agent is asked for each stack it names, as other engines ask for it.
+    /// The stack with this content, when a row has named it. Callers of stacks are there too, but
+    /// an agent is asked for each stack it names, as other engines ask for it.
     pub fn find_named(&self, content: ContentId) -> Option<StackId> {
         let stack = self.find_stack(content)?;
         let named =
@@ -688,9 +688,9 @@ fn each(
     Ok(())
 }
 
-/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which are
-/// most, are written as they were before there were any: stores of earlier collectors are read as they
-/// are. An earlier collector takes a frame that has one for damage.
+/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which
+/// are most, are written as they were before there were any: stores of earlier collectors are read
+/// as they are. An earlier collector takes a frame that has one for damage.
 const HAS_SYSTEM_NAME: u8 = 0x80;
 
 fn encode_frame(frame: Frame, out: &mut Vec<u8>) {

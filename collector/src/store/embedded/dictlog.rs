@@ -1,17 +1,18 @@
 //! The log's own copy of a partition's dictionary, and the note that a partition was removed.
 //!
-//! Records of the log name entries of a dictionary, of which each record brings only what none before
-//! it did. Before segments are cut from the log, what they brought is appended here: the log can be
-//! replayed without the partition's file at any time, and each entry is written once more in all, not
-//! once for each segment. The files lie beside the segments, by begin of the partition and generation:
+//! Records of the log name entries of a dictionary, of which each record brings only what none
+//! before it did. Before segments are cut from the log, what they brought is appended here: the log
+//! can be replayed without the partition's file at any time, and each entry is written once more in
+//! all, not once for each segment. The files lie beside the segments, by begin of the partition and
+//! generation:
 //!
 //! ```text
 //! SECONDS-GENERATION.dict      entries of a partition that there is
 //! SECONDS-GENERATION.removed   records of it that are still in the log are to be passed over
 //! ```
 //!
-//! A generation is one set of ids: of a file, and of the one made in its place when it was destroyed.
-//! One file becomes the other by being renamed, which needs no space on a full disk.
+//! A generation is one set of ids: of a file, and of the one made in its place when it was
+//! destroyed. One file becomes the other by being renamed, which needs no space on a full disk.
 
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
@@ -146,7 +147,8 @@ impl DictLog {
         self.version
     }
 
-    /// What a dictionary has more, ready to be [written](DictLog::write); `None` when there is nothing.
+    /// What a dictionary has more, ready to be [written](DictLog::write); `None` when there is
+    /// nothing.
     pub fn encode(&self, dict: &Dict) -> io::Result<Option<(DictVersion, Vec<u8>)>> {
         let to = dict.version();
         if self.version.includes(to) {
@@ -211,7 +213,8 @@ pub fn read_any(bytes: &[u8]) {
     });
 }
 
-/// Complete parts in order: the version after it, sealed entries, and where it ends. Ends at what is torn.
+/// Complete parts in order: the version after it, sealed entries, and where it ends. Ends at what
+/// is torn.
 fn each_part(bytes: &[u8], mut part: impl FnMut(DictVersion, &[u8], u64) -> Result<(), Corrupt>) {
     let mut input = Reader::new(bytes);
     if input.decode_exact(MAGIC.len()) != Ok(&MAGIC[..]) {

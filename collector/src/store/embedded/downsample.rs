@@ -1,11 +1,11 @@
 //! A partition's file rewritten with coarser data, to take the place of the finer one.
 //!
-//! The new file is built beside the old one in small steps and gets its name when it is whole and on
-//! disk. From then on it is the partition: a start that finds both removes the finer one. Numbers of
-//! windows, records of the log and hosts are taken over, so repeats are known as before.
+//! The new file is built beside the old one in small steps and gets its name when it is whole and
+//! on disk. From then on it is the partition: a start that finds both removes the finer one.
+//! Numbers of windows, records of the log and hosts are taken over, so repeats are known as before.
 //!
-//! Minutes and ten minutes keep the dictionary and all ids. At the level of service hours samples have
-//! no label but their service's, so label sets and series are others; ids of stacks stay.
+//! Minutes and ten minutes keep the dictionary and all ids. At the level of service hours samples
+//! have no label but their service's, so label sets and series are others; ids of stacks stay.
 
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::compact::{Unpacker, step_of, windows_of};
@@ -317,8 +317,8 @@ impl Services {
         Ok(moved)
     }
 
-    /// A summary with the label sets of the new dictionary. Of accounts each cgroup keeps what it has
-    /// alone: of services those add up.
+    /// A summary with the label sets of the new dictionary. Of accounts each cgroup keeps what it
+    /// has alone: of services those add up.
     fn summary(&self, finer: Summary) -> Summary {
         let service = |labels: u32| self.services.get(labels as usize).copied().unwrap_or(0);
         let mut summary = Summary::default();

@@ -166,8 +166,8 @@ fn encode_windows(
     Ok(())
 }
 
-/// Rows of the rollup by service while groups are encoded, packed: the whole chunk of a fleet passes
-/// through it.
+/// Rows of the rollup by service while groups are encoded, packed: the whole chunk of a fleet
+/// passes through it.
 #[derive(Default)]
 struct Services {
     packed: BTreeMap<u32, Vec<u8>>,
@@ -346,7 +346,8 @@ impl HeadsWriter {
     }
 }
 
-/// Reads heads: `head` is told series, begin after the chunk's, and sum; the whole chunk as one when
+/// Reads heads: `head` is told series, begin after the chunk's, and sum; the whole chunk as one
+/// when
 /// `whole`. `period` is told by bundle.
 pub fn each_head(
     opener: &mut SectionReader,

@@ -1,13 +1,15 @@
-//! Up to when the disk budget has removed partitions: what comes later for a time before is refused.
+//! Up to when the disk budget has removed partitions: what comes later for a time before is
+//! refused.
 //!
-//! Without it a late agent would make an old partition again, which is the next one to be removed, and
-//! again. The instant is kept in a file with the budget it was true for: a larger budget starts again.
+//! Without it a late agent would make an old partition again, which is the next one to be removed,
+//! and again. The instant is kept in a file with the budget it was true for: a larger budget starts
+//! again.
 
 use super::hosts::replace;
 use std::path::Path;
 
-/// Reads up to when partitions were removed for a budget of `disk_bytes`. Unit: nanoseconds since the
-/// Unix epoch; `i64::MIN` when nothing says so.
+/// Reads up to when partitions were removed for a budget of `disk_bytes`. Unit: nanoseconds since
+/// the Unix epoch; `i64::MIN` when nothing says so.
 pub fn load(path: &Path, disk_bytes: u64) -> i64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut words = text.split_whitespace();

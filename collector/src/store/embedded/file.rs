@@ -1,4 +1,5 @@
-//! A partition's file: an SQLite database with the dictionary, blocks, heads and windows of some hours.
+//! A partition's file: an SQLite database with the dictionary, blocks, heads and windows of some
+//! hours.
 //!
 //! Written by one transaction a flush, fsynced before it counts; read by any number of connections,
 //! each of which sees the state it began with. Nothing outside this file speaks SQL.
@@ -198,8 +199,9 @@ impl PartitionFile {
         PartitionFile::open_as(path, false)
     }
 
-    /// Opens a file that is there for reading. SQLite shares an index of its log between connections
-    /// in a file of its own; where the disk has no room even for that, this connection is alone.
+    /// Opens a file that is there for reading. SQLite shares an index of its log between
+    /// connections in a file of its own; where the disk has no room even for that, this connection
+    /// is alone.
     pub fn open_to_read(path: &Path) -> Result<PartitionFile, FileError> {
         match PartitionFile::open(path) {
             Err(FileError::Unavailable(_)) => PartitionFile::open_as(path, true),
@@ -388,7 +390,8 @@ impl PartitionFile {
         let _ = self.connection.execute_batch("ROLLBACK");
     }
 
-    /// Fixes the state that is read until [`PartitionFile::end`]; returns how many flushes are in it.
+    /// Fixes the state that is read until [`PartitionFile::end`]; returns how many flushes are in
+    /// it.
     pub fn begin(&self) -> Result<u64, FileError> {
         self.connection.execute_batch("BEGIN")?;
         let pinned = self.number("flushes");
@@ -403,7 +406,8 @@ impl PartitionFile {
         let _ = self.connection.execute_batch("COMMIT");
     }
 
-    /// Blobs of one chunk whose bundle is in `[from, to)` and wanted, by bundle; whether there was one.
+    /// Blobs of one chunk whose bundle is in `[from, to)` and wanted, by bundle; whether there was
+    /// one.
     pub fn each_blob<E: From<FileError>>(
         &self,
         table: Table,

@@ -5,7 +5,8 @@
 use super::options::CHUNK_NS;
 use std::path::{Path, PathBuf};
 
-/// Chunks of an hour: what the rollup by hours adds up. An hour is counted from the partition's begin.
+/// Chunks of an hour: what the rollup by hours adds up. An hour is counted from the partition's
+/// begin.
 pub const HOUR_CHUNKS: u16 = 6;
 
 /// Length of an hour. Unit: nanoseconds.

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A batch is written when it has so many bytes, even while more windows of a push come. Unit: bytes.
+/// A batch is written when it has so many bytes, even while more windows of a push come. Unit:
+/// bytes.
 const BATCH_BYTES: usize = 32 << 20;
 
 /// What became of a batch.
@@ -195,7 +196,8 @@ impl LogWriter {
         let logged = *lock(&partition.logged);
         encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         if payload.len() > RECORD_BYTES_MAX && partition.keep_dict().is_ok() {
-            // The window may be small and a dictionary large that the log had no copy of: now it has.
+            // The window may be small and a dictionary large that the log had no copy of: now it
+            // has.
             payload.truncate(1);
             encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         }
@@ -383,8 +385,8 @@ impl LogWriter {
         }
     }
 
-    /// Gives up a batch that could not be written, and the one that was filled meanwhile: its records
-    /// follow those, and may use entries of dictionaries that only those had.
+    /// Gives up a batch that could not be written, and the one that was filled meanwhile: its
+    /// records follow those, and may use entries of dictionaries that only those had.
     fn fail(&self, writer: &mut Writer, pending: Vec<Pending>, outcome: &Outcome, text: &str) {
         let filled = std::mem::take(&mut writer.pending);
         let next_outcome = std::mem::take(&mut writer.outcome);
@@ -404,8 +406,8 @@ impl LogWriter {
         }
     }
 
-    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not those of
-    /// the coarser one in its place.
+    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not
+    /// those of the coarser one in its place.
     pub fn note_replaced(&self, finer: &Partition, coarser: &Partition) -> std::io::Result<()> {
         if finer.generation == coarser.generation {
             return Ok(());
@@ -413,8 +415,8 @@ impl LogWriter {
         self.skip_records(finer.ids())
     }
 
-    /// Makes sure that what the log has of these ids is passed over from now on: in this process in any
-    /// case, after a crash when the note could be written.
+    /// Makes sure that what the log has of these ids is passed over from now on: in this process in
+    /// any case, after a crash when the note could be written.
     pub fn skip_records(&self, ids: dictlog::Ids) -> std::io::Result<()> {
         let noted = dictlog::write_tombstone(&self.catalog.log_folder(), ids);
         let next = lock(&self.wal).next();

@@ -1,5 +1,5 @@
-//! What is done beside pushes and queries: flushing, cutting the log, removing what is too old or too
-//! much, setting damaged partitions aside, closing.
+//! What is done beside pushes and queries: flushing, cutting the log, removing what is too old or
+//! too much, setting damaged partitions aside, closing.
 
 use super::catalog::Catalog;
 use super::compactor::Compactor;
@@ -16,16 +16,16 @@ use crate::sync::{lock, read, write};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A chunk is flushed so long after its end: agents push a window some seconds after it ended. Unit:
-/// nanoseconds.
+/// A chunk is flushed so long after its end: agents push a window some seconds after it ended.
+/// Unit: nanoseconds.
 const GRACE_NS: i64 = 60_000_000_000;
 
-/// A chunk of the past is flushed when nothing came for so long: what an agent had spooled is in. Unit:
-/// nanoseconds.
+/// A chunk of the past is flushed when nothing came for so long: what an agent had spooled is in.
+/// Unit: nanoseconds.
 const QUIET_NS: i64 = 20_000_000_000;
 
-/// A chunk is flushed when its first window came so long ago, whatever still comes. Unit: nanoseconds.
-/// With it the log is cut, however wrong clocks are.
+/// A chunk is flushed when its first window came so long ago, whatever still comes. Unit:
+/// nanoseconds. With it the log is cut, however wrong clocks are.
 const AGE_NS_MAX: i64 = 1_200_000_000_000;
 
 /// A push flushes by itself when memory or log are beyond their bounds by one part in so many of
@@ -165,7 +165,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Flushes chunks that `which` takes, saves hosts, and cuts the log. To be called with `upkeep`.
+    /// Flushes chunks that `which` takes, saves hosts, and cuts the log. To be called with
+    /// `upkeep`.
     fn flush(&self, which: impl Fn(&Partition, u16, &ChunkRows) -> bool) -> Result<(), String> {
         let mut failed: Option<String> = None;
         for partition in self.catalog.all_partitions() {
@@ -351,8 +352,9 @@ impl Maintenance {
     }
 
     fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
-        // Nothing of it is on its way into the log. Out of the table first: from then on nobody begins
-        // to read it. Who reads it now, goes on with the file, which is gone when the last closes it.
+        // Nothing of it is on its way into the log. Out of the table first: from then on nobody
+        // begins to read it. Who reads it now, goes on with the file, which is gone when the last
+        // closes it.
         let _writer = self.log.quiesce();
         write(&self.catalog.partitions).remove(&partition.start);
         write(&self.catalog.host_index).cut(partition.start, partition.end);
@@ -366,8 +368,8 @@ impl Maintenance {
         }
     }
 
-    /// Notes that the log's records of a partition are passed over. Where even that cannot be written,
-    /// the space matters more: what comes back after a crash is removed again.
+    /// Notes that the log's records of a partition are passed over. Where even that cannot be
+    /// written, the space matters more: what comes back after a crash is removed again.
     fn write_tombstone(&self, partition: &Partition, undone: &mut Vec<String>) {
         if let Err(error) = self.log.skip_records(partition.ids()) {
             let path = partition.path.display();
@@ -398,8 +400,8 @@ impl Maintenance {
         });
     }
 
-    /// Renames files that cannot be read. What memory has of them goes into a new file: the dictionary
-    /// is whole in memory wherever windows are.
+    /// Renames files that cannot be read. What memory has of them goes into a new file: the
+    /// dictionary is whole in memory wherever windows are.
     fn quarantine_damaged(&self, undone: &mut Vec<String>) {
         for partition in self.catalog.all_partitions() {
             if !partition.damaged.load(Ordering::Acquire) {

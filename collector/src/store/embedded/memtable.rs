@@ -23,8 +23,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are of
-    /// samples that were lost.
+    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are
+    /// of samples that were lost.
     pub fn new(group: u32, rows: &[Entry], period: u64, is_lost: impl Fn(u32) -> bool) -> Part {
         // A row takes four bytes, about, and each series some more.
         let mut packed = Vec::with_capacity(rows.len() * 5 + 16);

@@ -1,5 +1,5 @@
-//! What is kept of windows beside their samples: time, quality and the kernel's accounting, window by
-//! window and added up by host and chunk of time.
+//! What is kept of windows beside their samples: time, quality and the kernel's accounting, window
+//! by window and added up by host and chunk of time.
 
 use super::block::{Sum, decode_sum, encode_sum};
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
@@ -428,8 +428,8 @@ fn decode_account(input: &mut Reader<'_>) -> Result<Account, Corrupt> {
     })
 }
 
-/// Numbers of a [`Quality`] in a record, by place. Another field changes what files of earlier versions
-/// mean: the version of the files has to be raised with this number.
+/// Numbers of a [`Quality`] in a record, by place. Another field changes what files of earlier
+/// versions mean: the version of the files has to be raised with this number.
 const QUALITY_NUMBERS: usize = 12;
 const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 

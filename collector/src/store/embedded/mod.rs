@@ -1,4 +1,5 @@
-//! The store that needs nothing installed: a directory of partitions by time, and a write-ahead log.
+//! The store that needs nothing installed: a directory of partitions by time, and a write-ahead
+//! log.
 //!
 //! ```text
 //! DIR/lock              held while a process has the store open
@@ -21,12 +22,13 @@
 //! written as columns (`encode`, `block`) into the partition's file (`file`) in one transaction,
 //! together with the entries of the dictionary (`dict`) that they use, and the log is cut.
 //!
-//! A window belongs to the partition, and to the chunk of ten minutes, in which it begins; a repeat of it
-//! is recognised by the numbers that all partitions keep. After a crash the log is replayed; a record
-//! whose chunk is in the file up to that record, is passed over (`replay`).
+//! A window belongs to the partition, and to the chunk of ten minutes, in which it begins; a repeat
+//! of it is recognised by the numbers that all partitions keep. After a crash the log is replayed;
+//! a record whose chunk is in the file up to that record, is passed over (`replay`).
 //!
-//! What is acknowledged is in the log until it is in a file, and the log needs no file to be read: a
-//! partition's file that is destroyed takes with it what had been flushed into it, and nothing else.
+//! What is acknowledged is in the log until it is in a file, and the log needs no file to be read:
+//! a partition's file that is destroyed takes with it what had been flushed into it, and nothing
+//! else.
 //!
 //! Clocks: none. Callers say what time it is.
 //!

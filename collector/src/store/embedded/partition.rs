@@ -1,4 +1,5 @@
-//! One partition while the store is open: its file, its dictionary, and what is not in the file yet.
+//! One partition while the store is open: its file, its dictionary, and what is not in the file
+//! yet.
 //!
 //! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is
 //! taken; each for a short time. Only a push writes to dictionaries, one push at a time, so it may
@@ -108,8 +109,8 @@ pub struct Partition {
     pub mem: RwLock<Mem>,
     /// What is known of hosts.
     pub hosts: RwLock<Hosts>,
-    /// What of the dictionary the log has, for as long as it has records that need it. Changed by the
-    /// thread that pushes.
+    /// What of the dictionary the log has, for as long as it has records that need it. Changed by
+    /// the thread that pushes.
     pub logged: Mutex<DictVersion>,
     /// Set when the file cannot be read.
     pub damaged: AtomicBool,
@@ -341,8 +342,8 @@ impl Partition {
     }
 
     /// Adds what the log's own copy has more than the file: its ids are given away, also those of
-    /// windows that a crash kept from being logged. Returns what the copy has; more comes with the next
-    /// record.
+    /// windows that a crash kept from being logged. Returns what the copy has; more comes with the
+    /// next record.
     fn load_kept(&self, dict: &mut Dict) -> Result<DictVersion, FileError> {
         let mut slot = lock(&self.kept);
         let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
@@ -358,7 +359,8 @@ impl Partition {
         Ok(kept.version())
     }
 
-    /// Brings the log's own copy of the dictionary up to date: what only records had may be cut then.
+    /// Brings the log's own copy of the dictionary up to date: what only records had may be cut
+    /// then.
     pub fn keep_dict(&self) -> std::io::Result<()> {
         let Some(dict) = self.dict_in_memory() else {
             // Nothing of it waits for the file. What was not kept comes with its next record.
@@ -529,8 +531,8 @@ impl Partition {
             .for_each(|state| state.dirty = true);
     }
 
-    /// Writes what is frozen. While it is written and synced, queries read it from memory and pushes
-    /// add to what is active; `mem` is locked for as long as it takes to forget it.
+    /// Writes what is frozen. While it is written and synced, queries read it from memory and
+    /// pushes add to what is active; `mem` is locked for as long as it takes to forget it.
     fn write_frozen(&self, frozen: &Frozen) -> Result<u64, FileError> {
         let dict = self.dict(true)?;
         drop(self.all_hosts()?);
@@ -606,8 +608,8 @@ impl Partition {
 
     /// File and memory as of now: chunks in `[from, to]`, of them the groups that `wanted` takes.
     ///
-    /// What is wanted is chosen while nothing can be added, so that the dictionary the choice is made
-    /// from has all that is seen: of a window all rows are known, or none is there.
+    /// What is wanted is chosen while nothing can be added, so that the dictionary the choice is
+    /// made from has all that is seen: of a window all rows are known, or none is there.
     pub fn view<C>(
         &self,
         (from, to): (u16, u16),
@@ -646,8 +648,9 @@ impl Partition {
         Ok((View { file, chunks }, choice))
     }
 
-    /// A partition with a new file that has what memory has of this one: the same ids, nothing in its
-    /// file yet, and the next flush writes the dictionary as a whole. `None` when memory has nothing.
+    /// A partition with a new file that has what memory has of this one: the same ids, nothing in
+    /// its file yet, and the next flush writes the dictionary as a whole. `None` when memory has
+    /// nothing.
     pub fn recreated(&self) -> Result<Option<Partition>, FileError> {
         let mut mem = write(&self.mem);
         let dict = lock(&self.dict).clone();
@@ -667,10 +670,12 @@ impl Partition {
             };
             mem.frozen = Some(Arc::new(frozen));
         }
+        let logged = *lock(&self.logged);
+        let kept = lock(&self.kept).take();
         let recreated = Partition {
             mem: RwLock::new(std::mem::take(&mut *mem)),
-            logged: Mutex::new(*lock(&self.logged)),
-            kept: Mutex::new(lock(&self.kept).take()),
+            logged: Mutex::new(logged),
+            kept: Mutex::new(kept),
             writer: Mutex::new(Some(file)),
             ..Partition::empty(
                 self.path.clone(),

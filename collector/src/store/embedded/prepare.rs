@@ -330,8 +330,8 @@ fn find_missing(
     if open.is_empty() {
         return None;
     }
-    // Also what is only defined beside it: those definitions are another window's, which may be stored
-    // or not, and need not come again with this one.
+    // Also what is only defined beside it: those definitions are another window's, which may be
+    // stored or not, and need not come again with this one.
     let unknown = (0..window.rows.len()).filter(|&at| stacks[at] == Stack::Unknown);
     let mut named = HashSet::new();
     let unknown = unknown.map(|at| window.rows[at].stack);
@@ -491,8 +491,8 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
 /// for as it grows, which costs time alone.
 const RECORD_ROOM: usize = 4096;
 
-/// Adds to a record what the window's ids need that neither an earlier record nor the log's own copy of
-/// the dictionary has: what can be read back whatever becomes of the partition's file.
+/// Adds to a record what the window's ids need that neither an earlier record nor the log's own
+/// copy of the dictionary has: what can be read back whatever becomes of the partition's file.
 pub fn encode_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
     use super::codec::{encode_bytes, encode_signed};
     out.reserve(window.bytes() + RECORD_ROOM);

@@ -1,5 +1,6 @@
-//! What was set aside for people: damaged files of partitions and segments of the log of which something
-//! could not be used. They take space, are said, and give way before anything that can be read.
+//! What was set aside for people: damaged files of partitions and segments of the log of which
+//! something could not be used. They take space, are said, and give way before anything that can be
+//! read.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -1,8 +1,8 @@
-//! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer runs.
+//! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer
+//! runs.
 //!
-//! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends, holds
-//! no more than a multiple of what it was given, and says `Corrupt` instead of
-//! panicking.
+//! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends,
+//! holds no more than a multiple of what it was given, and says `Corrupt` instead of panicking.
 
 use super::block::{Block, each_row};
 use super::codec::{Reader, SectionReader, SectionWriter};
@@ -55,8 +55,8 @@ fn record(payload: &[u8]) {
     }
 }
 
-/// A block of a partition's file and what lies beside it: as they are, and as the content of sections
-/// whose checksums are right, so that more than checksums is tried.
+/// A block of a partition's file and what lies beside it: as they are, and as the content of
+/// sections whose checksums are right, so that more than checksums is tried.
 ///
 /// # Panics
 /// When a reader breaks its promise.

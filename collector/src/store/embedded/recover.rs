@@ -44,15 +44,15 @@ impl DirectoryLock {
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // Closing is not enough: a process that is being started has the file as well until it runs its
-        // own program, and the lock with it.
+        // Closing is not enough: a process that is being started has the file as well until it runs
+        // its own program, and the lock with it.
         let _ = self.0.unlock();
     }
 }
 
 impl EmbeddedStore {
-    /// Opens the store in `dir`, which is made when it is not there. What a crash left is brought in
-    /// order; a partition that is damaged is set aside, and [`StoreStatus::issues`] says so.
+    /// Opens the store in `dir`, which is made when it is not there. What a crash left is brought
+    /// in order; a partition that is damaged is set aside, and [`StoreStatus::issues`] says so.
     ///
     /// # Errors
     /// When another process has it open, or the directory cannot be read or written.
@@ -281,8 +281,8 @@ impl Known {
     }
 }
 
-/// Adds a partition; of two of one time the coarser stays, which a crash kept from replacing the other.
-/// Returns the other, and the one that stays.
+/// Adds a partition; of two of one time the coarser stays, which a crash kept from replacing the
+/// other. Returns the other, and the one that stays.
 fn keep_coarser(
     partitions: &mut BTreeMap<i64, Arc<Partition>>,
     partition: Partition,

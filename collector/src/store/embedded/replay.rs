@@ -1,9 +1,11 @@
-//! Replaying the write-ahead log at the start: what is put in memory again, and what is passed over.
+//! Replaying the write-ahead log at the start: what is put in memory again, and what is passed
+//! over.
 //!
-//! A record of a window names the ids of one generation. Where the file of that generation is there,
-//! what it has not is replayed over it. Where the file was destroyed, a new one takes its place and all
-//! that the log has of it is replayed, with the log's own copy of the dictionary. Where the partition was
-//! removed, for its age or for the disk budget, its records are passed over: a note says so.
+//! A record of a window names the ids of one generation. Where the file of that generation is
+//! there, what it has not is replayed over it. Where the file was destroyed, a new one takes its
+//! place and all that the log has of it is replayed, with the log's own copy of the dictionary.
+//! Where the partition was removed, for its age or for the disk budget, its records are passed
+//! over: a note says so.
 
 use super::EmbeddedStore;
 use super::codec::{Corrupt, Reader};
@@ -134,7 +136,8 @@ impl EmbeddedStore {
         }
     }
 
-    /// Says which partitions there were, by their dictionaries, without that anything is left of them.
+    /// Says which partitions there were, by their dictionaries, without that anything is left of
+    /// them.
     fn find_lost_files(&self, now_unix_ns: i64) {
         let folder = self.catalog.log_folder();
         let horizon = now_unix_ns.saturating_sub_unsigned(self.catalog.options.retention_ns);
@@ -190,8 +193,8 @@ impl Replay<'_> {
         let Some(partition) = self.partition(&of)? else {
             return Ok(());
         };
-        // Read before a record is passed over: where the file turns out to be damaged, the dictionary is
-        // in the log from the first record on.
+        // Read before a record is passed over: where the file turns out to be damaged, the
+        // dictionary is in the log from the first record on.
         let dict = match partition.dict(true) {
             Err(FileError::Damaged(text)) => {
                 return self.window_of_damaged(record, &partition, of, &text);

@@ -1,13 +1,14 @@
 //! The write-ahead log: what was pushed and is not in a partition's file yet.
 //!
-//! A folder of segments named by their first record. A segment says which record it follows; a record is
-//! its length, a checksum, its number and its payload. Records are numbered in order, so a tail that was
-//! torn by a crash ends the log and nothing that follows by accident is believed. Callers put records in
-//! a batch; one of them writes and syncs the batch for all. A batch that could not be written is cut off
-//! again and fails as a whole: nothing of it was acknowledged.
+//! A folder of segments named by their first record. A segment says which record it follows; a
+//! record is its length, a checksum, its number and its payload. Records are numbered in order, so
+//! a tail that was torn by a crash ends the log and nothing that follows by accident is believed.
+//! Callers put records in a batch; one of them writes and syncs the batch for all. A batch that
+//! could not be written is cut off again and fails as a whole: nothing of it was acknowledged.
 //!
-//! Damage in the middle costs the records that it hit: reading goes on with the next record, or the next
-//! segment, and what is missing is counted. A segment of which something could not be used is kept as
+//! Damage in the middle costs the records that it hit: reading goes on with the next record, or the
+//! next segment, and what is missing is counted. A segment of which something could not be used is
+//! kept as
 //! `NUMBER.wal.unusable` for people when the log gives it up.
 
 use std::fs::{File, OpenOptions};
@@ -30,8 +31,8 @@ const KEPT_NAMES_MAX: u32 = 100;
 /// Largest record. Unit: bytes. A window with the definitions of a first push is a few MiB.
 pub const RECORD_BYTES_MAX: usize = 256 << 20;
 
-/// A segment beyond it is followed by a new one. Unit: bytes. Smaller means that space is given back
-/// sooner; larger means fewer files.
+/// A segment beyond it is followed by a new one. Unit: bytes. Smaller means that space is given
+/// back sooner; larger means fewer files.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
 /// Why the log cannot be used.
@@ -130,8 +131,8 @@ pub struct Recovered {
 }
 
 impl Wal {
-    /// Opens the log in `folder`, gives every record to `each`, which says whether it could use it, and
-    /// goes on after the last one.
+    /// Opens the log in `folder`, gives every record to `each`, which says whether it could use it,
+    /// and goes on after the last one.
     ///
     /// # Errors
     /// When files cannot be read or written. What is damaged is not an error.
@@ -252,8 +253,8 @@ impl Wal {
         }
     }
 
-    /// Goes on at least at this number, which files say is not used yet: the log itself may have been
-    /// removed by hand.
+    /// Goes on at least at this number, which files say is not used yet: the log itself may have
+    /// been removed by hand.
     pub fn skip_to(&mut self, number: u64) {
         if number > self.next {
             self.file = None;
@@ -303,8 +304,9 @@ impl Wal {
             .write_all_at(&batch.bytes, segment.bytes)
             .and_then(|()| file.sync_data());
         if let Err(error) = written {
-            // What of it reached the disk is not known after a failed sync. It is cut off, so that it
-            // cannot come back after a restart; where that fails too, nothing more is written here.
+            // What of it reached the disk is not known after a failed sync. It is cut off, so that
+            // it cannot come back after a restart; where that fails too, nothing more is written
+            // here.
             let cut = file.set_len(segment.bytes).and_then(|()| file.sync_all());
             let path = segment.path.clone();
             if cut.is_err() {
@@ -435,8 +437,8 @@ fn split_record(bytes: &[u8]) -> Result<Record<'_>, RecordFault<'_>> {
     })
 }
 
-/// True when somewhere in what follows the last record there is one that was written later: then it is
-/// no torn tail. It is not replayed: within a payload anything may look like a record.
+/// True when somewhere in what follows the last record there is one that was written later: then it
+/// is no torn tail. It is not replayed: within a payload anything may look like a record.
 fn holds_record(tail: &[u8], next: u64) -> bool {
     let bound = next.saturating_add(tail.len() as u64);
     (1..tail.len()).any(|at| {

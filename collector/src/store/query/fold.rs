@@ -23,9 +23,10 @@ fn kind(weight: u64) -> usize {
     (highest as usize) << BITS_AFTER | after as usize
 }
 
-/// By stack: itself, or the nearest caller that is among the `nodes` heaviest. `None` when no more than
-/// `nodes` stacks and callers have samples: all stay. `parents` has the caller of each stack, which has
-/// a smaller id; the first is the empty stack, its own.
+/// By stack: itself, or the nearest caller that is among the `nodes` heaviest. `None` when no more
+/// than
+/// `nodes` stacks and callers have samples: all stay. `parents` has the caller of each stack, which
+/// has a smaller id; the first is the empty stack, its own.
 pub(super) fn callers_kept(
     parents: &[StackId],
     samples: impl Iterator<Item = (StackId, Value)>,
@@ -93,8 +94,8 @@ pub(super) fn parents(stacks: &StackTrie) -> Vec<StackId> {
     std::iter::once(StackId::EMPTY).chain(own).collect()
 }
 
-/// Folds the lightest stacks of a profile into their callers until at most `nodes` are left; `moved`
-/// is told of each sample that moves.
+/// Folds the lightest stacks of a profile into their callers until at most `nodes` are left;
+/// `moved` is told of each sample that moves.
 pub(in crate::store) fn prune(
     profile: &mut Profile,
     nodes: usize,

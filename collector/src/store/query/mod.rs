@@ -1,6 +1,6 @@
 //! The query engine: makes answers of what a [`WindowSource`] reads and adds up. What is the same
-//! for every engine is here and nowhere else: grouping, time axes, the heaviest rows, folding, gaps,
-//! quality, limits.
+//! for every engine is here and nowhere else: grouping, time axes, the heaviest rows, folding,
+//! gaps, quality, limits.
 //!
 //! A source sums where its data is. What it hands over is summed by label set, or by label set and
 //! stack; samples never pass one by one.

@@ -129,7 +129,8 @@ pub fn a_window_waits_for_stacks_that_are_not_known(_: &dyn Engine, place: Box<d
 
 pub fn a_window_is_asked_once_for_all_it_lacks(_: &dyn Engine, place: Box<dyn Place>) {
     let store = Fresh::of(place);
-    // The mate defines a part of what the other names, and stands before it, behind it, or is refused.
+    // The mate defines a part of what the other names, and stands before it, behind it, or is
+    // refused.
     for (turn, (is_before, is_refused)) in [(true, false), (false, false), (true, true)]
         .into_iter()
         .enumerate()

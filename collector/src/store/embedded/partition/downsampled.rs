@@ -18,7 +18,8 @@ impl Partition {
         read(&self.mem).chunks().map(|(chunk, _)| chunk).collect()
     }
 
-    /// The last record of the log that is in the file, by chunk: the same as long as nothing is flushed.
+    /// The last record of the log that is in the file, by chunk: the same as long as nothing is
+    /// flushed.
     pub fn flushed_records(&self) -> BTreeMap<u16, u64> {
         lock(&self.records).clone()
     }

@@ -33,8 +33,8 @@ pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
     })
 }
 
-/// Reads what is kept of windows, chunk by chunk: `each` is told the whole chunk, and what of it is in
-/// the range when that is not the same or nothing.
+/// Reads what is kept of windows, chunk by chunk: `each` is told the whole chunk, and what of it is
+/// in the range when that is not the same or nothing.
 pub fn each_summary(
     partition: &Partition,
     view: &View,

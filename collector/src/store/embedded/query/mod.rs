@@ -213,8 +213,8 @@ pub fn partitions(reader: &StoreReader, range: TimeRange) -> Vec<Arc<Partition>>
     partitions.values().filter(overlaps).cloned().collect()
 }
 
-/// Runs `one` on each partition of a range. What it returns for a partition goes to `done`; a damaged
-/// partition is left out and named.
+/// Runs `one` on each partition of a range. What it returns for a partition goes to `done`; a
+/// damaged partition is left out and named.
 pub fn each_partition<T>(
     reader: &StoreReader,
     range: TimeRange,
@@ -257,8 +257,8 @@ fn each_of<T>(
     Ok(())
 }
 
-/// Reads a partition, or what took its place while it was read. `None`: it was removed meanwhile, for
-/// its age or the disk budget.
+/// Reads a partition, or what took its place while it was read. `None`: it was removed meanwhile,
+/// for its age or the disk budget.
 fn read_current<T>(
     reader: &StoreReader,
     mut partition: Arc<Partition>,

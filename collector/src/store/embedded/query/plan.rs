@@ -1,7 +1,7 @@
 //! What of a partition answers: the coarsest that is exact.
 //!
-//! Where services answer, hours that were added up stand for their chunks, chunks and whole minutes of
-//! chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
+//! Where services answer, hours that were added up stand for their chunks, chunks and whole minutes
+//! of chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
 //! partitions that are coarser, ranges are widened to what is told apart there.
 
 use super::super::encode::SERVICE_STEP_NS;
