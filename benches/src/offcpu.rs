@@ -249,7 +249,7 @@ struct Rig {
     seen: Arc<Mutex<(WaitCounts, u64)>>,
 }
 
-/// Takes batches in as the namer does, without naming.
+/// Takes batches in as the symbolizer does, without naming.
 fn consume(
     batches: &Receiver<RawBatch>,
     recycle: &SyncSender<RawBatch>,

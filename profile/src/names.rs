@@ -18,7 +18,7 @@ pub const NAME_BYTES_MAX: usize = 1024;
 pub const MANGLED_BYTES_MAX: usize = 8192;
 
 /// Deepest nesting a C++ name may have to be demangled; deeper ones are shown mangled. The library
-/// recurses, and the namer's stack is finite.
+/// recurses, and the symbolizer's stack is finite.
 const CPP_DEPTH_MAX: u32 = 96;
 
 /// Writes up to the limit, then fails, which ends the demangler.

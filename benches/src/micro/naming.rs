@@ -57,8 +57,8 @@ fn kernel_addresses() -> Vec<u64> {
     shown.step_by(7).collect()
 }
 
-/// A namer over this program's file and the kernel.
-fn namer(code: &OwnCode) -> BatchSymbolizer {
+/// A symbolizer over this program's file and the kernel.
+fn symbolizer(code: &OwnCode) -> BatchSymbolizer {
     let counters = Arc::new(SymbolCounters::default());
     let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
     let pid = Pid(std::process::id());
@@ -110,20 +110,20 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         "window close, new names",
         "row",
         rows,
-        || (namer(&code), recorder(), batch()),
-        |(mut namer, recorder, mut batch)| {
-            namer.record(&mut batch, &recorder);
-            (namer, recorder)
+        || (symbolizer(&code), recorder(), batch()),
+        |(mut symbolizer, recorder, mut batch)| {
+            symbolizer.record(&mut batch, &recorder);
+            (symbolizer, recorder)
         },
     );
-    let (mut namer, kept) = (namer(&code), recorder());
+    let (mut symbolizer, kept) = (symbolizer(&code), recorder());
     lines.with_setup(
         "window close, known names",
         "row",
         rows,
         &mut batch,
         |mut batch| {
-            namer.record(&mut batch, &kept);
+            symbolizer.record(&mut batch, &kept);
         },
     );
     lines.note(format!(

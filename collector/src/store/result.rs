@@ -96,8 +96,8 @@ pub struct DataQuality {
     /// Unit: nanoseconds.
     pub gap_ns_total: u64,
     /// Of the hosts as a whole: idle, lost records, throttled. `taken`, `lost_samples`,
-    /// `truncated`,
-    /// `depth_limit`, `unnamed` and `folded` are of the selection where the answer has stacks.
+    /// `truncated`, `depth_limit`, `unnamed` and `folded` are of the selection where the answer has
+    /// stacks.
     pub sampling: Quality,
     /// What the answer adds up to, before limits.
     pub total: Value,

@@ -3,7 +3,7 @@
 use super::durability::counter;
 use super::fleet::Fleet;
 use super::{
-    BEGIN, HOUR, SMALL, flush, open, push, quick_flushes, total, two_partitions, two_weeks,
+    BEGIN, HOUR, SMALL, by_host, flush, open, push, quick_flushes, total, two_partitions, two_weeks,
 };
 use collector::store::embedded::EmbeddedStore;
 use collector::store::{PushOutcome, StoreQueries as _, StoreStatus as _, WindowSink as _};
@@ -180,6 +180,30 @@ fn a_file_damaged_in_place_is_found_by_the_first_question() {
     let store = open(folder.path(), &quick_flushes());
     check_repeated(&store, &fleet, 0, &PushOutcome::Duplicate);
     assert_eq!(total(&store), samples);
+}
+
+#[test]
+fn the_answer_that_finds_damage_says_so_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let (files, samples) = closed(folder.path(), &fleet);
+    let modified = std::fs::metadata(&files[0]).unwrap().modified().unwrap();
+    // Samples stay as they are: what windows there were is read for what the answer says of them.
+    let file = rusqlite::Connection::open(&files[0]).unwrap();
+    file.execute("UPDATE windows SET body = zeroblob(length(body))", ())
+        .unwrap();
+    file.close().unwrap();
+    let file = std::fs::File::options().write(true).open(&files[0]);
+    file.unwrap().set_modified(modified).unwrap();
+    let store = open(folder.path(), &quick_flushes());
+    let answer = by_host(&store);
+    let name = files[0].file_name().unwrap().to_string_lossy();
+    let missing = samples - answer.quality.total.count;
+    assert_eq!(
+        answer.quality.damaged,
+        [name],
+        "{missing} samples are missing"
+    );
 }
 
 #[test]

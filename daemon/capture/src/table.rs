@@ -62,13 +62,13 @@ pub(super) struct Running {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+struct State {
     last: u64,
-    pub running: BTreeMap<u64, Arc<Running>>,
+    running: BTreeMap<u64, Arc<Running>>,
     /// Slots taken, by those too that are just beginning.
-    pub slots: u32,
+    slots: u32,
     /// Memory promised. Unit: bytes.
-    pub promised: usize,
+    promised: usize,
     /// Newest first.
     ended: VecDeque<CaptureInfo>,
 }
@@ -77,7 +77,7 @@ pub(super) struct State {
 pub struct CaptureTable {
     pub(super) backend: Arc<dyn CaptureBackend>,
     pub(super) recorders: Arc<Recorders>,
-    pub(super) state: Mutex<State>,
+    state: Mutex<State>,
     /// Told whenever a slot is given back.
     answered: Condvar,
     stopping: AtomicBool,
@@ -146,6 +146,13 @@ impl CaptureTable {
     /// True once [`CaptureTable::stop`] was called.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Slots taken and memory promised.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (u32, usize) {
+        let state = lock(&self.state);
+        (state.slots, state.promised)
     }
 
     /// How many run now.

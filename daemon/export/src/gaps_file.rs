@@ -2,8 +2,7 @@
 //! before.
 //!
 //! Usually the text goes to a new file that is renamed. When that fails it goes to one of two slots
-//! of
-//! `gaps.reserve`, which has had its blocks since the daemon first found room for them: where a
+//! of `gaps.reserve`, which has had its blocks since the daemon first found room for them: where a
 //! file is changed in place that takes no new ones. On file systems that copy on write nothing is
 //! reserved, and a disk that is full to the last byte may refuse it all the same. Each text has a
 //! version, so that the newest of the three is read; a slot has a checksum, and the one not written

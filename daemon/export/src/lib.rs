@@ -16,8 +16,8 @@
 //!
 //! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3
 //! times a second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector),
-//! beside 2.5 ms of
-//! `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50 a window (`strace
+//! beside 2.5 ms of `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50
+//! a window (`strace
 //! -c`).
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
 //! How to step over generated code: rules by address for the code of one process.
 //!
 //! Nothing in a file describes generated code. Some runtimes write unwinding information beside it
-//! (jitdump,
-//! `written.rs`), and some of it is known by its shape (CPython's trampolines, `trampolines.rs`).
-//! `fp-jit` gathers both in a [`RulesBuilder`] for each process and hands what it has to the
-//! sampler as [`GeneratedRules`]: all rows are computed there, so that the sampler only searches.
+//! (jitdump, `written.rs`), and some of it is known by its shape (CPython's trampolines,
+//! `trampolines.rs`). `fp-jit` gathers both in a [`RulesBuilder`] for each process and hands what
+//! it has to the sampler as [`GeneratedRules`]: all rows are computed there, so that the sampler
+//! only searches.
 //!
 //! What is known is of now: code that came over other code has its place from then on, whatever the
 //! time of the sample. A sample that is unwound before its code's rules are there, or after that

@@ -388,8 +388,7 @@ impl CpuRing {
     }
 
     /// Looks at the records from the tail up to `horizon`, `share` of them at most, and adds them
-    /// to
-    /// `found` under the number of this ring. Returns the time of the first record that found no
+    /// to `found` under the number of this ring. Returns the time of the first record that found no
     /// room and waits.
     pub(super) fn look(
         &mut self,

@@ -1,4 +1,4 @@
-//! CaptureFolders on the sampler's side: which run, what each folds, and handing it over.
+//! Captures on the sampler's side: which run, what each folds, and handing it over.
 //!
 //! A capture has two batches of its own: it folds into one while the other is named. What the
 //! symbolizer sends back is told apart by its tag. When none is back in time, folding goes on in

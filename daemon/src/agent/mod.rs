@@ -35,7 +35,7 @@ use capture::CaptureTable;
 use cgroup::hierarchy::Hierarchy;
 use host::bounds::{Bounds, CacheBounds};
 use host::cpus::CpuNotice;
-use host::facts::Environment;
+use host::facts::{Environment, cpus_online};
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
 use jit::runtimes::Runtimes;
@@ -137,9 +137,14 @@ impl Agent {
 
     /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them.
     pub fn watch_cpus(&self, notices: &[CpuNotice]) {
+        let Some(online) = cpus_online() else {
+            return;
+        };
+        // Notes what was busy when the newest sample came.
+        self.sampling.samples_due();
         // No reload in between: its rings would be of another kind.
         let _no_reload = lock(&self.settings.active);
-        self.sampling.watch_cpus(notices);
+        self.sampling.watch_cpus(&online, notices);
     }
 
     /// Has windows end at multiples of their length in wall time from the next one on.

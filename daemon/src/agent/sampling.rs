@@ -3,7 +3,7 @@
 
 use agent_config::{Config, SamplingEvent};
 use host::cpus::{self, Arrivals, Change, CpuNotice, CpuWatch, SILENT};
-use host::facts::{Environment, cpus_online};
+use host::facts::Environment;
 use host::ids::CpuId;
 use host::sync::lock;
 use host::time::MonotonicTime;
@@ -157,14 +157,9 @@ pub struct Sampling {
 impl Sampling {
     /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them. To
     /// be called with the configuration's lock held: the rings of a reload are of another kind.
-    pub(super) fn watch_cpus(&self, notices: &[CpuNotice]) {
-        let Some(online) = cpus_online() else {
-            return;
-        };
-        // Notes what was busy when the newest sample came.
-        self.samples_due();
+    pub(super) fn watch_cpus(&self, online: &[CpuId], notices: &[CpuNotice]) {
         let silent = self.silent_cpus();
-        let changes = lock(&self.cpus).look(MonotonicTime::now(), &online, notices, &silent);
+        let changes = lock(&self.cpus).look(MonotonicTime::now(), online, notices, &silent);
         for change in changes {
             match change {
                 Change::Left(cpu) => {

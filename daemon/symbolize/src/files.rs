@@ -129,14 +129,23 @@ struct Table {
     open: usize,
 }
 
+/// Announcements dealt with.
+#[derive(Debug, Default)]
+struct Done {
+    /// Since the start.
+    count: u64,
+    /// As many does the symbolizer wait for, or did it last.
+    wanted: u64,
+}
+
 /// The files. Shared by `fp-files`, which opens, and the symbolizer, which reads; the lock is never
 /// held over a system call other than close.
 pub struct FileStore {
     table: Mutex<Table>,
     /// Announcements dealt with since the start.
-    done: Mutex<u64>,
-    /// Told of each.
-    one_done: Condvar,
+    done: Mutex<Done>,
+    /// Told when as many are dealt with as somebody waits for.
+    enough: Condvar,
     open_max: usize,
     debug: debug_files::DebugFileOptions,
     counters: Arc<SymbolCounters>,
@@ -153,7 +162,7 @@ impl FileStore {
         FileStore {
             table: Mutex::default(),
             done: Mutex::default(),
-            one_done: Condvar::new(),
+            enough: Condvar::new(),
             open_max,
             debug: debug_files::DebugFileOptions::default(),
             shares: Arc::new(Shares::counted(Arc::clone(&counters))),
@@ -286,17 +295,20 @@ impl FileStore {
 
     /// Waits until `announced` announcements have been dealt with, or the time is over.
     pub fn wait_for(&self, announced: u64, time: Duration) {
-        let waiting = |done: &mut u64| *done < announced;
+        let mut done = lock(&self.done);
+        done.wanted = announced;
+        let missing = |done: &mut Done| done.count < announced;
         // Those that are missing are read later.
-        drop(
-            self.one_done
-                .wait_timeout_while(lock(&self.done), time, waiting),
-        );
+        drop(self.enough.wait_timeout_while(done, time, missing));
     }
 
     fn count_done(&self) {
-        *lock(&self.done) += 1;
-        self.one_done.notify_all();
+        let mut done = lock(&self.done);
+        done.count += 1;
+        if done.count == done.wanted {
+            drop(done);
+            self.enough.notify_all();
+        }
     }
 
     fn refused(&self, reason: Unnamed) -> &AtomicU64 {

@@ -2,9 +2,8 @@
 //!
 //! Every path of another process is an attacker's path. It is resolved with `openat2(2)` relative
 //! to that process's root, so `..`, absolute links and magic links cannot lead out; it is opened
-//! with
-//! `O_PATH` first, which has no side effect on FIFOs and devices; and only what turns out to be a
-//! regular file is opened for reading. Needs Linux 5.6.
+//! with `O_PATH` first, which has no side effect on FIFOs and devices; and only what turns out to
+//! be a regular file is opened for reading. Needs Linux 5.6.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

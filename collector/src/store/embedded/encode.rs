@@ -347,8 +347,7 @@ impl HeadsWriter {
 }
 
 /// Reads heads: `head` is told series, begin after the chunk's, and sum; the whole chunk as one
-/// when
-/// `whole`. `period` is told by bundle.
+/// when `whole`. `period` is told by bundle.
 pub fn each_head(
     opener: &mut SectionReader,
     body: &[u8],

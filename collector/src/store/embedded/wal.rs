@@ -8,8 +8,7 @@
 //!
 //! Damage in the middle costs the records that it hit: reading goes on with the next record, or the
 //! next segment, and what is missing is counted. A segment of which something could not be used is
-//! kept as
-//! `NUMBER.wal.unusable` for people when the log gives it up.
+//! kept as `NUMBER.wal.unusable` for people when the log gives it up.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

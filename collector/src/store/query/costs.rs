@@ -32,6 +32,12 @@ pub(super) fn costs<S: WindowSource>(
     let read = source.samples(range, query, &mut budget, &mut |batch, budget| {
         sum.batch(batch, budget)
     })?;
+    let scope = Scope {
+        range: read.covered,
+        selector: query.selector().clone(),
+    };
+    // Before it is asked what could not be read: this reads too.
+    let fleet = source.activity(&scope, &mut budget)?;
     let beside = Beside {
         covered: read.covered,
         resolution: read.resolution,
@@ -39,11 +45,6 @@ pub(super) fn costs<S: WindowSource>(
         unit: sum.info.unit,
         damaged: source.unreadable(read.covered),
     };
-    let scope = Scope {
-        range: read.covered,
-        selector: query.selector().clone(),
-    };
-    let fleet = source.activity(&scope, &mut budget)?;
     let mut quality = fleet.quality(beside, &mut budget)?;
     quality.named_later = sum.counted.named_later();
     quality.sampling = sum.counted.quality().of_selection(quality.sampling);

@@ -24,9 +24,8 @@ fn kind(weight: u64) -> usize {
 }
 
 /// By stack: itself, or the nearest caller that is among the `nodes` heaviest. `None` when no more
-/// than
-/// `nodes` stacks and callers have samples: all stay. `parents` has the caller of each stack, which
-/// has a smaller id; the first is the empty stack, its own.
+/// than `nodes` stacks and callers have samples: all stay. `parents` has the caller of each stack,
+/// which has a smaller id; the first is the empty stack, its own.
 pub(super) fn callers_kept(
     parents: &[StackId],
     samples: impl Iterator<Item = (StackId, Value)>,

@@ -44,6 +44,12 @@ pub(super) fn profile<S: WindowSource>(
         mut folded,
         ..
     } = merge;
+    let scope = Scope {
+        range: read.covered,
+        selector: query.selector().clone(),
+    };
+    // Before it is asked what could not be read: this reads too.
+    let fleet = source.activity(&scope, &mut budget)?;
     let beside = Beside {
         covered: read.covered,
         resolution: read.resolution,
@@ -51,17 +57,13 @@ pub(super) fn profile<S: WindowSource>(
         unit: info.unit.clone(),
         damaged: source.unreadable(read.covered),
     };
-    let scope = Scope {
-        range: read.covered,
-        selector: query.selector().clone(),
-    };
-    let fleet = source.activity(&scope, &mut budget)?;
     let mut quality = fleet.quality(beside, &mut budget)?;
     info.quality = quality.sampling;
     quality.named_later = runner.named_later();
     let mut answer = runner.finish(info);
     quality.total = answer.total();
     quality.sampling = answer.info.quality;
+    budget.check()?;
     prune(&mut answer, limits.nodes, |key, value| {
         let before = folded.by_key.get(key).copied().unwrap_or(0);
         let moved = value.weight.saturating_sub(before);

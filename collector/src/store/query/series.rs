@@ -87,6 +87,8 @@ pub(super) fn series(
     budget.hold(axis.steps * size_of::<Step>())?;
     let group_by = GroupBy::from_keys(group_by);
     let found = source.series(&scope, &group_by, axis, &mut budget)?;
+    // Before it is asked what could not be read: this reads too.
+    let fleet = source.activity(&scope, &mut budget)?;
     let beside = Beside {
         covered: scope.range,
         resolution: found.resolution,
@@ -94,7 +96,6 @@ pub(super) fn series(
         unit: found.units.into_text(),
         damaged: source.unreadable(scope.range),
     };
-    let fleet = source.activity(&scope, &mut budget)?;
     let quality = fleet.quality(beside, &mut budget)?;
     let heaviest = heaviest(found.lines, axis.steps, limits.lines);
     let data = TimeSeries {

@@ -67,6 +67,8 @@ pub(super) fn totals(
     });
     let mut data: Vec<LabelTotals> = rows.collect();
     keep_heaviest(&mut data, limits.lines);
+    // Before it is asked what could not be read: this reads too.
+    let fleet = source.activity(&scope, &mut budget)?;
     let beside = Beside {
         covered: scope.range,
         resolution: found.resolution,
@@ -74,7 +76,6 @@ pub(super) fn totals(
         unit: found.units.into_text(),
         damaged: source.unreadable(scope.range),
     };
-    let fleet = source.activity(&scope, &mut budget)?;
     let quality = fleet.quality(beside, &mut budget)?;
     Ok(QueryResult { data, quality })
 }

@@ -126,8 +126,7 @@ impl Recorder {
     /// that many bytes are kept, at least the newest one, and the others dropped.
     ///
     /// Entries keep their order, so rows stay sorted and are packed again in one pass. Measured:
-    /// see
-    /// `tests::collection_of_a_large_machine`.
+    /// see `tests::collection_of_a_large_machine`.
     pub(super) fn collect(&mut self, limit: Option<usize>) {
         let began = MonotonicTime::now();
         if limit.is_some() {

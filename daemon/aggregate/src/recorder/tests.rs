@@ -470,7 +470,7 @@ fn one_window_over_the_budget_is_cut() {
 }
 
 #[test]
-fn a_namer_that_asks_for_room_is_not_cut() {
+fn a_symbolizer_that_asks_for_room_is_not_cut() {
     let recorder = adversary(2 << 20, 4000, true);
     assert!(
         recorder.stats().totals.folded_samples < 400,
@@ -521,7 +521,7 @@ fn a_cancelled_scan_ends() {
 }
 
 /// 64 busy CPUs for an hour and a quarter: prints sizes and times. Run it optimised:
-/// `cargo test -p fleetprof-daemon --config 'profile.dev.opt-level=2' -- --ignored --nocapture
+/// `cargo test -p fleetprof-aggregate --config 'profile.dev.opt-level=2' -- --ignored --nocapture
 /// large`
 #[test]
 #[ignore = "a measurement: takes minutes without optimisation"]

@@ -38,8 +38,7 @@ pub(super) struct Moment {
 
 impl Times {
     /// Packs the moments of a part that begins at `start`. Their rows are places in `given`; a row
-    /// that
-    /// `block` does not have was folded away, and its moments are counted as refused.
+    /// that `block` does not have was folded away, and its moments are counted as refused.
     pub(super) fn seal(
         moments: &[RawMoment],
         given: &[SampleKey],

@@ -309,11 +309,9 @@ fn cancelling_keeps_what_there_is() {
 fn a_client_that_vanishes_frees_everything() {
     let rig = Rig::new();
     drop(rig.begin(request(HOUR)));
-    until_blocking("all places are free", || {
-        lock(&rig.captures.state).slots == 0
-    });
+    until_blocking("all places are free", || rig.captures.held().0 == 0);
     assert_eq!(rig.captures.running(), 0);
-    assert_eq!(lock(&rig.captures.state).promised, 0);
+    assert_eq!(rig.captures.held().1, 0);
     assert!(rig.fake.recorders.get(CaptureId(1)).is_none());
     assert!(lock(&rig.fake.ended).contains(&1));
     let listed = rig.captures.list();
@@ -343,10 +341,8 @@ fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
         192
     );
     drop(all);
-    until_blocking("all places are free", || {
-        lock(&rig.captures.state).slots == 0
-    });
-    assert_eq!(lock(&rig.captures.state).promised, 0);
+    until_blocking("all places are free", || rig.captures.held().0 == 0);
+    assert_eq!(rig.captures.held().1, 0);
     let listed = rig.captures.list();
     assert_eq!(listed.len(), 8, "refused ones are in the log alone");
 }
@@ -356,7 +352,7 @@ fn captures_share_the_memory_there_is() {
     let rig = Rig::new();
     lock(&rig.fake.limits).memory_mib = 2;
     let _running: Vec<_> = (0..4).map(|_| rig.begin(request(HOUR))).collect();
-    assert_eq!(lock(&rig.captures.state).promised, 2 << 20);
+    assert_eq!(rig.captures.held().1, 2 << 20);
     let fifth = rig
         .captures
         .begin(request(HOUR), "test".into())
@@ -489,7 +485,7 @@ fn an_event_that_cannot_be_had_leaves_nothing_behind() {
         .unwrap_err();
     assert_eq!(refused.message(), "no such event");
     assert!(rig.fake.recorders.ids().is_empty());
-    assert_eq!(lock(&rig.captures.state).slots, 0);
+    assert_eq!(rig.captures.held().0, 0);
     assert!(rig.captures.list().is_empty());
     assert_eq!(
         rig.captures.counts.refused_request.load(Ordering::Relaxed),

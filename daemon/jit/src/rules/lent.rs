@@ -3,9 +3,9 @@
 //!
 //! PHP's compiler works so: the interpreter's loop `execute_ex` jumps into what was compiled.
 //! Nothing describes the compiled code, and it keeps no frame pointer, but the unwinding
-//! information of the body of
-//! `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64, 2026-11-22: in
-//! traces the return address of `execute_ex` lies where it lies in its body.
+//! information of the body of `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian
+//! 12 on x86-64, 2026-11-22: in traces the return address of `execute_ex` lies where it lies in its
+//! body.
 
 use host::ids::FileOffset;
 use host::time::thread_cpu;

@@ -36,8 +36,7 @@ pub struct Unwinding<'a> {
 impl<'a> Unwinding<'a> {
     /// What a jitdump holds for one piece of code: an `.eh_frame_hdr` of `header_bytes` and an
     /// `.eh_frame`. The format says that the header comes first; V8 and CPython write it last, and
-    /// that is how
-    /// `perf inject` reads it.
+    /// that is how `perf inject` reads it.
     pub fn as_written(content: &'a [u8], header_bytes: usize) -> Unwinding<'a> {
         let at = content.len().saturating_sub(header_bytes);
         let (frames, header) = content.split_at(at);

@@ -79,13 +79,13 @@ fn collector(mut answers: Vec<Code>) -> (Server, SocketAddr, Receiver<Got>) {
 }
 
 /// Brings the pins of a host until it is dropped.
-struct Bringing {
-    bringer: Arc<PinUploader>,
+struct Uploading {
+    uploader: Arc<PinUploader>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
-impl Bringing {
-    fn new(host: &Host, address: SocketAddr) -> Bringing {
+impl Uploading {
+    fn new(host: &Host, address: SocketAddr) -> Uploading {
         let options = Options {
             address,
             dir: PathBuf::from("/nonexistent"),
@@ -100,16 +100,16 @@ impl Bringing {
             },
         };
         let (exporter, _, _) = Exporter::new(options, Arc::clone(&host.clock));
-        let bringer = Arc::new(PinUploader::new(Arc::clone(&host.pins), Arc::new(exporter)));
-        let own = Arc::clone(&bringer);
+        let uploader = Arc::new(PinUploader::new(Arc::clone(&host.pins), Arc::new(exporter)));
+        let own = Arc::clone(&uploader);
         let thread = Some(std::thread::spawn(move || own.run()));
-        Bringing { bringer, thread }
+        Uploading { uploader, thread }
     }
 }
 
-impl Drop for Bringing {
+impl Drop for Uploading {
     fn drop(&mut self) {
-        self.bringer.stop();
+        self.uploader.stop();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
             assert!(std::thread::panicking() || ended.is_ok_and(|end| end.is_ok()));
@@ -122,7 +122,7 @@ fn a_pin_is_brought_once_it_has_closed_with_all_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
-    let _bringing = Bringing::new(&host, address);
+    let _bringing = Uploading::new(&host, address);
     host.pass(2);
     let id = host.fire(2, 1).unwrap();
     assert!(got.try_recv().is_err(), "it is open");
@@ -152,7 +152,7 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     let dir = tempfile::tempdir().unwrap();
     let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
-    let bringing = Bringing::new(&host, address);
+    let bringing = Uploading::new(&host, address);
     host.pass(2);
     let id = host.fire(2, 0).unwrap();
     host.pass(1);
@@ -174,7 +174,7 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     // After a restart another pin goes, the first stays where it is; to another collector both go.
     let mut host = Host::new(dir.path());
     assert!(host.pins.list()[0].at_collector);
-    let bringing = Bringing::new(&host, address);
+    let bringing = Uploading::new(&host, address);
     host.pass(2);
     let second = host.fire(2, 0).unwrap();
     host.pass(1);
@@ -184,7 +184,7 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     drop(bringing);
     assert!(got.try_recv().is_err());
     let (_other, other, others) = collector(Vec::new());
-    let _bringing = Bringing::new(&host, other);
+    let _bringing = Uploading::new(&host, other);
     let ids = [(); 2].map(|()| others.recv_timeout(LIMIT).unwrap().head.pin.unwrap().id);
     assert_eq!(ids, [second, id], "the newest first");
 }
@@ -197,7 +197,7 @@ fn pins_wait_for_a_collector_that_is_away() {
     host.pass(2);
     host.fire(2, 0).unwrap();
     host.pass(1);
-    let _bringing = Bringing::new(&host, address);
+    let _bringing = Uploading::new(&host, address);
     assert!(got.recv_timeout(LIMIT).is_ok());
     let failures = host.pins.counts.bring_failures.load(Ordering::Relaxed);
     assert_eq!(failures, 2);
@@ -213,7 +213,7 @@ fn one_that_is_refused_stays_and_does_not_hold_up_others() {
     host.pass(1);
     let second = host.fire(2, 0).unwrap();
     host.pass(1);
-    let bringing = Bringing::new(&host, address);
+    let bringing = Uploading::new(&host, address);
     let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
     assert_eq!(pin.id, first, "the newest was refused");
     until_blocking("it is told", || {
@@ -224,7 +224,7 @@ fn one_that_is_refused_stays_and_does_not_hold_up_others() {
     drop(bringing);
     drop(host);
     let host = Host::new(dir.path());
-    let _bringing = Bringing::new(&host, address);
+    let _bringing = Uploading::new(&host, address);
     let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
     assert_eq!(pin.id, second, "a start asks once more");
 }
@@ -250,7 +250,7 @@ fn one_that_cannot_be_read_is_left_and_one_whose_note_is_damaged_goes_again() {
     std::fs::write(&path, bytes).unwrap();
     let mut host = Host::new(dir.path());
     host.clock = clock;
-    let _bringing = Bringing::new(&host, address);
+    let _bringing = Uploading::new(&host, address);
     let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
     assert_eq!(pin.id, first);
     assert_eq!(host.pins.counts.refused.load(Ordering::Relaxed), 1);

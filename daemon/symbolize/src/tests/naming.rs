@@ -300,7 +300,7 @@ fn captures_have_lines_and_instructions_and_the_profile_keeps_its_frames() {
     let usual = rig.name(&path, build_id(&path), offset);
     assert_eq!(usual, "native outer program");
     let (held, frames) = (rig.symbolizer.files_bytes(), rig.dict.frames.len());
-    // As the symbolizer has it: another symbolizer, and another dictionary.
+    // As `BatchSymbolizer` has it: another `Symbolizer`, and another dictionary.
     let mut of_captures = Rig {
         symbolizer: rig.symbolizer.with_lines(16 << 20),
         store: rig.store.clone(),

@@ -270,8 +270,7 @@ impl DeepStacks {
     }
 
     /// Begins a drain of samples older than `now`: drops looks whose call has returned, or whose
-    /// program
-    /// `lives` no more.
+    /// program `lives` no more.
     pub fn begin(&mut self, now: MonotonicTime, mut lives: impl FnMut(Thread, Pid) -> bool) {
         let DeepStacks {
             threads,

@@ -299,9 +299,12 @@ impl AgentService for Fake {
             own_cost: Some(OwnCost {
                 cpu_ns: 21_780_000_000,
                 rss_bytes: 31 << 20,
-                cpu_ns_by_thread: [("fp-sampler", 12_000_000_000), ("fp-namer", 9_000_000_000)]
-                    .map(|(name, ns)| (name.to_owned(), ns))
-                    .into(),
+                cpu_ns_by_thread: [
+                    ("fp-sampler", 12_000_000_000),
+                    ("fp-symbolize", 9_000_000_000),
+                ]
+                .map(|(name, ns)| (name.to_owned(), ns))
+                .into(),
                 wakeups: 14_000,
             }),
             degradations,
