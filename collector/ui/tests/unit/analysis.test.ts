@@ -276,6 +276,17 @@ describe('what is held', () => {
     expect(ends.filter((one) => one.status === 'rejected')).toHaveLength(1);
     expect(await turns.run(never(), () => 2)).toBe(2);
   });
+
+  test('computations that are cancelled while they wait take no place', async () => {
+    const turns = new Turns();
+    const first = turns.run(never(), () => 1);
+    const controls = Array.from({ length: WAITING_MAX }, () => new AbortController());
+    const old = controls.map(({ signal }) => turns.run(signal, () => 2));
+    for (const control of controls) control.abort();
+    const wanted = turns.run(never(), () => 3);
+    expect((await Promise.allSettled(old)).every((one) => one.status === 'rejected')).toBe(true);
+    expect([await first, await wanted, await turns.run(never(), () => 4)]).toEqual([1, 3, 4]);
+  });
 });
 
 test('names survive the way between threads', () => {
