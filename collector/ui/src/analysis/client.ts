@@ -50,6 +50,7 @@ export interface SandwichGraphs {
 export interface Port {
   onmessage: ((event: { data: FromWorker }) => void) | null;
   onerror: ((event: unknown) => void) | null;
+  onmessageerror: ((event: unknown) => void) | null;
   postMessage(message: ToWorker): void;
   terminate(): void;
 }
@@ -84,17 +85,22 @@ export class Analysis {
   ) {}
 
   /**
-   * Starts the worker, where it does not run. The page does so as it starts: the worker is read
-   * while the page is drawn, and is of the same version, though the collector may be upgraded under
-   * an open page.
+   * Starts the worker if it does not run. The page does so as it starts, so that the worker is read
+   * while the page is drawn. Undefined: it cannot be started, which what is asked for is told.
    */
-  open(): Port {
+  open(): Port | undefined {
     if (this.port) return this.port;
-    const port = this.start();
-    port.onmessage = ({ data }) => this.take(data);
-    port.onerror = () => this.fail();
-    this.port = port;
-    return port;
+    try {
+      const port = this.start();
+      port.onmessage = ({ data }) => this.take(data);
+      port.onerror = () => this.fail();
+      // An answer that cannot be read would be waited for without end.
+      port.onmessageerror = () => this.fail();
+      this.port = port;
+    } catch {
+      this.fail();
+    }
+    return this.port;
   }
 
   /** Loads one merged profile. `progress` is told how many stacks have come. To be released. */
@@ -196,7 +202,7 @@ export class Analysis {
   }
 
   private post(message: ToWorker): void {
-    this.open().postMessage(message);
+    this.open()?.postMessage(message);
   }
 
   private take(message: FromWorker): void {

@@ -243,6 +243,21 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     await drawn(page);
     expect(await page.locator('.trouble').count()).toBe(0);
   });
+
+  test('that cannot be constructed is told of, and the page is drawn', async () => {
+    const page = await site.open('view=collector');
+    await page.addInitScript(() => {
+      (window as never as { Worker: unknown }).Worker = class {
+        constructor() {
+          throw new Error('no workers here');
+        }
+      };
+    });
+    await page.evaluate(() => (location.hash = ''));
+    await page.reload();
+    await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
+    await page.waitForSelector('.u-over');
+  });
 });
 
 describe.skipIf(!SEEDED)('the large graph', () => {

@@ -60,6 +60,7 @@ function linked(fake = collector().fake) {
   const port: Port = {
     onmessage: null,
     onerror: null,
+    onmessageerror: null,
     postMessage: (message) => {
       const copy = structuredClone(message);
       setTimeout(() => service.take(copy));
@@ -245,6 +246,29 @@ describe('the worker', () => {
     const load = analysis.load(SELECTION, '', never());
     port.onerror?.({});
     expect(await troubleIn(load)).toMatchObject({ code: 'worker', retry: true });
+    expect((await analysis.load(SELECTION, '', never())).rows).toBeGreaterThan(0);
+  });
+
+  test('whose answer cannot be read is told of', async () => {
+    const { analysis, port } = linked();
+    const load = analysis.load(SELECTION, '', never());
+    port.onmessageerror?.({});
+    expect(await troubleIn(load)).toMatchObject({ code: 'worker' });
+  });
+
+  test('that cannot be constructed is told of', async () => {
+    const { port } = linked();
+    let broken = true;
+    const analysis = new Analysis(
+      () => {
+        if (broken) throw new Error('no workers here');
+        return port;
+      },
+      () => 'http://here',
+    );
+    analysis.open();
+    expect(await troubleIn(analysis.load(SELECTION, '', never()))).toMatchObject({ code: 'worker' });
+    broken = false;
     expect((await analysis.load(SELECTION, '', never())).rows).toBeGreaterThan(0);
   });
 });
