@@ -3,7 +3,7 @@
 import { describe, expect, test } from 'vitest';
 import { DEPLOYED_MS, HOSTILE } from '../mock/fleet';
 import { SLOW_MS } from '../mock/server';
-import { SEEDED, drawn, levelPoint, param, settled, useSite } from './browser';
+import { SEEDED, drawn, endWorker, holdWorkers, levelPoint, param, settled, useSite } from './browser';
 
 const site = useSite();
 const iso = (ms: number) => new Date(ms).toISOString();
@@ -242,6 +242,46 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     await page.getByRole('button', { name: 'Try again' }).click();
     await drawn(page);
     expect(await page.locator('.trouble').count()).toBe(0);
+  });
+
+  test.each([
+    ['profile', scenario('moments')],
+    ['comparison', 'view=compare'],
+  ])('that ends has the %s loaded again, which then answers as before', async (_, address) => {
+    const page = await site.open(address);
+    await holdWorkers(page);
+    await drawn(page);
+    const calls = () => site.mock?.calls.get('profile') ?? 0;
+    const before = calls();
+    await endWorker(page);
+    await expect.poll(calls).toBeGreaterThan(before);
+    await settled(page);
+    await page.getByRole('button', { name: 'Count samples' }).click();
+    await settled(page);
+    await page.locator('.flame-box').focus();
+    for (const key of ['ArrowDown', 'ArrowDown', 's']) await page.keyboard.press(key);
+    await page.waitForSelector('.sandwich');
+    expect(await page.locator('.trouble').count()).toBe(0);
+  });
+
+  test('that ends again and again is not started without end; a click starts it', async () => {
+    const page = await site.open();
+    await holdWorkers(page);
+    await drawn(page);
+    const calls = () => site.mock?.calls.get('profile') ?? 0;
+    const first = calls();
+    await endWorker(page);
+    await expect.poll(calls).toBe(first + 1);
+    await settled(page);
+    await endWorker(page);
+    await settled(page);
+    expect(calls()).toBe(first + 1);
+    await page.getByRole('button', { name: 'Count samples' }).click();
+    // The new worker does not have it, so it is loaded again.
+    await expect.poll(calls).toBe(first + 2);
+    await settled(page);
+    await page.waitForFunction(() => document.querySelector('.trouble') === null);
+    await drawn(page);
   });
 
   test('that cannot be constructed is told of, and the page is drawn', async () => {

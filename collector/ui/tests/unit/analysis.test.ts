@@ -12,7 +12,7 @@ import { Names } from '../../src/flame/names';
 import { sandwich } from '../../src/flame/sandwich';
 import { buildTree, functionRows } from '../../src/flame/tree';
 import { type ProfileResponse, ProfileResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
-import { type Trouble, TroubleError, troubleOf } from '../../src/query/errors';
+import { NOT_HELD, type Trouble, TroubleError, troubleOf } from '../../src/query/errors';
 import { Assembler, type Profile } from '../../src/query/profile';
 import { between } from '../../src/query/timestamps';
 import { asked, profile as answersOf } from '../mock/answers';
@@ -191,7 +191,7 @@ describe('the worker', () => {
       detail: 'narrow it',
     });
     const gone = { of: { id: 1 }, options: OPTIONS };
-    expect(await troubleIn(analysis.graph(gone, never()))).toMatchObject({ code: 'bad_answer' });
+    expect(await troubleIn(analysis.graph(gone, never()))).toMatchObject({ code: NOT_HELD, retry: false });
   });
 
   test('ends a load that is not wanted any more, at the collector too', async () => {
@@ -247,6 +247,32 @@ describe('the worker', () => {
     port.onerror?.({});
     expect(await troubleIn(load)).toMatchObject({ code: 'worker', retry: true });
     expect((await analysis.load(SELECTION, '', never())).rows).toBeGreaterThan(0);
+  });
+
+  test('that dies has its profiles loaded again: once at once, then when they are asked for', async () => {
+    const { analysis, port, service } = linked();
+    let lost = 0;
+    analysis.onLoss(() => lost++);
+    const first = await analysis.load(SELECTION, '', never());
+    port.onerror?.({});
+    expect([analysis.reloads, lost]).toEqual([1, 1]);
+    service.engine.release(first.id);
+    const graph = (id: number) => troubleIn(analysis.graph({ of: { id }, options: OPTIONS }, never()));
+    // It is being loaded again already.
+    expect(await graph(first.id)).toMatchObject({ code: NOT_HELD });
+    expect(analysis.reloads).toBe(1);
+
+    const second = await analysis.load(SELECTION, '', never());
+    port.onerror?.({});
+    expect([analysis.reloads, lost]).toEqual([1, 2]);
+    service.engine.release(second.id);
+    expect(await graph(second.id)).toMatchObject({ code: NOT_HELD });
+    expect(analysis.reloads).toBe(2);
+
+    const third = await analysis.load(SELECTION, '', never());
+    analysis.release(third);
+    expect(await graph(third.id)).toMatchObject({ code: NOT_HELD });
+    expect(analysis.reloads).toBe(2);
   });
 
   test('whose answer cannot be read is told of', async () => {
