@@ -8,6 +8,7 @@ import type { NameTable } from '../flame/names';
 import { NOT_HELD, type Trouble, TroubleError } from '../query/errors';
 import type { Selection } from '../query/selection';
 import { pageBase } from '../query/transport';
+import { BUILD } from './build';
 import { inlinePort } from './inline';
 import { unpackNames } from './names';
 import type {
@@ -99,6 +100,7 @@ export class Analysis {
   constructor(
     private readonly start: () => Port,
     private readonly baseUrl: () => string,
+    private readonly build = BUILD,
   ) {}
 
   /**
@@ -114,6 +116,7 @@ export class Analysis {
       // An answer that cannot be read would be waited for without end.
       port.onmessageerror = () => this.fail();
       this.port = port;
+      port.postMessage({ build: this.build });
     } catch {
       this.fail();
     }

@@ -1,6 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
 import { describe, expect, test } from 'vitest';
+import { BUILD } from '../../src/analysis/build';
 import { Analysis, type Port } from '../../src/analysis/client';
 import { Engine, PROFILES_MAX } from '../../src/analysis/engine';
 import { packNames, unpackNames } from '../../src/analysis/names';
@@ -55,7 +56,7 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
  * The page and the worker, with messages as between threads: what is transferred is gone at its
  * sender.
  */
-function linked(fake = collector().fake) {
+function linked(fake = collector().fake, builds: { page?: string; worker?: string } = {}) {
   let service: Service;
   const port: Port = {
     onmessage: null,
@@ -73,11 +74,13 @@ function linked(fake = collector().fake) {
       setTimeout(() => port.onmessage?.({ data }));
     },
     () => fake,
+    builds.worker,
   );
   return {
     analysis: new Analysis(
       () => port,
       () => 'http://here',
+      builds.page,
     ),
     service,
     port,
@@ -273,6 +276,23 @@ describe('the worker', () => {
     analysis.release(third);
     expect(await graph(third.id)).toMatchObject({ code: NOT_HELD });
     expect(analysis.reloads).toBe(2);
+  });
+
+  test('of another build than the page answers nothing, and says what to do', async () => {
+    const { analysis } = linked(collector().fake, { page: 'a', worker: 'b' });
+    expect(await troubleIn(analysis.load(SELECTION, '', never()))).toMatchObject({
+      code: 'other_build',
+      advice: 'Load the page again.',
+    });
+  });
+
+  test('refuses an operation that it does not know', async () => {
+    const heard: FromWorker[] = [];
+    const service = new Service((message) => heard.push(message));
+    service.take({ build: BUILD });
+    service.take({ number: 1, operation: 'paint' } as never);
+    await arrived();
+    expect(heard).toMatchObject([{ number: 1, trouble: { detail: 'unknown operation "paint"' } }]);
   });
 
   test('whose answer cannot be read is told of', async () => {
