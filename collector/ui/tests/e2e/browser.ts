@@ -129,16 +129,21 @@ interface Kept extends Window {
   /** Requests of this operation do not reach the worker. */
   __withheld: string | undefined;
   __waiting: (() => void)[];
+  /** Codes of the troubles that workers told. */
+  __refused: string[];
 }
 
 /** Loads the page again with its workers in the test's hands. */
 export async function holdWorkers(page: Page): Promise<void> {
   await page.addInitScript(() => {
     const kept = window as never as Kept;
-    [kept.__workers, kept.__waiting] = [[], []];
+    [kept.__workers, kept.__waiting, kept.__refused] = [[], [], []];
     const post = Worker.prototype.postMessage;
     Worker.prototype.postMessage = function (this: Worker, message: { operation?: string }) {
-      if (!kept.__workers.includes(this)) kept.__workers.push(this);
+      if (!kept.__workers.includes(this)) {
+        kept.__workers.push(this);
+        this.addEventListener('message', ({ data }) => data.trouble && kept.__refused.push(data.trouble.code));
+      }
       const send = () => post.call(this, message);
       if (message.operation && message.operation === kept.__withheld) kept.__waiting.push(send);
       else send();

@@ -3,7 +3,7 @@
 import { describe, expect, test } from 'vitest';
 import { DEPLOYED_MS, HOSTILE } from '../mock/fleet';
 import { SLOW_MS } from '../mock/server';
-import { SEEDED, drawn, endWorker, holdWorkers, levelPoint, param, settled, useSite } from './browser';
+import { SEEDED, drawn, endWorker, holdWorkers, levelPoint, param, settled, useSite, withhold } from './browser';
 
 const site = useSite();
 const iso = (ms: number) => new Date(ms).toISOString();
@@ -282,6 +282,48 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     await settled(page);
     await page.waitForFunction(() => document.querySelector('.trouble') === null);
     await drawn(page);
+  });
+
+  test('has released the profile whose graph is still shown: callers and callees wait for the new graph', async () => {
+    const page = await site.open();
+    await holdWorkers(page);
+    await drawn(page);
+    await settled(page);
+    await withhold(page, 'graph');
+    await page.keyboard.press('r');
+    await page.evaluate(() => {
+      const store = window as never as { __troubles: number };
+      store.__troubles = 0;
+      new MutationObserver(() => (store.__troubles += document.querySelectorAll('.trouble').length)).observe(
+        document.body,
+        { childList: true, subtree: true },
+      );
+    });
+    await page.waitForFunction(() => (window as never as { __waiting: unknown[] }).__waiting.length > 0);
+    await page.getByRole('button', { name: 'Callers and callees' }).first().click();
+    await page.waitForFunction(() => (window as never as { __refused: string[] }).__refused.includes('not_held'));
+    await page.waitForFunction(() => document.querySelector('.split-main [aria-busy="true"]') !== null);
+    expect(await page.locator('.sandwich').count()).toBe(0);
+    await withhold(page, undefined);
+    await page.waitForSelector('.sandwich');
+    expect(await page.evaluate(() => (window as never as { __troubles: number }).__troubles)).toBe(0);
+  });
+
+  test('that cannot give source lines says why beside the frame', async () => {
+    const page = await site.open();
+    await holdWorkers(page);
+    await drawn(page);
+    // The profile is loaded again without a click once only: what is said of the next end stays.
+    await endWorker(page);
+    await page.waitForFunction(() => (window as never as { __workers: unknown[] }).__workers.length > 1);
+    await drawn(page);
+    await settled(page);
+    await withhold(page, 'lines');
+    await page.locator('.flame-box').focus();
+    for (const key of ['ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown']) await page.keyboard.press(key);
+    await page.waitForFunction(() => (window as never as { __waiting: unknown[] }).__waiting.length > 0);
+    await endWorker(page);
+    await page.locator('.detail-lines .trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
   });
 
   test('that cannot be constructed is told of, and the page is drawn', async () => {
