@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 
-/** A hash of the page's sources, those that are generated too, and of the versions of its packages. */
+/** A hash of the page's sources, generated ones too, and of the versions of its packages. */
 export function buildId(): string {
   const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
     .filter((name) => /\.tsx?$/.test(name))

@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import { analysis } from './client';
 
-/** A part of the key of each query that loads profiles: it changes when they are to be loaded again. */
+/** Part of the key of each query that loads profiles: changes when they are to be loaded again. */
 export function useReloads(): number {
   const [reloads, setReloads] = useState(analysis.reloads);
   useEffect(() => {

@@ -309,23 +309,6 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     expect(await page.evaluate(() => (window as never as { __troubles: number }).__troubles)).toBe(0);
   });
 
-  test('that cannot give source lines says why beside the frame', async () => {
-    const page = await site.open();
-    await holdWorkers(page);
-    await drawn(page);
-    // The profile is loaded again without a click once only: what is said of the next end stays.
-    await endWorker(page);
-    await page.waitForFunction(() => (window as never as { __workers: unknown[] }).__workers.length > 1);
-    await drawn(page);
-    await settled(page);
-    await withhold(page, 'lines');
-    await page.locator('.flame-box').focus();
-    for (const key of ['ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown']) await page.keyboard.press(key);
-    await page.waitForFunction(() => (window as never as { __waiting: unknown[] }).__waiting.length > 0);
-    await endWorker(page);
-    await page.locator('.detail-lines .trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
-  });
-
   test('that cannot be constructed is told of, and the page is drawn', async () => {
     const page = await site.open('view=collector');
     await page.addInitScript(() => {
