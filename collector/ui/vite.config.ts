@@ -1,11 +1,13 @@
 // Builds the page into few files with stable names, which the collector carries in its binary.
 
 import { defineConfig } from 'vite';
+import { buildId } from './scripts/build-id.ts';
 import { licences } from './scripts/licences.ts';
 
 export default defineConfig({
   // Relative, so that the page works below any path.
   base: './',
+  define: { __BUILD__: JSON.stringify(buildId()) },
   plugins: [licences()],
   oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
   build: {

@@ -5,9 +5,10 @@ import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_
 import type { Layout } from '../flame/layout';
 import type { LineRow } from '../flame/lines';
 import type { NameTable } from '../flame/names';
-import { type Trouble, TroubleError } from '../query/errors';
+import { NOT_HELD, type Trouble, TroubleError } from '../query/errors';
 import type { Selection } from '../query/selection';
 import { pageBase } from '../query/transport';
+import { BUILD } from './build';
 import { inlinePort } from './inline';
 import { unpackNames } from './names';
 import type {
@@ -50,6 +51,7 @@ export interface SandwichGraphs {
 export interface Port {
   onmessage: ((event: { data: FromWorker }) => void) | null;
   onerror: ((event: unknown) => void) | null;
+  onmessageerror: ((event: unknown) => void) | null;
   postMessage(message: ToWorker): void;
   terminate(): void;
 }
@@ -58,6 +60,8 @@ interface Pending {
   operation: Operation;
   resolve: (answer: never) => void;
   reject: (error: unknown) => void;
+  /** Profiles that it is about. */
+  of: readonly number[];
   told: { progress?: ((value: number) => void) | undefined; news?: ((news: CaptureNews) => void) | undefined };
   /** Nobody waits for it any more. */
   left: boolean;
@@ -71,30 +75,52 @@ const FAILED: Trouble = {
   code: 'worker',
 };
 
+/**
+ * Least time between two times that profiles are loaded again because the worker ended. Unit: ms.
+ * A profile that is too large for the browser ends the next worker too: then it waits for a click.
+ */
+const RELOAD_MS = 300_000;
+
 const givenUp = () => new DOMException('not wanted any more', 'AbortError');
 
 export class Analysis {
   private port: Port | undefined;
   private readonly pending = new Map<number, Pending>();
   private next = 1;
+  /** Profiles that the page knows and has not released, and that are not being loaded again. */
+  private readonly known = new Set<number>();
+  /** Workers that ended. */
+  private ended = 0;
+  private reloadedMs = Number.NEGATIVE_INFINITY;
+  private readonly reloadListeners = new Set<() => void>();
+  private readonly lossListeners = new Set<() => void>();
+  /** How many times all profiles were to be loaded again. */
+  reloads = 0;
 
   constructor(
     private readonly start: () => Port,
     private readonly baseUrl: () => string,
+    private readonly build = BUILD,
   ) {}
 
   /**
-   * Starts the worker, where it does not run. The page does so as it starts: the worker is read
-   * while the page is drawn, and is of the same version, though the collector may be upgraded under
-   * an open page.
+   * Starts the worker if it does not run. The page does so as it starts, so that the worker is read
+   * while the page is drawn. Undefined: it cannot be started, which what is asked for is told.
    */
-  open(): Port {
+  open(): Port | undefined {
     if (this.port) return this.port;
-    const port = this.start();
-    port.onmessage = ({ data }) => this.take(data);
-    port.onerror = () => this.fail();
-    this.port = port;
-    return port;
+    try {
+      const port = this.start();
+      port.onmessage = ({ data }) => this.take(data);
+      port.onerror = () => this.fail();
+      // An answer that cannot be read would be waited for without end.
+      port.onmessageerror = () => this.fail();
+      this.port = port;
+      port.postMessage({ build: this.build });
+    } catch {
+      this.fail();
+    }
+    return this.port;
   }
 
   /** Loads one merged profile. `progress` is told how many stacks have come. To be released. */
@@ -107,8 +133,21 @@ export class Analysis {
     return this.call('load', { baseUrl: this.baseUrl(), selection, groupBy }, signal, { progress });
   }
 
+  /** Calls `listener` when profiles are to be loaded again. Returns how to end that. */
+  onReload(listener: () => void): () => void {
+    this.reloadListeners.add(listener);
+    return () => this.reloadListeners.delete(listener);
+  }
+
+  /** Calls `listener` when the worker ended, and with it all profiles that it held. */
+  onLoss(listener: () => void): () => void {
+    this.lossListeners.add(listener);
+    return () => this.lossListeners.delete(listener);
+  }
+
   /** Forgets a profile. */
   release(profile: LoadedProfile): void {
+    this.known.delete(profile.id);
     this.port?.postMessage({ release: profile.id });
   }
 
@@ -161,7 +200,10 @@ export class Analysis {
     });
     // It is awaited below, after what was told before it.
     end.catch(() => undefined);
+    const worker = this.ended;
     for (;;) {
+      // Profiles of a worker that ended are not there any more.
+      if (worker !== this.ended) waiting.length = 0;
       const one = waiting.shift();
       if (one) yield one;
       else if (ended) break;
@@ -179,7 +221,7 @@ export class Analysis {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(givenUp());
       const number = this.next++;
-      const pending: Pending = { operation, resolve, reject, told, left: false };
+      const pending: Pending = { operation, resolve, reject, of: profilesOf(args), told, left: false };
       this.pending.set(number, pending);
       signal.addEventListener('abort', () => this.leave(number, pending), { once: true });
       this.post({ number, operation, args } as Request);
@@ -196,7 +238,7 @@ export class Analysis {
   }
 
   private post(message: ToWorker): void {
-    this.open().postMessage(message);
+    this.open()?.postMessage(message);
   }
 
   private take(message: FromWorker): void {
@@ -207,20 +249,50 @@ export class Analysis {
     } else if ('news' in message) pending.told.news?.(message.news);
     else {
       this.pending.delete(message.number);
-      if ('trouble' in message) pending.reject(message.trouble ? new TroubleError(message.trouble) : givenUp());
-      else if (pending.left && pending.operation === 'load') this.release(message.answer as LoadedProfile);
-      else pending.resolve(message.answer as never);
+      if ('trouble' in message) {
+        if (message.trouble?.code === NOT_HELD && !pending.left && pending.of.some((id) => this.known.has(id)))
+          this.reload();
+        pending.reject(message.trouble ? new TroubleError(message.trouble) : givenUp());
+      } else if (pending.operation === 'load') {
+        const profile = message.answer as LoadedProfile;
+        if (pending.left) this.release(profile);
+        else this.known.add(profile.id);
+        pending.resolve(profile as never);
+      } else pending.resolve(message.answer as never);
     }
   }
 
   /** All that the worker held is gone; the next request starts another. */
   private fail(): void {
-    this.port?.terminate();
+    if (this.port) {
+      this.port.onmessage = null;
+      this.port.terminate();
+    }
     this.port = undefined;
+    this.ended++;
     const pending = [...this.pending.values()];
     this.pending.clear();
+    for (const listener of [...this.lossListeners]) listener();
     for (const one of pending) one.reject(new TroubleError(FAILED));
+    const now = performance.now();
+    if (now - this.reloadedMs < RELOAD_MS) return;
+    this.reloadedMs = now;
+    this.reload();
   }
+
+  private reload(): void {
+    this.known.clear();
+    this.reloads++;
+    for (const listener of [...this.reloadListeners]) listener();
+  }
+}
+
+/** Numbers of the profiles that a request is about. */
+function profilesOf(args: Operations[Operation]['args']): number[] {
+  if ('request' in args) return 'of' in args.request ? profilesOf(args.request) : [];
+  if ('id' in args) return [args.id];
+  if (!('of' in args)) return [];
+  return 'diff' in args && args.diff ? [args.of.id, args.diff.before.id] : [args.of.id];
 }
 
 function shapeOf(packed: PackedShape, names: NameTable, rates?: readonly [number, number]): Shape {

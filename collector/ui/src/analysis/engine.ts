@@ -13,6 +13,7 @@ import { sandwich } from '../flame/sandwich';
 import { type Tree, buildDiffTree, buildTree, functionRows } from '../flame/tree';
 import { gridOf } from '../heat/grid';
 import { END_LOST } from '../query/outcome';
+import { NotHeldError } from '../query/errors';
 import { type Profile, ProfileError } from '../query/profile';
 import { between, sumOf } from '../query/timestamps';
 import { labelsOf, sumsByLabel, sumsByModule } from '../tables/sums';
@@ -151,7 +152,7 @@ export class Engine {
   /** A profile, or the part of it that was asked for last. */
   private profileOf({ id, pick }: ProfileSource): Profile {
     const profile = this.profiles.get(id);
-    if (!profile) throw new ProfileError('the profile is not held any more');
+    if (!profile) throw new NotHeldError(`profile ${id} is not held`);
     this.profiles.delete(id);
     this.profiles.set(id, profile);
     if (!pick || !profile.timestamps) return profile;

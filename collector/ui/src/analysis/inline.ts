@@ -9,6 +9,7 @@ export function inlinePort(): Port {
   const port: Port = {
     onmessage: null,
     onerror: null,
+    onmessageerror: null,
     postMessage: (message) => {
       setTimeout(() => service.take(message));
     },

@@ -139,8 +139,8 @@ export interface Request<O extends Operation = Operation> {
   args: Operations[O]['args'];
 }
 
-/** From the page. */
-export type ToWorker = Request | { cancel: number } | { release: number };
+/** From the page. Its build comes first, and is that of the worker, or nothing is answered. */
+export type ToWorker = { build: string } | Request | { cancel: number } | { release: number };
 
 /** From the worker; `number` is that of the request. */
 export type FromWorker =

@@ -8,10 +8,11 @@ import {
   type FleetCaptureResponse,
 } from '../gen/fleetprof/collector/v1/control_pb';
 import { type ProfileResponse, QueryService } from '../gen/fleetprof/collector/v1/query_pb';
-import { troubleOf } from '../query/errors';
-import { Assembler } from '../query/profile';
+import { type Trouble, TroubleError, troubleOf } from '../query/errors';
+import { Assembler, ProfileError } from '../query/profile';
 import { messageOf } from '../query/selection';
 import { transportTo } from '../query/transport';
+import { BUILD } from './build';
 import { captureNews } from './captureNews';
 import { Engine } from './engine';
 import type { FromWorker, LoadedProfile, Operation, Operations, Request, ToWorker } from './protocol';
@@ -33,18 +34,30 @@ export function collectorAt(baseUrl: string): Collector {
   };
 }
 
+const OTHER_BUILD: Trouble = {
+  title: 'The collector was upgraded since this page was loaded',
+  detail: '',
+  advice: 'Load the page again.',
+  retry: false,
+  code: 'other_build',
+};
+
 export class Service {
   readonly engine = new Engine();
   private readonly turns = new Turns();
+  /** The page is of the same build. */
+  private same = false;
   private readonly running = new Map<number, AbortController>();
 
   constructor(
     private readonly send: (message: FromWorker, transfer: ArrayBuffer[]) => void,
     private readonly collector: (baseUrl: string) => Collector = collectorAt,
+    private readonly build = BUILD,
   ) {}
 
   take(message: ToWorker): void {
-    if ('cancel' in message) this.running.get(message.cancel)?.abort();
+    if ('build' in message) this.same = message.build === this.build;
+    else if ('cancel' in message) this.running.get(message.cancel)?.abort();
     else if ('release' in message) this.engine.release(message.release);
     else void this.serve(message);
   }
@@ -54,6 +67,8 @@ export class Service {
     const control = new AbortController();
     this.running.set(number, control);
     try {
+      // A page before there were builds says none.
+      if (!this.same) throw new TroubleError(OTHER_BUILD);
       const answer = await this.run(number, operation, args, control.signal);
       this.send({ number, answer }, buffersOf(answer));
     } catch (error) {
@@ -88,6 +103,8 @@ export class Service {
         return turns.run(signal, () => engine.span(of(operation)));
       case 'file':
         return turns.run(signal, () => engine.file(of(operation)));
+      default:
+        throw new ProfileError(`unknown operation ${JSON.stringify(operation satisfies never)}`);
     }
   }
 

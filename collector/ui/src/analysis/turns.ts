@@ -19,8 +19,9 @@ export class Turns {
 
   /** Runs a job when it is its turn. Rejects when it is aborted before its last stage. */
   async run<T>(signal: AbortSignal, job: (stage: Stage) => Promise<T> | T): Promise<T> {
+    signal.throwIfAborted();
     if (this.waiting.length >= WAITING_MAX) throw new ProfileError(`more than ${WAITING_MAX} computations at once`);
-    if (this.busy) await new Promise<void>((resolve) => this.waiting.push(resolve));
+    if (this.busy) await this.turn(signal);
     this.busy = true;
     try {
       const stage = async () => {
@@ -34,5 +35,21 @@ export class Turns {
       if (next) next();
       else this.busy = false;
     }
+  }
+
+  /** Waits for its turn. One that is aborted leaves at once, and takes no place in the queue. */
+  private turn(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const start = () => {
+        signal.removeEventListener('abort', leave);
+        resolve();
+      };
+      const leave = () => {
+        this.waiting.splice(this.waiting.indexOf(start), 1);
+        reject(signal.reason);
+      };
+      signal.addEventListener('abort', leave, { once: true });
+      this.waiting.push(start);
+    });
   }
 }

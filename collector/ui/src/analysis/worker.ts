@@ -5,9 +5,14 @@ import { Service } from './service';
 
 const scope = self as unknown as {
   onmessage: (event: MessageEvent<ToWorker>) => void;
+  onmessageerror: () => void;
   postMessage: (message: FromWorker, transfer: Transferable[]) => void;
 };
 
 const service = new Service((message, transfer) => scope.postMessage(message, transfer));
 
 scope.onmessage = ({ data }) => service.take(data);
+// The page is told by `onerror`: nobody would answer the request.
+scope.onmessageerror = () => {
+  throw new Error('a message of the page cannot be read');
+};

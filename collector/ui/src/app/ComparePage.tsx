@@ -6,6 +6,7 @@ import { useMemo, useState } from 'preact/hooks';
 import { analysis } from '../analysis/client';
 import type { LoadedProfile } from '../analysis/protocol';
 import { useDiffGraph } from '../analysis/useGraph';
+import { useReloads } from '../analysis/useReloads';
 import { FlamePanel } from '../flame/FlamePanel';
 import { diff, series } from '../query/client';
 import type { Selection } from '../query/selection';
@@ -55,8 +56,9 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   const beforeSelection: Selection = { range: beforeRange, query: bquery ?? query, filters };
   const beforeKey = keyOf(beforeSelection, 0);
   const bothKey = `${selectionKey}\n${beforeKey}`;
+  const reloads = useReloads();
   const pair = useQuery(
-    `pair ${root}\n${bothKey}`,
+    `pair ${root}\n${bothKey}\n${reloads}`,
     (signal, progress) => loadBoth([beforeSelection, selection], root, signal, progress),
     { dispose: release },
   );

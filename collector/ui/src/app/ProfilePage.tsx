@@ -4,6 +4,7 @@ import { useMemo } from 'preact/hooks';
 import { analysis } from '../analysis/client';
 import type { LoadedProfile } from '../analysis/protocol';
 import { useGraph } from '../analysis/useGraph';
+import { useReloads } from '../analysis/useReloads';
 import { linesDraft } from '../capture/form';
 import { FlamePanel } from '../flame/FlamePanel';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
@@ -31,8 +32,9 @@ export function ProfilePage(props: PageProps) {
   const { selection, selectionKey, labels } = props;
   const { by, root } = useSelectionState('by', 'root');
   const chart = useQuery(`series ${by}\n${selectionKey}`, (signal) => series(selection, by, signal));
+  const reloads = useReloads();
   const stacks = useQuery(
-    `profile ${root}\n${selectionKey}`,
+    `profile ${root}\n${selectionKey}\n${reloads}`,
     (signal, progress) => analysis.load(selection, root, signal, progress),
     { dispose: (data) => analysis.release(data) },
   );

@@ -31,8 +31,9 @@ export function CapturesPage(props: PageProps) {
     <>
       {capture !== '' && (
         <p class="notice">
-          The profile of capture {shown(capture, 40)} is not here: profiles of captures are kept by the page that took
-          them, the last few of them, and not by the collector. Files that were downloaded from it are.
+          {captures.lost.includes(capture)
+            ? `The profile of capture ${shown(capture, 40)} is lost: the worker of this page that held it ended, for example because the browser had no more memory for it. The collector does not keep profiles of captures: start a new one.`
+            : `The profile of capture ${shown(capture, 40)} is not here: profiles of captures are kept by the page that took them, the last few of them, and not by the collector. Files that were downloaded from it are.`}
         </p>
       )}
       <List {...props} />

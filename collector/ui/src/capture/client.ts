@@ -14,6 +14,7 @@ export const captures = new Captures({
   cancel: (request) => client.cancel(request),
   release: (profile) => analysis.release(profile),
 });
+analysis.onLoss(() => captures.lose());
 
 /** Captures of the fleet that run and that ended, newest first. */
 export function listCaptures(signal: AbortSignal): Promise<ListFleetCapturesResponse> {

@@ -178,6 +178,12 @@ export class Session {
     this.past = undefined;
   }
 
+  /** Its profiles are gone: the worker that held them ended. */
+  lose(): void {
+    this.profile = undefined;
+    this.past = undefined;
+  }
+
   /** Ends it and throws away what there is. */
   giveUp(): void {
     this.control.abort();

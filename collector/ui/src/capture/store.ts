@@ -13,6 +13,8 @@ export class Captures {
   current: Session | undefined;
   /** Those that ended with a profile, newest first. */
   readonly held: Session[] = [];
+  /** Numbers of those that were held when the worker ended last. */
+  lost: readonly string[] = [];
   private readonly listeners = new Set<() => void>();
 
   constructor(private readonly calls: CaptureCalls) {}
@@ -39,6 +41,16 @@ export class Captures {
   leave(): void {
     if (this.current?.runs) this.current.giveUp();
     this.current = undefined;
+    this.tell();
+  }
+
+  /** The worker ended, and the profiles of all captures with it. */
+  lose(): void {
+    this.current?.lose();
+    if (this.held.length === 0) return;
+    const gone = this.held.splice(0);
+    for (const one of gone) one.lose();
+    this.lost = gone.map(idOf);
     this.tell();
   }
 

@@ -6,7 +6,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import { type Graph, type Shape, analysis } from '../analysis/client';
 import { Answer, Empty, Icon, Name } from '../app/parts';
 import { KIND } from '../query/outcome';
-import { useQuery } from '../query/useQuery';
+import { untilReplaced, useQuery } from '../query/useQuery';
 import { getState, setState, useDisplayState, useViewState } from '../state/store';
 import { useTheme } from '../state/theme';
 import * as format from '../text/format';
@@ -157,8 +157,10 @@ function Whole(props: FlamePanelProps) {
 }
 
 function Sandwiched({ graph, fn }: { graph: Graph; fn: string }) {
-  const query = useQuery(`callers ${JSON.stringify(fn)}\n${JSON.stringify(graph.request)}`, (signal) =>
-    analysis.sandwich(graph, fn, signal),
+  const query = untilReplaced(
+    useQuery(`callers ${JSON.stringify(fn)}\n${JSON.stringify(graph.request)}`, (signal) =>
+      analysis.sandwich(graph, fn, signal),
+    ),
   );
   const { samples } = describing(graph.layout, graph);
   const column = graph.request.diff ? 1 : 0;

@@ -2,8 +2,8 @@
 
 import { analysis } from '../analysis/client';
 import type { ProfileSource } from '../analysis/protocol';
-import { Name } from '../app/parts';
-import { useQuery } from '../query/useQuery';
+import { Name, TroubleBox } from '../app/parts';
+import { untilReplaced, useQuery } from '../query/useQuery';
 import * as format from '../text/format';
 import { canHaveLines } from './lines';
 
@@ -27,12 +27,19 @@ export function FrameLines({ source, text, kind, unit, samples, hasLines, onReco
   const can = canHaveLines(kind);
   const args = { of: source, fn: text, samples };
   // What has no lines anywhere needs no look at all its stacks.
-  const query = useQuery(can && hasLines ? `lines ${JSON.stringify(args)}` : undefined, (signal) =>
-    analysis.lines(args, signal),
+  const query = untilReplaced(
+    useQuery(can && hasLines ? `lines ${JSON.stringify(args)}` : undefined, (signal) => analysis.lines(args, signal)),
   );
   if (!can) return null;
+  if (query.trouble) {
+    return (
+      <div class="detail-lines">
+        <TroubleBox trouble={query.trouble} again={query.again} />
+      </div>
+    );
+  }
   const rows = hasLines ? query.data : [];
-  // They come in a moment; where they cannot be had, the graph says why.
+  // They come in a moment.
   if (!rows) return null;
   if (rows.length === 0) {
     return (

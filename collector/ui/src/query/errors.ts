@@ -16,6 +16,14 @@ export interface Trouble {
   code: string;
 }
 
+/** Code of a profile that the page's worker does not hold. */
+export const NOT_HELD = 'not_held';
+
+/** A profile that the page's worker was asked for is not there. */
+export class NotHeldError extends Error {
+  override name = 'NotHeldError';
+}
+
 /** Something whose trouble was told where it happened, in another thread. */
 export class TroubleError extends Error {
   override name = 'TroubleError';
@@ -71,6 +79,15 @@ const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boo
 export function troubleOf(error: unknown): Trouble | undefined {
   if (error instanceof DOMException && error.name === 'AbortError') return undefined;
   if (error instanceof TroubleError) return error.trouble;
+  if (error instanceof NotHeldError) {
+    return {
+      title: 'The profile is not in memory any more',
+      detail: '',
+      advice: 'The page loads it again. A capture cannot be loaded again: start a new one.',
+      retry: false,
+      code: NOT_HELD,
+    };
+  }
   if (error instanceof ProfileError) {
     return {
       title: 'The answer cannot be read',

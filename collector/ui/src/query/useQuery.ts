@@ -2,7 +2,7 @@
 // cancelled.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { type Trouble, troubleOf } from './errors';
+import { NOT_HELD, type Trouble, troubleOf } from './errors';
 
 /** How long an answer may take before the page shows that it waits. Unit: milliseconds. */
 export const PATIENCE_MS = 300;
@@ -106,7 +106,7 @@ export function useQuery<T>(
   const waiting = key !== undefined && held.key !== key;
   return {
     data: key !== undefined && held.kind === kindOf(key) ? held.data : undefined,
-    trouble: waiting ? undefined : held.trouble,
+    trouble: held.key === key ? held.trouble : undefined,
     waiting,
     slow: slow && waiting,
     progress,
@@ -115,6 +115,14 @@ export function useQuery<T>(
       setTurn((value) => value + 1);
     },
   };
+}
+
+/**
+ * A query about a profile that may be released while what was made of it is still shown: one that
+ * is not held any more is about to be replaced, so the query waits for its successor.
+ */
+export function untilReplaced<T>(query: Query<T>): Query<T> {
+  return query.trouble?.code === NOT_HELD ? { ...query, trouble: undefined, waiting: true } : query;
 }
 
 /** Disposes of an answer when another takes its place, or the component is gone. */

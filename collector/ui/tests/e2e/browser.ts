@@ -123,3 +123,49 @@ export async function levelPoint(page: Page, level: number, part = 0.5): Promise
   if (!box) throw new Error('no graph');
   return { x: box.x + box.width * part, y: box.y + level * 18 + 9 };
 }
+
+interface Kept extends Window {
+  __workers: Worker[];
+  /** Requests of this operation do not reach the worker. */
+  __withheld: string | undefined;
+  __waiting: (() => void)[];
+  /** Codes of the troubles that workers told. */
+  __refused: string[];
+}
+
+/** Loads the page again with its workers in the test's hands. */
+export async function holdWorkers(page: Page): Promise<void> {
+  await page.addInitScript(() => {
+    const kept = window as never as Kept;
+    [kept.__workers, kept.__waiting, kept.__refused] = [[], [], []];
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function (this: Worker, message: { operation?: string }) {
+      if (!kept.__workers.includes(this)) {
+        kept.__workers.push(this);
+        this.addEventListener('message', ({ data }) => data.trouble && kept.__refused.push(data.trouble.code));
+      }
+      const send = () => post.call(this, message);
+      if (message.operation && message.operation === kept.__withheld) kept.__waiting.push(send);
+      else send();
+    };
+  });
+  await page.reload();
+}
+
+/** Ends the worker that started last, as a browser does that has no memory for it. */
+export async function endWorker(page: Page): Promise<void> {
+  await page.evaluate(() => {
+    const worker = (window as never as Kept).__workers.at(-1);
+    worker?.terminate();
+    worker?.dispatchEvent(new Event('error'));
+  });
+}
+
+/** Keeps requests of an operation from the worker; undefined: sends what was kept. */
+export async function withhold(page: Page, operation: string | undefined): Promise<void> {
+  await page.evaluate((withheld) => {
+    const kept = window as never as Kept;
+    kept.__withheld = withheld;
+    for (const send of withheld ? [] : kept.__waiting.splice(0)) send();
+  }, operation);
+}

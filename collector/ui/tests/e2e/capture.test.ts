@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
 import { BURST } from '../mock/timed';
-import { SEEDED, drawn, param, settled, useSite } from './browser';
+import { SEEDED, drawn, endWorker, holdWorkers, param, settled, useSite } from './browser';
 
 const site = useSite();
 const scenario = (name: string) => `query=${encodeURIComponent(`scenario="${name}"`)}`;
@@ -19,8 +19,14 @@ async function dialog(page: Page, fields: Record<string, string> = {}): Promise<
 const start = (page: Page) => page.locator('dialog button[type=submit]').click();
 
 /** Captures what the address selects, until its profile is there. */
-async function captured(address: string, fields: Record<string, string> = {}, options = {}): Promise<Page> {
+async function captured(
+  address: string,
+  fields: Record<string, string> = {},
+  options = {},
+  prepare?: (page: Page) => Promise<void>,
+): Promise<Page> {
   const page = await site.open(address, options);
+  await prepare?.(page);
   await page.waitForSelector('.chart-panel');
   await dialog(page, { duration: '300ms', ...fields });
   await start(page);
@@ -281,6 +287,13 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     const page = await captured('');
     await page.reload();
     await page.getByText(/The profile of capture \d+ is not here/).waitFor();
+  });
+
+  test('is lost with the worker that held it, which the page says', async () => {
+    const page = await captured('', {}, {}, holdWorkers);
+    await endWorker(page);
+    await page.getByText(/The profile of capture \d+ is lost: the worker/).waitFor();
+    expect(await page.getByRole('button', { name: 'Open', exact: true }).count()).toBe(0);
   });
 
   test('hostile names are text, everywhere', async () => {

@@ -3,7 +3,7 @@
 import { describe, expect, test } from 'vitest';
 import { DEPLOYED_MS, HOSTILE } from '../mock/fleet';
 import { SLOW_MS } from '../mock/server';
-import { SEEDED, drawn, levelPoint, param, settled, useSite } from './browser';
+import { SEEDED, drawn, endWorker, holdWorkers, levelPoint, param, settled, useSite, withhold } from './browser';
 
 const site = useSite();
 const iso = (ms: number) => new Date(ms).toISOString();
@@ -242,6 +242,86 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     await page.getByRole('button', { name: 'Try again' }).click();
     await drawn(page);
     expect(await page.locator('.trouble').count()).toBe(0);
+  });
+
+  test.each([
+    ['profile', scenario('moments')],
+    ['comparison', 'view=compare'],
+  ])('that ends has the %s loaded again, which then answers as before', async (_, address) => {
+    const page = await site.open(address);
+    await holdWorkers(page);
+    await drawn(page);
+    const calls = () => site.mock?.calls.get('profile') ?? 0;
+    const before = calls();
+    await endWorker(page);
+    await expect.poll(calls).toBeGreaterThan(before);
+    await settled(page);
+    await page.getByRole('button', { name: 'Count samples' }).click();
+    await settled(page);
+    await page.locator('.flame-box').focus();
+    for (const key of ['ArrowDown', 'ArrowDown', 's']) await page.keyboard.press(key);
+    await page.waitForSelector('.sandwich');
+    expect(await page.locator('.trouble').count()).toBe(0);
+  });
+
+  test('that ends again and again is not started without end; a click starts it', async () => {
+    const page = await site.open();
+    await holdWorkers(page);
+    await drawn(page);
+    const calls = () => site.mock?.calls.get('profile') ?? 0;
+    const first = calls();
+    await endWorker(page);
+    await expect.poll(calls).toBe(first + 1);
+    await settled(page);
+    await endWorker(page);
+    await settled(page);
+    expect(calls()).toBe(first + 1);
+    await page.getByRole('button', { name: 'Count samples' }).click();
+    // The new worker does not have it, so it is loaded again.
+    await expect.poll(calls).toBe(first + 2);
+    await settled(page);
+    await page.waitForFunction(() => document.querySelector('.trouble') === null);
+    await drawn(page);
+  });
+
+  test('has released the profile whose graph is still shown: callers and callees wait for the new graph', async () => {
+    const page = await site.open();
+    await holdWorkers(page);
+    await drawn(page);
+    await settled(page);
+    await withhold(page, 'graph');
+    await page.keyboard.press('r');
+    await page.evaluate(() => {
+      const store = window as never as { __troubles: number };
+      store.__troubles = 0;
+      new MutationObserver(() => (store.__troubles += document.querySelectorAll('.trouble').length)).observe(
+        document.body,
+        { childList: true, subtree: true },
+      );
+    });
+    await page.waitForFunction(() => (window as never as { __waiting: unknown[] }).__waiting.length > 0);
+    await page.getByRole('button', { name: 'Callers and callees' }).first().click();
+    await page.waitForFunction(() => (window as never as { __refused: string[] }).__refused.includes('not_held'));
+    await page.waitForFunction(() => document.querySelector('.split-main [aria-busy="true"]') !== null);
+    expect(await page.locator('.sandwich').count()).toBe(0);
+    await withhold(page, undefined);
+    await page.waitForSelector('.sandwich');
+    expect(await page.evaluate(() => (window as never as { __troubles: number }).__troubles)).toBe(0);
+  });
+
+  test('that cannot be constructed is told of, and the page is drawn', async () => {
+    const page = await site.open('view=collector');
+    await page.addInitScript(() => {
+      (window as never as { Worker: unknown }).Worker = class {
+        constructor() {
+          throw new Error('no workers here');
+        }
+      };
+    });
+    await page.evaluate(() => (location.hash = ''));
+    await page.reload();
+    await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
+    await page.waitForSelector('.u-over');
   });
 });
 

@@ -1,6 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
 import { describe, expect, test } from 'vitest';
+import { BUILD } from '../../src/analysis/build';
 import { Analysis, type Port } from '../../src/analysis/client';
 import { Engine, PROFILES_MAX } from '../../src/analysis/engine';
 import { packNames, unpackNames } from '../../src/analysis/names';
@@ -12,7 +13,7 @@ import { Names } from '../../src/flame/names';
 import { sandwich } from '../../src/flame/sandwich';
 import { buildTree, functionRows } from '../../src/flame/tree';
 import { type ProfileResponse, ProfileResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
-import { type Trouble, TroubleError, troubleOf } from '../../src/query/errors';
+import { NOT_HELD, type Trouble, TroubleError, troubleOf } from '../../src/query/errors';
 import { Assembler, type Profile } from '../../src/query/profile';
 import { between } from '../../src/query/timestamps';
 import { asked, profile as answersOf } from '../mock/answers';
@@ -55,11 +56,12 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
  * The page and the worker, with messages as between threads: what is transferred is gone at its
  * sender.
  */
-function linked(fake = collector().fake) {
+function linked(fake = collector().fake, builds: { page?: string; worker?: string } = {}) {
   let service: Service;
   const port: Port = {
     onmessage: null,
     onerror: null,
+    onmessageerror: null,
     postMessage: (message) => {
       const copy = structuredClone(message);
       setTimeout(() => service.take(copy));
@@ -72,11 +74,13 @@ function linked(fake = collector().fake) {
       setTimeout(() => port.onmessage?.({ data }));
     },
     () => fake,
+    builds.worker,
   );
   return {
     analysis: new Analysis(
       () => port,
       () => 'http://here',
+      builds.page,
     ),
     service,
     port,
@@ -190,7 +194,7 @@ describe('the worker', () => {
       detail: 'narrow it',
     });
     const gone = { of: { id: 1 }, options: OPTIONS };
-    expect(await troubleIn(analysis.graph(gone, never()))).toMatchObject({ code: 'bad_answer' });
+    expect(await troubleIn(analysis.graph(gone, never()))).toMatchObject({ code: NOT_HELD, retry: false });
   });
 
   test('ends a load that is not wanted any more, at the collector too', async () => {
@@ -247,6 +251,72 @@ describe('the worker', () => {
     expect(await troubleIn(load)).toMatchObject({ code: 'worker', retry: true });
     expect((await analysis.load(SELECTION, '', never())).rows).toBeGreaterThan(0);
   });
+
+  test('that dies has its profiles loaded again: once at once, then when they are asked for', async () => {
+    const { analysis, port, service } = linked();
+    let lost = 0;
+    analysis.onLoss(() => lost++);
+    const first = await analysis.load(SELECTION, '', never());
+    port.onerror?.({});
+    expect([analysis.reloads, lost]).toEqual([1, 1]);
+    service.engine.release(first.id);
+    const graph = (id: number) => troubleIn(analysis.graph({ of: { id }, options: OPTIONS }, never()));
+    // It is being loaded again already.
+    expect(await graph(first.id)).toMatchObject({ code: NOT_HELD });
+    expect(analysis.reloads).toBe(1);
+
+    const second = await analysis.load(SELECTION, '', never());
+    port.onerror?.({});
+    expect([analysis.reloads, lost]).toEqual([1, 2]);
+    service.engine.release(second.id);
+    expect(await graph(second.id)).toMatchObject({ code: NOT_HELD });
+    expect(analysis.reloads).toBe(2);
+
+    const third = await analysis.load(SELECTION, '', never());
+    analysis.release(third);
+    expect(await graph(third.id)).toMatchObject({ code: NOT_HELD });
+    expect(analysis.reloads).toBe(2);
+  });
+
+  test('of another build than the page answers nothing, and says what to do', async () => {
+    const { analysis } = linked(collector().fake, { page: 'a', worker: 'b' });
+    expect(await troubleIn(analysis.load(SELECTION, '', never()))).toMatchObject({
+      code: 'other_build',
+      advice: 'Load the page again.',
+    });
+  });
+
+  test('refuses an operation that it does not know', async () => {
+    const heard: FromWorker[] = [];
+    const service = new Service((message) => heard.push(message));
+    service.take({ build: BUILD });
+    service.take({ number: 1, operation: 'paint' } as never);
+    await arrived();
+    expect(heard).toMatchObject([{ number: 1, trouble: { detail: 'unknown operation "paint"' } }]);
+  });
+
+  test('whose answer cannot be read is told of', async () => {
+    const { analysis, port } = linked();
+    const load = analysis.load(SELECTION, '', never());
+    port.onmessageerror?.({});
+    expect(await troubleIn(load)).toMatchObject({ code: 'worker' });
+  });
+
+  test('that cannot be constructed is told of', async () => {
+    const { port } = linked();
+    let broken = true;
+    const analysis = new Analysis(
+      () => {
+        if (broken) throw new Error('no workers here');
+        return port;
+      },
+      () => 'http://here',
+    );
+    analysis.open();
+    expect(await troubleIn(analysis.load(SELECTION, '', never()))).toMatchObject({ code: 'worker' });
+    broken = false;
+    expect((await analysis.load(SELECTION, '', never())).rows).toBeGreaterThan(0);
+  });
 });
 
 describe('what is held', () => {
@@ -275,6 +345,17 @@ describe('what is held', () => {
     const ends = await Promise.allSettled(jobs);
     expect(ends.filter((one) => one.status === 'rejected')).toHaveLength(1);
     expect(await turns.run(never(), () => 2)).toBe(2);
+  });
+
+  test('computations that are cancelled while they wait take no place', async () => {
+    const turns = new Turns();
+    const first = turns.run(never(), () => 1);
+    const controls = Array.from({ length: WAITING_MAX }, () => new AbortController());
+    const old = controls.map(({ signal }) => turns.run(signal, () => 2));
+    for (const control of controls) control.abort();
+    const wanted = turns.run(never(), () => 3);
+    expect((await Promise.allSettled(old)).every((one) => one.status === 'rejected')).toBe(true);
+    expect([await first, await wanted, await turns.run(never(), () => 4)]).toEqual([1, 3, 4]);
   });
 });
 

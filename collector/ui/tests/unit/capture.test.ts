@@ -310,6 +310,9 @@ test('the page holds the last profiles', async () => {
   expect(engine.size).toBe(HELD_MAX);
   expect(captures.find('7')).toBe(captures.held[0]);
   expect(idOf(captures.held[0])).toBe('7');
+  captures.lose();
+  expect([captures.held, captures.find('7'), captures.lost]).toEqual([[], undefined, Array(HELD_MAX).fill('7')]);
+  expect(captures.current?.profile).toBeUndefined();
   captures.leave();
   expect(captures.current).toBeUndefined();
 });
