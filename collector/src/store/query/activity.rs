@@ -1,9 +1,9 @@
 //! What hosts did in and around a range, as engines report it, and what follows from it: gaps,
 //! hosts alive, and the quality of an answer.
 
-use super::QueryBudget;
+use super::{QueryBudget, WindowSource};
 use crate::store::{
-    DataQuality, GAPS_MAX, Gap, HostKey, HostRange, Resolution, StoreError, TimeRange,
+    DataQuality, GAPS_MAX, Gap, HostKey, HostRange, Resolution, Scope, StoreError, TimeRange,
 };
 use hashbrown::{HashMap, HashSet};
 use profile::{Quality, Value};
@@ -40,18 +40,28 @@ pub struct FleetActivity {
     pub hosts: HashMap<HostKey, HostActivity>,
 }
 
-/// What stands in an answer's quality beside what hosts did.
-pub struct Beside {
-    /// The time it covers.
-    pub covered: TimeRange,
+/// What an answer's quality says of the answer itself.
+pub struct AnswerFacts {
     /// What was read.
     pub resolution: Resolution,
     /// What it adds up to.
     pub total: Value,
     /// Unit of weights.
     pub unit: String,
-    /// Partitions set aside that would have answered.
-    pub damaged: Vec<String>,
+}
+
+/// The quality of an answer: facts of it, what hosts did in its time, and what could not be read.
+pub(super) fn quality<S: WindowSource>(
+    source: &S,
+    scope: &Scope,
+    facts: AnswerFacts,
+    budget: &mut QueryBudget<'_>,
+) -> Result<DataQuality, StoreError> {
+    let activity = source.activity(scope, budget)?;
+    let mut quality = activity.quality(scope.range, facts, budget)?;
+    // Last: what is read for an answer may be what finds a partition damaged.
+    quality.damaged = source.unreadable(scope.range);
+    Ok(quality)
 }
 
 impl HostActivity {
@@ -128,13 +138,14 @@ impl FleetActivity {
         Ok(did)
     }
 
-    /// The quality of an answer over these hosts.
-    pub(crate) fn quality(
+    /// The quality of an answer over these hosts, as far as they tell.
+    fn quality(
         mut self,
-        beside: Beside,
+        covered: TimeRange,
+        facts: AnswerFacts,
         budget: &mut QueryBudget<'_>,
     ) -> Result<DataQuality, StoreError> {
-        let mut gaps = self.gaps(beside.covered, budget)?;
+        let mut gaps = self.gaps(covered, budget)?;
         gaps.sort_by(|left, right| {
             let longer = length(&right.1).cmp(&length(&left.1));
             longer.then_with(|| (&left.0, left.1.range).cmp(&(&right.0, right.1.range)))
@@ -159,8 +170,8 @@ impl FleetActivity {
             }
         }
         Ok(DataQuality {
-            covered: beside.covered,
-            resolution: beside.resolution,
+            covered,
+            resolution: facts.resolution,
             hosts: hosts.len() as u64,
             hosts_alive: alive.len() as u64,
             windows,
@@ -169,11 +180,11 @@ impl FleetActivity {
             gaps_total,
             gap_ns_total,
             sampling,
-            total: beside.total,
-            unit: beside.unit,
+            total: facts.total,
+            unit: facts.unit,
             pruned_weight: 0,
             named_later: Default::default(),
-            damaged: beside.damaged,
+            damaged: Vec::new(),
         })
     }
 }

@@ -1,7 +1,8 @@
 //! What functions or modules cost: added up over dictionaries, without a profile.
 
+use super::activity::{AnswerFacts, quality};
 use super::profile::{SLICE, profile};
-use super::{BatchDict, Beside, QueryBudget, SampleBatch, WindowSource};
+use super::{BatchDict, QueryBudget, SampleBatch, WindowSource};
 use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use profile::{
     CostBy, Costs, Counted, Info, LabelSetId, Query, SampleKey, Shape, StackEnd, StackId, Value,
@@ -36,16 +37,12 @@ pub(super) fn costs<S: WindowSource>(
         range: read.covered,
         selector: query.selector().clone(),
     };
-    // Before it is asked what could not be read: this reads too.
-    let fleet = source.activity(&scope, &mut budget)?;
-    let beside = Beside {
-        covered: read.covered,
+    let facts = AnswerFacts {
         resolution: read.resolution,
         total: sum.costs.total(),
         unit: sum.info.unit,
-        damaged: source.unreadable(read.covered),
     };
-    let mut quality = fleet.quality(beside, &mut budget)?;
+    let mut quality = quality(source, &scope, facts, &mut budget)?;
     quality.named_later = sum.counted.named_later();
     quality.sampling = sum.counted.quality().of_selection(quality.sampling);
     Ok(QueryResult {

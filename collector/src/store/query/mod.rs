@@ -16,7 +16,6 @@ mod source;
 mod totals;
 mod units;
 
-pub(super) use activity::Beside;
 pub use activity::{ABSENT_NS_MIN, FleetActivity, HostActivity};
 pub use budget::{QueryBudget, memory_exceeded};
 pub(super) use fold::prune;

@@ -1,7 +1,8 @@
 //! Merged profiles: sums of samples of each dictionary, put into one profile through its names.
 
+use super::activity::{AnswerFacts, quality};
 use super::fold::{STACK_BYTES, callers_kept, parents, prune};
-use super::{BatchDict, Beside, QueryBudget, SampleBatch, WindowSource};
+use super::{BatchDict, QueryBudget, SampleBatch, WindowSource};
 use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use hashbrown::HashMap;
 use profile::{
@@ -48,16 +49,12 @@ pub(super) fn profile<S: WindowSource>(
         range: read.covered,
         selector: query.selector().clone(),
     };
-    // Before it is asked what could not be read: this reads too.
-    let fleet = source.activity(&scope, &mut budget)?;
-    let beside = Beside {
-        covered: read.covered,
+    let facts = AnswerFacts {
         resolution: read.resolution,
         total: Value::default(),
         unit: info.unit.clone(),
-        damaged: source.unreadable(read.covered),
     };
-    let mut quality = fleet.quality(beside, &mut budget)?;
+    let mut quality = quality(source, &scope, facts, &mut budget)?;
     info.quality = quality.sampling;
     quality.named_later = runner.named_later();
     let mut answer = runner.finish(info);

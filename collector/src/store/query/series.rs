@@ -1,6 +1,7 @@
 //! Series: the time axis, the heaviest lines, and the sum of the others.
 
-use super::{Beside, QueryBudget, Units, WindowSource};
+use super::activity::{AnswerFacts, quality};
+use super::{QueryBudget, Units, WindowSource};
 use crate::store::{
     LabelSet, Limits, QueryResult, Resolution, Scope, Series, Step, StoreError, TimeRange,
     TimeSeries,
@@ -87,16 +88,12 @@ pub(super) fn series(
     budget.hold(axis.steps * size_of::<Step>())?;
     let group_by = GroupBy::from_keys(group_by);
     let found = source.series(&scope, &group_by, axis, &mut budget)?;
-    // Before it is asked what could not be read: this reads too.
-    let fleet = source.activity(&scope, &mut budget)?;
-    let beside = Beside {
-        covered: scope.range,
+    let facts = AnswerFacts {
         resolution: found.resolution,
         total: found.total,
         unit: found.units.into_text(),
-        damaged: source.unreadable(scope.range),
     };
-    let quality = fleet.quality(beside, &mut budget)?;
+    let quality = quality(source, &scope, facts, &mut budget)?;
     let heaviest = heaviest(found.lines, axis.steps, limits.lines);
     let data = TimeSeries {
         start_unix_ns: axis.start,

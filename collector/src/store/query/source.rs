@@ -8,7 +8,7 @@ use profile::{Dictionary, GroupBy, Info, LabelSetId, Query, StackEnd, StackId, V
 /// nor folds an answer, and knows nothing of gaps.
 ///
 /// Each call looks at the deadline and at the caller every few milliseconds of work. It counts the
-/// memory that it holds, or bounds what each of its statements may bring, as that of ClickHouse does.
+/// memory that it holds; that of ClickHouse bounds what each of its statements may bring.
 pub trait WindowSource: Send + Sync + 'static {
     /// What names the stacks of samples.
     type Dict: BatchDict;

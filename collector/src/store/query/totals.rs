@@ -1,6 +1,7 @@
 //! Totals by label set: what is taken, lost and expected, without stacks.
 
-use super::{Beside, QueryBudget, Units, WindowSource};
+use super::activity::{AnswerFacts, quality};
+use super::{QueryBudget, Units, WindowSource};
 use crate::store::{LabelSet, LabelTotals, Limits, QueryResult, Resolution, Scope, StoreError};
 use hashbrown::HashMap;
 use profile::{GroupBy, Value};
@@ -67,16 +68,12 @@ pub(super) fn totals(
     });
     let mut data: Vec<LabelTotals> = rows.collect();
     keep_heaviest(&mut data, limits.lines);
-    // Before it is asked what could not be read: this reads too.
-    let fleet = source.activity(&scope, &mut budget)?;
-    let beside = Beside {
-        covered: scope.range,
+    let facts = AnswerFacts {
         resolution: found.resolution,
         total,
         unit: found.units.into_text(),
-        damaged: source.unreadable(scope.range),
     };
-    let quality = fleet.quality(beside, &mut budget)?;
+    let quality = quality(source, &scope, facts, &mut budget)?;
     Ok(QueryResult { data, quality })
 }
 
