@@ -2,8 +2,8 @@
 //! comes, and ends when all have ended or the time is over.
 //!
 //! A task of its own. It never waits for the client while hosts run: what the client does not read
-//! is told later, and of each host its newest state alone. Merging runs beside it on a blocking
-//! thread, one host after the other.
+//! is told later, and for each host only its newest state. Merging runs on a blocking thread,
+//! one host after the other.
 
 use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count};

@@ -105,8 +105,8 @@ pub fn check(range: Option<agent::TimeRange>) -> Result<(), Status> {
     Ok(())
 }
 
-/// The range that is meant: absent is the last hour, end 0 is `now`, begin 0 the begin of what is
-/// kept.
+/// The range of a request. Absent means the last hour, end 0 means `now`, and start 0 means the
+/// start of what is kept.
 ///
 /// # Errors
 /// When the store cannot say what it keeps.

@@ -8,7 +8,7 @@ use profile::{CostBy, Costs, Profile, Query};
 
 /// Answers questions about windows, by label set, stack and time.
 pub trait StoreQueries: Send + Sync + 'static {
-    /// Every host heard of within the retention, by id; what it did in `range` beside it.
+    /// Every host seen within the retention, by id, with what it did in `range`.
     ///
     /// # Errors
     /// See [`StoreError`]; as with all queries.

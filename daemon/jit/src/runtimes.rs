@@ -1,9 +1,9 @@
 //! The table of processes with generated code: which runtime each is, how much of it has names and
 //! complete stacks, and what came of asking it.
 //!
-//! The symbolizer counts as it names (`aggregate/src/runtimes.rs`), `fp-jit` says what came of asking,
-//! and the status shows it ([`Runtimes::list`]). The table is locked for as long as a few counters
-//! take. Counts are of the last one to two minutes, so that what has been fixed shows.
+//! The symbolizer counts as it names (`aggregate/src/runtimes.rs`), `fp-jit` says what came of
+//! asking, and the status shows it ([`Runtimes::list`]). The table is locked for as long as a few
+//! counters take. Counts are of the last one to two minutes, so that what has been fixed shows.
 
 use super::runtime::Facts;
 use hashbrown::HashMap;

@@ -93,8 +93,8 @@ pub struct UserState<'a> {
     pub is_64: bool,
     /// Register values in bit order of the mask.
     pub regs: &'a [u8],
-    /// Bytes from the stack pointer up. Holds secrets: kept nowhere but in `sampler/src/held.rs`, for a
-    /// second.
+    /// Bytes from the stack pointer up. Holds secrets: kept nowhere but in `sampler/src/held.rs`,
+    /// for a second.
     pub stack: &'a [u8],
     /// True when the copy has the size that was asked for: the stack may go on behind it. A shorter
     /// one ends where readable memory does.

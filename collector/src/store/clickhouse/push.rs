@@ -278,8 +278,8 @@ impl Push<'_> {
     }
 
     /// Stacks that a window lacks: none when all of them are defined or in the database. Otherwise
-    /// also those that are only defined beside it: such a definition is another window's, which may
-    /// be stored or not, and need not come again with this one. `coming` are the stacks of windows
+    /// also those that only another window of the push defines: that one may be stored or not, and
+    /// need not come again with this one. `coming` are the stacks of windows
     /// before it, which this push stores.
     fn missing(
         &self,

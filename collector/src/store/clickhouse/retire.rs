@@ -1,8 +1,8 @@
 //! What is dropped for its age: days of tables, each at the age of its level.
 //!
 //! Samples go first, and only when the rollups of their day have all of them: rollups see repeats
-//! of inserts and cannot be mended later. A day that lacks something keeps its samples for as long
-//! as anything is kept of it.
+//! of inserts and cannot be corrected later. A day that lacks something keeps its samples for as
+//! long as anything is kept of it.
 
 use super::ClickHouseStore;
 use super::client::{Fault, Statement};

@@ -158,8 +158,8 @@ impl Source {
     ///
     /// A repeated insert adds its rows a second time, one that failed half-way adds rows of windows
     /// that are not stored (yet), and a view that failed lacks rows. Rollups count the rows they
-    /// were made of in their own rows, so that the count cannot be of another insert than the sums
-    /// beside it. Asked before and after reading.
+    /// were made of in their own rows, so that a count and its sums always come from the same
+    /// insert. Asked before and after reading.
     pub async fn still_holds(&self, client: &Client, limits: &Limits) -> Result<bool, Fault> {
         #[derive(Row, Deserialize)]
         struct Differ {

@@ -3,8 +3,8 @@
 //! Records of the log name entries of a dictionary, of which each record brings only what none
 //! before it did. Before segments are cut from the log, what they brought is appended here: the log
 //! can be replayed without the partition's file at any time, and each entry is written once more in
-//! all, not once for each segment. The files lie beside the segments, by begin of the partition and
-//! generation:
+//! all, not once for each segment. The files lie next to the segments, by start of the partition
+//! and generation:
 //!
 //! ```text
 //! SECONDS-GENERATION.dict      entries of a partition that there is

@@ -330,8 +330,8 @@ fn find_missing(
     if open.is_empty() {
         return None;
     }
-    // Also what is only defined beside it: those definitions are another window's, which may be
-    // stored or not, and need not come again with this one.
+    // Also what only another window of the push defines: that one may be stored or not, and need
+    // not come again with this one.
     let unknown = (0..window.rows.len()).filter(|&at| stacks[at] == Stack::Unknown);
     let mut named = HashSet::new();
     let unknown = unknown.map(|at| window.rows[at].stack);

@@ -55,7 +55,7 @@ fn record(payload: &[u8]) {
     }
 }
 
-/// A block of a partition's file and what lies beside it: as they are, and as the content of
+/// A block of a partition's file and what belongs to it: as they are, and as the content of
 /// sections whose checksums are right, so that more than checksums is tried.
 ///
 /// # Panics

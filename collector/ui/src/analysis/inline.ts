@@ -1,5 +1,5 @@
-// Stands for the worker in the page's own thread, for `?worker=off`: Chromium's virtual time, on which
-// `--screenshot` and `--dump-dom` run, waits for no worker.
+// Stands for the worker in the page's own thread, for `?worker=off`: Chromium's virtual time, on
+// which `--screenshot` and `--dump-dom` run, waits for no worker.
 
 import type { Port } from './client';
 import { Service } from './service';

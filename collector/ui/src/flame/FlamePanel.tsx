@@ -1,5 +1,5 @@
 // A profile as a graph with its tools: search, colours, focus, callers and callees, and the table
-// of functions beside it.
+// of its functions.
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useMemo, useState } from 'preact/hooks';
