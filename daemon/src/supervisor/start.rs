@@ -23,7 +23,7 @@ use export::{self, Exporter};
 use host::bounds::CacheBounds;
 use host::cpus::CpuWatch;
 use host::facts::Environment;
-use host::sys::{Priority, WakeFd};
+use host::sys::Priority;
 use host::time::{MonotonicTime, WallAnchor};
 use jit::ask::AskOptions;
 use jit::notice::Notice;
@@ -39,7 +39,6 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::thread::JoinHandle;
 use symbolize::debug_files;
 use symbolize::fetched::FetchedFiles;
 use symbolize::files::FileStore;
@@ -64,20 +63,15 @@ const MODULES_QUEUED_MAX: usize = 1024;
 /// Threads that run.
 struct Threads {
     ends: Ends,
-    draining: Vec<JoinHandle<()>>,
-    pushing: Vec<JoinHandle<()>>,
+    /// Those that are waited for at the end.
+    awaited: Vec<&'static str>,
 }
 
 impl Threads {
     fn new() -> Result<Threads, RunError> {
-        let ends = Ends {
-            wake: Arc::new(WakeFd::new().map_err(RunError::Setup)?),
-            list: Arc::default(),
-        };
         Ok(Threads {
-            ends,
-            draining: Vec::new(),
-            pushing: Vec::new(),
+            ends: Ends::new().map_err(RunError::Setup)?,
+            awaited: Vec::new(),
         })
     }
 
@@ -86,7 +80,7 @@ impl Threads {
         &self,
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> Result<JoinHandle<()>, RunError> {
+    ) -> Result<(), RunError> {
         self.ends.spawn(name, body).map_err(RunError::Setup)
     }
 
@@ -96,17 +90,8 @@ impl Threads {
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
     ) -> Result<(), RunError> {
-        self.draining.push(self.start(name, body)?);
-        Ok(())
-    }
-
-    /// Starts a stage that talks to the collector.
-    fn pushes(
-        &mut self,
-        name: &'static str,
-        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> Result<(), RunError> {
-        self.pushing.push(self.start(name, body)?);
+        self.start(name, body)?;
+        self.awaited.push(name);
         Ok(())
     }
 }
@@ -268,22 +253,15 @@ impl Stages {
         let (ready, is_ready) = oneshot::channel();
         let served = Arc::clone(&agent);
         agent.register_metrics();
-        let Threads {
-            ends,
-            draining,
-            pushing,
-        } = threads;
-        let serving = ends.spawn("fp-grpc", move || serve(served, ready, stopped));
-        let serving = serving.map_err(RunError::Setup)?;
+        threads.drains("fp-grpc", move || serve(served, ready, stopped))?;
+        let Threads { ends, awaited } = threads;
         ends.prepare_triggers(&agent);
         agent.configure_triggers(&config).map_err(RunError::Setup)?;
         let stages = Stages {
             agent,
             ends,
-            draining,
-            pushing,
+            awaited,
             stop_serving,
-            serving,
             manager: Notifier::from_env(),
         };
         if is_ready.blocking_recv().is_err() {
@@ -489,7 +467,7 @@ fn start_jit(
     // asked.
     match asks {
         true => threads.drains("fp-jit", body)?,
-        false => drop(threads.start("fp-jit", body)?),
+        false => threads.start("fp-jit", body)?,
     }
     Ok((code, generated))
 }
@@ -595,12 +573,12 @@ fn start_pushing(
         spooler.run_spool(&queue);
         Ok(())
     })?;
-    threads.pushes("fp-push", move || Ok(pusher.run_push()?))?;
+    threads.drains("fp-push", move || Ok(pusher.run_push()?))?;
     if let Some(control) = agent.take_orders() {
-        threads.pushes("fp-control", move || Ok(control.run()?))?;
+        threads.drains("fp-control", move || Ok(control.run()?))?;
     }
     let uploader = Arc::clone(&uplink.pins);
-    threads.pushes("fp-pins", move || Ok(uploader.run()?))
+    threads.drains("fp-pins", move || Ok(uploader.run()?))
 }
 
 /// Who asks runtimes for containers, where the configuration wants it.

@@ -4,8 +4,6 @@ use super::{RunError, Stages};
 use host::sync::lock;
 use host::time::MonotonicTime;
 use sd_notify::NotifyState;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Part of the shutdown's grace in which captures end with what they have. Most take a part of a
 /// second; who does not read what was captured is not waited for longer.
@@ -27,10 +25,7 @@ impl Stages {
         };
         captures.stop();
         let answered = captures.wait_until_answered(deadline);
-        while self.agent.triggers.capturing_now() > 0 && MonotonicTime::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let unkept = self.agent.triggers.capturing_now();
+        let unkept = self.agent.triggers.wait_until_kept(deadline);
         if !answered || unkept > 0 {
             let running = captures.running();
             tracing::warn!(
@@ -70,9 +65,7 @@ impl Stages {
         }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
-        let drained = wait_for(&self.draining, deadline)
-            & wait_for(&self.pushing, deadline)
-            & wait_for(std::slice::from_ref(&self.serving), deadline);
+        let drained = self.ends.wait_for(&self.awaited, deadline);
         // What ended after it was asked to may still have failed.
         match cause.or_else(|| self.ends.failure()) {
             Some(error) => Err(error),
@@ -82,14 +75,4 @@ impl Stages {
             }),
         }
     }
-}
-
-fn wait_for(threads: &[JoinHandle<()>], deadline: MonotonicTime) -> bool {
-    while !threads.iter().all(JoinHandle::is_finished) {
-        if MonotonicTime::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }
