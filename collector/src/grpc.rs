@@ -18,6 +18,7 @@ use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
 use proto::collector::symbol_service_server::SymbolServiceServer;
+use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +31,11 @@ use tonic::transport::Server;
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
 
-/// Connections of an agent: one on which it pushes, one on which it attends, and now and then one
-/// on which it brings a pin.
+/// Connections of an agent: one for all that it does. After trouble its streams may be on several
+/// until they end: one of windows, one of captures, one of a pin.
 const AGENT_CONNECTIONS: usize = 3;
 
-/// Requests at a time on one connection. An agent needs one.
+/// Requests at a time on one connection. An agent needs [`proto::STREAMS_PER_AGENT`].
 const REQUESTS_PER_CONNECTION_MAX: u32 = 16;
 
 /// Idle connections are pinged this often, so that peers that vanished give their place back.
@@ -43,11 +44,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Largest header list of a request. Unit: bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
-
-/// What may come on one connection, and on one of its streams, before it is read. Unit: bytes. A
-/// thousand agents hold up to 0.5 GiB of it.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
 /// Why serving ended.
 #[derive(Debug, thiserror::Error)]
