@@ -1,9 +1,9 @@
 //! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no
 //! port is open on the host.
 //!
-//! `fp-control` holds the stream open (`attend.rs`), with the connection and the back-off of the
-//! exporter, and does what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's
-//! own socket would. What a collector may ask is what that allows; nothing else is taken from it. A
+//! A service on `fp-uplink` holds the stream open (`attend.rs`), on the connection of the exporter,
+//! and does what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's own socket
+//! would. What a collector may ask is what that allows; nothing else is taken from it. A
 //! collector that is slow holds up its own captures alone, and one that goes away ends them.
 //! Without a collector in the configuration nothing of this exists.
 #![forbid(unsafe_code)]
@@ -14,7 +14,7 @@ mod orders;
 mod tests;
 
 use capture::Capturing;
-use export::Exporter;
+use export::{Exporter, Quota};
 use host::time::MonotonicTime;
 use metrics::Metric;
 use proto::collector as wire;
@@ -40,39 +40,35 @@ pub struct ControlCounts {
     pub skipped: Metric,
 }
 
-/// The handle of the thread: what the supervisor and the metrics see of it.
+/// The handle of the service: what the supervisor and the metrics see of it.
 pub struct Control {
     exporter: Arc<Exporter>,
     capturing: Arc<dyn Capturing>,
     /// `captures.remote`.
     allowed: AtomicBool,
     counts: ControlCounts,
+    /// Captures that begin.
+    begins: Quota,
     /// Until when what captures have left may be sent, once it is to end.
     stop: watch::Sender<Option<MonotonicTime>>,
 }
 
 impl Control {
-    /// One whose thread does not run yet. Captures are refused unless `allowed`.
+    /// One that does not attend yet. Captures are refused unless `allowed`.
     pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, allowed: bool) -> Control {
         Control {
             exporter,
             capturing,
             allowed: AtomicBool::new(allowed),
             counts: ControlCounts::default(),
+            begins: Quota::new(orders::ORDERS_MAX),
             stop: watch::Sender::new(None),
         }
     }
 
-    /// The body of `fp-control`: ends soon after [`Control::stop`].
-    ///
-    /// # Errors
-    /// When the runtime cannot be made.
-    pub fn run(&self) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(attend::run(self));
-        Ok(())
+    /// Attends, a service of the uplink: ends soon after [`Control::stop`].
+    pub async fn attend(self: Arc<Self>) {
+        attend::run(&self).await;
     }
 
     /// Whether captures of a collector are taken from now on; those that run go on.
@@ -84,7 +80,7 @@ impl Control {
         self.allowed.load(Ordering::Relaxed)
     }
 
-    /// Has the thread end: when all that came of captures is with the collector, and by the
+    /// Has the service end: when all that came of captures is with the collector, and by the
     /// deadline whatever is left. Captures that still run then are given up.
     pub fn stop(&self, deadline: MonotonicTime) {
         self.stop.send_replace(Some(deadline));

@@ -6,20 +6,22 @@
 
 use super::{Control, ControlCounts, request};
 use capture::Capturing;
+use export::Quota;
 use profile::text::is_hostile;
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureRequest, CaptureResponse};
 use proto::collector::attend_request::Body as Say;
 use proto::collector::{AttendRequest, Order, Refusal, Report, order, report};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, Id, JoinSet, spawn_blocking};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tonic::Status;
 
 /// Captures of a collector at a time. More are refused; what makes captures has a bound of its own
 /// over all who ask.
-const ORDERS_MAX: usize = 8;
+pub const ORDERS_MAX: usize = 8;
 
 /// Orders whose last report waits for the stream, with those that run. A collector that gives more
 /// and reads nothing is cut off.
@@ -135,6 +137,7 @@ impl<'c> Orders<'c> {
             number,
             out: self.out.clone(),
             capturing: Arc::clone(&self.control.capturing),
+            begins: self.control.begins.clone(),
             counts,
             cancelled,
         };
@@ -202,6 +205,7 @@ struct Pump {
     number: u64,
     out: mpsc::Sender<AttendRequest>,
     capturing: Arc<dyn Capturing>,
+    begins: Quota,
     counts: ControlCounts,
     cancelled: watch::Receiver<bool>,
 }
@@ -211,9 +215,11 @@ impl Pump {
     /// others go on.
     async fn begin(self, request: CaptureRequest, peer: String) {
         let capturing = Arc::clone(&self.capturing);
-        let begun = spawn_blocking(move || capturing.begin(request, peer)).await;
-        let begun = begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")));
-        match begun {
+        let begin = move || {
+            let begun = catch_unwind(AssertUnwindSafe(|| capturing.begin(request, peer)));
+            begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")))
+        };
+        match self.begins.run(begin).await {
             Ok(messages) => {
                 self.counts.captures.inc();
                 self.run(messages).await;

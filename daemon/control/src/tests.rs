@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Code, Request, Response, Status, Streaming};
 
+mod crowded;
+
 /// Longest that anything here may take. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -170,7 +172,7 @@ fn refusal(what: report::What) -> Refusal {
 /// Attends on a thread, as the supervisor has it do.
 fn run(control: &Arc<Control>) -> JoinHandle<std::io::Result<()>> {
     let control = Arc::clone(control);
-    std::thread::spawn(move || control.run())
+    std::thread::spawn(move || export::uplink::run(vec![Box::pin(control.attend())]))
 }
 
 async fn ended(thread: JoinHandle<std::io::Result<()>>) {

@@ -4,7 +4,6 @@ use super::ExportState;
 use super::disk;
 use super::record::{Tables, Window};
 use super::spool::{Picked, RecordPlace};
-use super::stream::Stream;
 use host::sync::lock;
 use profile::Remap;
 use std::fs::File;
@@ -89,7 +88,8 @@ impl Reader {
 pub struct Readers(Vec<Reader>);
 
 impl Readers {
-    /// Reads a window; the reader's tables tell what it means.
+    /// Reads a window for the stream's dictionary of this epoch; the reader's tables tell what it
+    /// means.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -97,7 +97,7 @@ impl Readers {
         &mut self,
         shared: &ExportState,
         picked: &Picked,
-        stream: &Stream,
+        epoch: u64,
     ) -> Result<(Window, &mut Reader), ReadError> {
         let at = self
             .0
@@ -113,14 +113,19 @@ impl Readers {
                 Reader::new(picked.segment)
             }
         };
-        if reader.epoch != stream.epoch() {
+        if reader.epoch != epoch {
             reader.remap = Remap::default();
-            reader.epoch = stream.epoch();
+            reader.epoch = epoch;
         }
         // A reader that failed is not used again.
         let window = reader.read(shared, picked.record)?;
         self.0.push(reader);
         let last = self.0.len() - 1;
         Ok((window, &mut self.0[last]))
+    }
+
+    /// The one that read the newest window.
+    pub fn latest(&mut self) -> Option<&mut Reader> {
+        self.0.last_mut()
     }
 }

@@ -19,6 +19,7 @@ use aggregate::recorder::{ClosedSink, Recorder};
 use aggregate::recorders::Recorders;
 use cgroup::CgroupTable;
 use cgroup::containers::{self, ContainerMetadataProvider, Containers, Source};
+use export::uplink::{self, Service};
 use export::{self, Exporter};
 use host::bounds::CacheBounds;
 use host::cpus::CpuWatch;
@@ -573,12 +574,12 @@ fn start_pushing(
         spooler.run_spool(&queue);
         Ok(())
     })?;
-    threads.drains("fp-push", move || Ok(pusher.run_push()?))?;
-    if let Some(control) = agent.take_orders() {
-        threads.drains("fp-control", move || Ok(control.run()?))?;
-    }
     let uploader = Arc::clone(&uplink.pins);
-    threads.drains("fp-pins", move || Ok(uploader.run()?))
+    let mut services: Vec<Service> = vec![Box::pin(pusher.push()), Box::pin(uploader.upload())];
+    if let Some(control) = agent.take_orders() {
+        services.push(Box::pin(control.attend()));
+    }
+    threads.drains(uplink::THREAD, move || Ok(uplink::run(services)?))
 }
 
 /// Who asks runtimes for containers, where the configuration wants it.

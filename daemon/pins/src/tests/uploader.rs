@@ -102,7 +102,9 @@ impl Uploading {
         let (exporter, _, _) = Exporter::new(options, Arc::clone(&host.clock));
         let uploader = Arc::new(PinUploader::new(Arc::clone(&host.pins), Arc::new(exporter)));
         let own = Arc::clone(&uploader);
-        let thread = Some(std::thread::spawn(move || own.run()));
+        let thread = Some(std::thread::spawn(move || {
+            export::uplink::run(vec![Box::pin(own.upload())])
+        }));
         Uploading { uploader, thread }
     }
 }
