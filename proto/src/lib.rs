@@ -39,6 +39,7 @@ pub mod fleetprof {
 pub mod calls;
 mod codec;
 pub mod convert;
+pub mod credential;
 pub mod definitions;
 mod ledger;
 pub mod query;
@@ -59,6 +60,13 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 
 /// Port of collectors for agents and for those who ask, where none is given.
 pub const COLLECTOR_PORT: u16 = 7600;
+
+/// Port of collectors for agents of other hosts, with TLS, where none is given.
+pub const COLLECTOR_TLS_PORT: u16 = 7601;
+
+/// The name in every collector's certificate of its fleet's authority: whatever address, balancer
+/// or tunnel leads there, this is who must answer.
+pub const COLLECTOR_NAME: &str = "collector.fleetprof.internal";
 
 /// Largest profile of a pin that a collector takes, its minutes and its capture each. Unit: encoded
 /// bytes over all chunks. An agent's pin is 16 MiB with the defaults, packed.
