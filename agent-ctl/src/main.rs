@@ -42,6 +42,7 @@ mod local;
 mod look;
 mod loss;
 mod man;
+mod members;
 mod nothing;
 mod number;
 mod output;

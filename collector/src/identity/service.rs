@@ -172,6 +172,7 @@ impl FleetService for FleetAdmin {
             credential: credential.reveal(),
             expires_unix_s,
             listen: self.listen.to_string(),
+            hostname: hostname(),
         }))
     }
 
@@ -214,6 +215,12 @@ impl FleetService for FleetAdmin {
             ))),
         }
     }
+}
+
+/// What this machine calls itself.
+fn hostname() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
 }
 
 fn wire(member: &Member) -> WireMember {
