@@ -27,7 +27,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-proto", &["fleetprof-profile"]),
     ("fleetprof-config", &[]),
     ("fleetprof-host", &["fleetprof-profile"]),
-    ("fleetprof-identity", &["fleetprof-host", "fleetprof-proto"]),
+    (
+        "fleetprof-identity",
+        &["fleetprof-host", "fleetprof-profile", "fleetprof-proto"],
+    ),
     (
         "fleetprof-agent-config",
         &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],

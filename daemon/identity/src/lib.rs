@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod enroll;
+mod member;
 mod pin;
 mod store;
 
 pub use enroll::{EnrollError, HostName, enroll, renew};
+pub use member::{HostMember, JoinError, Renewal};
 pub use store::{IdentityStore, Membership, StoreError};
 
 use std::time::Duration;
