@@ -4,6 +4,7 @@
 pub mod config;
 pub mod control;
 pub mod grpc;
+pub mod identity;
 pub mod ingest;
 pub mod listen;
 pub mod metrics;

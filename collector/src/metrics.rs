@@ -168,6 +168,7 @@ catalogue! {
     connections_http Gauge "fleetprof_collector_connections" "listener=\"http\"" "Connections that are open, by listener.";
     connections_evicted Counter "fleetprof_collector_connections_evicted_total" "" "Connections over HTTP closed to make room for others.";
     connections_silent Counter "fleetprof_collector_connections_silent_total" "" "Connections over gRPC closed because no call came for long.";
+    connections_refused Counter "fleetprof_collector_connections_refused_total" "" "Connections of other hosts refused before their first call: no handshake, or a certificate of no member.";
     misplaced_grpc Counter "fleetprof_collector_connections_misplaced_total" "listener=\"grpc\"" "Connections told that they want the other port, by listener.";
     misplaced_http Counter "fleetprof_collector_connections_misplaced_total" "listener=\"http\"" "Connections told that they want the other port, by listener.";
 }

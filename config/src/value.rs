@@ -55,6 +55,8 @@ pub enum Kind {
     GroupOrNull,
     /// `IP:PORT`.
     Address,
+    /// `IP:PORT`, or `null`.
+    AddressOrNull,
     /// An absolute path.
     Path,
     /// An absolute path, or `null`.
@@ -110,7 +112,9 @@ impl Kind {
             }
             (Kind::Mode, Value::Text(text)) => SocketMode::parse(text).is_some(),
             (Kind::GroupOrNull, Value::Text(text)) => is_group(text),
-            (Kind::Address, Value::Text(text)) => socket_address(text).is_some(),
+            (Kind::Address | Kind::AddressOrNull, Value::Text(text)) => {
+                socket_address(text).is_some()
+            }
             (Kind::Path | Kind::PathOrNull, Value::Text(text)) => is_path(text),
             (Kind::Text(max), Value::Text(text)) => is_line(text, *max),
             (Kind::Names(max), Value::List(list)) => {
@@ -148,6 +152,7 @@ impl Kind {
                 Kind::LoopbackOrNull
                 | Kind::PeerOrNull(_)
                 | Kind::GroupOrNull
+                | Kind::AddressOrNull
                 | Kind::PathOrNull
                 | Kind::IdOrNull(_),
                 Value::Null,
@@ -192,6 +197,7 @@ impl Kind {
             }
             Kind::GroupOrNull => "the name or number of a group, or null".to_owned(),
             Kind::Address => "IP:PORT".to_owned(),
+            Kind::AddressOrNull => "IP:PORT, or null".to_owned(),
             Kind::Path => "an absolute path".to_owned(),
             Kind::PathOrNull => "an absolute path, or null".to_owned(),
             Kind::Text(max) => format!("a line of 1 to {max} bytes"),
@@ -256,6 +262,7 @@ impl Kind {
             Kind::LoopbackOrNull
             | Kind::PeerOrNull(_)
             | Kind::GroupOrNull
+            | Kind::AddressOrNull
             | Kind::PathOrNull
             | Kind::IdOrNull(_)
                 if text.is_empty() || text == "null" =>

@@ -97,7 +97,8 @@ pub fn ingest_windows(data: &[u8]) {
         host_id: "id".to_owned(),
         boot_id: [1; 16],
     };
-    let mut decoder = Decoder::new(host, &HostFacts::default(), Arc::clone(&metrics));
+    let facts = HostFacts::default();
+    let mut decoder = Decoder::new(host, &facts, &BTreeMap::new(), Arc::clone(&metrics));
     let mut rest = data;
     while !rest.is_empty() {
         let Ok(request) = wire::PushRequest::decode_length_delimited(&mut rest) else {

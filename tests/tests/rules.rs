@@ -28,6 +28,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-config", &[]),
     ("fleetprof-host", &["fleetprof-profile"]),
     (
+        "fleetprof-identity",
+        &["fleetprof-host", "fleetprof-profile", "fleetprof-proto"],
+    ),
+    (
         "fleetprof-agent-config",
         &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
     ),

@@ -17,6 +17,7 @@ pub use hosts::{Hosts, Survey};
 pub use judge::Verdict;
 pub use memory::Held;
 
+use crate::identity;
 use crate::metrics::Metrics;
 use crate::store::WindowSink;
 use crate::time::Clock;
@@ -113,9 +114,10 @@ impl IngestService for Ingest {
         let peer = request
             .remote_addr()
             .map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+        let who = (peer, identity::member(&request));
         let (out, responses) = mpsc::channel(stream::OUTBOX);
         let requests = request.into_inner();
-        tokio::spawn(stream::run(self.clone(), requests, out, peer, place));
+        tokio::spawn(stream::run(self.clone(), requests, out, who, place));
         Ok(Response::new(ReceiverStream::new(responses)))
     }
 }

@@ -190,11 +190,14 @@ impl Rig {
         tokio::spawn(grpc::serve(
             on_grpc,
             grpc::Services {
-                ingest: ingest.clone(),
+                agents: grpc::AgentServices {
+                    ingest: ingest.clone(),
+                    control: control.clone(),
+                    pins,
+                },
                 queries: queries.clone(),
-                control: control.clone(),
-                pins,
                 symbols,
+                fleet: None,
             },
             (streams, options.patience),
             http,

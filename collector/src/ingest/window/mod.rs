@@ -30,6 +30,7 @@ use bounds::{own_labels, plausible, range, text};
 use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, StackEnd, Value, key};
 use proto::collector as wire;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tables::Tables;
@@ -90,18 +91,27 @@ pub struct Decoder {
     /// `host` first: see [`Decoder::set_facts`].
     host_name: String,
     host_labels: Vec<(String, String)>,
+    /// Labels that the fleet gave the host: nothing it sends can replace them.
+    assigned: Vec<(String, String)>,
     tables: Tables,
     open: Option<Open>,
     metrics: Arc<Metrics>,
 }
 
 impl Decoder {
-    /// A decoder for the windows of `host`.
-    pub fn new(host: HostKey, facts: &HostFacts, metrics: Arc<Metrics>) -> Decoder {
+    /// A decoder for the windows of `host`. Labels `assigned` by the fleet go before all others but
+    /// the name.
+    pub fn new(
+        host: HostKey,
+        facts: &HostFacts,
+        assigned: &BTreeMap<String, String>,
+        metrics: Arc<Metrics>,
+    ) -> Decoder {
         let mut decoder = Decoder {
             host,
             host_name: String::new(),
             host_labels: Vec::new(),
+            assigned: assigned.clone().into_iter().collect(),
             tables: Tables::new(),
             open: None,
             metrics,
@@ -289,9 +299,11 @@ impl Decoder {
         let own = &self.tables.own[id as usize];
         let set = merged.get_or_insert_with(|| {
             let host = std::iter::once((key::HOST.to_owned(), self.host_name.clone()));
+            let assigned = self.assigned.iter().cloned();
             let own = own.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+            let configured = self.host_labels.iter().cloned();
             // Of equal names the first stays.
-            LabelSet::new(host.chain(own).chain(self.host_labels.iter().cloned()))
+            LabelSet::new(host.chain(assigned).chain(own).chain(configured))
         });
         if open.label_sets.len() >= LABEL_SETS_PER_WINDOW_MAX {
             open.refuse(format!(
