@@ -32,7 +32,7 @@ Examples:
 pub struct Args {
     /// Where the collector takes other hosts: HOST or HOST:PORT
     #[arg(value_name = "COLLECTOR")]
-    collector: String,
+    address: String,
     /// The string of an invitation; -: read it from standard input
     #[arg(value_name = "INVITATION")]
     invitation: String,
@@ -67,7 +67,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut client = Client::connect(connection, &agent).await?;
     let membership = client
         .join(JoinFleetRequest {
-            collector: with_port(&args.collector),
+            collector: with_port(&args.address),
             credential: credential.reveal(),
         })
         .await?;

@@ -108,6 +108,7 @@ async fn shake(
             Some(claim.ok_or_else(|| io::Error::other("the certificate is of no host"))?)
         }
     };
+    let has_certificate = claim.is_some();
     let mut lasts = FAR;
     let mut ended: Option<Ended> = None;
     let member = match claim {
@@ -132,6 +133,7 @@ async fn shake(
         peer: MemberPeer {
             tcp,
             calls: Calls::new(patience),
+            was_member: member.is_none() && has_certificate,
             member,
         },
         idle: Box::pin(tokio::time::sleep(patience.first_call.min(patience.idle))),
@@ -200,6 +202,8 @@ pub struct MemberPeer {
     calls: Arc<Calls>,
     /// The member; none before it has enrolled.
     pub member: Option<Arc<Member>>,
+    /// It showed a certificate of this fleet: a host that is no member any more.
+    pub was_member: bool,
 }
 
 impl Caller for MemberPeer {

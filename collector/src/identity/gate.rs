@@ -54,25 +54,43 @@ where
 
     fn call(&mut self, request: Request<Req>) -> Self::Future {
         let peer = request.extensions().get::<MemberPeer>();
-        let is_member = peer.is_some_and(|peer| peer.member.is_some());
-        match refusal(request.uri().path(), is_member) {
+        let caller = match peer {
+            Some(peer) if peer.member.is_some() => Caller::Member,
+            Some(peer) if peer.was_member => Caller::Removed,
+            _ => Caller::Stranger,
+        };
+        match refusal(request.uri().path(), caller) {
             None => Box::pin(self.0.call(request)),
             Some(status) => Box::pin(async move { Ok(status.into_http()) }),
         }
     }
 }
 
+/// Who calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// A host of the fleet.
+    Member,
+    /// One that was.
+    Removed,
+    /// Anybody else.
+    Stranger,
+}
+
 /// Why a call is refused; none when it is not.
-fn refusal(path: &str, is_member: bool) -> Option<Status> {
+fn refusal(path: &str, caller: Caller) -> Option<Status> {
     let of = |services: &[&str]| services.iter().any(|service| path.starts_with(service));
-    match is_member {
+    match caller {
         _ if of(&OPEN) => None,
-        true if of(&MEMBERS) => None,
-        true => Some(Status::permission_denied(
+        Caller::Member if of(&MEMBERS) => None,
+        Caller::Member => Some(Status::permission_denied(
             "a host of the fleet may not call this; people ask on the collector's own machine",
         )),
-        false => Some(Status::unauthenticated(
-            "this is the port for hosts of the fleet: enroll first (`agent-ctl join`)",
+        Caller::Removed => Some(Status::unauthenticated(
+            "this host was removed from the fleet: invite it again (`agent-ctl hosts invite`)",
+        )),
+        Caller::Stranger => Some(Status::unauthenticated(
+            "this is the port for hosts of the fleet: join it first (`agent-ctl join`)",
         )),
     }
 }
@@ -115,8 +133,13 @@ mod tests {
                 };
                 for method in &service.method {
                     let path = format!("/{name}/{}", method.name());
-                    assert_eq!(refusal(&path, false).is_none(), anybody, "{path}");
-                    assert_eq!(refusal(&path, true).is_none(), member, "{path}");
+                    for (caller, may) in [
+                        (Caller::Stranger, anybody),
+                        (Caller::Removed, anybody),
+                        (Caller::Member, member),
+                    ] {
+                        assert_eq!(refusal(&path, caller).is_none(), may, "{path}");
+                    }
                     calls += 1;
                 }
             }
@@ -134,8 +157,9 @@ mod tests {
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
             "/metrics",
         ] {
-            assert!(refusal(path, false).is_some(), "{path}");
-            assert!(refusal(path, true).is_some(), "{path}");
+            for caller in [Caller::Stranger, Caller::Removed, Caller::Member] {
+                assert!(refusal(path, caller).is_some(), "{path}");
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The port for other hosts: who is let in, as whom, and who is not.
 
 use crate::memory::Memory;
-use crate::rig::{LIMIT, PushStream, channel, hello, starting, until, window};
+use crate::rig::{LIMIT, Options, PushStream, Rig, channel, hello, starting, until, window};
 use collector::config::Config;
+use collector::identity::{Fleet, Invitation};
 use collector::server::{self, Addresses, ServeError};
 use collector::store::OpenStore;
 use collector::time::Clock;
@@ -16,6 +17,7 @@ use proto::collector::{
 };
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 use testkit::fake::member::{EnrollError, Host, Membership, renew};
 use tokio::sync::{oneshot, watch};
@@ -392,4 +394,118 @@ async fn what_is_no_tls_holds_nobody_up() {
         read.is_ok_and(|read| read == 0)
     };
     until("silent connections end", closed).await;
+}
+
+/// A host that pushes windows one after the other, renews its certificate whenever it ends, and
+/// comes back whatever happens to its connection. Ends when it has pushed so many.
+async fn pusher(name: String, place: watch::Receiver<Place>, windows: u64) -> u64 {
+    let host = Host::new(&name);
+    let invitation = {
+        let place = place.borrow();
+        let authority = place.fleet.authority.key_hash();
+        let made = place
+            .fleet
+            .registry
+            .invite(&Invitation::default(), authority, now());
+        made.expect("an invitation").0.reveal()
+    };
+    let address = place.borrow().address;
+    let joined = host.join(address, &invitation, now()).await;
+    let mut membership = joined.expect("a member");
+    let (mut next, mut connections) = (1, 0);
+    while next <= windows {
+        let address = place.borrow().address;
+        membership.collector = address.to_string();
+        // Certificates of two seconds: each connection begins with a new one.
+        match renew(&membership, &host.name, &host.key, now()).await {
+            Ok(renewed) => membership = renewed,
+            // The collector is away.
+            Err(EnrollError::Connect { .. } | EnrollError::Late { .. }) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        let Ok(channel) = host.connect(address, &membership).await else {
+            continue;
+        };
+        let Ok(mut stream) = PushStream::connect(channel).await else {
+            continue;
+        };
+        connections += 1;
+        let hello = proto::collector::push_request::Body::Hello(hello(&name, 1));
+        stream.send(hello).await;
+        next = push_on(&mut stream, next, windows).await;
+    }
+    connections
+}
+
+/// Pushes from a window on, until all are pushed or the connection ends; the next one to push.
+async fn push_on(stream: &mut PushStream, mut next: u64, windows: u64) -> u64 {
+    use proto::collector::push_response::Body;
+    while next <= windows {
+        stream.part(window(next, &["x"])).await;
+        loop {
+            match stream.next().await {
+                Ok(Body::Welcome(_)) => {}
+                Ok(Body::Need(need)) => stream.define(need.sequence, &["x"]).await,
+                Ok(Body::Ack(_)) => break,
+                Err(_) => return next,
+            }
+        }
+        next += 1;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    next
+}
+
+/// Where the collector is just now.
+struct Place {
+    address: std::net::SocketAddr,
+    fleet: Arc<Fleet>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_of_seconds_and_a_collector_that_is_killed_lose_and_double_nothing() {
+    const HOSTS: u64 = 4;
+    const WINDOWS: u64 = 200;
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = || Options {
+        fleet: Some((dir.path().join("identity"), Duration::from_secs(2))),
+        ..Options::default()
+    };
+    let store = Arc::<Memory>::default();
+    let mut rig = Rig::on(store.clone(), options()).await;
+    let place = |rig: &Rig| {
+        let (address, fleet) = rig.fleet.clone().expect("it listens");
+        Place { address, fleet }
+    };
+    let (at, told) = watch::channel(place(&rig));
+    let hosts: Vec<_> = (0..HOSTS)
+        .map(|number| tokio::spawn(pusher(format!("host-{number}"), told.clone(), WINDOWS)))
+        .collect();
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // It is gone, with all connections, between an answer and the next window.
+        rig.stop.send(true).expect("it listens");
+        rig = Rig::on(store.clone(), options()).await;
+        at.send(place(&rig)).expect("hosts listen");
+    }
+    for host in hosts {
+        let ended = tokio::time::timeout(LIMIT, host).await;
+        let connections = ended.expect("in time").expect("no panic");
+        assert!(connections > 3, "{connections} connections of one host");
+    }
+    let mut stored: Vec<_> = store
+        .windows()
+        .iter()
+        .map(|window| (window.origin.host.host_id.clone(), window.origin.sequence))
+        .collect();
+    let all = stored.len() as u64;
+    stored.sort();
+    stored.dedup();
+    assert_eq!(
+        (stored.len() as u64, all),
+        (HOSTS * WINDOWS, HOSTS * WINDOWS)
+    );
 }

@@ -45,6 +45,9 @@ enum AttendError {
     /// The collector ended it.
     #[error("the collector ended the stream")]
     Ended,
+    /// The host belongs to another fleet now, or to none.
+    #[error("this host has left the fleet of the collector")]
+    Moved,
     /// It says nothing.
     #[error("the collector has said nothing for {} s", .0.as_secs())]
     Silent(Duration),
@@ -143,7 +146,11 @@ async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendErro
         link = connection.link() => link?,
         () = stopping(control) => return Ok(()),
     };
-    let result = attend_on(control, &link, welcomed).await;
+    let result = tokio::select! {
+        result = attend_on(control, &link, welcomed) => result,
+        // Captures that it asked for end with it.
+        () = connection.moved(&link) => Err(AttendError::Moved),
+    };
     if result.as_ref().is_err_and(AttendError::blames_connection) {
         connection.give_up(&link);
     }
@@ -163,7 +170,7 @@ async fn attend_on(control: &Control, link: &Link, welcomed: &mut bool) -> Resul
     *welcomed = true;
     control.counts.attending.set(1);
     control.counts.connections.inc();
-    tracing::debug!(collector = %control.exporter.address(), "attending");
+    tracing::debug!(collector = %control.exporter.collector(), "attending");
     let mut orders = Orders::new(control, say.clone());
     let mut heard = Instant::now();
     // What is said beside reports: it must not wait for their room.

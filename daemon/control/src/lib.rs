@@ -10,18 +10,24 @@
 
 mod attend;
 mod orders;
+mod policy;
 #[cfg(test)]
 mod tests;
 
 use capture::Capturing;
 use export::{Exporter, Quota};
+use host::sync::lock;
 use host::time::MonotonicTime;
 use metrics::Metric;
+pub use policy::Policy;
+use policy::Spent;
+use proto::agent::CaptureRequest;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
+use tonic::Status;
 
 /// What the stream to a collector came to. Counted since the start.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +50,9 @@ pub struct ControlCounts {
 pub struct Control {
     exporter: Arc<Exporter>,
     capturing: Arc<dyn Capturing>,
-    /// `captures.remote`.
-    allowed: AtomicBool,
+    /// What the host allows.
+    policy: Mutex<Policy>,
+    spent: Mutex<Spent>,
     counts: ControlCounts,
     /// Captures that begin.
     begins: Quota,
@@ -54,12 +61,13 @@ pub struct Control {
 }
 
 impl Control {
-    /// One that does not attend yet. Captures are refused unless `allowed`.
-    pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, allowed: bool) -> Control {
+    /// One that does not attend yet.
+    pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, policy: Policy) -> Control {
         Control {
             exporter,
             capturing,
-            allowed: AtomicBool::new(allowed),
+            policy: Mutex::new(policy),
+            spent: Mutex::default(),
             counts: ControlCounts::default(),
             begins: Quota::new(orders::ORDERS_MAX),
             stop: watch::Sender::new(None),
@@ -71,13 +79,18 @@ impl Control {
         attend::run(&self).await;
     }
 
-    /// Whether captures of a collector are taken from now on; those that run go on.
-    pub fn allow(&self, allowed: bool) {
-        self.allowed.store(allowed, Ordering::Relaxed);
+    /// What is allowed from now on; captures that run go on.
+    pub fn allow(&self, policy: Policy) {
+        *lock(&self.policy) = policy;
     }
 
-    fn is_allowed(&self) -> bool {
-        self.allowed.load(Ordering::Relaxed)
+    /// Lets a capture through, or says why not.
+    fn admit(&self, request: &CaptureRequest) -> Result<(), Status> {
+        let (policy, now) = (lock(&self.policy).clone(), MonotonicTime::now());
+        let mut spent = lock(&self.spent);
+        policy.check(request, spent.at(now))?;
+        spent.add(now, Duration::from_nanos(request.duration_ns));
+        Ok(())
     }
 
     /// Has the service end: when all that came of captures is with the collector, and by the

@@ -129,7 +129,16 @@ impl<'c> Orders<'c> {
     fn capture(&mut self, number: u64, request: CaptureRequest) {
         let peer = match self.admit(&request) {
             Ok(peer) => peer,
-            Err(status) => return self.refuse(number, status),
+            Err(status) => {
+                tracing::warn!(
+                    collector = %self.control.exporter.collector(),
+                    who = who(&request.who),
+                    event = request.event,
+                    reason = status.message(),
+                    "a capture that the collector asked for is refused"
+                );
+                return self.refuse(number, status);
+            }
         };
         let counts = self.control.counts.clone();
         let (cancel, cancelled) = watch::channel(false);
@@ -147,17 +156,13 @@ impl<'c> Orders<'c> {
 
     /// Who asks, when they may.
     fn admit(&self, request: &CaptureRequest) -> Result<String, Status> {
-        if !self.control.is_allowed() {
-            return Err(Status::permission_denied(
-                "captures through a collector are switched off on this host (`captures.remote`)",
-            ));
-        }
         if self.running.len() >= ORDERS_MAX {
             return Err(Status::resource_exhausted(format!(
                 "{ORDERS_MAX} captures of the collector run already, which is the limit"
             )));
         }
-        let address = self.control.exporter.address();
+        self.control.admit(request)?;
+        let address = self.control.exporter.collector();
         Ok(match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),

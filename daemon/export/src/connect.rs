@@ -1,15 +1,18 @@
-//! The connection to the collector, for all that goes over it: windows, captures and pins.
+//! The connection to the collector, for all that goes over it: windows, captures and pins. The one
+//! place that knows of certificates.
 
+use ::identity::HostMember;
 use host::sync::lock;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::error::Error;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -27,9 +30,65 @@ const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// Bound of all waits.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
+/// Where windows go.
+#[derive(Clone)]
+pub enum Target {
+    /// To a collector that the configuration names, in clear: on loopback only.
+    Configured(SocketAddr),
+    /// To that of the fleet that the host has joined, with its certificate.
+    Fleet(Arc<HostMember>),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Configured(address) => address.fmt(f),
+            Target::Fleet(member) => match member.membership() {
+                Some(membership) => f.write_str(&membership.collector),
+                None => f.write_str("none"),
+            },
+        }
+    }
+}
+
+/// Which membership a connection was made for, and where its collector is; none for a collector
+/// that the configuration names.
+type Destination = Option<(u64, String)>;
+
+impl Target {
+    fn destination(&self) -> Destination {
+        let Target::Fleet(member) = self else {
+            return None;
+        };
+        let collector = member.membership().map(|membership| membership.collector);
+        Some((member.joined(), collector.unwrap_or_default()))
+    }
+
+    /// How to connect to it now.
+    fn endpoint(&self) -> Result<Endpoint, ConnectError> {
+        let unreachable = |error| ConnectError::Unreachable(Arc::new(error));
+        match self {
+            Target::Configured(address) => {
+                Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)
+            }
+            Target::Fleet(member) => {
+                let (address, tls): (String, ClientTlsConfig) =
+                    member.collector().ok_or(ConnectError::Left)?;
+                let endpoint = Endpoint::from_shared(format!("https://{address}"));
+                endpoint
+                    .and_then(|endpoint| endpoint.tls_config(tls))
+                    .map_err(unreachable)
+            }
+        }
+    }
+}
+
 /// Why there is no connection.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// The host has left its fleet.
+    #[error("this host has left its fleet")]
+    Left,
     /// The collector cannot be reached.
     #[error("failed to connect")]
     Unreachable(#[source] Arc<tonic::transport::Error>),
@@ -44,7 +103,7 @@ pub enum ConnectError {
 /// all. A service whose stream shows that the connection is broken gives it up: the next stream
 /// goes over a new one, and streams of others stay where they are until they end.
 pub struct Connection {
-    address: SocketAddr,
+    target: Target,
     /// The newest.
     link: std::sync::Mutex<Option<Link>>,
     /// Held by whoever connects.
@@ -57,6 +116,7 @@ pub struct Link {
     /// Where streams are opened.
     pub channel: Channel,
     number: u64,
+    destination: Destination,
 }
 
 /// Attempts to connect.
@@ -73,9 +133,9 @@ struct Attempts {
 
 impl Connection {
     /// One that is not made yet.
-    pub fn new(address: SocketAddr) -> Connection {
+    pub fn new(target: Target) -> Connection {
         Connection {
-            address,
+            target,
             link: std::sync::Mutex::default(),
             attempts: tokio::sync::Mutex::new(Attempts {
                 connected: 0,
@@ -87,8 +147,8 @@ impl Connection {
     }
 
     /// Where the collector is.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn target(&self) -> &Target {
+        &self.target
     }
 
     /// The connection. Where there is none, the next attempt decides, after its back-off: who fails
@@ -99,7 +159,10 @@ impl Connection {
     pub async fn link(&self) -> Result<Link, ConnectError> {
         let asked = Instant::now();
         let mut attempts = self.attempts.lock().await;
-        if let Some(link) = &*lock(&self.link) {
+        let destination = self.target.destination();
+        if let Some(link) = &*lock(&self.link)
+            && link.destination == destination
+        {
             return Ok(link.clone());
         }
         // Several may have waited for one attempt.
@@ -109,12 +172,16 @@ impl Connection {
             return Err(error.clone());
         }
         sleep_until(attempts.next_at).await;
-        match channel(self.address).await {
+        match channel(&self.target).await {
             Ok(channel) => {
                 attempts.connected += 1;
                 attempts.failed = 0;
                 let number = attempts.connected;
-                let link = Link { channel, number };
+                let link = Link {
+                    channel,
+                    number,
+                    destination,
+                };
                 *lock(&self.link) = Some(link.clone());
                 Ok(link)
             }
@@ -124,6 +191,20 @@ impl Connection {
                 attempts.next_at = now + backoff(attempts.failed);
                 attempts.last_error = Some((now, error.clone()));
                 Err(error)
+            }
+        }
+    }
+
+    /// Done when the host belongs elsewhere than this connection leads: it has joined a fleet since,
+    /// or left. A new certificate changes nothing for those that are open.
+    pub async fn moved(&self, link: &Link) {
+        let Target::Fleet(member) = &self.target else {
+            return std::future::pending().await;
+        };
+        let mut changes = member.changes();
+        while self.target.destination() == link.destination {
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
     }
@@ -146,12 +227,11 @@ pub fn is_of_connection(status: &Status) -> bool {
     status.source().is_some()
 }
 
-/// Makes the channel to the collector: the one place that will know of certificates. The
-/// configuration admits loopback addresses only as long as there are none.
-async fn channel(address: SocketAddr) -> Result<Channel, ConnectError> {
+/// Makes the channel to the collector.
+async fn channel(target: &Target) -> Result<Channel, ConnectError> {
     let unreachable = |error| ConnectError::Unreachable(Arc::new(error));
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(unreachable)?
+    let endpoint = target
+        .endpoint()?
         .connect_timeout(CONNECT_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -182,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn services_share_a_connection_until_one_gives_it_up() {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let connection = Connection::new(listener.local_addr().unwrap());
+        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()));
         let first = connection.link().await.unwrap();
         assert_eq!(connection.link().await.unwrap().number, first.number);
         connection.give_up(&first);
@@ -196,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn one_attempt_that_fails_is_told_to_all_who_wait_for_it() {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let connection = Connection::new(listener.local_addr().unwrap());
+        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()));
         drop(listener);
         let results = tokio::join!(connection.link(), connection.link(), connection.link());
         assert!(results.0.is_err() && results.1.is_err() && results.2.is_err());

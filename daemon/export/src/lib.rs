@@ -42,6 +42,7 @@ pub mod uplink;
 mod window_exporter;
 mod writer;
 
+pub use connect::Target;
 pub use gaps::{Cause, SpoolGap};
 pub use identity::{HostInfo, Identity};
 pub use quota::Quota;
@@ -56,7 +57,6 @@ use proto::collector::HostHealth;
 use record::WindowHeader;
 use spool::Index;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -220,7 +220,7 @@ impl ExportState {
 /// What the exporter is made with.
 pub struct Options {
     /// The collector.
-    pub address: SocketAddr,
+    pub collector: Target,
     /// Directory of the spool.
     pub dir: PathBuf,
     /// What a reload may change.
@@ -253,7 +253,7 @@ impl Exporter {
             window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         lock(&shared.progress).away_since = Some(MonotonicTime::now());
         let exporter = Exporter {
-            connection: Connection::new(options.address),
+            connection: Connection::new(options.collector),
             dir: options.dir,
             identity: Arc::new(options.identity),
             host: options.host,
@@ -275,14 +275,20 @@ impl Exporter {
         push::run(&self).await;
     }
 
+    /// Done when it is to stop.
+    pub async fn stopping(&self) {
+        let mut stop = self.shared.stop.subscribe();
+        let _ = stop.wait_for(Option::is_some).await;
+    }
+
     /// The connection that all services share.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// Where the collector is.
-    pub fn address(&self) -> SocketAddr {
-        self.connection.address()
+    pub fn collector(&self) -> &Target {
+        self.connection.target()
     }
 
     /// Who this host is and what is known of it, for a stream that begins.

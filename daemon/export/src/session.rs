@@ -353,7 +353,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let version: String = welcome.collector_version.chars().take(64).collect();
-        tracing::info!(collector = %self.exporter.address(), version, "connected to the collector");
+        tracing::info!(collector = %self.exporter.collector(), version, "connected to the collector");
         let mut progress = lock(&self.exporter.shared.progress);
         progress.connected_since = Some(MonotonicTime::now());
         progress.away_since = None;

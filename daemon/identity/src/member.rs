@@ -6,6 +6,7 @@ use host::sync::lock;
 use profile::text::with_causes;
 use proto::credential::Credential;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -47,6 +48,8 @@ pub struct HostMember {
     store: Mutex<Option<Arc<IdentityStore>>>,
     /// The key, PEM, with what it is a member of.
     membership: watch::Sender<Option<Arc<(String, Membership)>>>,
+    /// How often it joined or left: a certificate that is renewed is the same membership.
+    joined: AtomicU64,
     renewal: Mutex<Renewal>,
 }
 
@@ -62,6 +65,7 @@ impl HostMember {
             host,
             store: Mutex::default(),
             membership: watch::Sender::new(None),
+            joined: AtomicU64::new(0),
             renewal: Mutex::default(),
         };
         if member.dir.exists() {
@@ -96,6 +100,11 @@ impl HostMember {
         Some((membership.collector.clone(), membership.tls(key)))
     }
 
+    /// Tells memberships apart: another number once the host has joined anew or left.
+    pub fn joined(&self) -> u64 {
+        self.joined.load(Ordering::Relaxed)
+    }
+
     /// How renewing goes.
     pub fn renewal(&self) -> Renewal {
         lock(&self.renewal).clone()
@@ -118,7 +127,7 @@ impl HostMember {
     ) -> Result<Membership, JoinError> {
         let key = self.on_disk(|store| store.key()).await?;
         let joined = enroll(address, credential, &self.host, &key, now_unix_s).await?;
-        self.keep(key, joined.clone()).await?;
+        self.keep(key, joined.clone(), 1).await?;
         Ok(joined)
     }
 
@@ -128,6 +137,7 @@ impl HostMember {
     /// When the disk does not take it.
     pub async fn leave(self: &Arc<Self>) -> Result<(), JoinError> {
         self.on_disk(|store| store.forget()).await?;
+        self.joined.fetch_add(1, Ordering::Relaxed);
         self.membership.send_replace(None);
         *lock(&self.renewal) = Renewal::default();
         Ok(())
@@ -135,17 +145,16 @@ impl HostMember {
 
     /// Renews the certificate whenever it is due, for as long as this is polled. What fails is
     /// tried again each minute; the old certificate is good for a third of its time still.
-    pub async fn keep_fresh(self: Arc<Self>, now_unix_s: impl Fn() -> i64) {
+    pub async fn keep_fresh(self: Arc<Self>, now_unix_s: impl Fn() -> i64 + Send) {
         loop {
-            if let Some(known) = self.membership.borrow().clone()
-                && known.1.is_due(now_unix_s())
-            {
+            let due = self.membership.borrow().clone();
+            if let Some(known) = due.filter(|known| known.1.is_due(now_unix_s())) {
                 let (key, membership) = &*known;
                 let renewed = renew(membership, &self.host, key, now_unix_s()).await;
                 let kept = match renewed {
                     // It was left or joined anew meanwhile.
                     Ok(_) if !self.is_now(&known) => Ok(()),
-                    Ok(renewed) => self.keep(key.clone(), renewed).await,
+                    Ok(renewed) => self.keep(key.clone(), renewed, 0).await,
                     Err(error) => Err(error.into()),
                 };
                 let mut renewal = lock(&self.renewal);
@@ -168,9 +177,16 @@ impl HostMember {
         now.as_ref().is_some_and(|now| Arc::ptr_eq(now, known))
     }
 
-    async fn keep(self: &Arc<Self>, key: String, membership: Membership) -> Result<(), JoinError> {
+    async fn keep(
+        self: &Arc<Self>,
+        key: String,
+        membership: Membership,
+        joins: u64,
+    ) -> Result<(), JoinError> {
         let kept = membership.clone();
         self.on_disk(move |store| store.keep(&kept)).await?;
+        // Before those who wait are told.
+        self.joined.fetch_add(joins, Ordering::Relaxed);
         self.membership
             .send_replace(Some(Arc::new((key, membership))));
         *lock(&self.renewal) = Renewal::default();

@@ -195,12 +195,12 @@ impl PinUploader {
     }
 
     async fn bring_all(self: &Arc<Self>) {
-        let address = self.exporter.address();
         // One that fails again and again goes behind the others.
         let mut tries: HashMap<u64, u32> = HashMap::new();
         let mut failures = Failures::default();
         loop {
-            let Some((pin, has_capture)) = self.pins.next_to_bring(address, &tries) else {
+            let to = self.exporter.collector().to_string();
+            let Some((pin, has_capture)) = self.pins.next_to_bring(&to, &tries) else {
                 tries.clear();
                 self.pins.closed.notified().await;
                 continue;
@@ -212,7 +212,7 @@ impl PinUploader {
                 Ok(()) => {
                     counts.brought.fetch_add(1, Ordering::Relaxed);
                     tracing::info!(pin = id, "the collector has the pin");
-                    self.note(id, has_capture, false).await;
+                    self.note(id, to, has_capture, false).await;
                     failures = Failures::default();
                     sleep(PACE).await;
                     continue;
@@ -223,7 +223,7 @@ impl PinUploader {
             if error.next() == Next::Never {
                 counts.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(pin = id, ?reason, "the pin stays on this host alone");
-                self.note(id, has_capture, true).await;
+                self.note(id, to, has_capture, true).await;
                 continue;
             }
             counts.bring_failures.fetch_add(1, Ordering::Relaxed);
@@ -237,9 +237,9 @@ impl PinUploader {
     }
 
     /// Notes what became of a pin.
-    async fn note(&self, id: u64, with_capture: bool, refused: bool) {
-        let (pins, address) = (Arc::clone(&self.pins), self.exporter.address());
-        let note = move || pins.note(id, address, with_capture, refused);
+    async fn note(&self, id: u64, to: String, with_capture: bool, refused: bool) {
+        let pins = Arc::clone(&self.pins);
+        let note = move || pins.note(id, &to, with_capture, refused);
         self.disk.run(note).await;
     }
 

@@ -33,9 +33,8 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     containers::register(&registry, agent);
     triggers::register(&registry, agent);
     coverage(&registry, agent);
-    if agent.uplink.is_some() {
-        export(&registry, agent);
-        control::register(&registry, agent);
+    if agent.uplink.get().is_some() {
+        uplink(&registry, agent);
     }
     for (name, help, _) in agent.counters.symbols.all() {
         let full = symbol_metric_name(name);
@@ -53,6 +52,13 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
         });
     }
     Arc::new(registry)
+}
+
+/// Registers what there is to count of the way to the collector: at the start, or when the host
+/// joins a fleet.
+pub(super) fn uplink(registry: &Registry, agent: &Arc<Agent>) {
+    export(registry, agent);
+    control::register(registry, agent);
 }
 
 /// `fleetprof_symbols_<name>_total`; leaked once for each of the fixed list of names.
@@ -645,7 +651,7 @@ fn usage(registry: &Registry, agent: &Arc<Agent>) {
 fn export(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&ExportCounts) -> u64;
     let counts = |agent: &Agent| {
-        let exporter = agent.uplink.as_ref().map(|uplink| &uplink.exporter);
+        let exporter = agent.uplink.get().map(|uplink| &uplink.exporter);
         exporter
             .map(|exporter| exporter.counts())
             .unwrap_or_default()

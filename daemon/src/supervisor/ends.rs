@@ -109,6 +109,8 @@ struct Ended {
     ends: Vec<StageEnd>,
     /// All of them.
     names: Vec<&'static str>,
+    /// Threads that are waited for at the end.
+    awaited: Vec<&'static str>,
 }
 
 impl Ends {
@@ -119,9 +121,24 @@ impl Ends {
         })
     }
 
-    /// Waits until all these threads have ended, until `deadline` at most. True when they have.
-    pub fn wait_for(&self, names: &[&'static str], deadline: MonotonicTime) -> bool {
-        let runs = |ended: &mut Ended| !names.iter().all(|name| ended.names.contains(name));
+    /// Starts a thread that is waited for at the end.
+    pub fn spawn_awaited(
+        &self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> io::Result<()> {
+        self.spawn(name, body)?;
+        lock(&self.list.ended).awaited.push(name);
+        Ok(())
+    }
+
+    /// Waits until all threads that are waited for have ended, until `deadline` at most. True when
+    /// they have.
+    pub fn wait_for_awaited(&self, deadline: MonotonicTime) -> bool {
+        let runs = |ended: &mut Ended| {
+            let Ended { names, awaited, .. } = ended;
+            !awaited.iter().all(|name| names.contains(name))
+        };
         let wait = deadline.since(MonotonicTime::now());
         let ended = lock(&self.list.ended);
         let waited = self.list.changed.wait_timeout_while(ended, wait, runs);

@@ -9,6 +9,7 @@ mod ends;
 mod serve;
 mod start;
 mod stop;
+mod uplink;
 
 use crate::agent::{Agent, ConfigSource, SAMPLER_STUCK, SYMBOLIZER_LATE, SetLogLevel};
 use crate::notify::Notifier;
@@ -80,8 +81,6 @@ struct Stages {
     agent: Arc<Agent>,
     ends: Ends,
     /// Threads that are waited for at the end: those that drain, and those that talk to clients and
-    /// to the collector, which end by themselves in their parts of the grace.
-    awaited: Vec<&'static str>,
     stop_serving: watch::Sender<bool>,
     manager: Notifier,
 }

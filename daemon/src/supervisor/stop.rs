@@ -40,7 +40,7 @@ impl Stages {
     pub(super) fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.settings.active).config.shutdown.grace();
-        if let (None, Some(uplink)) = (&cause, &self.agent.uplink) {
+        if let (None, Some(uplink)) = (&cause, self.agent.uplink.get()) {
             uplink.exporter.say_stopping();
         }
         let begin = MonotonicTime::now();
@@ -48,7 +48,7 @@ impl Stages {
         let by = |share| begin.plus(grace.mul_f64(share));
         // While there is everything that an answer needs: sampler, symbolizer, and the ways out.
         self.end_captures(by(CAPTURES_GRACE_SHARE));
-        if let Some(uplink) = &self.agent.uplink {
+        if let Some(uplink) = self.agent.uplink.get() {
             if let Some(control) = uplink.control.get() {
                 control.stop(by(ORDERS_GRACE_SHARE));
             }
@@ -60,12 +60,12 @@ impl Stages {
             .health
             .symbolizer_pace
             .hurry(MonotonicTime::now());
-        if let Some(uplink) = &self.agent.uplink {
+        if let Some(uplink) = self.agent.uplink.get() {
             uplink.exporter.stop(by(PUSHING_GRACE_SHARE));
         }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
-        let drained = self.ends.wait_for(&self.awaited, deadline);
+        let drained = self.ends.wait_for_awaited(deadline);
         // What ended after it was asked to may still have failed.
         match cause.or_else(|| self.ends.failure()) {
             Some(error) => Err(error),

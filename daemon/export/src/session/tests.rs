@@ -7,7 +7,7 @@ use host::time::WallAnchor;
 
 fn exporter() -> Exporter {
     let options = Options {
-        address: ([127, 0, 0, 1], 1).into(),
+        collector: Target::Configured(([127, 0, 0, 1], 1).into()),
         dir: "/nonexistent".into(),
         settings: Settings::default(),
         identity: Identity {

@@ -17,7 +17,7 @@ fn a_disk_that_hangs_holds_up_windows_and_no_other_service() {
     drop(earlier);
     let collector = IngestCollector::start();
     let options = Options {
-        address: collector.address(),
+        collector: super::super::Target::Configured(collector.address()),
         dir: dir.path().to_path_buf(),
         settings: settings(),
         identity: (*identity()).clone(),

@@ -2,7 +2,7 @@
 
 use super::super::uploader::PinUploader;
 use super::*;
-use export::{Exporter, HostInfo, Identity, Options, Settings};
+use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use profile::Profile;
 use proto::ProfileAssembler;
 use proto::collector::evidence_service_server::{EvidenceService, EvidenceServiceServer};
@@ -87,7 +87,7 @@ struct Uploading {
 impl Uploading {
     fn new(host: &Host, address: SocketAddr) -> Uploading {
         let options = Options {
-            address,
+            collector: Target::Configured(address),
             dir: PathBuf::from("/nonexistent"),
             settings: Settings::default(),
             identity: Identity {
@@ -169,7 +169,9 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     let brought = || host.pins.counts.brought.load(Ordering::Relaxed);
     until_blocking("both are counted", || brought() == 2);
     until_blocking("the second is noted", || {
-        host.pins.next_to_bring(address, &HashMap::new()).is_none()
+        host.pins
+            .next_to_bring(&address.to_string(), &HashMap::new())
+            .is_none()
     });
     drop(bringing);
     drop(host);

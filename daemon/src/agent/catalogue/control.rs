@@ -48,10 +48,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     ];
     for (name, help, kind, pick) in metrics {
         one(registry, agent, name, help, kind, move |agent| {
-            let control = agent
-                .uplink
-                .as_ref()
-                .and_then(|uplink| uplink.control.get());
+            let control = agent.uplink.get().and_then(|uplink| uplink.control.get());
             control.map_or(0, |control| pick(control.counts()).get())
         });
     }
