@@ -11,6 +11,7 @@ use pins::Pins;
 use profile::Query;
 use prost::Message;
 use proto::collector as wire;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};

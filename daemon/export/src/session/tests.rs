@@ -1,6 +1,6 @@
 //! What a session makes of answers it does not expect.
 
-use super::super::{HostInfo, Options, Settings};
+use super::super::{HostInfo, Options, Settings, Target};
 use super::*;
 use crate::record::WindowHeader;
 use host::time::WallAnchor;
