@@ -192,6 +192,12 @@ else
     cannot "docker compose config" "Debian has no docker compose 2"
 fi
 
+if have python3 && helm/check --tools >/dev/null 2>&1; then
+    check "helm chart: rendered, against the schemas of three versions" helm/check
+else
+    skip "helm chart" "helm-python-sdk or kubernetes-validate (pip)"
+fi
+
 file=container/Containerfile
 lint_containerfile() {
     # Instructions, joined over continued lines, without comments.
