@@ -79,13 +79,14 @@ bounding=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | list)
 ambient=$(sed -n 's/^AmbientCapabilities=//p' "$unit" | list)
 added=$(sed -n '/^    cap_add:/,/^    [a-z]/s/^      - //p' container/compose.yaml | list)
 tried=$(sed -n 's/^  --capability=\([A-Z_,]*\) .*/\1/p' packages/try | tr ',' ' ' | list)
+pod=$(sed -n 's/^added=(\([A-Z_ ]*\))$/\1/p' container/try | list)
 if [ -n "$bounding" ] && [ "$bounding" = "$ambient" ] && [ "$bounding" = "$added" ] &&
-    [ "$bounding" = "$tried" ]; then
-    ok "capabilities are the same in the unit, in compose.yaml and in packages/try"
+    [ "$bounding" = "$tried" ] && [ "$bounding" = "$pod" ]; then
+    ok "capabilities are the same in the unit, in compose.yaml and where they are tried"
 else
-    fail "capabilities differ" "$(printf 'bounding %s\nambient %s\ncompose %s\ntry %s' \
+    fail "capabilities differ" "$(printf 'bounding %s\nambient %s\ncompose %s\npackages/try %s\ncontainer/try %s' \
         "$(echo "$bounding" | xargs)" "$(echo "$ambient" | xargs)" "$(echo "$added" | xargs)" \
-        "$(echo "$tried" | xargs)")"
+        "$(echo "$tried" | xargs)" "$(echo "$pod" | xargs)")"
 fi
 for capability in $bounding; do
     grep -q "^# CAP_$capability: .*\.$" "$unit" || fail "no sentence for CAP_$capability in $unit"
