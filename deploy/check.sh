@@ -208,7 +208,7 @@ else
 fi
 # The list of crates names them all, each with its licence.
 crates() {
-    release/sbom | python3 -c '
+    release/crates sbom | python3 -c '
 import json, sys
 parts = json.load(sys.stdin)["components"]
 for part in parts:
