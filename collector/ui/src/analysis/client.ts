@@ -7,9 +7,8 @@ import type { LineRow } from '../flame/lines';
 import type { NameTable } from '../flame/names';
 import { NOT_HELD, type Trouble, TroubleError } from '../query/errors';
 import type { Selection } from '../query/selection';
-import { pageBase } from '../query/transport';
+import { pageBase } from '../query/base';
 import { BUILD } from './build';
-import { inlinePort } from './inline';
 import { unpackNames } from './names';
 import type {
   CaptureNews,
@@ -170,6 +169,10 @@ export class Analysis {
     return this.call('sums', args, signal);
   }
 
+  changes(args: Operations['changes']['args'], signal: AbortSignal): Promise<Operations['changes']['answer']> {
+    return this.call('changes', args, signal);
+  }
+
   grid(id: number, signal: AbortSignal): Promise<Operations['grid']['answer']> {
     return this.call('grid', { id }, signal);
   }
@@ -292,6 +295,7 @@ function profilesOf(args: Operations[Operation]['args']): number[] {
   if ('request' in args) return 'of' in args.request ? profilesOf(args.request) : [];
   if ('id' in args) return [args.id];
   if (!('of' in args)) return [];
+  if ('before' in args) return [args.of.id, args.before.id];
   return 'diff' in args && args.diff ? [args.of.id, args.diff.before.id] : [args.of.id];
 }
 
@@ -300,11 +304,14 @@ function shapeOf(packed: PackedShape, names: NameTable, rates?: readonly [number
   return { layout: { ...layout, tree: { names, own, total, rates } }, change };
 }
 
+let startPort: () => Port = () => {
+  throw new Error('nobody said where profiles are worked on');
+};
+
+/** Says how the worker is started, or what stands for it: before anything is asked for. */
+export function analyseWith(start: () => Port): void {
+  startPort = start;
+}
+
 /** That of the page. */
-export const analysis = new Analysis(
-  () =>
-    new URLSearchParams(location.search).get('worker') === 'off'
-      ? inlinePort()
-      : (new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' }) as Port),
-  pageBase,
-);
+export const analysis = new Analysis(() => startPort(), pageBase);

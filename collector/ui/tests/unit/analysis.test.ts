@@ -6,7 +6,8 @@ import { Analysis, type Port } from '../../src/analysis/client';
 import { Engine, PROFILES_MAX } from '../../src/analysis/engine';
 import { packNames, unpackNames } from '../../src/analysis/names';
 import type { FromWorker, GraphRequest, LoadedProfile } from '../../src/analysis/protocol';
-import { type Collector, Service, buffersOf } from '../../src/analysis/service';
+import { type Collector, CollectorService } from '../../src/analysis/collectorService';
+import { buffersOf } from '../../src/analysis/service';
 import { Turns, WAITING_MAX } from '../../src/analysis/turns';
 import { layOut } from '../../src/flame/layout';
 import { Names } from '../../src/flame/names';
@@ -57,7 +58,7 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
  * sender.
  */
 function linked(fake = collector().fake, builds: { page?: string; worker?: string } = {}) {
-  let service: Service;
+  let service: CollectorService;
   const port: Port = {
     onmessage: null,
     onerror: null,
@@ -68,7 +69,7 @@ function linked(fake = collector().fake, builds: { page?: string; worker?: strin
     },
     terminate: () => undefined,
   };
-  service = new Service(
+  service = new CollectorService(
     (message, transfer) => {
       const data = structuredClone(message, { transfer }) as FromWorker;
       setTimeout(() => port.onmessage?.({ data }));
@@ -288,7 +289,7 @@ describe('the worker', () => {
 
   test('refuses an operation that it does not know', async () => {
     const heard: FromWorker[] = [];
-    const service = new Service((message) => heard.push(message));
+    const service = new CollectorService((message) => heard.push(message));
     service.take({ build: BUILD });
     service.take({ number: 1, operation: 'paint' } as never);
     await arrived();
