@@ -202,8 +202,8 @@ export class Engine {
 }
 
 /**
- * `counts`: the same tree of samples, or none. `of`: the tree that a part of it is of, by whose roots
- * widths are scaled.
+ * `counts`: the same tree of samples, or none. `of`: the tree that a part of it is of, by whose
+ * roots widths are scaled.
  */
 function shapeOf(tree: Tree, { diff }: GraphRequest, counts?: Tree, of = tree): PackedShape {
   const layout = layOut(tree, diff ? measure(of, diff.compare, diff.width) : single);

@@ -1,6 +1,6 @@
 // Stands for the worker in the page's own thread: for files that stand alone, which have no second
-// one, and for `?worker=off`, since Chromium's virtual time, on which `--screenshot` and `--dump-dom`
-// run, waits for no worker.
+// one, and for `?worker=off`, since Chromium's virtual time, on which `--screenshot` and
+// `--dump-dom` run, waits for no worker.
 
 import type { Port } from './client';
 import type { FromWorker } from './protocol';

@@ -1,5 +1,5 @@
-// What the worker does with messages of the page: starts what they ask for, cancels, answers. It asks
-// nobody: what a collector is asked for is in `collectorService.ts`.
+// What the worker does with messages of the page: starts what they ask for, cancels, answers. It
+// asks nobody: what a collector is asked for is in `collectorService.ts`.
 
 import { type Trouble, TroubleError, troubleOf } from '../query/errors';
 import { ProfileError } from '../query/columns';

@@ -177,8 +177,8 @@ function Reset() {
 }
 
 /**
- * What stacks are left out, each with a way to take it back. `untouched`: what of the page is of all
- * stacks all the same.
+ * What stacks are left out, each with a way to take it back. `untouched`: what of the page is of
+ * all stacks all the same.
  */
 export function Narrowed({ once, untouched }: { once: boolean | undefined; untouched: string }) {
   const { focus } = useViewState('focus');

@@ -24,7 +24,9 @@ export function scale(tree: TreeValues, compare: Compare): number {
   return before > 0 && after > 0 && is > 0 ? (was / is) * (after / before) : 1;
 }
 
-/** What the roots are: the same in shares, the mean of each side's own time in cores, their sums. */
+/**
+ * What the roots are: the same in shares, the mean of each side's own time in cores, their sums.
+ */
 function ratesOf(tree: TreeValues, compare: Compare): readonly [number, number] {
   if (compare === 'total') return [tree.total[0][0], tree.total[1][0]];
   return compare === 'share' || !tree.rates ? [1, 1] : tree.rates;
@@ -83,8 +85,8 @@ export function changeOf(tree: TreeValues, node: number, compare: Compare): Chan
 }
 
 /**
- * True when two counts differ by no more than chance alone has them differ: twice the standard error
- * of their difference. `factor`: by how much the one before is scaled.
+ * True when two counts differ by no more than chance alone has them differ: twice the standard
+ * error of their difference. `factor`: by how much the one before is scaled.
  */
 export function isChance(before: number, after: number, factor: number): boolean {
   return Math.abs(after - before * factor) < 2 * Math.sqrt(before * factor * factor + after);

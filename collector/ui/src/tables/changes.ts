@@ -1,5 +1,5 @@
-// What changed between two profiles, by function: rows of a table, from the collector or from a graph
-// of both.
+// What changed between two profiles, by function: rows of a table, from the collector or from a
+// graph of both.
 
 import type { DiffResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { lostPart } from '../query/quality';
