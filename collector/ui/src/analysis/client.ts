@@ -80,6 +80,14 @@ const FAILED: Trouble = {
  */
 const RELOAD_MS = 300_000;
 
+/**
+ * Time between two pings while something is asked for, and pings without a word of the worker from
+ * which on it hangs: 20 s, where the longest stage of the largest profile takes 2. Unit: ms. Pings
+ * are counted, not time: a browser that slept has sent none.
+ */
+export const PING_MS = 2000;
+export const PINGS_UNANSWERED = 10;
+
 const givenUp = () => new DOMException('not wanted any more', 'AbortError');
 
 export class Analysis {
@@ -93,6 +101,11 @@ export class Analysis {
   private reloadedMs = Number.NEGATIVE_INFINITY;
   private readonly reloadListeners = new Set<() => void>();
   private readonly lossListeners = new Set<() => void>();
+  private readonly silenceListeners = new Set<() => void>();
+  private pings: ReturnType<typeof setInterval> | undefined;
+  private unanswered = 0;
+  /** The worker says nothing, while something is asked for. */
+  isSilent = false;
   /** How many times all profiles were to be loaded again. */
   reloads = 0;
 
@@ -142,6 +155,18 @@ export class Analysis {
   onLoss(listener: () => void): () => void {
     this.lossListeners.add(listener);
     return () => this.lossListeners.delete(listener);
+  }
+
+  /** Calls `listener` when the worker hangs, and when it does no more. */
+  onSilence(listener: () => void): () => void {
+    this.silenceListeners.add(listener);
+    return () => this.silenceListeners.delete(listener);
+  }
+
+  /** Ends a worker that hangs, and starts another: what it held is loaded again. */
+  restart(): void {
+    this.reloadedMs = Number.NEGATIVE_INFINITY;
+    this.fail();
   }
 
   /** Forgets a profile. */
@@ -228,6 +253,7 @@ export class Analysis {
       this.pending.set(number, pending);
       signal.addEventListener('abort', () => this.leave(number, pending), { once: true });
       this.post({ number, operation, args } as Request);
+      this.watch();
     });
   }
 
@@ -244,7 +270,34 @@ export class Analysis {
     this.open()?.postMessage(message);
   }
 
+  /** Pings the worker as long as it owes an answer. */
+  private watch(): void {
+    this.pings ??= setInterval(() => {
+      if (this.pending.size === 0) return this.heard(true);
+      this.unanswered++;
+      this.setSilent(this.unanswered > PINGS_UNANSWERED);
+      this.port?.postMessage({ ping: this.unanswered });
+    }, PING_MS);
+  }
+
+  /** `ended`: nothing is asked for any more. */
+  private heard(ended = false): void {
+    this.unanswered = 0;
+    this.setSilent(false);
+    if (!ended) return;
+    clearInterval(this.pings);
+    this.pings = undefined;
+  }
+
+  private setSilent(is: boolean): void {
+    if (this.isSilent === is) return;
+    this.isSilent = is;
+    for (const listener of [...this.silenceListeners]) listener();
+  }
+
   private take(message: FromWorker): void {
+    this.heard();
+    if ('pong' in message) return;
     const pending = this.pending.get(message.number);
     if (!pending) return;
     if ('progress' in message) {
@@ -272,6 +325,7 @@ export class Analysis {
       this.port.terminate();
     }
     this.port = undefined;
+    this.heard(true);
     this.ended++;
     const pending = [...this.pending.values()];
     this.pending.clear();

@@ -144,11 +144,18 @@ export interface Request<O extends Operation = Operation> {
 }
 
 /** From the page. Its build comes first, and is that of the worker, or nothing is answered. */
-export type ToWorker = { build: string } | Request | { cancel: number } | { release: number };
+export type ToWorker =
+  | { build: string }
+  | Request
+  | { cancel: number }
+  | { release: number }
+  /** Is answered at once, unless the worker hangs. */
+  | { ping: number };
 
 /** From the worker; `number` is that of the request. */
 export type FromWorker =
   | { number: number; answer: unknown }
+  | { number: number; pong: true }
   /** Undefined: it was cancelled. */
   | { number: number; trouble: Trouble | undefined }
   | { number: number; progress: number }

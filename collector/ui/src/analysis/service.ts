@@ -32,6 +32,7 @@ export class Service {
     if ('build' in message) this.same = message.build === this.build;
     else if ('cancel' in message) this.running.get(message.cancel)?.abort();
     else if ('release' in message) this.engine.release(message.release);
+    else if ('ping' in message) this.send({ number: message.ping, pong: true }, []);
     else void this.serve(message);
   }
 
