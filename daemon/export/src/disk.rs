@@ -12,7 +12,7 @@
 use super::gaps_file::GapsFile;
 use super::identity::Identity;
 use super::record::WindowHeader;
-use host::private_dir::{PrivateDir, Trouble, options};
+use host::private_dir::{DirError, PrivateDir, options};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -39,33 +39,6 @@ const SET_ASIDE_MAX: usize = 4;
 /// Most records looked for in one segment.
 const RECORDS_MAX: usize = 100_000;
 
-/// Why a directory cannot be the spool.
-#[derive(Debug, thiserror::Error)]
-pub enum DirError {
-    /// It cannot be made or opened.
-    #[error("failed to open spool directory `{}`", path.display())]
-    Open {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Others could read or write what is in it.
-    #[error("refused spool directory `{}`: {why}", path.display())]
-    Refused {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Another daemon has it.
-    #[error("failed to lock spool directory `{}`: another daemon uses it", path.display())]
-    Locked {
-        /// The directory.
-        path: PathBuf,
-    },
-}
-
 /// The spool's directory, locked.
 #[derive(Debug)]
 pub struct Dir {
@@ -79,14 +52,7 @@ impl Dir {
     /// # Errors
     /// [`DirError`].
     pub fn open(path: &Path) -> Result<Dir, DirError> {
-        let dir = PrivateDir::open(path).map_err(|trouble| {
-            let path = path.to_path_buf();
-            match trouble {
-                Trouble::Open(source) => DirError::Open { path, source },
-                Trouble::Refused(why) => DirError::Refused { path, why },
-                Trouble::Locked => DirError::Locked { path },
-            }
-        })?;
+        let dir = PrivateDir::open(path, "spool directory")?;
         Ok(Dir {
             gaps: Mutex::new(GapsFile::new(dir.base())),
             dir,

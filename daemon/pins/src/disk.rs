@@ -12,7 +12,7 @@
 
 use super::{Brought, Chunk, Entry};
 use export::disk::u32_at;
-use host::private_dir::{PrivateDir, Trouble, options};
+use host::private_dir::{DirError, PrivateDir, options};
 use prost::Message;
 use proto::agent as wire;
 use std::fs::File;
@@ -49,27 +49,6 @@ const CHUNKS_MAX: usize = 8192;
 
 /// How hard chunks are packed.
 const LEVEL: i32 = 3;
-
-/// Why a directory cannot hold pins.
-#[derive(Debug, thiserror::Error)]
-pub enum DirError {
-    /// It cannot be made or opened.
-    #[error("failed to open directory of pins `{}`", path.display())]
-    Open {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Others could read or write what is in it, or another daemon has it.
-    #[error("refused directory of pins `{}`: {why}", path.display())]
-    Refused {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-}
 
 /// The messages of a capture's profile, as they are kept.
 #[derive(Debug, Default, PartialEq)]
@@ -110,17 +89,7 @@ fn damaged(what: &'static str) -> io::Error {
 impl Disk {
     /// Opens the directory, makes it where it is missing, and locks it.
     pub fn open(path: &Path) -> Result<Disk, DirError> {
-        let dir = PrivateDir::open(path).map_err(|trouble| {
-            let path = path.to_path_buf();
-            match trouble {
-                Trouble::Open(source) => DirError::Open { path, source },
-                Trouble::Refused(why) => DirError::Refused { path, why },
-                Trouble::Locked => DirError::Refused {
-                    path,
-                    why: "another daemon uses it".to_owned(),
-                },
-            }
-        })?;
+        let dir = PrivateDir::open(path, "directory of pins")?;
         Ok(Disk { dir })
     }
 

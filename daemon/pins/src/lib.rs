@@ -22,7 +22,7 @@ pub mod uploader;
 pub mod writer;
 
 pub use answer::PinError;
-pub use disk::{DirError, Evidence};
+pub use disk::Evidence;
 pub use writer::{KeepError, PinWriter, Wish};
 
 use disk::Disk;
