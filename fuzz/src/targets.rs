@@ -34,7 +34,7 @@ use unwind::process::maps;
 mod fleet;
 mod generated;
 mod walks;
-pub use fleet::{ingest_windows, pin_files, spool_records, spool_segments};
+pub use fleet::{ingest_windows, pin_files, segment_files, segment_records, spool_segments};
 pub use generated::jitdump;
 pub use walks::unwinding;
 
@@ -64,7 +64,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("imports", imports),
     ("queries", queries),
     ("wire_chunks", wire_chunks),
-    ("spool_records", spool_records),
+    ("segment_records", segment_records),
+    ("segment_files", segment_files),
     ("spool_segments", spool_segments),
     ("pin_files", pin_files),
     ("ingest_windows", ingest_windows),

@@ -110,6 +110,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "fleetprof-segment",
+        &["fleetprof-aggregate", "fleetprof-host", "fleetprof-profile"],
+    ),
+    (
         "fleetprof-export",
         &[
             "fleetprof-agent-config",
@@ -117,6 +121,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-host",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-segment",
         ],
     ),
     (
@@ -145,6 +150,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-host",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-segment",
         ],
     ),
     (

@@ -15,7 +15,6 @@
 
 mod answer;
 mod disk;
-mod moments;
 #[cfg(test)]
 mod tests;
 pub mod uploader;
