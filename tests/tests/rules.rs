@@ -114,6 +114,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "fleetprof-segment",
+        &["fleetprof-aggregate", "fleetprof-host", "fleetprof-profile"],
+    ),
+    (
         "fleetprof-export",
         &[
             "fleetprof-agent-config",
@@ -121,6 +125,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-host",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-segment",
         ],
     ),
     (
@@ -149,6 +154,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-host",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-segment",
         ],
     ),
     (

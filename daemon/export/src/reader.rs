@@ -1,11 +1,12 @@
 //! Reads windows back from the index: from disk or memory, with the tables of their segment.
 
 use super::ExportState;
-use super::disk;
-use super::record::{Tables, Window};
 use super::spool::{Picked, RecordPlace};
 use host::sync::lock;
 use profile::Remap;
+use segment::file::read_record;
+use segment::record::unpack;
+use segment::window::{Tables, Window};
 use std::fs::File;
 use std::io;
 
@@ -51,7 +52,9 @@ impl Reader {
         let place = lock(&shared.index).place(self.segment, record);
         let damaged = |error| ReadError::Damaged(record, error);
         match place.ok_or(ReadError::Gone)? {
-            (_, RecordPlace::Memory(bytes)) => disk::unpack(&bytes).map_err(damaged),
+            (_, RecordPlace::Memory(bytes)) => {
+                unpack(&bytes).map(|(_, payload)| payload).map_err(damaged)
+            }
             (segment, RecordPlace::Disk { offset, len }) => {
                 let file = match &self.file {
                     Some(file) => file,
@@ -61,7 +64,7 @@ impl Reader {
                         self.file.insert(file)
                     }
                 };
-                disk::read_record(file, offset, len).map_err(damaged)
+                read_record(file, offset, len).map_err(damaged)
             }
         }
     }

@@ -15,14 +15,13 @@
 
 mod answer;
 mod disk;
-mod moments;
 #[cfg(test)]
 mod tests;
 pub mod uploader;
 pub mod writer;
 
 pub use answer::PinError;
-pub use disk::{DirError, Evidence};
+pub use disk::Evidence;
 pub use writer::{KeepError, PinWriter, Wish};
 
 use disk::Disk;

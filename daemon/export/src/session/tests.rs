@@ -2,8 +2,8 @@
 
 use super::super::{HostInfo, Options, Settings, Target};
 use super::*;
-use crate::record::WindowHeader;
 use host::time::WallAnchor;
+use segment::window::WindowHeader;
 
 fn exporter() -> Exporter {
     let options = Options {

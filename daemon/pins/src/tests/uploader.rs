@@ -247,10 +247,11 @@ fn one_that_cannot_be_read_is_left_and_one_whose_note_is_damaged_goes_again() {
     drop(host);
     let note = dir.path().join(format!("{first:016x}.brought"));
     std::fs::write(&note, b"rubbish").unwrap();
-    // The last byte is of a window, whose sum is wrong then; heads are right.
+    // The byte before the last head is of a window, whose sum is wrong then; heads are right.
     let path = file(dir.path(), 2);
     let mut bytes = std::fs::read(&path).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
+    let last = bytes.windows(4).rposition(|at| at == b"FPR2").unwrap();
+    bytes[last - 1] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let mut host = Host::new(dir.path());
     host.clock = clock;

@@ -1,15 +1,18 @@
-//! A window as bytes: what the spool keeps of it.
+//! A window as bytes: what the spool and pins keep of it.
 //!
 //! A record has two parts. *Tables* define strings, frames, stacks and label sets that no record of
 //! the same generation defined before, in the order of their ids; several runs of them may follow
 //! each other. The *body* has facts, samples and accounts with ids of all tables of the generation
-//! so far. So a record is small, and a segment, which holds one generation from its begin, stands
-//! alone.
+//! so far, and behind them, where they are known, the times of the samples. So a record is small, and a
+//! generation stands alone.
 //!
 //! Numbers are LEB128 varints. Decoding treats bytes as a stranger's: every id, count and number is
 //! checked against what is there, and nothing is reserved on a count's word.
 
-use aggregate::recorder::Row;
+use super::moments;
+use aggregate::batch::RawMoment;
+use aggregate::recorder::{Row, varint};
+use host::time::MonotonicTime;
 use profile::{
     Account, Dictionary, Frame, FrameId, FrameKind, LabelSetId, Quality, SampleKey, StackEnd,
     StackId, StrId, Unnamed, Value,
@@ -17,13 +20,13 @@ use profile::{
 
 /// Why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to decode record: {0}")]
-pub struct DecodeError(&'static str);
+#[error("failed to decode window: {0}")]
+pub struct DecodeError(pub(super) &'static str);
 
 /// Facts of one window beside its samples.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// See [`WindowPart.sequence`](proto::collector::WindowPart).
+    /// Its start on the boot-time clock; as `WindowPart.sequence` in the protocol.
     pub sequence: u64,
     /// Begin in wall time.
     pub start_unix_ns: i64,
@@ -44,6 +47,21 @@ impl Facts {
     pub fn end_unix_ns(&self) -> i64 {
         let duration = i64::try_from(self.duration_ns).unwrap_or(i64::MAX);
         self.start_unix_ns.saturating_add(duration)
+    }
+
+    /// Begin, on a monotonic clock that is wall time.
+    pub fn start(&self) -> MonotonicTime {
+        MonotonicTime(u64::try_from(self.start_unix_ns).unwrap_or(0))
+    }
+
+    /// The window in four numbers.
+    pub fn header(&self) -> WindowHeader {
+        WindowHeader {
+            sequence: self.sequence,
+            start_unix_ns: self.start_unix_ns,
+            end_unix_ns: self.end_unix_ns(),
+            samples: self.quality.taken,
+        }
     }
 }
 
@@ -69,6 +87,17 @@ pub struct Window {
     pub rows: Vec<Row>,
     /// The kernel's accounting.
     pub accounts: Vec<Account>,
+    /// When the samples were taken, where that is known.
+    pub times: Option<Times>,
+}
+
+/// When the samples of a window were taken.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Times {
+    /// Oldest first; on the clock of [`Facts::start`].
+    pub moments: Vec<RawMoment>,
+    /// Samples whose time found no room.
+    pub refused: u64,
 }
 
 /// Sizes of the tables of a dictionary: how far they have been encoded.
@@ -139,7 +168,7 @@ pub fn encode_tables(out: &mut Vec<u8>, dict: &Dictionary, from: &mut Lens) {
     *from = now;
 }
 
-/// Appends the body. Rows are in key order.
+/// Appends the body. Rows in key order are smallest.
 pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
     let facts = &window.facts;
     put(out, facts.sequence);
@@ -175,6 +204,9 @@ pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
         put(out, account.labels.0.into());
         put(out, account.ns);
         put(out, account.estimated_ns);
+    }
+    if let Some(times) = &window.times {
+        moments::encode(out, facts, times);
     }
 }
 
@@ -307,13 +339,15 @@ impl Tables {
                 estimated_ns: get(rest)?,
             });
         }
-        if !rest.is_empty() {
-            return Err(DecodeError("bytes after the end"));
-        }
+        let times = match rest.is_empty() {
+            true => None,
+            false => Some(moments::decode(rest, &facts, rows.len())?),
+        };
         Ok(Window {
             facts,
             rows,
             accounts,
+            times,
         })
     }
 }
@@ -327,21 +361,15 @@ fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
 }
 
 /// Numbers of a [`Quality`] in a record, by place. Another field changes what records of earlier
-/// daemons mean: the version in the magic of segments has to be raised with this number.
+/// daemons mean: the versions of the segments of spool and pins have to be raised with this number.
 const QUALITY_NUMBERS: usize = 12;
 const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 
-/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which
-/// are most, are written as they were before there were any, so records of earlier daemons are
-/// read; an earlier daemon takes a record that has one for damage, and tells a gap.
+/// Set in the byte of a frame's kind when a system name follows its line. Most frames have none.
 const HAS_SYSTEM_NAME: u8 = 0x80;
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
+pub(super) fn put(out: &mut Vec<u8>, value: u64) {
+    varint::put(out, value);
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
@@ -355,16 +383,8 @@ fn get_byte(rest: &mut &[u8]) -> Result<u8, DecodeError> {
     Ok(byte)
 }
 
-fn get(rest: &mut &[u8]) -> Result<u64, DecodeError> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let byte = get_byte(rest)?;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Ok(value);
-        }
-    }
-    Err(DecodeError("a number is too long"))
+pub(super) fn get(rest: &mut &[u8]) -> Result<u64, DecodeError> {
+    varint::take(rest).ok_or(DecodeError("a number is damaged"))
 }
 
 fn get32(rest: &mut &[u8]) -> Result<u32, DecodeError> {
@@ -405,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_a_system_name_are_written_as_before_there_were_any() {
+    fn frames_without_a_system_name_take_no_byte_for_it() {
         assert_eq!(tables_of(""), [1, 1, b'f', 1, 2, 0, 1, 0, 0, 7, 0, 0]);
     }
 
@@ -417,5 +437,23 @@ mod tests {
         let frame = tables.dict.frame(FrameId(0));
         assert_eq!((frame.kind, frame.line), (FrameKind::Jit, 7));
         assert_eq!((frame.function, frame.system_name), ("f", "*f"));
+    }
+
+    #[test]
+    fn where_no_times_are_known_there_is_nothing() {
+        let body = |times| {
+            let window = Window {
+                times,
+                ..Window::default()
+            };
+            let mut body = Vec::new();
+            encode_body(&mut body, &window);
+            let payload = join(&[], &body);
+            let mut tables = Tables::default();
+            tables.take(&payload).unwrap();
+            assert_eq!(tables.window(&payload).unwrap(), window);
+            body.len()
+        };
+        assert_eq!(body(Some(Times::default())), body(None) + 2);
     }
 }
