@@ -4,12 +4,12 @@
 //! fleet calls it, and has its certificate; it is replaced as a whole, so that a power cut leaves
 //! the old one or the new one.
 
-use host::private_dir::{PrivateDir, Trouble, options};
+use host::private_dir::{DirError, PrivateDir, options};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const KEY_FILE: &str = "host.key";
 const MEMBERSHIP_FILE: &str = "membership.json";
@@ -20,22 +20,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Why the identity cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory cannot be made or opened.
-    #[error("failed to open `{path}`")]
-    Open {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Others could read or write what is in it.
-    #[error("failed to open `{path}`: {why}")]
-    Refused {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Dir(#[from] DirError),
     /// A file in it cannot be read or written.
     #[error("failed to {operation} `{file}` of the host's identity")]
     File {
@@ -93,17 +80,7 @@ impl IdentityStore {
     /// # Errors
     /// [`StoreError`].
     pub fn open(path: &Path) -> Result<IdentityStore, StoreError> {
-        let dir = PrivateDir::open(path).map_err(|trouble| {
-            let path = path.to_owned();
-            match trouble {
-                Trouble::Open(source) => StoreError::Open { path, source },
-                Trouble::Refused(why) => StoreError::Refused { path, why },
-                Trouble::Locked => StoreError::Refused {
-                    path,
-                    why: "another daemon uses it".to_owned(),
-                },
-            }
-        })?;
+        let dir = PrivateDir::open(path, "directory of the host's identity")?;
         Ok(IdentityStore { dir })
     }
 
