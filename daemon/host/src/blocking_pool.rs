@@ -75,6 +75,8 @@ struct State {
     queue: VecDeque<Job>,
     /// Threads that wait for work that was not promised to them yet.
     idle: usize,
+    /// Threads about to look into the queue: for their work nobody has to be woken.
+    awake: usize,
     #[cfg(test)]
     threads: usize,
 }
@@ -192,7 +194,9 @@ impl BlockingPool {
         if state.idle > 0 {
             state.idle -= 1;
             state.queue.push_back(job);
-            self.threads.wake.notify_one();
+            if state.queue.len() > state.awake {
+                self.threads.wake.notify_one();
+            }
             return Some(Pending(receiver));
         }
         let threads = Arc::clone(&self.threads);
@@ -257,10 +261,15 @@ impl Threads {
         loop {
             let hand_over = job();
             // Idle before the result is seen, likewise.
-            self.lock().idle += 1;
+            {
+                let mut state = self.lock();
+                state.idle += 1;
+                state.awake += 1;
+            }
             hand_over();
             let mut state = self.lock();
             job = loop {
+                state.awake -= 1;
                 if let Some(job) = state.queue.pop_front() {
                     break job;
                 }
@@ -268,6 +277,7 @@ impl Threads {
                     .wake
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
+                state.awake += 1;
             };
         }
     }
