@@ -1,10 +1,10 @@
 //! A window as bytes: what the spool and pins keep of it.
 //!
-//! A record has two parts. *Tables* define strings, frames, stacks and label sets that no record of
-//! the same generation defined before, in the order of their ids; several runs of them may follow
-//! each other. The *body* has facts, samples and accounts with ids of all tables of the generation
-//! so far, and behind them, where they are known, the times of the samples. So a record is small, and a
-//! generation stands alone.
+//! It has two parts. *Tables* define strings, frames, stacks and label sets that no window of the
+//! same generation defined before, in the order of their ids; several runs of them may follow each
+//! other. The *body* has facts, samples and accounts with ids of all tables of the generation so
+//! far, and behind them, where they are known, the times of the samples. So a window is small, and
+//! a generation stands alone.
 //!
 //! Numbers are LEB128 varints. Decoding treats bytes as a stranger's: every id, count and number is
 //! checked against what is there, and nothing is reserved on a count's word.
