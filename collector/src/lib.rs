@@ -6,6 +6,7 @@ pub mod control;
 pub mod grpc;
 pub mod ingest;
 pub mod listen;
+mod memory;
 pub mod metrics;
 pub mod pins;
 pub mod query;

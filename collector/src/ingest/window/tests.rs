@@ -12,10 +12,10 @@ fn decoder() -> Decoder {
     Decoder::new(host, &HostFacts::default(), Arc::default())
 }
 
-fn held() -> Cost<Held> {
+fn held() -> Cost<Reservation> {
     Cost {
-        tables: Held::default(),
-        rows: Held::default(),
+        tables: Reservation::default(),
+        rows: Reservation::default(),
     }
 }
 
