@@ -175,7 +175,7 @@ impl LogWriter {
         let mut payload = vec![RECORD_WINDOW];
         let logged = *lock(&partition.log.logged);
         encode_record(&partition, &read(&dict), &ready.window, &mut payload);
-        if payload.len() > RECORD_BYTES_MAX && partition.log.keep_dict(&read(&dict)).is_ok() {
+        if payload.len() > RECORD_BYTES_MAX && partition.log.keep_dict(&dict).is_ok() {
             // The window may be small and a dictionary large that the log had no copy of: now it
             // has.
             payload.truncate(1);

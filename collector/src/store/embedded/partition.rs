@@ -327,7 +327,7 @@ impl Partition {
         }
         // Without it nothing waits for the file. What was not kept comes with its next record.
         if let Some(dict) = self.dict_in_memory() {
-            self.log.keep_dict(&read(&dict))?;
+            self.log.keep_dict(&dict)?;
         }
         let cut = lock(&self.log.wal).cut(needed);
         cut.map_err(std::io::Error::other)

@@ -20,10 +20,10 @@ use super::codec::{Corrupt, Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
 use super::wal::{Batch, Place, RECORD_BYTES_MAX, Wal, sync_folder};
-use crate::sync::lock;
+use crate::sync::{lock, read};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, RwLock};
 
 /// End of the name of a folder whose partition is being removed.
 const REMOVED: &str = "removed";
@@ -181,12 +181,9 @@ impl DictCopy {
         (copy, done)
     }
 
-    /// Appends what a dictionary has more, durably.
-    fn append(&mut self, dict: &Dict) -> io::Result<()> {
+    /// What a dictionary has more, ready to be [appended](DictCopy::append).
+    fn encode(&self, dict: &Dict) -> io::Result<(DictVersion, Vec<u8>)> {
         let to = dict.version();
-        if self.version.includes(to) {
-            return Ok(());
-        }
         let (mut part, mut entries) = (Vec::new(), Vec::new());
         to.encode(&mut part);
         dict.encode_logged(self.version, to, &mut entries);
@@ -194,6 +191,11 @@ impl DictCopy {
         if part.len() > RECORD_BYTES_MAX {
             return Err(io::Error::other("a dictionary is too large to be kept"));
         }
+        Ok((to, part))
+    }
+
+    /// Adds what was encoded last, durably.
+    fn append(&mut self, (to, part): (DictVersion, Vec<u8>)) -> io::Result<()> {
         let mut batch = Batch::default();
         batch.add(self.wal.next(), &part);
         self.wal.write(&batch).map_err(io::Error::other)?;
@@ -271,8 +273,9 @@ impl PartitionLog {
         *lock(&self.logged) = version.unwrap_or(DictVersion::EMPTY);
     }
 
-    /// Brings the copy of the dictionary up to date: what only records had may be cut then.
-    pub fn keep_dict(&self, dict: &Dict) -> io::Result<()> {
+    /// Brings the copy of the dictionary up to date: what only records had may be cut then. No push
+    /// waits for the disk meanwhile.
+    pub fn keep_dict(&self, dict: &RwLock<Dict>) -> io::Result<()> {
         let logged = *lock(&self.logged);
         let mut slot = lock(&self.copy);
         let copy = slot.get_or_insert_with(|| DictCopy::open(self.copy_place(), |_| {}));
@@ -280,7 +283,8 @@ impl PartitionLog {
             // No record has more: the dictionary of a partition that was only read, for one.
             return Ok(());
         }
-        copy.append(dict)
+        let part = copy.encode(&read(dict))?;
+        copy.append(part)
     }
 
     /// Removes all of it, when everything is in the file. It can be written to again.
@@ -313,6 +317,7 @@ impl PartitionLog {
 mod tests {
     use super::*;
     use crate::store::{HostKey, LabelSet};
+    use crate::sync::write;
 
     const GENERATION: u64 = 0xab;
 
@@ -327,10 +332,11 @@ mod tests {
     }
 
     /// As when a record had all of the dictionary.
-    fn keep(log: &PartitionLog, dict: &Dict) {
-        *lock(&log.logged) = dict.version();
+    fn keep(log: &PartitionLog, dict: &RwLock<Dict>) {
+        let version = read(dict).version();
+        *lock(&log.logged) = version;
         log.keep_dict(dict).unwrap();
-        assert_eq!(log.copy_version(), dict.version());
+        assert_eq!(log.copy_version(), version);
     }
 
     #[test]
@@ -338,11 +344,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = || PartitionLog::new(folder.path().join("0"), GENERATION, 0);
         let log = open();
-        let (mut dict, mut ends) = (Dict::new(&[], true), vec![(DictVersion::EMPTY, 0)]);
+        let dict = RwLock::new(Dict::new(&[], true));
+        let mut ends = vec![(DictVersion::EMPTY, 0)];
         for at in 0..3 {
-            grow(&mut dict, at);
+            grow(&mut write(&dict), at);
             keep(&log, &dict);
-            ends.push((dict.version(), log.copy_bytes()));
+            ends.push((read(&dict).version(), log.copy_bytes()));
         }
         let path = folder.path().join("0/0000000000000001.dict");
         let bytes = std::fs::read(&path).unwrap();
@@ -360,9 +367,11 @@ mod tests {
         keep(&open(), &dict);
         let mut loaded = Dict::new(&[], true);
         open().load_copy(&mut loaded);
-        assert_eq!(loaded.version(), dict.version());
-        assert_eq!(loaded.other_stack(), dict.other_stack());
-        assert_eq!(loaded.tables.content_ids(), dict.tables.content_ids());
+        let mut own = write(&dict);
+        assert_eq!(loaded.version(), own.version());
+        assert_eq!(loaded.other_stack(), own.other_stack());
+        assert_eq!(loaded.tables.content_ids(), own.tables.content_ids());
+        drop(own);
         let log = open();
         log.clear().unwrap();
         assert_eq!(
