@@ -7,6 +7,7 @@ pub mod grpc;
 pub mod identity;
 pub mod ingest;
 pub mod listen;
+mod memory;
 pub mod metrics;
 pub mod pins;
 pub mod query;

@@ -216,10 +216,6 @@ const STORE_HELP: &[(&str, &str)] = &[
         "Records of the write-ahead log that were there and could not be read at the start.",
     ),
     (
-        "log_records_removed_total",
-        "Records passed over at the start: their partitions had been removed.",
-    ),
-    (
         "set_aside_bytes",
         "Size of damaged partitions and unusable segments of the log that were set aside.",
     ),

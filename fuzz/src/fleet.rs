@@ -1,7 +1,7 @@
 //! Targets of the way to the collector: what the spool reads back, and what the collector is sent.
 
 use aggregate::recorder::RecorderQuery;
-use collector::ingest::Held;
+use collector::ingest::Reservation;
 use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
 use export::disk::Dir;
@@ -177,8 +177,8 @@ pub fn ingest_windows(data: &[u8]) {
         let bytes = cost(&part, decoder.host_bytes());
         assert!(bytes.tables < usize::MAX / 2 && bytes.rows < usize::MAX / 2);
         let held = Cost {
-            tables: Held::default(),
-            rows: Held::default(),
+            tables: Reservation::default(),
+            rows: Reservation::default(),
         };
         match decoder.part(part, held) {
             Ok(Decoded::Whole(pending)) => {

@@ -203,7 +203,7 @@ async fn take(
         }
     };
     // From here on it may wait for its fan-out, and does so with the memory that results have.
-    let mut held = control.0.budget.hold();
+    let mut held = control.0.memory.reserve();
     let has_room = held.grow(heap_bytes(&what));
     let what = has_room.then_some(what);
     let reported = Reported { what, held };

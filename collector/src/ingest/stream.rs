@@ -14,9 +14,9 @@ use super::limits::{
     DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
     dictionary_stacks,
 };
-use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::identity::{self, Member};
+use crate::memory::Reservation;
 use crate::metrics::Metric;
 use crate::store::{Defined, HOST_ID_BYTES_MAX, HostKey, PushOutcome};
 use hashbrown::{HashMap, HashSet};
@@ -156,7 +156,7 @@ struct Needing {
     tables: TableAssembler,
     /// Why what came cannot be used; the rest of it is not looked at.
     unusable: Option<String>,
-    held: Held,
+    held: Reservation,
     deadline: Instant,
 }
 
@@ -389,7 +389,7 @@ impl<'s> Session<'s> {
     }
 
     /// Waits for memory. The answers to windows of this stream are taken meanwhile: they hold some.
-    async fn memory(&mut self, bytes: usize) -> Result<Held, End> {
+    async fn memory(&mut self, bytes: usize) -> Result<Reservation, End> {
         let memory = self.ingest.memory.clone();
         let take = memory.take(bytes);
         tokio::pin!(take);
@@ -511,7 +511,7 @@ impl<'s> Session<'s> {
                 self.ingest.known_stacks && !all_callers,
             ),
             unusable: None,
-            held: Held::default(),
+            held: Reservation::default(),
             deadline: Instant::now() + self.timeouts().need,
         });
         self.ingest.metrics.windows_needed.inc();

@@ -8,10 +8,10 @@
 use super::gaps::SpoolGap;
 use super::identity::Identity;
 use super::reader::{ReadError, Readers};
-use super::record::Window;
 use super::spool::{Done, Picked};
 use super::{ExportState, Exporter};
 use host::sync::lock;
+use segment::window::Window;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,7 @@ use super::limits::{
     FACT_BYTES_MAX, LABEL_SETS_PER_STREAM_MAX, LABEL_SETS_PER_WINDOW_MAX, ROWS_PER_WINDOW_MAX,
     STACKS_PER_STREAM_MAX,
 };
-use super::memory::Held;
+use crate::memory::Reservation;
 use crate::metrics::Metrics;
 use crate::store::{
     Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, StreamStacks, TimeRange,
@@ -62,7 +62,7 @@ pub struct Pending {
     /// It goes to the store with frames.
     pub defines: bool,
     /// The memory it holds.
-    pub held: Held,
+    pub held: Reservation,
 }
 
 /// Stacks that are looked up one after the other. Some of them are on their way from memory then;
@@ -80,7 +80,7 @@ struct Open {
     rows: Vec<Row>,
     stack_ids: Vec<u32>,
     unweighted: Vec<Unweighted>,
-    held: Held,
+    held: Reservation,
     /// Why it will be refused. Its parts are checked no further than the dictionary needs.
     refused: Option<String>,
 }
@@ -158,7 +158,11 @@ impl Decoder {
     ///
     /// # Errors
     /// When the agent breaks the protocol; the stream cannot go on.
-    pub fn part(&mut self, part: wire::WindowPart, held: Cost<Held>) -> Result<Decoded, Fault> {
+    pub fn part(
+        &mut self,
+        part: wire::WindowPart,
+        held: Cost<Reservation>,
+    ) -> Result<Decoded, Fault> {
         let sequence = part.sequence;
         if let Some(open) = &self.open {
             let found = sequence;
@@ -188,7 +192,7 @@ impl Decoder {
     }
 
     /// Takes new label sets and stacks into the tables.
-    fn define(&mut self, part: &wire::WindowPart, held: Held) -> Result<(), Fault> {
+    fn define(&mut self, part: &wire::WindowPart, held: Reservation) -> Result<(), Fault> {
         let tables = &mut self.tables;
         if tables.own.len() + part.label_sets.len() > LABEL_SETS_PER_STREAM_MAX {
             let (what, limit) = ("label sets", LABEL_SETS_PER_STREAM_MAX);
@@ -406,7 +410,7 @@ impl Open {
             rows: Vec::new(),
             stack_ids: Vec::new(),
             unweighted: Vec::new(),
-            held: Held::default(),
+            held: Reservation::default(),
             refused: None,
         }
     }

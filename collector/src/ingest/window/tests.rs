@@ -17,10 +17,10 @@ fn decoder() -> Decoder {
     )
 }
 
-fn held() -> Cost<Held> {
+fn held() -> Cost<Reservation> {
     Cost {
-        tables: Held::default(),
-        rows: Held::default(),
+        tables: Reservation::default(),
+        rows: Reservation::default(),
     }
 }
 

@@ -66,8 +66,6 @@ counters! {
     records_unusable = "fleetprof_store_log_records_unusable_total";
     /// Records of the log that were there and could not be read at the start.
     records_lost = "fleetprof_store_log_records_lost_total";
-    /// Records at the start of partitions that had been removed: passed over.
-    records_removed = "fleetprof_store_log_records_removed_total";
     /// Files that had been set aside, removed for the disk budget.
     quarantined_removed = "fleetprof_store_set_aside_removed_total";
     /// Records replayed at the start.
