@@ -75,8 +75,6 @@ struct State {
     queue: VecDeque<Job>,
     /// Threads that wait for work that was not promised to them yet.
     idle: usize,
-    /// Threads about to look into the queue: for their work nobody has to be woken.
-    awake: usize,
     #[cfg(test)]
     threads: usize,
 }
@@ -194,9 +192,7 @@ impl BlockingPool {
         if state.idle > 0 {
             state.idle -= 1;
             state.queue.push_back(job);
-            if state.queue.len() > state.awake {
-                self.threads.wake.notify_one();
-            }
+            self.threads.wake.notify_one();
             return Some(Pending(receiver));
         }
         let threads = Arc::clone(&self.threads);
@@ -261,15 +257,10 @@ impl Threads {
         loop {
             let hand_over = job();
             // Idle before the result is seen, likewise.
-            {
-                let mut state = self.lock();
-                state.idle += 1;
-                state.awake += 1;
-            }
+            self.lock().idle += 1;
             hand_over();
             let mut state = self.lock();
             job = loop {
-                state.awake -= 1;
                 if let Some(job) = state.queue.pop_front() {
                     break job;
                 }
@@ -277,7 +268,6 @@ impl Threads {
                     .wake
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
-                state.awake += 1;
             };
         }
     }
