@@ -10,28 +10,26 @@
 //! Linux 6.18, 2026-11-21): the process has closed its rings and socket by then and answers nobody,
 //! a successor starts beside it, but whoever waits for its exit code waits for that server.
 //!
-//! All such work shares threads named [`THREAD`], whatever it is for; how much of it may be under
-//! way is a quota of each purpose, a [`BlockingPool`], so that a file system that hangs takes only
-//! the threads of those who touch it. Threads have the priority of whoever started them, so those
-//! of a stage with lower priority are apart ([`BlockingPool::lowered`]).
+//! Threads are named [`THREAD`], whatever they are for. Each purpose has its own [`BlockingPool`],
+//! with a quota, so that a file system that hangs takes only the threads of those who touch it, and
+//! threads have the priority of whoever hands out the work.
 //!
 //! Mostly one thread hands out the work of one purpose, so helpers that are busy when it comes with
-//! the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells what is
-//! late from what found no helper free.
+//! the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells
+//! what is late from what found no helper free.
 
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Name of the threads.
 pub const THREAD: &str = "fp-blocking";
 
-/// Work of one purpose at a time: all but one piece may be late.
+/// Threads of one purpose: all but one may be late.
 const QUOTA: usize = 5;
 
 /// Late helpers from which work on file systems that depend on another process or machine is not
@@ -41,31 +39,15 @@ pub const REMOTE_LATE_MAX: usize = 2;
 /// Runs the work and returns what hands the result over.
 type Job = Box<dyn FnOnce() -> Box<dyn FnOnce() + Send> + Send>;
 
-/// Threads of most purposes.
-static THREADS: LazyLock<Arc<Threads>> = LazyLock::new(Arc::default);
-
-/// Threads of purposes whose work is handed out at a lower priority.
-static LOWERED: LazyLock<Arc<Threads>> = LazyLock::new(Arc::default);
-
-/// Helpers for one purpose, and the quota of it. See the head of this file.
+/// Helpers for one purpose. See the head of this file.
 pub struct BlockingPool {
     purpose: &'static str,
     quota: usize,
-    threads: Arc<Threads>,
-    /// Work under way.
-    busy: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
 }
 
-impl fmt::Debug for BlockingPool {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (purpose, busy, quota) = (self.purpose, self.late(), self.quota);
-        write!(out, "helpers for `{purpose}`, {busy} of {quota} at work")
-    }
-}
-
-/// Threads that purposes share. They stay: as many as there was ever work at a time.
 #[derive(Default)]
-struct Threads {
+struct Shared {
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -75,8 +57,8 @@ struct State {
     queue: VecDeque<Job>,
     /// Threads that wait for work that was not promised to them yet.
     idle: usize,
-    #[cfg(test)]
     threads: usize,
+    closed: bool,
 }
 
 /// Why there is no result.
@@ -134,39 +116,29 @@ pub fn alone<T: Send + 'static>(
 }
 
 impl BlockingPool {
-    /// Helpers for this purpose. The first work starts a thread, unless one is free.
+    /// No thread yet: the first is started with the first work.
     pub fn new(purpose: &'static str) -> BlockingPool {
-        BlockingPool::on(&THREADS, purpose)
+        BlockingPool::with_quota(purpose, QUOTA)
     }
 
-    /// The same for work that a thread of lower priority hands out.
-    pub fn lowered(purpose: &'static str) -> BlockingPool {
-        BlockingPool::on(&LOWERED, purpose)
-    }
-
-    fn on(threads: &Arc<Threads>, purpose: &'static str) -> BlockingPool {
+    /// The same with another number of threads.
+    pub fn with_quota(purpose: &'static str, quota: usize) -> BlockingPool {
         BlockingPool {
             purpose,
-            quota: QUOTA,
-            threads: Arc::clone(threads),
-            busy: Arc::default(),
+            quota,
+            shared: Arc::default(),
         }
-    }
-
-    /// With another quota.
-    #[must_use]
-    pub fn at_most(self, quota: usize) -> BlockingPool {
-        BlockingPool { quota, ..self }
     }
 
     /// Helpers at work: those that are late, when the one who hands out work asks.
     pub fn late(&self) -> usize {
-        self.busy.load(Ordering::Acquire)
+        let state = self.shared.lock();
+        state.threads - state.idle
     }
 
     /// True when no more work is taken: all helpers are late.
     pub fn is_exhausted(&self) -> bool {
-        self.late() >= self.quota
+        self.late() == self.quota
     }
 
     /// Begins work; `None` when too many helpers are late, or no thread can be had.
@@ -174,34 +146,30 @@ impl BlockingPool {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<Pending<T>> {
-        let place = Place::of(self)?;
         let (sender, receiver) = sync_channel(1);
         let job: Job = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(work));
             Box::new(move || {
-                // Given back before the result is seen: who waits for it may come with the next
-                // work at once.
-                drop(place);
                 if let Ok(result) = result {
                     // Nobody may want it any more.
                     let _ = sender.send(result);
                 }
             })
         });
-        let mut state = self.threads.lock();
+        let mut state = self.shared.lock();
         if state.idle > 0 {
             state.idle -= 1;
             state.queue.push_back(job);
-            self.threads.wake.notify_one();
+            self.shared.wake.notify_one();
             return Some(Pending(receiver));
         }
-        let threads = Arc::clone(&self.threads);
-        let builder = std::thread::Builder::new().name(THREAD.to_owned());
-        builder.spawn(move || threads.help(job)).ok()?;
-        #[cfg(test)]
-        {
-            state.threads += 1;
+        if state.threads == self.quota {
+            return None;
         }
+        let shared = Arc::clone(&self.shared);
+        let builder = std::thread::Builder::new().name(THREAD.to_owned());
+        builder.spawn(move || shared.help(job)).ok()?;
+        state.threads += 1;
         Some(Pending(receiver))
     }
 
@@ -228,26 +196,21 @@ impl BlockingPool {
     }
 }
 
-/// A part of a quota.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn of(pool: &BlockingPool) -> Option<Place> {
-        let more = |busy| (busy < pool.quota).then_some(busy + 1);
-        let taken = pool
-            .busy
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.ok().map(|_| Place(Arc::clone(&pool.busy)))
+impl fmt::Debug for BlockingPool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (purpose, busy, quota) = (self.purpose, self.late(), self.quota);
+        write!(out, "helpers for `{purpose}`, {busy} of {quota} at work")
     }
 }
 
-impl Drop for Place {
+impl Drop for BlockingPool {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.shared.lock().closed = true;
+        self.shared.wake.notify_all();
     }
 }
 
-impl Threads {
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the lock.
         lock(&self.state)
@@ -256,13 +219,16 @@ impl Threads {
     fn help(&self, mut job: Job) {
         loop {
             let hand_over = job();
-            // Idle before the result is seen, likewise.
+            // Idle before the result is seen: who waits for it may come with the next work at once.
             self.lock().idle += 1;
             hand_over();
             let mut state = self.lock();
             job = loop {
                 if let Some(job) = state.queue.pop_front() {
                     break job;
+                }
+                if state.closed {
+                    return;
                 }
                 state = self
                     .wake
@@ -280,24 +246,19 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(1);
 
-    /// On threads that no other test uses.
-    fn pool() -> BlockingPool {
-        BlockingPool::on(&Arc::default(), "test")
-    }
-
     #[test]
     fn work_that_comes_back_uses_one_thread() {
-        let helpers = pool();
+        let helpers = BlockingPool::new("test");
         for number in 0..100 {
             assert_eq!(helpers.run(LONG, move || number), Some(number));
         }
-        let threads = helpers.threads.lock().threads;
+        let threads = helpers.shared.lock().threads;
         assert_eq!((threads, helpers.late()), (1, 0));
     }
 
     #[test]
     fn what_is_late_is_left_and_taken_when_it_comes() {
-        let helpers = pool();
+        let helpers = BlockingPool::new("test");
         let (go, wait) = sync_channel::<u32>(1);
         let pending = helpers.begin(move || wait.recv()).expect("begins");
         let pending = pending
@@ -313,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_number_of_late_helpers_is_bounded() {
-        let helpers = pool();
+        let helpers = BlockingPool::new("test");
         let held: Vec<_> = (0..QUOTA)
             .map(|_| {
                 let (hold, wait) = sync_channel::<()>(1);
@@ -328,18 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn purposes_share_threads_and_no_quota() {
-        let threads = Arc::default();
-        let [one, other] = ["one", "other"].map(|purpose| BlockingPool::on(&threads, purpose));
-        let other = other.at_most(1);
-        assert_eq!(one.run(LONG, || 1), Some(1));
-        assert_eq!(other.run(LONG, || 2), Some(2));
-        assert_eq!(threads.lock().threads, 1);
+    fn a_quota_is_that_of_one_purpose() {
+        let [one, other] = [5, 1].map(|quota| BlockingPool::with_quota("test", quota));
         let (hold, wait) = sync_channel::<()>(1);
         assert_eq!(other.ask(SHORT, move || wait.recv()), Err(NoResult::Late));
-        assert!(other.is_exhausted());
+        assert!(other.is_exhausted() && !one.is_exhausted());
         assert_eq!(other.ask(LONG, || ()), Err(NoResult::Busy));
-        assert_eq!((one.late(), one.run(LONG, || 1)), (0, Some(1)));
+        assert_eq!(one.run(LONG, || 7), Some(7));
         drop(hold);
     }
 
@@ -355,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_panic_ends_no_helper() {
-        let helpers = pool();
+        let helpers = BlockingPool::new("test");
         let pending = helpers.begin(|| panic!("on purpose")).expect("begins");
         let outcome = pending.wait(LONG);
         assert!(matches!(outcome, Err(None)), "known at once");

@@ -160,7 +160,7 @@ impl Waits {
 
 /// Reads files on such file systems, for all stages. Busy helpers may be at work for another
 /// thread: that only makes the bound on late ones stricter.
-static READERS: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::lowered("read"));
+static READERS: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new("read"));
 
 /// An open file on a file system that may stop answering: read by helpers, and given up for good
 /// when one of them is late.

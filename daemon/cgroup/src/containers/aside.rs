@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, oneshot};
 const CALLS_MAX: usize = 32;
 
 static HELPERS: LazyLock<BlockingPool> =
-    LazyLock::new(|| BlockingPool::new("inspect").at_most(CALLS_MAX));
+    LazyLock::new(|| BlockingPool::with_quota("inspect", CALLS_MAX));
 
 /// Where one source's calls are made, one after the other.
 #[derive(Debug, Default)]
