@@ -26,8 +26,9 @@ const EVERY: &str = "FLEETPROF_TEST_EVERY_STEP";
 /// Steps tried otherwise.
 const TRIED: u64 = 12;
 
-/// Operations that change files. Those of the directory of temporary files and of standard output
-/// count as well, which does no harm.
+/// Operations that change files. `strace` counts each kind by itself, so the nth is that of the
+/// kind that comes to n first: mostly a write. Those of the directory of temporary files and of
+/// standard output count as well, which does no harm.
 const OPERATIONS: &str = "openat,write,pwrite64,ftruncate,fsync,fdatasync,mkdir,rename,unlink,\
                           unlinkat,rmdir";
 
