@@ -123,6 +123,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-agent-config",
             "fleetprof-aggregate",
             "fleetprof-host",
+            "fleetprof-identity",
             "fleetprof-profile",
             "fleetprof-proto",
             "fleetprof-segment",
@@ -174,6 +175,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "fleetprof-control",
         &[
+            "fleetprof-agent-config",
             "fleetprof-capture",
             "fleetprof-export",
             "fleetprof-host",
@@ -194,6 +196,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-control",
             "fleetprof-export",
             "fleetprof-host",
+            "fleetprof-identity",
             "fleetprof-jit",
             "fleetprof-metrics",
             "fleetprof-offcpu",
