@@ -344,8 +344,8 @@ impl Default for Captures {
             remote: RemoteCaptures::Stacks,
             remote_events: Vec::new(),
             remote_rate_max_hz: 999,
-            remote_duration_max_s: 300,
-            remote_minutes_per_hour: 15,
+            remote_duration_max_s: 600,
+            remote_minutes_per_hour: 30,
         }
     }
 }
