@@ -165,6 +165,57 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
 }
 
 #[test]
+fn a_host_of_an_image_joins_by_itself_when_the_collector_is_there_needs_root() {
+    let Some(_live) = beside(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tls = format!("127.0.0.1:{}", free_port());
+    let options = Options::new().set(&format!("listen.tls={tls}"));
+    let collector = options.start(dir.path());
+    let grpc = options.grpc();
+    let line = asked(
+        &collector,
+        &["hosts", "invite", "--hosts", "10", "--lifetime", "30d"],
+    );
+    assert!(collector.stop().success());
+    let file = dir.path().join("join");
+    std::fs::write(&file, line).unwrap();
+    let agent = Daemon::with()
+        .set("windows.length_s=2")
+        .set("collector.host_id=one")
+        .set(&format!("collector.join_file={}", file.display()))
+        .set(&format!(
+            "collector.identity_dir={}",
+            dir.path().join("one").display()
+        ))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.path().join("spool").display()
+        ))
+        .start()
+        .sampling();
+    let told = wait_for(ARRIVE, || {
+        let status = agent.client().status().ok()?;
+        let mut all = status.degradations.iter();
+        all.any(|one| one.id == "fleet_not_joined").then_some(())
+    });
+    assert!(told.is_some(), "{}", agent.log());
+    let collector = options.start(dir.path());
+    let joined = wait_for(ARRIVE, || {
+        let export = agent.client().status().ok()?.export?;
+        (export.acked_windows > 0).then_some(())
+    });
+    assert!(joined.is_some(), "{} {grpc}", agent.log());
+    let status = agent.client().status().unwrap();
+    assert!(
+        !status
+            .degradations
+            .iter()
+            .any(|one| one.id == "fleet_not_joined")
+    );
+    assert!(collector.stop().success());
+}
+
+#[test]
 fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();

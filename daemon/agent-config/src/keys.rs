@@ -762,6 +762,17 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        path: "collector.join_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "File with the line that `agent-ctl hosts invite` prints, or its last two words: a host that is \
+              a member of no fleet joins with it by itself, and tries again until it is let in. For images and \
+              clusters.",
+        get: |c| path(c.collector.join_file.as_ref()),
+        put: |c, v| c.collector.join_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
         path: "collector.labels",
         kind: Kind::Labels(16, OWN_LABELS),
         unit: "",

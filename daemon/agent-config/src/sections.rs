@@ -225,6 +225,8 @@ pub struct Collector {
     pub host_id: Option<String>,
     /// Where the host's key and certificate are.
     pub identity_dir: PathBuf,
+    /// The invitation by which the host joins a fleet by itself.
+    pub join_file: Option<PathBuf>,
     /// Labels of all samples of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away before sending.
@@ -463,6 +465,7 @@ impl Default for Collector {
             address: None,
             host_id: None,
             identity_dir: PathBuf::from("/var/lib/fleetprof/identity"),
+            join_file: None,
             labels: BTreeMap::new(),
             drop_labels: vec![key::PID.to_owned(), key::THREAD.to_owned()],
             spool: Spool::default(),

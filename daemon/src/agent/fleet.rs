@@ -10,9 +10,18 @@ use identity::{EnrollError, HostMember, HostName, JoinError, StoreError};
 use profile::text::with_causes;
 use proto::agent as wire;
 use proto::credential::Credential;
-use std::io;
-use std::sync::{Arc, OnceLock};
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 use tonic::Status;
+
+/// First and longest wait before a host that joins by a file tries again.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(120);
+
+/// Largest such file. Unit: bytes.
+const JOIN_FILE_BYTES_MAX: u64 = 4096;
 
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
@@ -25,6 +34,8 @@ pub struct Fleet {
     /// The host's identity, or why it cannot be read.
     member: Result<Arc<HostMember>, String>,
     start_uplink: OnceLock<StartUplink>,
+    /// Why the host has not joined by its file so far.
+    waits: Mutex<Option<String>>,
 }
 
 impl Fleet {
@@ -38,6 +49,7 @@ impl Fleet {
         Fleet {
             member: member.map_err(|error: StoreError| with_causes(&error)),
             start_uplink: OnceLock::new(),
+            waits: Mutex::default(),
         }
     }
 
@@ -93,6 +105,15 @@ impl Fleet {
                 }];
             }
         };
+        if let Some(why) = &*lock(&self.waits) {
+            return vec![Degradation {
+                id: "fleet_not_joined",
+                message: format!("this host has not joined its fleet so far: {why}"),
+                remedy: "look at `collector.join_file`; the invitation may be used up or too old"
+                    .to_owned(),
+                severity: Severity::Warning,
+            }];
+        }
         let (Some(membership), Some(why)) = (member.membership(), member.renewal().failed) else {
             return Vec::new();
         };
@@ -152,6 +173,51 @@ impl Agent {
         }
     }
 
+    /// Joins by the file of the configuration, where there is one and the host is a member of no
+    /// fleet; ends when it has, or when there is nothing to do.
+    pub async fn join_by_file(self: Arc<Self>) {
+        let file = lock(&self.settings.active)
+            .config
+            .collector
+            .join_file
+            .clone();
+        let (Some(file), Some(member)) = (file, self.fleet.member()) else {
+            return;
+        };
+        let mut wait = TRY_AGAIN;
+        while member.membership().is_none() {
+            let tried = match invitation(&file).await {
+                Ok((collector, credential)) => {
+                    let joined = self.join(collector, credential).await;
+                    joined.map_err(|status| status.message().to_owned())
+                }
+                Err(why) => Err(why),
+            };
+            match tried {
+                Ok(_) => break,
+                // `collector.address` goes before.
+                Err(_)
+                    if lock(&self.settings.active)
+                        .config
+                        .collector
+                        .address
+                        .is_some() =>
+                {
+                    break;
+                }
+                Err(why) => {
+                    let before = lock(&self.fleet.waits).replace(why.clone());
+                    if before.as_ref() != Some(&why) {
+                        tracing::warn!(file = %file.display(), why, "this host does not join its fleet yet");
+                    }
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(TRY_AGAIN_MAX);
+        }
+        *lock(&self.fleet.waits) = None;
+    }
+
     /// Leaves the fleet; the future does it.
     pub(super) fn leave(&self) -> impl Future<Output = Result<(), Status>> + Send + use<> {
         let fleet = Arc::clone(&self.fleet);
@@ -164,6 +230,29 @@ impl Agent {
             Ok(())
         }
     }
+}
+
+/// The collector and the invitation in a file: its last two words.
+async fn invitation(file: &Path) -> Result<(String, Credential), String> {
+    let path = file.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        let opened = host::private_dir::options().read(true).open(path)?;
+        opened.take(JOIN_FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok::<_, io::Error>(text)
+    });
+    let text = match read.await {
+        Ok(Ok(text)) => text,
+        Ok(Err(error)) => return Err(format!("failed to read `{}`: {error}", file.display())),
+        Err(_) => return Err(format!("failed to read `{}`", file.display())),
+    };
+    let mut words = text.split_whitespace().rev();
+    let (Some(invitation), Some(collector)) = (words.next(), words.next()) else {
+        let name = file.display();
+        return Err(format!("`{name}` has no address and invitation"));
+    };
+    let credential = Credential::parse(invitation).map_err(|error| error.to_string())?;
+    Ok((collector.to_owned(), credential))
 }
 
 /// Why a host does not join, for whoever asked.

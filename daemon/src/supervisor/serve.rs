@@ -57,11 +57,13 @@ pub(super) fn serve(
             Some(address) => serve_metrics(address, &agent, stopped.clone()).await,
             None => None,
         };
+        let joining = tokio::spawn(Arc::clone(&agent).join_by_file());
         let served = grpc::serve(options, agent, stopped, move || {
             // The receiver is waiting; it is gone only when the start was given up.
             let _ = ready.send(());
         })
         .await;
+        joining.abort();
         if let Some(server) = metrics_server {
             server.abort();
         }
