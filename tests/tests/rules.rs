@@ -389,6 +389,23 @@ fn no_field_of_an_expression_takes_a_lock() {
 }
 
 #[test]
+fn one_module_alone_knows_the_yaml_parser() {
+    let others: Vec<PathBuf> = rust_sources()
+        .into_iter()
+        .filter(|(_, text)| {
+            text.lines()
+                .any(|line| code(line).contains(concat!("serde_yaml", "::")))
+        })
+        .map(|(file, _)| file)
+        .filter(|file| !file.ends_with("config/src/yaml.rs") && !file.ends_with("tests.rs"))
+        .collect();
+    assert!(
+        others.is_empty(),
+        "go through config/src/yaml.rs: {others:?}"
+    );
+}
+
+#[test]
 fn no_source_file_is_too_long() {
     let long: Vec<_> = rust_sources()
         .into_iter()
