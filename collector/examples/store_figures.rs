@@ -13,6 +13,7 @@ use collector::store::{
     Cancel, Limits, NewWindow, PushOutcome, Scope, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape, WINDOW_NS};
+use metrics::counted;
 use profile::{Dictionary, GroupBy, Query, Selector, TopBy, TopSort};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -230,10 +231,10 @@ fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
         ingest.longest.as_secs_f64() * 1000.0
     );
     println!("  memory: {rss} MiB, at most {peak} MiB; the fleet itself {before} MiB");
-    let logged = store.counters().into_iter();
-    let logged: u64 = logged
-        .filter(|(name, _)| name == "fleetprof_store_log_written_bytes_total")
-        .map(|(_, bytes)| bytes)
+    let metrics = store.metrics();
+    let logged: u64 = counted(&metrics)
+        .filter(|of| of.name == "fleetprof_store_log_written_bytes_total")
+        .map(|of| of.value)
         .sum();
     println!(
         "  log: {logged} bytes written, {:.2} a row; {} bytes of dictionaries beside it",

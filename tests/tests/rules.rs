@@ -80,7 +80,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "fleetprof-offcpu",
         &["fleetprof-host", "fleetprof-profile", "fleetprof-unwind"],
     ),
-    ("fleetprof-metrics", &["fleetprof-host"]),
+    ("fleetprof-metrics", &[]),
     (
         "fleetprof-aggregate",
         &[
@@ -202,6 +202,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "fleetprof-config",
             "fleetprof-debuginfod",
+            "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
         ],

@@ -60,7 +60,7 @@ impl Held {
             return false;
         }
         self.bytes += more;
-        self.budget.metrics.control_bytes.add(more as u64);
+        self.budget.metrics.control_bytes.inc_by(more as u64);
         true
     }
 
@@ -83,11 +83,11 @@ impl Held {
         if bytes > self.bytes {
             let more = bytes - self.bytes;
             used.fetch_add(more, Ordering::Relaxed);
-            gauge.add(more as u64);
+            gauge.inc_by(more as u64);
         } else {
             let less = self.bytes - bytes;
             used.fetch_sub(less, Ordering::Relaxed);
-            gauge.sub(less as u64);
+            gauge.dec_by(less as u64);
         }
         self.bytes = bytes;
     }

@@ -63,7 +63,7 @@ impl Memory {
 
     fn held(&self, permit: OwnedSemaphorePermit) -> Held {
         let bytes = permit.num_permits() as u64 * GRAIN as u64;
-        self.metrics.ingest_bytes.add(bytes);
+        self.metrics.ingest_bytes.inc_by(bytes);
         Held {
             permit: Some(permit),
             metrics: Some(self.metrics.clone()),
@@ -87,7 +87,7 @@ impl Drop for Held {
         if let (Some(permit), Some(metrics)) = (&self.permit, &self.metrics) {
             metrics
                 .ingest_bytes
-                .sub(permit.num_permits() as u64 * GRAIN as u64);
+                .dec_by(permit.num_permits() as u64 * GRAIN as u64);
         }
     }
 }

@@ -16,9 +16,10 @@ use super::limits::{
 };
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
-use crate::metrics::Metric;
+use crate::metrics::Metrics;
 use crate::store::{Defined, HOST_ID_BYTES_MAX, HostKey, PushOutcome};
 use hashbrown::{HashMap, HashSet};
+use metrics::Counter;
 use profile::ContentId;
 use proto::TableAssembler;
 use proto::collector::{
@@ -130,7 +131,7 @@ fn shutting_down() -> End {
 }
 
 impl Ingest {
-    fn cut(&self, cause: impl Fn(&crate::metrics::Metrics) -> &Metric, status: Status) -> End {
+    fn cut(&self, cause: impl Fn(&Metrics) -> &Counter, status: Status) -> End {
         cause(&self.metrics).inc();
         End::Cut(status)
     }

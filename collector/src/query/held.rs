@@ -105,7 +105,7 @@ impl Place {
         })?;
         self.metrics
             .answer_bytes
-            .add(permit.num_permits() as u64 * GRAIN as u64);
+            .inc_by(permit.num_permits() as u64 * GRAIN as u64);
         match &mut self.held {
             Some(held) => held.merge(permit),
             none => *none = Some(permit),
@@ -121,7 +121,7 @@ impl Place {
         let grains = (bytes / GRAIN).min(held.num_permits());
         if let Some(read) = held.split(grains) {
             let bytes = read.num_permits() as u64 * GRAIN as u64;
-            self.metrics.answer_bytes.sub(bytes);
+            self.metrics.answer_bytes.dec_by(bytes);
         }
     }
 }
@@ -130,7 +130,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Some(held) = &self.held {
             let bytes = held.num_permits() as u64 * GRAIN as u64;
-            self.metrics.answer_bytes.sub(bytes);
+            self.metrics.answer_bytes.dec_by(bytes);
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::store::{
     StoreQueries, StoreStatus, TimeRange,
 };
 use crate::time::Clock;
+use metrics::{Format, encode};
 use profile::{Profile, Query, key};
 use proto::agent;
 use std::sync::Arc;
@@ -175,7 +176,7 @@ impl Queries {
             metrics.queries_running.inc();
             let _running = Running(metrics.clone());
             let result = work(&*store, &limits);
-            metrics.query_ns.add(begin.elapsed().as_nanos() as u64);
+            metrics.query_ns.inc_by(begin.elapsed().as_nanos() as u64);
             result
         });
         let result = working.await;
@@ -269,15 +270,14 @@ impl Queries {
             .await
     }
 
-    /// The names of the collector's metrics with their values, as text. One at a time: the store
-    /// may look at its files.
-    pub async fn metrics_text(&self) -> Option<String> {
+    /// The collector's metrics as text. One at a time: the store may look at its files.
+    pub async fn metrics_text(&self, format: Format) -> Option<String> {
         let call = self.0.calls.clone().acquire_owned().await.ok()?;
         let inner = self.0.clone();
         let rendering = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
             let _call = call;
-            inner.metrics.render(&*inner.status)
+            encode(inner.metrics.all(&*inner.status), format)
         });
         rendering.await.ok()
     }
@@ -292,7 +292,7 @@ struct Running(Arc<Metrics>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.queries_running.sub(1);
+        self.0.queries_running.dec();
     }
 }
 

@@ -9,6 +9,7 @@ use crate::store::{
     DataQuality, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreQueries,
     StoreStatus,
 };
+use metrics::counted;
 use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
@@ -655,11 +656,9 @@ fn degradation(message: String) -> agent::Degradation {
 
 /// What the store says it takes on disk.
 fn store_bytes(store: &dyn StoreStatus) -> u64 {
-    let counters = store.counters();
-    let bytes = counters
-        .iter()
-        .filter(|(name, _)| name.split('{').next() == Some(STORE_BYTES));
-    bytes.map(|(_, value)| value).sum()
+    let metrics = store.metrics();
+    let bytes = counted(&metrics).filter(|counted| counted.name == STORE_BYTES);
+    bytes.map(|counted| counted.value).sum()
 }
 
 /// Name of the number by which a store tells its size on disk; with labels, all of them together.

@@ -240,7 +240,6 @@ impl Parts {
             triggers: Arc::default(),
             pins,
             watchers: Arc::default(),
-            registry: OnceLock::new(),
         };
         (Arc::new(agent), queue)
     }
@@ -267,7 +266,6 @@ impl Stages {
         let (stop_serving, stopped) = watch::channel(false);
         let (ready, is_ready) = oneshot::channel();
         let served = Arc::clone(&agent);
-        agent.register_metrics();
         let Threads {
             ends,
             draining,

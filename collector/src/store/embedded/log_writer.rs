@@ -162,7 +162,7 @@ impl LogWriter {
                 }
                 PushOutcome::Rejected(_) => &self.catalog.counters.windows_refused,
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.inc();
         }
     }
 
@@ -320,18 +320,12 @@ impl LogWriter {
         } else {
             lock(&self.wal).write(&batch)
         };
-        self.catalog
-            .counters
-            .log_batches
-            .fetch_add(1, Ordering::Relaxed);
+        self.catalog.counters.log_batches.inc();
         let mut writer = lock(&self.writer);
         match written {
             Ok(()) => {
                 let bytes = batch.len() as u64;
-                self.catalog
-                    .counters
-                    .log_bytes
-                    .fetch_add(bytes, Ordering::Relaxed);
+                self.catalog.counters.log_bytes.inc_by(bytes);
                 // A host's few bytes still fit on a disk that has no room for a window.
                 let windows = |one: &Pending| matches!(one, Pending::Window { .. });
                 if pending.iter().any(windows) {
@@ -343,10 +337,7 @@ impl LogWriter {
                 let _ = outcome.set(Ok(()));
             }
             Err(error) => {
-                self.catalog
-                    .counters
-                    .log_failures
-                    .fetch_add(1, Ordering::Relaxed);
+                self.catalog.counters.log_failures.inc();
                 let text = error.to_string();
                 self.catalog.report_issue(
                     "log",

@@ -119,12 +119,7 @@ impl Maintenance {
         for partition in self.catalog.all_partitions() {
             match partition.flush(|_, _| true) {
                 Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),
-                Err(_) => drop(
-                    self.catalog
-                        .counters
-                        .flush_failures
-                        .fetch_add(1, Ordering::Relaxed),
-                ),
+                Err(_) => drop(self.catalog.counters.flush_failures.inc()),
                 Ok(_) => {}
             }
         }
@@ -175,17 +170,11 @@ impl Maintenance {
             }
             match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
                 Ok(rows) => {
-                    self.catalog
-                        .counters
-                        .rows_flushed
-                        .fetch_add(rows, Ordering::Relaxed);
+                    self.catalog.counters.rows_flushed.inc_by(rows);
                 }
                 Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),
                 Err(error) => {
-                    self.catalog
-                        .counters
-                        .flush_failures
-                        .fetch_add(1, Ordering::Relaxed);
+                    self.catalog.counters.flush_failures.inc();
                     let path = partition.path.display();
                     failed.get_or_insert(format!("failed to flush into `{path}`: {error}"));
                 }
@@ -252,10 +241,7 @@ impl Maintenance {
         for partition in self.catalog.all_partitions() {
             if partition.end <= horizon {
                 self.remove_partition(&partition, undone);
-                self.catalog
-                    .counters
-                    .partitions_expired
-                    .fetch_add(1, Ordering::Relaxed);
+                self.catalog.counters.partitions_expired.inc();
             }
         }
         self.expire_quarantined(horizon);
@@ -264,12 +250,7 @@ impl Maintenance {
         }
         let mut partitions = self.catalog.all_partitions();
         let mut used = self.bytes_beside_partitions();
-        used = used.saturating_add(
-            self.catalog
-                .counters
-                .downsampling_bytes
-                .load(Ordering::Relaxed),
-        );
+        used = used.saturating_add(self.catalog.counters.downsampling_bytes.get());
         for partition in &partitions {
             used = used.saturating_add(partition.bytes());
         }
@@ -293,10 +274,7 @@ impl Maintenance {
             used = used.saturating_sub(partition.bytes());
             self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
-            self.catalog
-                .counters
-                .partitions_evicted
-                .fetch_add(1, Ordering::Relaxed);
+            self.catalog.counters.partitions_evicted.inc();
         }
     }
 
@@ -327,7 +305,7 @@ impl Maintenance {
                 let bytes = quarantined.bytes;
                 tracing::warn!("`{path}` ({bytes} bytes) is removed: the disk budget is used up");
                 let removed = &self.catalog.counters.quarantined_removed;
-                removed.fetch_add(1, Ordering::Relaxed);
+                removed.inc();
             }
             Err(error) => undone.push(format!("failed to remove `{path}`: {error}")),
         }

@@ -178,10 +178,7 @@ impl EmbeddedStore {
                 }
                 Err(FileError::Damaged(text)) => {
                     quarantine_file(&path).map_err(io_error("rename", &path))?;
-                    self.catalog
-                        .counters
-                        .partitions_damaged
-                        .fetch_add(1, Ordering::Relaxed);
+                    self.catalog.counters.partitions_damaged.inc();
                     self.catalog.note_damaged(start, end, &path, &text);
                 }
                 Err(error) => {
@@ -209,7 +206,7 @@ impl EmbeddedStore {
         known: &mut Known,
     ) -> Result<Partition, FileError> {
         let opened = &self.catalog.counters.partitions_opened;
-        opened.fetch_add(1, Ordering::Relaxed);
+        opened.inc();
         let partition = Partition::open(path.to_owned(), &self.catalog.log_folder(), range)?;
         if !lock(&self.log.removed).contains_key(&partition.ids()) {
             known.add(&partition)?;

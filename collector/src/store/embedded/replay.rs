@@ -21,7 +21,6 @@ use super::wal::{Recovered, Wal};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// First byte of the record of a window.
 pub const RECORD_WINDOW: u8 = 3;
@@ -109,8 +108,8 @@ impl EmbeddedStore {
 
     fn say_replayed(&self, recovered: &Recovered, replay: &Replay<'_>) {
         let counters = &self.catalog.counters;
-        let add = |counter: &std::sync::atomic::AtomicU64, more| {
-            counter.fetch_add(more, Ordering::Relaxed);
+        let add = |counter: &metrics::Counter, more| {
+            counter.inc_by(more);
         };
         add(&counters.records_replayed, recovered.records);
         add(&counters.log_torn_bytes, recovered.torn_bytes);
@@ -187,7 +186,7 @@ impl Replay<'_> {
         let store = self.store;
         if lock(&store.log.removed).contains_key(&of.ids) {
             let passed = &store.catalog.counters.records_removed;
-            passed.fetch_add(1, Ordering::Relaxed);
+            passed.inc();
             return Ok(());
         }
         let Some(partition) = self.partition(&of)? else {
