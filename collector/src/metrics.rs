@@ -1,7 +1,7 @@
 //! The collector's own numbers, with a sentence each. What the store counts is added by the store.
 
 use crate::store::StoreStatus;
-use metrics::{Family, counted};
+use metrics::{CALL_SECONDS, Family, counted};
 use proto::agent;
 
 counted! {
@@ -53,6 +53,11 @@ counted! {
     Counter fleetprof_collector_pushes_total = pushes;
     /// Time in these calls.
     CounterNs fleetprof_collector_push_seconds_total = push_ns;
+    /// Time of a call of the store with windows, until they are durable.
+    Histogram fleetprof_collector_push_duration_seconds = push_time [CALL_SECONDS];
+    /// Time from the last part of a window to its acknowledgement; with frames that had to be asked
+    /// for.
+    Histogram fleetprof_collector_window_duration_seconds = window_time [CALL_SECONDS];
     /// Calls of the store that took nothing.
     Counter fleetprof_collector_pushes_failed_total = pushes_failed;
     /// Windows that wait for the store.
@@ -80,6 +85,18 @@ counted! {
         "failed" queries_failed;
     /// Time that queries ran in the store.
     CounterNs fleetprof_collector_query_seconds_total = query_ns;
+    /// Time of queries from their arrival, waiting for a place included, by what they ask for.
+    Histogram fleetprof_collector_query_duration_seconds{kind} =
+        "profile" ask_profile [CALL_SECONDS],
+        "diff" ask_diff [CALL_SECONDS],
+        "series" ask_series [CALL_SECONDS],
+        "top" ask_top [CALL_SECONDS],
+        "labels" ask_labels [CALL_SECONDS],
+        "hosts" ask_hosts [CALL_SECONDS],
+        "cgroups" ask_cgroups [CALL_SECONDS],
+        "pin" ask_pin [CALL_SECONDS],
+        "attending" ask_attending [CALL_SECONDS],
+        "status" ask_status [CALL_SECONDS];
     /// Answers given up because the client did not read them.
     Counter fleetprof_collector_answers_stalled_total = answers_stalled;
     /// Answers refused because others that are being read hold the places or the memory.

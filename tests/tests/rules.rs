@@ -115,6 +115,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-agent-config",
             "fleetprof-aggregate",
             "fleetprof-host",
+            "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
         ],

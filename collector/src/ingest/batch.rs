@@ -216,7 +216,9 @@ fn call(
     let begin = Instant::now();
     let result = store.push_defined(windows, definitions, now);
     metrics.pushes.inc();
-    metrics.push_ns.inc_by(begin.elapsed().as_nanos() as u64);
+    let took = begin.elapsed();
+    metrics.push_ns.inc_by(took.as_nanos() as u64);
+    metrics.push_time.observe(took.as_secs_f64());
     metrics.pushes_failed.inc_by(u64::from(result.is_err()));
     result
 }

@@ -422,6 +422,12 @@ impl<'s> Session<'s> {
         let Answered { pending, outcome } = answered;
         self.defining -= usize::from(pending.defines);
         let sequence = pending.window.origin.sequence;
+        if let Ok(PushOutcome::Stored | PushOutcome::Duplicate | PushOutcome::Rejected(_)) =
+            &outcome
+        {
+            let took = pending.arrived.elapsed();
+            self.ingest.metrics.window_time.observe(took.as_secs_f64());
+        }
         match outcome {
             Ok(PushOutcome::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
             Ok(PushOutcome::Duplicate) => {

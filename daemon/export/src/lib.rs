@@ -40,7 +40,7 @@ mod writer;
 
 pub use gaps::{Cause, SpoolGap};
 pub use identity::{HostInfo, Identity};
-pub use status::{ExportCounts, degradation};
+pub use status::{ExportCounts, ExportTimes, degradation};
 
 use agent_config as config;
 use aggregate::recorder::ClosedSink;
@@ -106,6 +106,7 @@ pub struct ExportState {
     /// The spool's directory, once it could be opened.
     dir: Mutex<Option<Arc<disk::Dir>>>,
     progress: Mutex<status::Progress>,
+    times: status::ExportTimes,
     /// Something new waits, or the end has come.
     wake: Notify,
     /// Set at the end: until when the sender may go on.
@@ -132,6 +133,7 @@ impl ExportState {
             index: Mutex::default(),
             dir: Mutex::default(),
             progress: Mutex::default(),
+            times: status::ExportTimes::default(),
             wake: Notify::new(),
             stop: watch::Sender::new(None),
             written: AtomicBool::new(false),

@@ -117,6 +117,7 @@ fn code(status: &Status) -> &'static str {
 struct InFlight {
     picked: Picked,
     needs: u32,
+    sent: Instant,
 }
 
 /// See the module.
@@ -413,7 +414,11 @@ impl<'a> Session<'a> {
         if self.in_flight.is_empty() {
             self.heard = Instant::now();
         }
-        self.in_flight.push(InFlight { picked, needs: 0 });
+        self.in_flight.push(InFlight {
+            picked,
+            needs: 0,
+            sent: Instant::now(),
+        });
     }
 
     fn tell_facts(&mut self) {
@@ -463,7 +468,9 @@ impl<'a> Session<'a> {
                 outcome: ack.outcome,
             });
         }
-        let picked = self.in_flight.remove(at).picked;
+        let InFlight { picked, sent, .. } = self.in_flight.remove(at);
+        let took = sent.elapsed().as_secs_f64();
+        self.exporter.shared.times.push.observe(took);
         // What a repeat was made of need not be where new windows go.
         let stored = outcome == wire::Outcome::Stored;
         self.stream.answered(ack.sequence, stored);

@@ -25,6 +25,7 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
     all.extend(recorder::families(agent));
     all.extend(gather(BUDGET, &lock(&agent.budget.state)));
     all.extend(gather(REFUSED_CLIENTS, &()));
+    all.extend(crate::grpc::TIMES.families());
     all.extend(captures::families(agent));
     all.extend(containers::families(&agent.counters.containers));
     all.extend(triggers::families(agent));

@@ -31,6 +31,7 @@ use listen::Bound;
 pub use listen::{CONNECTIONS, ConnectionCounts};
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
+pub use service::TIMES;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -32,6 +32,7 @@ use profile::{ContentId, StackEnd, Value, key};
 use proto::collector as wire;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use tables::Tables;
 
 /// What a part made of its window.
@@ -62,6 +63,8 @@ pub struct Pending {
     pub defines: bool,
     /// The memory it holds.
     pub held: Held,
+    /// When its last part had come.
+    pub arrived: Instant,
 }
 
 /// Stacks that are looked up one after the other. Some of them are on their way from memory then;
@@ -365,6 +368,7 @@ impl Decoder {
             asked: HashSet::new(),
             defines: false,
             held: open.held,
+            arrived: Instant::now(),
         })))
     }
 

@@ -192,9 +192,12 @@ impl Maintenance {
         if !in_parts.is_empty() || !hours.is_empty() {
             let mut compaction = Compaction::new(partition, file)?;
             for chunk in in_parts {
+                let begin = Instant::now();
                 if !compaction.chunk(chunk, go_on)? {
                     return Ok(None);
                 }
+                let took = begin.elapsed().as_secs_f64();
+                self.catalog.counters.compaction_time.observe(took);
                 self.catalog.counters.chunks_compacted.inc();
             }
             for hour in hours {

@@ -14,6 +14,8 @@ metrics::counted! {
     /// Partitions that queries read, counted each time; it does not grow with how long data is
     /// kept.
     Counter fleetprof_store_partitions_read_total = partitions_read;
+    /// Time to write chunks of a partition from memory to its file.
+    Histogram fleetprof_store_flush_duration_seconds = flush_time [metrics::CALL_SECONDS];
     /// Rows written to partitions.
     Counter fleetprof_store_rows_flushed_total = rows_flushed;
     /// Rows put under `[other]` because a dictionary is full.
@@ -22,6 +24,8 @@ metrics::counted! {
     Counter fleetprof_store_label_sets_folded_total = label_sets_folded;
     /// Batches written to the write-ahead log, one fsync each.
     Counter fleetprof_store_log_batches_total = log_batches;
+    /// Time to write a batch to the write-ahead log, fsync included.
+    Histogram fleetprof_store_log_write_duration_seconds = log_write_time [metrics::DISK_SECONDS];
     /// Bytes written to the write-ahead log.
     Counter fleetprof_store_log_written_bytes_total = log_bytes;
     /// Times that the write-ahead log could not be written; nothing was acknowledged.
@@ -36,6 +40,8 @@ metrics::counted! {
         "disk_bytes" partitions_evicted;
     /// Chunks of ten minutes whose parts, one a flush, were put together.
     Counter fleetprof_store_chunks_compacted_total = chunks_compacted;
+    /// Time to put the parts of a chunk together.
+    Histogram fleetprof_store_compaction_duration_seconds = compaction_time [metrics::CALL_SECONDS];
     /// Hours added up by service, once more when windows came late.
     Counter fleetprof_store_hours_added_up_total = hours_added_up;
     /// Partitions made coarser for their age.

@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// A batch is written when it has so many bytes, even while more windows of a push come. Unit:
 /// bytes.
@@ -318,7 +319,11 @@ impl LogWriter {
         let written = if batch.is_empty() {
             Ok(())
         } else {
-            lock(&self.wal).write(&batch)
+            let begin = Instant::now();
+            let written = lock(&self.wal).write(&batch);
+            let took = begin.elapsed().as_secs_f64();
+            self.catalog.counters.log_write_time.observe(took);
+            written
         };
         self.catalog.counters.log_batches.inc();
         let mut writer = lock(&self.writer);

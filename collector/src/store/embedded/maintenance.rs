@@ -15,6 +15,7 @@ use crate::store::StoreError;
 use crate::sync::{lock, read, write};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// A chunk is flushed so long after its end: agents push a window some seconds after it ended.
 /// Unit: nanoseconds.
@@ -168,8 +169,12 @@ impl Maintenance {
             if partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
+            let begin = Instant::now();
             match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
+                Ok(0) => {}
                 Ok(rows) => {
+                    let took = begin.elapsed().as_secs_f64();
+                    self.catalog.counters.flush_time.observe(took);
                     self.catalog.counters.rows_flushed.inc_by(rows);
                 }
                 Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),

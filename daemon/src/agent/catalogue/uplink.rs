@@ -15,6 +15,7 @@ pub(super) fn families(agent: &Agent) -> Vec<Family> {
         .get()
         .map(|control| control.counts().families());
     gather(EXPORT, &uplink.exporter.counts())
+        .chain(uplink.exporter.times().families())
         .chain(control.unwrap_or_else(|| ControlCounts::default().families()))
         .collect()
 }
