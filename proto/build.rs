@@ -11,6 +11,7 @@ const FILES: &[&str] = &[
     "fleetprof/collector/v1/query.proto",
     "fleetprof/collector/v1/pins.proto",
     "fleetprof/collector/v1/symbols.proto",
+    "fleetprof/collector/v1/fleet.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Usage: tests/venv.sh MODULE VERSION PIP-ARGUMENT...
-# Has pip install a Python module in a virtual environment of its own under the cache directory, and prints
-# the path of its Python. Does nothing when it is there.
+# Has pip install a Python module, or a program that comes as a package of pip, in a virtual environment of
+# its own under the cache directory, and prints the path of its Python. Does nothing when it is there.
 set -euo pipefail
 
 module=$1 version=$2
 shift 2
 home="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/fleetprof/$module-$version"
 
-if [ -x "$home/bin/python" ] && "$home/bin/python" -c "import $module" 2>/dev/null; then
+# there HOME: what is wanted can be imported there, or run.
+there() { [ -x "$1/bin/$module" ] || "$1/bin/python" -c "import $module" 2>/dev/null; }
+
+if there "$home"; then
   echo "$home/bin/python"
   exit 0
 fi
@@ -34,5 +37,5 @@ for try in 1 2 3; do
 done
 rm -rf "$home"
 mv -T "$making" "$home" 2>/dev/null || [ -x "$home/bin/python" ]
-"$home/bin/python" -c "import $module"
+there "$home"
 echo "$home/bin/python"

@@ -3,7 +3,7 @@
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     annotate, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts,
-    import, man, pins, profile_cmd, status, symbols, tail, top,
+    import, join, man, pins, profile_cmd, status, symbols, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -106,6 +106,10 @@ pub enum Command {
     Symbols(symbols::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),
+    /// Have this host push to a collector of a fleet that invited it
+    Join(join::Args),
+    /// Have this host push to its fleet no more
+    Leave(join::LeaveArgs),
     /// Check a configuration file; show or reload the agent's
     Config(config::Args),
     /// Print completions for a shell

@@ -10,11 +10,11 @@ use proto::ProfileAssembler;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::capture_response::Body;
 use proto::agent::{
-    CancelCaptureRequest, CaptureInfo, CaptureRequest, CaptureResponse, GetConfigRequest,
-    GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest, GetStatusResponse,
-    ListCapturesRequest, ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin,
-    QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
-    StreamProfilesResponse,
+    CancelCaptureRequest, CaptureInfo, CaptureRequest, CaptureResponse, FleetMembership,
+    GetConfigRequest, GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest,
+    GetStatusResponse, JoinFleetRequest, LeaveFleetRequest, ListCapturesRequest,
+    ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin, QueryProfileRequest,
+    ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
 };
 use tonic::{Code, Streaming};
 
@@ -71,6 +71,20 @@ impl Client {
         let call = self.service.list_pins(ListPinsRequest {});
         let answer = self.route.answer("list pins", call).await?;
         Ok(answer.pins)
+    }
+
+    /// `JoinFleet`.
+    pub async fn join(&mut self, request: JoinFleetRequest) -> Result<FleetMembership> {
+        let call = self.service.join_fleet(request);
+        let answer = self.route.answer("join the fleet", call).await?;
+        Ok(answer.membership.unwrap_or_default())
+    }
+
+    /// `LeaveFleet`.
+    pub async fn leave(&mut self) -> Result<()> {
+        let call = self.service.leave_fleet(LeaveFleetRequest {});
+        self.route.answer("leave the fleet", call).await?;
+        Ok(())
     }
 
     /// `GetConfig`.

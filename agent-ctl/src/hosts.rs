@@ -8,7 +8,7 @@ use crate::peer::Connection;
 use crate::select::When;
 use crate::terminal::{Out, Table};
 use crate::when::{Clock, rfc3339};
-use crate::{exit, units};
+use crate::{exit, members, units};
 use anyhow::Result;
 use profile::Coverage;
 use profile::unit::{TIME, base, is_time, time_unit_ns};
@@ -18,9 +18,11 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Lists the hosts of a fleet.
+/// Lists the hosts of a fleet, or says who may join it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use \
 over the range, or of cycles a second where a host counts those, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data \
 while the host was alive, SPOOL what waits on the host's disk. A host that was not seen for three \
@@ -31,9 +33,13 @@ Exit code 6: a host is silent, sends no samples or has warnings, or data of the 
 Examples:
   agent-ctl --collector c1 hosts
   agent-ctl --collector c1 hosts --trouble
+  agent-ctl --collector c1 hosts invite
   agent-ctl --collector c1 hosts --since 1h --sort cpu
-  agent-ctl --collector c1 hosts --json | jq -r '.hosts[] | select(.state == \"silent\").host'")]
+  agent-ctl --collector c1 hosts --json | jq -r '.hosts[] | select(.state == \"silent\").host'"
+)]
 pub struct Args {
+    #[command(subcommand)]
+    action: Option<members::Action>,
     #[command(flatten)]
     when: When,
     /// Order of the rows
@@ -81,7 +87,10 @@ const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
 const ID_CHARS: usize = 12;
 
 /// Runs the command.
-pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u8> {
+    if let Some(action) = args.action.take() {
+        return members::run(out, connection, action).await;
+    }
     let peer = connection.collector_only("hosts")?;
     let mut collector = Collector::connect(connection, &peer).await?;
     let clock = collector.clock().await?;
@@ -589,6 +598,7 @@ mod tests {
             ..Default::default()
         });
         let args = Args {
+            action: None,
             when: When::default(),
             sort,
             trouble: false,

@@ -38,10 +38,12 @@ mod group_by;
 mod heatmap;
 mod hosts;
 mod import;
+mod join;
 mod local;
 mod look;
 mod loss;
 mod man;
+mod members;
 mod nothing;
 mod number;
 mod output;
@@ -110,6 +112,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Status(args) => status::run(&out, &connection, args).await,
         Command::Doctor(args) => doctor::run(&out, &connection, args).await,
         Command::Hosts(args) => hosts::run(&out, &connection, args).await,
+        Command::Join(args) => join::run(&out, &connection, args).await,
+        Command::Leave(args) => join::leave(&out, &connection, args).await,
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,

@@ -64,10 +64,12 @@ fn bytes_below(path: &Path) -> std::io::Result<u64> {
 /// Size of the log's own dictionaries, which are written when the log is cut.
 fn dictionaries(dir: &Path) -> std::io::Result<u64> {
     let mut sum = 0;
-    for entry in std::fs::read_dir(dir.join("wal"))? {
-        let entry = entry?;
-        if entry.path().extension().is_some_and(|end| end == "dict") {
-            sum += entry.metadata()?.len();
+    for entry in std::fs::read_dir(dir)? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        if kind.is_dir() {
+            sum += dictionaries(&path)?;
+        } else if path.extension().is_some_and(|end| end == "dict") {
+            sum += std::fs::metadata(&path)?.len();
         }
     }
     Ok(sum)
@@ -205,15 +207,24 @@ fn ask_all(store: &EmbeddedStore, fleet: &Fleet, minutes: u64) -> Result<(), Fai
     })
 }
 
-fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
-    let shape = Shape {
+fn shape(hosts: u64) -> Shape {
+    Shape {
         hosts,
         containers: 25,
         services: 12,
         stacks: 3_000,
         samples: 18_000,
-    };
-    let fleet = Fleet::new(1, shape);
+    }
+}
+
+fn counter(store: &EmbeddedStore, name: &str) -> u64 {
+    let metrics = store.metrics();
+    let found = counted(&metrics).filter(|of| of.name == name);
+    found.map(|of| of.value).sum()
+}
+
+fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
+    let fleet = Fleet::new(1, shape(hosts));
     let folder = tempfile::tempdir()?;
     let store = EmbeddedStore::open(folder.path(), Options::default(), BEGIN)?;
     let before = memory().0;
@@ -231,15 +242,12 @@ fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
         ingest.longest.as_secs_f64() * 1000.0
     );
     println!("  memory: {rss} MiB, at most {peak} MiB; the fleet itself {before} MiB");
-    let metrics = store.metrics();
-    let logged: u64 = counted(&metrics)
-        .filter(|of| of.name == "fleetprof_store_log_written_bytes_total")
-        .map(|of| of.value)
-        .sum();
+    let logged = counter(&store, "fleetprof_store_log_written_bytes_total");
     println!(
-        "  log: {logged} bytes written, {:.2} a row; {} bytes of dictionaries beside it",
+        "  log: {logged} bytes in {} batches, {:.2} a row; {} bytes of dictionaries beside it",
+        counter(&store, "fleetprof_store_log_batches_total"),
         logged as f64 / ingest.rows as f64,
-        dictionaries(folder.path())?
+        dictionaries(&folder.path().join("wal"))?
     );
     ask_all(&store, &fleet, minutes)?;
     store.close()?;
@@ -247,6 +255,43 @@ fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
     println!(
         "  on disk: {on_disk} bytes, {:.2} a row",
         on_disk as f64 / ingest.rows as f64
+    );
+    start_after_a_kill(hosts, minutes.min(20))
+}
+
+/// What a kill leaves is read again: windows that are in no file yet.
+fn start_after_a_kill(hosts: u64, minutes: u64) -> Result<(), Failed> {
+    let fleet = Fleet::new(1, shape(hosts));
+    let folder = tempfile::tempdir()?;
+    let options = || Options {
+        memtable_bytes: 1 << 30,
+        ..Options::default()
+    };
+    let store = EmbeddedStore::open(folder.path(), options(), BEGIN)?;
+    let mut rows = 0;
+    for step in 0..minutes * 6 {
+        let windows = (0..hosts).map(|host| fleet.window(host, step, BEGIN));
+        let windows: Vec<_> = windows.collect();
+        rows += windows
+            .iter()
+            .map(|window| window.rows.len())
+            .sum::<usize>();
+        push(
+            &store,
+            &fleet,
+            &windows,
+            BEGIN + (step as i64 + 1) * WINDOW_NS,
+        )?;
+    }
+    let batches = counter(&store, "fleetprof_store_log_batches_total");
+    drop(store);
+    let (begin, cpu_before) = (Instant::now(), cpu());
+    let store = EmbeddedStore::open(folder.path(), options(), BEGIN)?;
+    println!(
+        "  start after a kill: {rows} rows in {batches} batches, {:.0} ms, {:.0} ms CPU, {} records",
+        begin.elapsed().as_secs_f64() * 1000.0,
+        cpu().saturating_sub(cpu_before).as_secs_f64() * 1000.0,
+        counter(&store, "fleetprof_store_log_records_replayed_total"),
     );
     Ok(())
 }

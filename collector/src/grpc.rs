@@ -1,8 +1,10 @@
-//! The gRPC listener: for agents IngestService and ControlService, for people QueryService,
-//! CaptureService, PinService and SymbolService; EvidenceService takes pins of agents; with health
-//! and reflection.
+//! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
+//! EvidenceService (their pins), for people QueryService, CaptureService, PinService, SymbolService
+//! and FleetService, with health and reflection. That for other hosts: those of agents alone, with
+//! EnrollmentService and health.
 
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
+use crate::identity::{self, Enrollment, Fleet, FleetAdmin, MemberPeer, MembersOnly};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
 use crate::ingest::{Ingest, stopped};
 use crate::listen;
@@ -13,11 +15,14 @@ use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
+use proto::collector::enrollment_service_server::EnrollmentServiceServer;
 use proto::collector::evidence_service_server::EvidenceServiceServer;
+use proto::collector::fleet_service_server::FleetServiceServer;
 use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
 use proto::collector::symbol_service_server::SymbolServiceServer;
+use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +35,11 @@ use tonic::transport::Server;
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
 
-/// Connections of an agent: one on which it pushes, one on which it attends, and now and then one
-/// on which it brings a pin.
+/// Connections of an agent: one for all that it does. After trouble its streams may be on several
+/// until they end: one of windows, one of captures, one of a pin.
 const AGENT_CONNECTIONS: usize = 3;
 
-/// Requests at a time on one connection. An agent needs one.
+/// Requests at a time on one connection. An agent needs [`proto::STREAMS_PER_AGENT`].
 const REQUESTS_PER_CONNECTION_MAX: u32 = 16;
 
 /// Idle connections are pinged this often, so that peers that vanished give their place back.
@@ -43,11 +48,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Largest header list of a request. Unit: bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
-
-/// What may come on one connection, and on one of its streams, before it is read. Unit: bytes. A
-/// thousand agents hold up to 0.5 GiB of it.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
 /// Why serving ended.
 #[derive(Debug, thiserror::Error)]
@@ -60,18 +60,52 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// What answers the calls.
-pub struct Services {
+/// What answers the calls of agents, and of people about what agents brought.
+#[derive(Clone)]
+pub struct AgentServices {
     /// Agents that push.
     pub ingest: Ingest,
-    /// Questions about what is stored.
-    pub queries: Queries,
     /// Agents that attend, and captures.
     pub control: Control,
     /// Pins that agents bring, and questions about them.
     pub pins: Pins,
+}
+
+/// What answers the calls.
+pub struct Services {
+    /// Those of agents.
+    pub agents: AgentServices,
+    /// Questions about what is stored.
+    pub queries: Queries,
     /// Symbols that people upload.
     pub symbols: Symbols,
+    /// Members of the fleet, where other hosts can connect.
+    pub fleet: Option<FleetAdmin>,
+}
+
+type Agents = IngestServiceServer<Ingest>;
+type Attending = ControlServiceServer<Control>;
+type Evidence = EvidenceServiceServer<Pins>;
+type Enrolling = EnrollmentServiceServer<Enrollment>;
+
+impl AgentServices {
+    /// As servers.
+    fn servers(self) -> (Agents, Attending, Evidence) {
+        // What agents are answered is some bytes a window: to compress them costs more than the
+        // window's way through the transport.
+        let agents = Agents::new(self.ingest)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .accept_compressed(Zstd);
+        let attending = Attending::new(self.control)
+            .max_decoding_message_size(REPORT_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let evidence = Evidence::new(self.pins)
+            .max_decoding_message_size(PIN_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        (agents, attending, evidence)
+    }
 }
 
 /// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here
@@ -88,38 +122,24 @@ pub async fn serve(
     shutdown: watch::Receiver<bool>,
 ) -> Result<(), GrpcError> {
     let Services {
-        ingest,
+        agents,
         queries,
-        control,
-        pins,
         symbols,
+        fleet,
     } = services;
-    type Agents = IngestServiceServer<Ingest>;
     type Questions = QueryServiceServer<Queries>;
-    type Attending = ControlServiceServer<Control>;
     type Captures = CaptureServiceServer<Control>;
-    type Evidence = EvidenceServiceServer<Pins>;
     type Pinned = PinServiceServer<Pins>;
     type Named = SymbolServiceServer<Symbols>;
-    // What agents are answered is some bytes a window: to compress them costs more than the
-    // window's way through the transport.
-    let agents = Agents::new(ingest)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .accept_compressed(Zstd);
+    type Members = FleetServiceServer<FleetAdmin>;
+    let (control, pins) = (agents.control.clone(), agents.pins.clone());
+    let (agents, attending, evidence) = agents.servers();
     let questions = Questions::new(queries)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
-    let attending = Attending::new(control.clone())
-        .max_decoding_message_size(REPORT_BYTES_MAX)
-        .accept_compressed(Zstd)
-        .send_compressed(Zstd);
     let captures = Captures::new(control)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
-        .accept_compressed(Zstd)
-        .send_compressed(Zstd);
-    let evidence = Evidence::new(pins.clone())
-        .max_decoding_message_size(PIN_BYTES_MAX)
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
     let pinned = Pinned::new(pins)
@@ -130,6 +150,8 @@ pub async fn serve(
         .max_decoding_message_size(UPLOAD_BYTES_MAX)
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
+    let members = fleet
+        .map(|fleet| Members::new(fleet).max_decoding_message_size(identity::REQUEST_BYTES_MAX));
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
     health.set_serving::<Questions>().await;
@@ -171,6 +193,7 @@ pub async fn serve(
         .add_service(evidence)
         .add_service(pinned)
         .add_service(named)
+        .add_optional_service(members)
         .add_service(v1)
         .add_service(v1alpha)
         .serve_with_incoming_shutdown(incoming, async move {
@@ -180,8 +203,52 @@ pub async fn serve(
         .map_err(GrpcError::Transport)
 }
 
-/// How connections are served. The one place that builds the server's transport: TLS belongs here,
-/// and with it addresses beyond loopback.
+/// Serves other hosts until `shutdown` is true, and then until every call has ended. Who is no
+/// member of the fleet may enroll, and is answered nothing else.
+///
+/// # Errors
+/// When the transport fails.
+pub async fn serve_members(
+    listener: TcpListener,
+    services: AgentServices,
+    (streams_max, patience): (usize, Patience),
+    fleet: Arc<Fleet>,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+) -> Result<(), GrpcError> {
+    let (agents, attending, evidence) = services.servers();
+    let enrolling = Enrolling::new(Enrollment::new(fleet.clone()))
+        .max_decoding_message_size(identity::REQUEST_BYTES_MAX);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<Agents>().await;
+    health.set_serving::<Attending>().await;
+    health.set_serving::<Evidence>().await;
+    let mut ending = shutdown.clone();
+    tokio::spawn(async move {
+        stopped(&mut ending).await;
+        health.set_not_serving::<Agents>().await;
+        health.set_not_serving::<Attending>().await;
+        health.set_not_serving::<Evidence>().await;
+    });
+    let mut stop = shutdown;
+    let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
+    let incoming = identity::accept(listener, connections, patience, fleet, metrics);
+    builder()
+        .layer(CountCalls::<MemberPeer>::new())
+        .layer(MembersOnly)
+        .add_service(health_service)
+        .add_service(enrolling)
+        .add_service(agents)
+        .add_service(attending)
+        .add_service(evidence)
+        .serve_with_incoming_shutdown(incoming, async move {
+            stopped(&mut stop).await;
+        })
+        .await
+        .map_err(GrpcError::Transport)
+}
+
+/// How connections are served: the one place that builds the servers' transport.
 fn builder() -> Server {
     Server::builder()
         .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX)

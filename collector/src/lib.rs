@@ -4,8 +4,10 @@
 pub mod config;
 pub mod control;
 pub mod grpc;
+pub mod identity;
 pub mod ingest;
 pub mod listen;
+mod memory;
 pub mod metrics;
 pub mod pins;
 pub mod query;

@@ -45,9 +45,7 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Others could reach it.
-    #[error(
-        "refused to listen on `{address}`: this version has neither TLS nor users, so loopback only"
-    )]
+    #[error("refused to listen on `{address}`: people have no logins yet, so loopback only")]
     NotLoopback {
         /// The address.
         address: SocketAddr,
@@ -62,6 +60,14 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     if !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback { address });
     }
+    bind_any(address).await
+}
+
+/// Listens on `address`, whoever can reach it: for what asks who is there.
+///
+/// # Errors
+/// When it is taken, or not of this machine.
+pub async fn bind_any(address: SocketAddr) -> Result<TcpListener, ListenError> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|source| ListenError::Bind { address, source })
 }

@@ -51,6 +51,9 @@ struct Args {
     /// Where the page, downloads and metrics are, loopback only
     #[arg(long, value_name = "ADDR")]
     listen_http: Option<SocketAddr>,
+    /// Where agents of other hosts connect, with TLS, at any address: 0.0.0.0:7601
+    #[arg(long, value_name = "ADDR")]
+    listen_tls: Option<SocketAddr>,
     /// Override a key of the configuration; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -148,7 +151,11 @@ fn source(args: Args) -> Result<Source, String> {
             .map_err(|error| format!("failed to find `{}`: {error}", dir.display()))?;
         sets.push(format!("data_dir={}", dir.display()));
     }
-    let listen = [("grpc", args.listen_grpc), ("http", args.listen_http)];
+    let listen = [
+        ("grpc", args.listen_grpc),
+        ("http", args.listen_http),
+        ("tls", args.listen_tls),
+    ];
     for (name, address) in listen {
         sets.extend(address.map(|address| format!("listen.{name}={address}")));
     }
@@ -197,8 +204,9 @@ fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(),
 }
 
 fn ready(addresses: Addresses) {
-    let Addresses { grpc, http } = addresses;
-    tracing::info!(%grpc, page = format!("http://{http}/"), "listening");
+    let Addresses { grpc, http, tls } = addresses;
+    let hosts = tls.map(tracing::field::display);
+    tracing::info!(%grpc, page = format!("http://{http}/"), hosts, "listening");
     notify(&[NotifyState::Ready]);
 }
 

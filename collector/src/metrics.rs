@@ -177,6 +177,9 @@ counted! {
     Counter fleetprof_collector_connections_evicted_total = connections_evicted;
     /// Connections over gRPC closed because no call came for long.
     Counter fleetprof_collector_connections_silent_total = connections_silent;
+    /// Connections of other hosts refused before their first call: no handshake, or a certificate
+    /// of no member.
+    Counter fleetprof_collector_connections_refused_total = connections_refused;
     /// Connections told that they want the other port, by listener.
     Counter fleetprof_collector_connections_misplaced_total{listener} =
         "grpc" misplaced_grpc,

@@ -8,6 +8,7 @@
 use crate::config::Config;
 use crate::control::{self, Control, ControlOptions};
 use crate::grpc::{self, GrpcError};
+use crate::identity::{Fleet, FleetAdmin, IdentityError};
 use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
@@ -56,6 +57,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The fleet's authority or its members cannot be had.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// What was in memory is not in the store's files.
     #[error("failed to close the store: what it acknowledged is in its log")]
     Close(#[source] StoreError),
@@ -68,6 +72,8 @@ pub struct Addresses {
     pub grpc: SocketAddr,
     /// For browsers and scrapers.
     pub http: SocketAddr,
+    /// For agents of other hosts.
+    pub tls: Option<SocketAddr>,
 }
 
 /// Serves from `store` until `stop` is true, then drains and closes the store. `ready` is called
@@ -84,6 +90,10 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let grpc = listen::bind(config.listen.grpc).await?;
     let http = listen::bind(config.listen.http).await?;
+    let tls = match config.listen.tls {
+        Some(address) => Some(listen::bind_any(address).await?),
+        None => None,
+    };
     let bound = |listener: &tokio::net::TcpListener, address| {
         listener.local_addr().map_err(|source| {
             let error = ListenError::Bind { address, source };
@@ -93,6 +103,14 @@ pub async fn serve(
     let addresses = Addresses {
         grpc: bound(&grpc, config.listen.grpc)?,
         http: bound(&http, config.listen.http)?,
+        tls: match (&tls, config.listen.tls) {
+            (Some(listener), Some(address)) => Some(bound(listener, address)?),
+            _ => None,
+        },
+    };
+    let fleet = match &tls {
+        Some(_) => Some(fleet(config, clock.clone())?),
+        None => None,
     };
     let (shutdown, ending) = watch::channel(false);
     let metrics = Arc::new(Metrics::default());
@@ -137,20 +155,42 @@ pub async fn serve(
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
     let telling = tokio::spawn(control.clone().tell_others());
-    let mut grpc = tokio::spawn(grpc::serve(
+    let agents = grpc::AgentServices {
+        ingest: ingest.clone(),
+        control: control.clone(),
+        pins: pins.clone(),
+    };
+    let admin = fleet.clone().zip(addresses.tls);
+    let members = match (tls, fleet) {
+        (Some(listener), Some(fleet)) => Some(grpc::serve_members(
+            listener,
+            agents.clone(),
+            (streams, Patience::default()),
+            fleet,
+            metrics.clone(),
+            ending.clone(),
+        )),
+        _ => None,
+    };
+    let people = grpc::serve(
         grpc,
         grpc::Services {
-            ingest: ingest.clone(),
+            agents,
             queries: queries.clone(),
-            control: control.clone(),
-            pins,
             symbols: symbols.clone(),
+            fleet: admin.map(|(fleet, listen)| FleetAdmin::new(fleet, listen)),
         },
         (streams, Patience::default()),
         addresses.http,
         metrics.clone(),
         ending.clone(),
-    ));
+    );
+    let mut grpc = tokio::spawn(async move {
+        match members {
+            Some(members) => tokio::try_join!(people, members).map(|_| ()),
+            None => people.await,
+        }
+    });
     let serving = web::serve(http, queries, control, addresses.grpc, metrics, ending);
     let mut http = tokio::spawn(serving);
     ready(addresses);
@@ -248,6 +288,18 @@ fn symbols(
         thread: "fp-debuginfod",
         source,
     })
+}
+
+/// Who the hosts of the fleet are: files of the collector, whatever the store is.
+fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
+    let dir = config.data_dir.join("identity");
+    let fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    tracing::info!(
+        fleet = fleet.authority.fleet_id(),
+        members = fleet.registry.members().len(),
+        "hosts of the fleet connect with certificates"
+    );
+    Ok(Arc::new(fleet))
 }
 
 fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {

@@ -9,6 +9,8 @@ mod durability;
 mod fleet;
 #[path = "embedded/starts.rs"]
 mod starts;
+#[path = "embedded/steps.rs"]
+mod steps;
 
 use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{

@@ -55,6 +55,8 @@ pub enum Kind {
     GroupOrNull,
     /// `IP:PORT`.
     Address,
+    /// `IP:PORT`, or `null`.
+    AddressOrNull,
     /// An absolute path.
     Path,
     /// An absolute path, or `null`.
@@ -72,6 +74,9 @@ pub enum Kind {
     /// URLs of servers, `http://` or `https://`, at most this many; `,` between them outside of
     /// files.
     Urls(usize),
+    /// Events, each by its name or what it begins with and `*`, at most this many; `,` between them
+    /// outside of files.
+    Events(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
     /// Some of these words; `,` between them outside of files.
@@ -110,7 +115,9 @@ impl Kind {
             }
             (Kind::Mode, Value::Text(text)) => SocketMode::parse(text).is_some(),
             (Kind::GroupOrNull, Value::Text(text)) => is_group(text),
-            (Kind::Address, Value::Text(text)) => socket_address(text).is_some(),
+            (Kind::Address | Kind::AddressOrNull, Value::Text(text)) => {
+                socket_address(text).is_some()
+            }
             (Kind::Path | Kind::PathOrNull, Value::Text(text)) => is_path(text),
             (Kind::Text(max), Value::Text(text)) => is_line(text, *max),
             (Kind::Names(max), Value::List(list)) => {
@@ -124,6 +131,9 @@ impl Kind {
             }
             (Kind::Urls(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|url| is_url(url))
+            }
+            (Kind::Events(max), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|event| is_event(event))
             }
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
@@ -148,6 +158,7 @@ impl Kind {
                 Kind::LoopbackOrNull
                 | Kind::PeerOrNull(_)
                 | Kind::GroupOrNull
+                | Kind::AddressOrNull
                 | Kind::PathOrNull
                 | Kind::IdOrNull(_),
                 Value::Null,
@@ -192,6 +203,7 @@ impl Kind {
             }
             Kind::GroupOrNull => "the name or number of a group, or null".to_owned(),
             Kind::Address => "IP:PORT".to_owned(),
+            Kind::AddressOrNull => "IP:PORT, or null".to_owned(),
             Kind::Path => "an absolute path".to_owned(),
             Kind::PathOrNull => "an absolute path, or null".to_owned(),
             Kind::Text(max) => format!("a line of 1 to {max} bytes"),
@@ -207,6 +219,10 @@ impl Kind {
             ),
             Kind::Urls(max) => format!(
                 "a list of at most {max} of http://HOST[:PORT][/PATH] and https://HOST[:PORT][/PATH]"
+            ),
+            Kind::Events(max) => format!(
+                "a list of at most {max} names of events; a name that ends with `*` stands for all that \
+                 begin so"
             ),
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
             Kind::Words(words) => format!("a list of {}", words.join(", ")),
@@ -235,6 +251,7 @@ impl Kind {
             | Kind::ForeignNames(_)
             | Kind::Sources(..)
             | Kind::Urls(_)
+            | Kind::Events(_)
             | Kind::Words(_) => text
                 .strip_prefix('[')
                 .and_then(|inner| inner.strip_suffix(']'))
@@ -256,6 +273,7 @@ impl Kind {
             Kind::LoopbackOrNull
             | Kind::PeerOrNull(_)
             | Kind::GroupOrNull
+            | Kind::AddressOrNull
             | Kind::PathOrNull
             | Kind::IdOrNull(_)
                 if text.is_empty() || text == "null" =>
@@ -267,11 +285,16 @@ impl Kind {
             | Kind::ForeignNames(_)
             | Kind::Sources(..)
             | Kind::Urls(_)
+            | Kind::Events(_)
                 if text.is_empty() =>
             {
                 Value::List(Vec::new())
             }
-            Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..) | Kind::Urls(_) => {
+            Kind::Names(_)
+            | Kind::ForeignNames(_)
+            | Kind::Sources(..)
+            | Kind::Urls(_)
+            | Kind::Events(_) => {
                 Value::List(text.split(',').map(|name| name.trim().to_owned()).collect())
             }
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
@@ -563,6 +586,14 @@ fn is_source(text: &str, kinds: &[&str]) -> bool {
     let plain = |c: char| !c.is_control() && !c.is_whitespace() && !",[]{}#\"'".contains(c);
     let named = |(kind, path): (&str, &str)| kinds.contains(&kind) && is_path(path);
     text == "auto" || (text.split_once(':').is_some_and(named) && text.chars().all(plain))
+}
+
+fn is_event(text: &str) -> bool {
+    // What a flow sequence of YAML would take for its own is in no name of an event; a `*` first
+    // would be an alias there, and all events.
+    let plain = |c: char| c.is_ascii_graphic() && !",[]{}#\"'".contains(c);
+    let name = text.strip_suffix('*').unwrap_or(text);
+    !name.is_empty() && name.len() <= 4096 && name.chars().all(plain) && !name.contains('*')
 }
 
 fn is_url(text: &str) -> bool {

@@ -1,30 +1,32 @@
 //! Targets of the way to the collector: what the spool reads back, and what the collector is sent.
 
 use aggregate::recorder::RecorderQuery;
-use collector::ingest::Held;
+use collector::ingest::Reservation;
 use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
-use export::disk::{self, Dir};
-use export::record::{self, Lens, Tables};
+use export::disk::Dir;
 use host::time::WallAnchor;
 use pins::Pins;
 use profile::Query;
 use prost::Message;
 use proto::collector as wire;
+use segment::file::{Kind, Records, Tail, read_record, scan};
+use segment::record;
+use segment::window::{self, Lens, Tables};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The payload of a spool's record, packed and not: a window that can be read is written as the
-/// same.
-pub fn spool_records(data: &[u8]) {
-    if let Ok(payload) = disk::unpack(data) {
-        read_record(&payload);
+/// A record and its payload: a window that can be read is written as the same.
+pub fn segment_records(data: &[u8]) {
+    if let Ok((_, payload)) = record::unpack(data) {
+        read_window(&payload);
     }
-    read_record(data);
+    read_window(data);
 }
 
-fn read_record(payload: &[u8]) {
+fn read_window(payload: &[u8]) {
     let mut tables = Tables::default();
     if tables.take(payload).is_err() {
         return;
@@ -33,9 +35,9 @@ fn read_record(payload: &[u8]) {
         return;
     };
     let (mut defined, mut body) = (Vec::new(), Vec::new());
-    record::encode_tables(&mut defined, &tables.dict, &mut Lens::default());
-    record::encode_body(&mut body, &window);
-    let again = record::join(&defined, &body);
+    window::encode_tables(&mut defined, &tables.dict, &mut Lens::default());
+    window::encode_body(&mut body, &window);
+    let again = window::join(&defined, &body);
     let mut read = Tables::default();
     read.take(&again).expect("our own tables");
     assert_eq!(read.window(&again).expect("our own window"), window);
@@ -43,14 +45,67 @@ fn read_record(payload: &[u8]) {
     assert_eq!(read.dict.label_sets.len(), tables.dict.label_sets.len());
 }
 
-/// The spool of this process; one after the other uses it.
-static SPOOL: Mutex<()> = Mutex::new(());
+/// Files of this process; one after the other uses them.
+static FILES: Mutex<()> = Mutex::new(());
+
+/// A file of records: what is found lies inside the file in order, is read or is damaged, and the
+/// next start finds the same, complete.
+pub fn segment_files(data: &[u8]) {
+    const KIND: Kind = Kind {
+        magic: *b"FPSEGM\0",
+        version: 1,
+        extension: "segment",
+    };
+    let _one = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    // The first byte says whether the file may have been written to until a crash.
+    let Some((&check_tail, data)) = data.split_first() else {
+        return;
+    };
+    let check_tail = check_tail & 1 == 1;
+    let path = std::env::temp_dir().join(format!("fleetprof-segment-{}", std::process::id()));
+    std::fs::write(&path, data).expect("a file of our own");
+    let open = || {
+        let mut options = std::fs::File::options();
+        let file = options.read(true).write(true).open(&path);
+        file.expect("it is there")
+    };
+    if let Ok(found) = scan(&open(), &KIND, check_tail) {
+        let len = open().metadata().expect("it is there").len();
+        assert_eq!(len, found.bytes);
+        let mut end = 0;
+        for record in &found.records {
+            assert!(record.offset >= end && record.len as usize >= record::HEAD_BYTES);
+            end = record.end();
+        }
+        assert!(end <= len && len <= data.len() as u64);
+        assert_eq!(found.tail == Tail::Complete, len == data.len() as u64);
+        let records = Records::of(open(), &KIND, len).expect("its header was read");
+        for (read, at) in records.zip(&found.records) {
+            let alone = read_record(&open(), at.offset, at.len);
+            match read {
+                Ok((head, payload)) => {
+                    assert_eq!(
+                        (head.about, payload),
+                        (at.about, alone.expect("it was read"))
+                    );
+                }
+                Err(_) => assert!(alone.is_err()),
+            }
+        }
+        if check_tail && let Some(last) = found.records.last() {
+            assert!(read_record(&open(), last.offset, last.len).is_ok());
+        }
+        let again = scan(&open(), &KIND, check_tail).expect("it was read");
+        assert_eq!((again.records, again.tail), (found.records, Tail::Complete));
+    }
+    let _ = std::fs::remove_file(&path);
+}
 
 /// A segment of the spool, with acknowledgements: what is found lies inside the file in order, the
 /// next start finds the same and tells of no damage again.
 pub fn spool_segments(data: &[u8]) {
     const ID: u64 = 1;
-    let _one = SPOOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let path: PathBuf =
         std::env::temp_dir().join(format!("fleetprof-spool-{}", std::process::id()));
     let Ok(dir) = Dir::open(&path) else {
@@ -65,15 +120,20 @@ pub fn spool_segments(data: &[u8]) {
     let file = |ext: &str| path.join(format!("{ID:016x}.{ext}"));
     std::fs::write(file("seg"), segment).expect("a file of our own");
     std::fs::write(file("ack"), acks).expect("a file of our own");
-    let first = dir.scan(ID, how & 1 == 1).expect("the disk works");
+    let Ok(first) = dir.scan(ID, how & 1 == 1) else {
+        // Of another version.
+        drop(dir);
+        let _ = std::fs::remove_dir_all(&path);
+        return;
+    };
     let len = std::fs::metadata(file("seg")).expect("it is there").len();
     let (mut end, mut tables) = (0, Tables::default());
-    for found in &first.records {
-        assert!(found.offset >= end && found.len as usize >= disk::RECORD_HEAD);
-        end = found.offset + u64::from(found.len);
+    for (found, _) in &first.records {
+        assert!(found.offset >= end);
+        end = found.end();
         assert!(end <= len && end <= segment.len() as u64);
         let file = dir.reader(ID).expect("it is there");
-        if let Ok(payload) = disk::read_record(&file, found.offset, found.len)
+        if let Ok(payload) = read_record(&file, found.offset, found.len)
             && tables.take(&payload).is_ok()
         {
             let _ = tables.window(&payload);
@@ -97,7 +157,8 @@ pub fn ingest_windows(data: &[u8]) {
         host_id: "id".to_owned(),
         boot_id: [1; 16],
     };
-    let mut decoder = Decoder::new(host, &HostFacts::default(), Arc::clone(&metrics));
+    let facts = HostFacts::default();
+    let mut decoder = Decoder::new(host, &facts, &BTreeMap::new(), Arc::clone(&metrics));
     let mut rest = data;
     while !rest.is_empty() {
         let Ok(request) = wire::PushRequest::decode_length_delimited(&mut rest) else {
@@ -116,8 +177,8 @@ pub fn ingest_windows(data: &[u8]) {
         let bytes = cost(&part, decoder.host_bytes());
         assert!(bytes.tables < usize::MAX / 2 && bytes.rows < usize::MAX / 2);
         let held = Cost {
-            tables: Held::default(),
-            rows: Held::default(),
+            tables: Reservation::default(),
+            rows: Reservation::default(),
         };
         match decoder.part(part, held) {
             Ok(Decoded::Whole(pending)) => {
@@ -145,7 +206,7 @@ pub fn ingest_windows(data: &[u8]) {
 /// Files of a pin and of its capture: what can be read is read the same again by the next start,
 /// and a range is asked for without a fall.
 pub fn pin_files(data: &[u8]) {
-    let _one = SPOOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let path: PathBuf = std::env::temp_dir().join(format!("fleetprof-pins-{}", std::process::id()));
     // The first byte says how much of the end is the capture's.
     let Some((&capture, data)) = data.split_first() else {

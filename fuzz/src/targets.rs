@@ -9,6 +9,7 @@ use cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use cgroup::{Hierarchy, Labels};
 use collector::store::embedded::readers;
 use host::facts::parse_cpu_list;
+use host::proc;
 use host::time::MonotonicTime;
 use jit::code::{CodeLookup, CodeMap, When};
 use jit::perfdata;
@@ -34,7 +35,7 @@ use unwind::process::maps;
 mod fleet;
 mod generated;
 mod walks;
-pub use fleet::{ingest_windows, pin_files, spool_records, spool_segments};
+pub use fleet::{ingest_windows, pin_files, segment_files, segment_records, spool_segments};
 pub use generated::jitdump;
 pub use walks::unwinding;
 
@@ -64,7 +65,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("imports", imports),
     ("queries", queries),
     ("wire_chunks", wire_chunks),
-    ("spool_records", spool_records),
+    ("segment_records", segment_records),
+    ("segment_files", segment_files),
     ("spool_segments", spool_segments),
     ("pin_files", pin_files),
     ("ingest_windows", ingest_windows),
@@ -234,7 +236,14 @@ pub fn proc_text(data: &[u8]) {
     for map in maps::executable(data) {
         assert!(map.start < map.end);
     }
-    target::start_ticks(data);
+    proc::start_ticks(data);
+    proc::unescape(data);
+    for mount in data
+        .split(|&byte| byte == b'\n')
+        .filter_map(proc::Mount::parse)
+    {
+        assert!(!mount.kind.contains(&b' '));
+    }
     target::parse_status(&text);
     target::root_uid(&text);
     parse_cpu_list(&text);

@@ -184,6 +184,17 @@ fn a_page_gives_back_its_stacks() {
 }
 
 #[test]
+fn a_page_keeps_weights_of_64_bits() {
+    let mut profile = hostile();
+    // The last digit is beyond what a number of JavaScript holds.
+    for (value, weight) in profile.samples.values_mut().zip((1 << 53) + 1..) {
+        value.weight = weight;
+    }
+    let page = imported(&profile, Format::Html).profile;
+    assert_eq!(page.total(), profile.total());
+}
+
+#[test]
 fn hostile_names_come_back_from_pprof() {
     let profile = hostile();
     let back = through_pprof(&profile);

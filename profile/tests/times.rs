@@ -368,13 +368,14 @@ fn sum(column: &serde_json::Value) -> u64 {
 /// Nothing in the page asks for anything elsewhere, and the browser is told so.
 fn stands_alone(page: &str) {
     assert!(page.contains("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"));
+    let page = page.replace("http://www.w3.org/", "");
     for reference in [
         "http://", "https://", "src=", "href=", "@import", "url(", "fetch(", "import(",
     ] {
         assert!(!page.contains(reference), "{reference}");
     }
     assert_eq!(page.matches("</script>").count(), 2, "data and script");
-    no_hostile_character(page);
+    no_hostile_character(&page);
 }
 
 #[test]
@@ -396,7 +397,7 @@ fn a_bundle_stands_alone_and_says_what_is_known() {
     };
     let page = written(&profile, Format::Bundle, &options);
     stands_alone(&page);
-    assert!(page.len() < 200_000, "a fact is bounded");
+    assert!(page.len() < 250_000, "a fact is bounded");
     for text in [
         "unit=\"&lt;img onerror=x&gt;\"",
         "<dt>lost</dt><dd>1</dd>",
@@ -448,7 +449,8 @@ fn a_bundle_is_bounded_and_says_what_was_folded() {
         page.len()
     );
     let data = page_data(&page);
-    let quality = data["quality"].as_str().unwrap();
+    let (_, quality) = page.split_once("<p id=\"quality\">").unwrap();
+    let (quality, _) = quality.split_once("</p>").unwrap();
     assert!(
         quality.contains("smallest bars are folded into [other], "),
         "{quality}"

@@ -1,9 +1,9 @@
 //! Language runtimes of the machine, each with a program of `tests/workloads` and set up as its
 //! manual says for profilers.
 //!
-//! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime where
-//! `tests/wasmtime.sh` puts it. What is missing is a reason for a skip. Files that runtimes leave
-//! in `/tmp` go with [`Running`].
+//! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime and .NET where
+//! `tests/wasmtime.sh` and `tests/dotnet.sh` put them. What is missing is a reason for a skip.
+//! Files that runtimes leave in `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
 use crate::process::{program, run};
@@ -17,6 +17,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The version that `tests/wasmtime.sh` installs.
 const WASMTIME_VERSION: &str = "50.0.1";
+/// The version that `tests/dotnet.sh` installs.
+const DOTNET_VERSION: &str = "2.0.5";
 
 /// A runtime with a program.
 #[derive(Debug)]
@@ -149,16 +151,34 @@ pub fn erlang() -> Result<Runtime, Missing> {
 /// # Errors
 /// When it is not installed.
 pub fn wasmtime(profiler: &str) -> Result<Runtime, Missing> {
-    let home = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
-    let interpreter = cache
-        .map(|cache| cache.join(format!("fleetprof/wasmtime-{WASMTIME_VERSION}/bin/python")))
-        .filter(|interpreter| interpreter.is_file())
+    let interpreter = installed(&format!("wasmtime-{WASMTIME_VERSION}/bin/python"))
         .ok_or("needs wasmtime; tests/wasmtime.sh installs it")?;
     let mut runtime = Runtime::new("wasmtime", interpreter)?;
     runtime.args.push(source("orders_wasm.py").into());
     runtime.push(&[profiler]);
     Ok(runtime)
+}
+
+/// A program in .NET 10 that runs as long as its input is open, with its arguments.
+///
+/// # Errors
+/// When it is not installed.
+pub fn dotnet() -> Result<Command, Missing> {
+    let program = installed(&format!("dotnet-{DOTNET_VERSION}/package/dist/azmcp"))
+        .ok_or("needs .NET; tests/dotnet.sh installs it")?;
+    let mut command = Command::new(program);
+    command.args(["server", "start"]);
+    // It is not to tell anybody that it is tested with.
+    command.env("AZURE_MCP_COLLECT_TELEMETRY", "false");
+    Ok(command)
+}
+
+/// A file that a script of `tests/` put into the cache directory.
+fn installed(path: &str) -> Option<PathBuf> {
+    let home = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")))?;
+    let file = cache.join("fleetprof").join(path);
+    file.is_file().then_some(file)
 }
 
 /// A CPython of this minor version: on `PATH`, or the newest of pyenv's.

@@ -541,7 +541,7 @@ fn without_a_collector_there_is_no_spool_and_no_thread_needs_root() {
     let status = daemon.client().status().unwrap();
     assert_eq!(status.export, None);
     let threads = status.own_cost.unwrap().cpu_ns_by_thread;
-    assert!(!threads.contains_key("fp-spool") && !threads.contains_key("fp-push"));
+    assert!(!threads.contains_key("fp-spool") && !threads.contains_key("fp-uplink"));
     assert!(!dir.exists());
 }
 

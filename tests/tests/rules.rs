@@ -28,6 +28,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-config", &[]),
     ("fleetprof-host", &["fleetprof-profile"]),
     (
+        "fleetprof-identity",
+        &["fleetprof-host", "fleetprof-profile", "fleetprof-proto"],
+    ),
+    (
         "fleetprof-agent-config",
         &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
     ),
@@ -110,6 +114,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "fleetprof-segment",
+        &["fleetprof-aggregate", "fleetprof-host", "fleetprof-profile"],
+    ),
+    (
         "fleetprof-export",
         &[
             "fleetprof-agent-config",
@@ -118,6 +126,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-segment",
         ],
     ),
     (
@@ -146,6 +155,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-host",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-segment",
         ],
     ),
     (

@@ -51,11 +51,11 @@ impl MapFormat {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A column is a second, a row a part of it: what happens for some milliseconds now and then, which a \
-flame graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time \
-between them; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either \
-end left out, each a time (`14:03:05.2`), an offset from the start (`+12.5s`) or a cell \
-(`COLUMN,ROW` from 0, as in the JSON). An agent knows times of the last minutes; of files those \
-that say them: JSON of agent-ctl, perf script text, speedscope.
+flame graph of minutes hides, is a spot. In the HTML a drag over it shows the flame graph of that \
+time; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either end left \
+out, each a time (`14:03:05.2`), an offset from the start (`+12.5s`) or a cell (`COLUMN,ROW` from \
+0, as in the JSON). An agent knows times of the last minutes; of files those that say them: JSON \
+of agent-ctl, perf script text, speedscope.
 Exit code 6: there are no samples with times, or most was lost.
 
 Examples:

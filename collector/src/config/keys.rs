@@ -110,6 +110,30 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        path: "listen.tls",
+        kind: Kind::AddressOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "For agents of other hosts, over gRPC with TLS 1.3, at any address: 0.0.0.0:7601. Hosts are let in \
+              by `agent-ctl hosts invite`, and nobody else is answered; people ask at listen.grpc and listen.http. \
+              null: agents of this machine alone.",
+        get: |c| {
+            let address = c.listen.tls;
+            address.map_or(Value::Null, |address| Value::Text(address.to_string()))
+        },
+        put: |c, v| c.listen.tls = as_text(&v).and_then(socket_address),
+    },
+    Key {
+        path: "identity.host_days",
+        kind: Kind::Int(1, 365),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "How long the certificate of a host lasts. Hosts renew theirs by themselves after two thirds of it, and \
+              later too: a host that was off for a year comes back.",
+        get: |c| Value::Int(c.identity.host_days.into()),
+        put: |c, v| put_int(&mut c.identity.host_days, &v),
+    },
+    Key {
         path: "retention.raw_days",
         kind: Kind::Int(1, 3650),
         unit: "days",

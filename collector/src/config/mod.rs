@@ -8,7 +8,8 @@ pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    ClickHouse, Control, Engine, Ingest, Listen, Pins, Query, Retention, Shutdown, Symbols,
+    ClickHouse, Control, Engine, Identity, Ingest, Listen, Pins, Query, Retention, Shutdown,
+    Symbols,
 };
 
 use serde::Serialize;
@@ -25,6 +26,8 @@ pub struct Config {
     pub service_labels: Vec<String>,
     /// Where the collector listens.
     pub listen: Listen,
+    /// Who the hosts of the fleet are.
+    pub identity: Identity,
     /// For how long windows are kept.
     pub retention: Retention,
     /// What agents may take.
@@ -85,9 +88,9 @@ impl Configuration for Config {
         ] {
             if !address.ip().is_loopback() {
                 let message = format!(
-                    "is {address}, which other machines can reach: this version has neither TLS nor \
-                     users, so it listens on loopback only. Listen on 127.0.0.1 and let agents come \
-                     through a tunnel that you trust"
+                    "is {address}, which other machines can reach: people have no logins yet, so this \
+                     listens on loopback only. Agents of other hosts connect to `listen.tls`; people \
+                     come through a tunnel that you trust"
                 );
                 conflict(key, message);
             }

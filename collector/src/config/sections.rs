@@ -27,6 +27,22 @@ pub struct Listen {
     pub grpc: SocketAddr,
     /// For browsers and scrapers.
     pub http: SocketAddr,
+    /// For agents of other hosts, with TLS.
+    pub tls: Option<SocketAddr>,
+}
+
+/// Section `identity`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Identity {
+    /// How long the certificate of a host lasts, days.
+    pub host_days: u32,
+}
+
+impl Identity {
+    /// How long the certificate of a host lasts.
+    pub fn host_lasts(&self) -> Duration {
+        Duration::from_secs(u64::from(self.host_days) * 86_400)
+    }
 }
 
 /// Section `retention`.
@@ -124,7 +140,9 @@ impl Default for Config {
             listen: Listen {
                 grpc: ([127, 0, 0, 1], COLLECTOR_PORT).into(),
                 http: ([127, 0, 0, 1], 7610).into(),
+                tls: None,
             },
+            identity: Identity { host_days: 30 },
             retention: Retention {
                 raw_days: 2,
                 minute_days: 14,

@@ -5,7 +5,7 @@
 //! up tells the agent.
 
 use super::limits::{CLOCK_WAIT, ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEUED};
-use super::memory::Held;
+use crate::memory::Reservation;
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey};
 use crate::sync::lock;
@@ -72,7 +72,7 @@ pub struct Reported {
     /// This; `None` where there was no memory for it.
     pub what: Option<report::What>,
     /// The memory it takes as long as it waits.
-    pub held: Held,
+    pub held: Reservation,
 }
 
 /// Why an order cannot be given.

@@ -7,6 +7,7 @@
 use super::Control;
 use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, Ticket};
 use super::limits::BYTES_PER_ENCODED;
+use crate::identity::{self, Member};
 use crate::ingest::stopped;
 use crate::ingest::window::host_facts;
 use crate::store::{HOST_ID_BYTES_MAX, HostKey};
@@ -38,10 +39,11 @@ pub async fn run(
     control: Control,
     mut requests: Streaming<AttendRequest>,
     out: Outbox,
-    peer: String,
+    (peer, member): (String, Option<Arc<Member>>),
     place: OwnedSemaphorePermit,
 ) {
-    if let Err(End::Cut(status)) = serve(&control, &mut requests, &out, &peer).await {
+    let ended = serve(&control, &mut requests, &out, &peer, member).await;
+    if let Err(End::Cut(status)) = ended {
         if status.code() == Code::InvalidArgument {
             control.0.metrics.control_faults.inc();
             tracing::warn!(%peer, "attending agent cut off: {}", status.message());
@@ -61,6 +63,7 @@ async fn serve(
     requests: &mut Streaming<AttendRequest>,
     out: &Outbox,
     peer: &str,
+    member: Option<Arc<Member>>,
 ) -> Result<(), End> {
     let mut shutdown = control.0.shutdown.clone();
     let hello_max = control.0.options.timeouts.hello;
@@ -76,14 +79,19 @@ async fn serve(
     let Some(attend_request::Body::Hello(hello)) = body else {
         return Err(fault("the first message must be a Hello"));
     };
-    let ticket = begin(control, hello, out)?;
+    let ticket = begin(control, hello, member.as_ref(), out)?;
     tracing::debug!(%peer, host_id = ticket.attendant.key.host_id, "agent attends");
     // There is room: orders leave two places.
     let _ = out.try_send(Ok(welcome()));
-    attend(control, &ticket, requests, out).await
+    attend(control, &ticket, requests, member.as_ref(), out).await
 }
 
-fn begin(control: &Control, hello: Hello, out: &Outbox) -> Result<Ticket, End> {
+fn begin(
+    control: &Control,
+    hello: Hello,
+    member: Option<&Arc<Member>>,
+    out: &Outbox,
+) -> Result<Ticket, End> {
     if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
         return Err(fault(format!(
             "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
@@ -99,7 +107,9 @@ fn begin(control: &Control, hello: Hello, out: &Outbox) -> Result<Ticket, End> {
         boot_id,
     };
     let inner = &control.0;
-    let facts = host_facts(hello.facts.unwrap_or_default(), &inner.metrics);
+    let mut facts = hello.facts.unwrap_or_default();
+    identity::bind(member, &key.host_id, &mut facts).map_err(End::Cut)?;
+    let facts = host_facts(facts, &inner.metrics);
     let ahead = hello.now_unix_ns.saturating_sub(inner.clock.now_unix_ns());
     Ok(inner.attendance.open(key, facts, ahead, out.clone()))
 }
@@ -115,6 +125,7 @@ async fn attend(
     control: &Control,
     ticket: &Ticket,
     requests: &mut Streaming<AttendRequest>,
+    member: Option<&Arc<Member>>,
     out: &Outbox,
 ) -> Result<(), End> {
     let attendant = &ticket.attendant;
@@ -144,7 +155,9 @@ async fn attend(
                         // The agent is not at fault where its report had to wait.
                         heard = Instant::now();
                     }
-                    Some(attend_request::Body::Facts(facts)) => {
+                    Some(attend_request::Body::Facts(mut facts)) => {
+                        let host_id = &attendant.key.host_id;
+                        identity::bind(member, host_id, &mut facts).map_err(End::Cut)?;
                         attendant.set_facts(host_facts(facts, &control.0.metrics));
                     }
                     Some(attend_request::Body::Pong(pong)) => {
@@ -190,7 +203,7 @@ async fn take(
         }
     };
     // From here on it may wait for its fan-out, and does so with the memory that results have.
-    let mut held = control.0.budget.hold();
+    let mut held = control.0.memory.reserve();
     let has_room = held.grow(heap_bytes(&what));
     let what = has_room.then_some(what);
     let reported = Reported { what, held };

@@ -166,8 +166,8 @@ impl Run {
             merging: None,
             merging_hosts: Vec::new(),
             merged: Some(Merged::new(
-                inner.budget.hold(),
-                Bounds::of(inner.budget.bytes_max()),
+                inner.memory.reserve(),
+                Bounds::of(inner.memory.bytes_max()),
             )),
             notices,
             before_ns: i64::try_from(fanout.checked.capture.before_ns).unwrap_or(i64::MAX),
@@ -229,7 +229,7 @@ impl Run {
                     labels,
                     attendant,
                     clock: inner.clock.clone(),
-                    budget: inner.budget.clone(),
+                    memory: inner.memory.clone(),
                     events: events.clone(),
                     cancel: self.fanout.slot.cancel.clone(),
                     metrics: inner.metrics.clone(),
@@ -269,7 +269,7 @@ impl Run {
                 ..FleetCaptureRequest::default()
             },
             hosts,
-            budget: inner.budget.clone(),
+            memory: inner.memory.clone(),
             events: events.clone(),
             cancel: self.fanout.slot.cancel.clone(),
             metrics: inner.metrics.clone(),

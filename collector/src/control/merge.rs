@@ -4,8 +4,8 @@
 //! Merging is work: it runs on a blocking thread, one host after the other, as they come.
 
 use super::limits::{CLOCK_SLACK_NS, MOMENT_BYTES, MOMENTS_MAX, RESULT_BYTES_MAX, TIMES_PART};
-use super::memory::Held;
 use crate::ingest::limits::CLOCK_WARNING_NS;
+use crate::memory::Reservation;
 use profile::{LabelSetId, Moments, Profile, SampleKey, Value};
 use proto::Rows;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub struct Arrived {
     /// By how much the host's clock is ahead. Unit: nanoseconds.
     pub clock_ahead_ns: i64,
     /// The memory of it, given back when it is merged.
-    pub held: Held,
+    pub held: Reservation,
 }
 
 /// When a fan-out runs, on the collector's clock.
@@ -70,7 +70,7 @@ pub struct Merged {
     /// Samples whose times found no room.
     pub times_shed: u64,
     /// The memory of it.
-    pub held: Held,
+    pub held: Reservation,
     bounds: Bounds,
 }
 
@@ -102,7 +102,7 @@ pub enum MergeError {
 
 impl Merged {
     /// Nothing yet, in memory of `held`.
-    pub fn new(held: Held, bounds: Bounds) -> Merged {
+    pub fn new(held: Reservation, bounds: Bounds) -> Merged {
         Merged {
             past: None,
             own: None,
@@ -367,7 +367,7 @@ fn label(profile: &mut Profile, labels: &[(String, String)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::memory::Budget;
+    use crate::memory::MemoryPool;
     use profile::{FrameRef, Moment, StackEnd, StackId};
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -413,34 +413,34 @@ mod tests {
         profile
     }
 
-    fn merged(budget: &Arc<Budget>) -> Merged {
-        Merged::new(budget.hold(), Bounds::of(budget.bytes_max()))
+    fn merged(memory: &Arc<MemoryPool>) -> Merged {
+        Merged::new(memory.reserve(), Bounds::of(memory.bytes_max()))
     }
 
-    fn budget(bytes: usize) -> Arc<Budget> {
-        Arc::new(Budget::new(bytes, Arc::default()))
+    fn memory(bytes: usize) -> Arc<MemoryPool> {
+        MemoryPool::new(bytes, Arc::default(), |m| &m.control_bytes)
     }
 
-    fn arrived(own: Profile, budget: &Arc<Budget>) -> Arrived {
+    fn arrived(own: Profile, memory: &Arc<MemoryPool>) -> Arrived {
         Arrived {
             past: None,
             own: Some(own),
             labels: vec![("host".to_owned(), "web-1".to_owned())],
             clock_ahead_ns: 0,
-            held: budget.hold(),
+            held: memory.reserve(),
         }
     }
 
     #[test]
     fn hosts_become_one_profile_with_their_labels_on_it() {
-        let budget = budget(1 << 20);
-        let mut merged = merged(&budget);
+        let memory = memory(1 << 20);
+        let mut merged = merged(&memory);
         let mut notices = Vec::new();
         let mut lies = host("a", NOW - 9 * SECOND);
         lies.dict.intern_labels([("host", "another")]);
         for one in [lies, host("b", NOW - 10 * SECOND)] {
             merged
-                .take(arrived(one, &budget), SPAN, &mut notices)
+                .take(arrived(one, &memory), SPAN, &mut notices)
                 .expect("room");
         }
         let own = merged.own.expect("a profile");
@@ -455,10 +455,10 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_known_to_be_wrong_is_set_right() {
-        let budget = budget(1 << 20);
-        let mut merged = merged(&budget);
+        let memory = memory(1 << 20);
+        let mut merged = merged(&memory);
         let mut notices = Vec::new();
-        let mut late = arrived(host("a", NOW + 90 * SECOND), &budget);
+        let mut late = arrived(host("a", NOW + 90 * SECOND), &memory);
         late.clock_ahead_ns = 100 * SECOND;
         merged.take(late, SPAN, &mut notices).expect("room");
         let own = merged.own.expect("a profile");
@@ -470,15 +470,15 @@ mod tests {
     #[test]
     fn times_of_another_time_are_left_out_and_the_samples_are_not() {
         for start in [1, i64::MIN, i64::MAX, NOW - 3600 * SECOND] {
-            let budget = budget(1 << 20);
-            let mut merged = merged(&budget);
+            let memory = memory(1 << 20);
+            let mut merged = merged(&memory);
             let mut notices = Vec::new();
             merged
-                .take(arrived(host("a", start), &budget), SPAN, &mut notices)
+                .take(arrived(host("a", start), &memory), SPAN, &mut notices)
                 .expect("room");
             merged
                 .take(
-                    arrived(host("b", NOW - 10 * SECOND), &budget),
+                    arrived(host("b", NOW - 10 * SECOND), &memory),
                     SPAN,
                     &mut notices,
                 )
@@ -498,12 +498,12 @@ mod tests {
             bare.moments.list = Vec::new();
             bare
         };
-        let budget = budget(heap_bytes(&Some(bare("a"))) * 3);
-        let mut merged = merged(&budget);
+        let memory = memory(heap_bytes(&Some(bare("a"))) * 3);
+        let mut merged = merged(&memory);
         let mut notices = Vec::new();
         let mut taken = 0;
         let mut take =
-            |function: &str| merged.take(arrived(bare(function), &budget), SPAN, &mut notices);
+            |function: &str| merged.take(arrived(bare(function), &memory), SPAN, &mut notices);
         // The first fits; of different ones there is an end.
         for function in ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"] {
             match take(function) {
@@ -518,19 +518,19 @@ mod tests {
 
     #[test]
     fn another_unit_adds_nothing_of_either_side() {
-        let budget = budget(1 << 20);
-        let mut merged = merged(&budget);
+        let memory = memory(1 << 20);
+        let mut merged = merged(&memory);
         let mut notices = Vec::new();
         merged
             .take(
-                arrived(host("a", NOW - 10 * SECOND), &budget),
+                arrived(host("a", NOW - 10 * SECOND), &memory),
                 SPAN,
                 &mut notices,
             )
             .expect("room");
         let mut cycles = host("b", NOW - 10 * SECOND);
         cycles.info.unit = "cycles".to_owned();
-        let mut other = arrived(cycles, &budget);
+        let mut other = arrived(cycles, &memory);
         other.past = Some(host("c", NOW - 10 * SECOND));
         let refused = merged.take(other, SPAN, &mut notices);
         assert!(matches!(refused, Err(MergeError::Units(_))));
@@ -582,15 +582,15 @@ mod tests {
             moments in 0usize..120,
             encoded_bytes in 500usize..12_000,
         ) {
-            let budget = budget(memory_bytes);
+            let memory = memory(memory_bytes);
             let bounds = Bounds { memory_bytes, moments, encoded_bytes };
-            let mut merged = Merged::new(budget.hold(), bounds);
+            let mut merged = Merged::new(memory.reserve(), bounds);
             let mut expected = [Value::default(); 2];
             let mut offered = 0;
             for (functions, times, with_past) in &hosts {
                 let profile = sampled(functions, *times);
                 let (total, list) = (profile.total(), profile.moments.list.len() as u64);
-                let mut one = arrived(profile.clone(), &budget);
+                let mut one = arrived(profile.clone(), &memory);
                 one.past = with_past.then_some(profile);
                 if merged.take(one, SPAN, &mut Vec::new()).is_ok() {
                     expected[0] += total;
@@ -622,15 +622,15 @@ mod tests {
 
     #[test]
     fn the_times_of_the_past_are_bounded_as_those_of_the_capture() {
-        let budget = budget(1 << 20);
+        let memory = memory(1 << 20);
         let bounds = Bounds {
             moments: 15,
             ..Bounds::of(1 << 20)
         };
-        let mut merged = Merged::new(budget.hold(), bounds);
+        let mut merged = Merged::new(memory.reserve(), bounds);
         let mut notices = Vec::new();
         for function in ["a", "b"] {
-            let mut one = arrived(host(function, NOW - 10 * SECOND), &budget);
+            let mut one = arrived(host(function, NOW - 10 * SECOND), &memory);
             one.past = Some(host(function, NOW - 10 * SECOND));
             merged.take(one, SPAN, &mut notices).expect("room");
         }
@@ -652,14 +652,14 @@ mod tests {
         bare.moments.list = Vec::new();
         // Room for one with its times and one without, not for both before they are merged.
         let bytes = heap_bytes(&Some(one())) + 2 * heap_bytes(&Some(bare.clone())) - MOMENT_BYTES;
-        let budget = budget(bytes);
-        let mut merged = merged(&budget);
+        let memory = memory(bytes);
+        let mut merged = merged(&memory);
         merged.bounds.moments = 100;
         let mut notices = Vec::new();
-        let first = arrived(one(), &budget);
+        let first = arrived(one(), &memory);
         merged.take(first, SPAN, &mut notices).expect("room");
         merged
-            .take(arrived(bare, &budget), SPAN, &mut notices)
+            .take(arrived(bare, &memory), SPAN, &mut notices)
             .expect("room for samples");
         let own = merged.own.as_ref().expect("a profile");
         assert_eq!((own.total().count, own.moments.list.len()), (20, 0));
@@ -668,17 +668,17 @@ mod tests {
 
     #[test]
     fn what_no_reader_would_take_is_refused_and_what_is_there_stays() {
-        let budget = budget(1 << 20);
+        let memory = memory(1 << 20);
         let bare = Rows::of(&host("a", NOW)).without_times();
         let encoded_bytes = bare.encoded_bytes_max();
         let bounds = Bounds {
             encoded_bytes,
             ..Bounds::of(1 << 20)
         };
-        let mut merged = Merged::new(budget.hold(), bounds);
+        let mut merged = Merged::new(memory.reserve(), bounds);
         let mut notices = Vec::new();
         for function in ["a", "b"] {
-            let mut one = arrived(host(function, NOW - 10 * SECOND), &budget);
+            let mut one = arrived(host(function, NOW - 10 * SECOND), &memory);
             one.labels = Vec::new();
             let taken = merged.take(one, SPAN, &mut notices);
             assert_eq!(taken.is_ok(), function == "a", "{taken:?}");

@@ -19,7 +19,6 @@ mod attend;
 mod fanout;
 mod history;
 pub mod limits;
-mod memory;
 mod merge;
 mod part;
 mod select;
@@ -27,6 +26,7 @@ mod service;
 mod share;
 
 use crate::ingest::stopped;
+use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
 use crate::query::Queries;
 use crate::store::Attending;
@@ -34,7 +34,6 @@ use crate::time::Clock;
 use agent_registry::AgentRegistry;
 use history::Fanouts;
 use limits::{TELL_INTERVAL, Timeouts};
-use memory::Budget;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
@@ -60,7 +59,7 @@ pub struct Control(Arc<Inner>);
 struct Inner {
     attendance: Arc<AgentRegistry>,
     fanouts: Arc<Fanouts>,
-    budget: Arc<Budget>,
+    memory: Arc<MemoryPool>,
     queries: Queries,
     options: ControlOptions,
     places: Arc<Semaphore>,
@@ -81,7 +80,7 @@ impl Control {
         Control(Arc::new(Inner {
             attendance: Arc::new(AgentRegistry::new(metrics.clone())),
             fanouts: Arc::new(Fanouts::new(metrics.clone())),
-            budget: Arc::new(Budget::new(options.memory_bytes, metrics.clone())),
+            memory: MemoryPool::new(options.memory_bytes, metrics.clone(), |m| &m.control_bytes),
             queries,
             places: Arc::new(Semaphore::new(options.streams)),
             options,

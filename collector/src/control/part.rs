@@ -8,8 +8,8 @@
 use super::agent_registry::{ConnectedAgent, Ordered, Reported};
 use super::fanout::cancel_asked;
 use super::limits::{HOST_BYTES_MAX, HOST_MEMORY_PART, NOTICES_MAX, TEXT_BYTES_MAX};
-use super::memory::{Budget, Held};
 use super::merge::Arrived;
+use crate::memory::{MemoryPool, Reservation};
 use crate::metrics::Metrics;
 use crate::time::Clock;
 use profile::Profile;
@@ -73,7 +73,7 @@ pub struct Part {
     /// What the collector's clock says.
     pub clock: Clock,
     /// Where profiles are put together.
-    pub budget: Arc<Budget>,
+    pub memory: Arc<MemoryPool>,
     /// To the fan-out.
     pub events: mpsc::Sender<Event>,
     /// True when it is to end with what there is.
@@ -86,7 +86,7 @@ pub struct Part {
 pub struct Incoming {
     past: Option<ProfileAssembler>,
     own: Option<ProfileAssembler>,
-    held: Held,
+    held: Reservation,
     encoded_max: usize,
     heap_max: usize,
 }
@@ -114,8 +114,8 @@ pub enum IncomingError {
 impl Part {
     /// Takes what is reported of the order until the last.
     pub async fn run(mut self, mut ordered: Ordered) {
-        let heap_max = self.budget.bytes_max() / HOST_MEMORY_PART;
-        let mut incoming = Incoming::new(self.budget.hold(), HOST_BYTES_MAX, heap_max);
+        let heap_max = self.memory.bytes_max() / HOST_MEMORY_PART;
+        let mut incoming = Incoming::new(self.memory.reserve(), HOST_BYTES_MAX, heap_max);
         let outcome = self.reports(&mut ordered, &mut incoming).await;
         // Tells the agent where it has not said its last.
         drop(ordered);
@@ -172,7 +172,7 @@ impl Part {
     }
 
     fn no_room(&self) -> PartError {
-        let mib = self.budget.mib();
+        let mib = self.memory.mib();
         PartError::Memory { mib }
     }
 
@@ -256,7 +256,7 @@ impl Part {
 
 impl Incoming {
     /// Nothing yet: profiles of at most so many encoded bytes each, and so many in memory together.
-    pub fn new(held: Held, encoded_max: usize, heap_max: usize) -> Incoming {
+    pub fn new(held: Reservation, encoded_max: usize, heap_max: usize) -> Incoming {
         Incoming {
             past: None,
             own: None,
@@ -306,7 +306,7 @@ impl Incoming {
     ///
     /// # Errors
     /// When the last of it is missing.
-    pub fn whole(self) -> Result<(Option<Profile>, Option<Profile>, Held), IncomingError> {
+    pub fn whole(self) -> Result<(Option<Profile>, Option<Profile>, Reservation), IncomingError> {
         let whole =
             |assembler: ProfileAssembler| assembler.finish().map_err(|_| IncomingError::Incomplete);
         let past = self.past.map(whole).transpose()?;

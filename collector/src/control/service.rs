@@ -4,6 +4,7 @@ use super::agent_registry::OUTBOX;
 use super::fanout::{self, Fanout};
 use super::limits::{FANOUTS_MAX, WHO_BYTES_MAX};
 use super::{Control, attend, select};
+use crate::identity;
 use crate::query::busy;
 use proto::collector::capture_service_server::CaptureService;
 use proto::collector::control_service_server::ControlService;
@@ -33,10 +34,10 @@ impl ControlService for Control {
                 "{streams} agents attend, which is the limit (`ingest.streams_max`)"
             )));
         };
-        let peer = peer(&request);
+        let who = (peer(&request), identity::member(&request));
         let (out, responses) = mpsc::channel(OUTBOX);
         let requests = request.into_inner();
-        tokio::spawn(attend::run(self.clone(), requests, out, peer, place));
+        tokio::spawn(attend::run(self.clone(), requests, out, who, place));
         Ok(Response::new(ReceiverStream::new(responses)))
     }
 }

@@ -6,9 +6,9 @@
 
 use super::fanout::cancel_asked;
 use super::limits::{CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};
-use super::memory::Budget;
 use super::merge::Arrived;
 use super::part::{Event, Incoming, IncomingError, bounded, notices};
+use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_capture_response::Body;
@@ -36,7 +36,7 @@ pub struct Share {
     /// The hosts with their places in the plan.
     pub hosts: Vec<(usize, HostProgress)>,
     /// Where profiles are put together.
-    pub budget: Arc<Budget>,
+    pub memory: Arc<MemoryPool>,
     /// To the fan-out.
     pub events: mpsc::Sender<Event>,
     /// True when it is to end with what there is.
@@ -137,8 +137,8 @@ impl Share {
         let mut got = Got {
             profiles: {
                 // Of many hosts, each of which has its bound there: all memory that is free.
-                let heap_max = self.budget.bytes_max();
-                Incoming::new(self.budget.hold(), SHARE_BYTES_MAX, heap_max)
+                let heap_max = self.memory.bytes_max();
+                Incoming::new(self.memory.reserve(), SHARE_BYTES_MAX, heap_max)
             },
             result: None,
         };
@@ -198,7 +198,7 @@ impl Share {
         match error {
             // One share may have all of the room, so that too large is that there is no room.
             IncomingError::Memory | IncomingError::Large { .. } => {
-                ShareError::Memory(self.budget.mib())
+                ShareError::Memory(self.memory.mib())
             }
             error => ShareError::Unusable(error),
         }

@@ -8,19 +8,19 @@ mod batch;
 mod hosts;
 mod judge;
 pub mod limits;
-mod memory;
 mod stream;
 pub mod window;
 
+pub use crate::memory::Reservation;
 pub use batch::{StorePanicked, THREAD};
 pub use hosts::{Hosts, Survey};
 pub use judge::Verdict;
-pub use memory::Held;
 
+use crate::identity;
+use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
 use crate::store::WindowSink;
 use crate::time::Clock;
-use memory::Memory;
 use proto::collector::ingest_service_server::IngestService;
 use proto::collector::{PushRequest, PushResponse};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct IngestOptions {
 #[derive(Clone)]
 pub struct Ingest {
     hosts: Arc<Hosts>,
-    memory: Memory,
+    memory: Arc<MemoryPool>,
     jobs: mpsc::Sender<batch::Job>,
     places: Arc<Semaphore>,
     options: IngestOptions,
@@ -75,7 +75,7 @@ impl Ingest {
         let pushing = batch::run(pusher, queue, metrics.clone());
         let ingest = Ingest {
             hosts,
-            memory: Memory::new(options.memory_bytes, metrics.clone()),
+            memory: MemoryPool::new(options.memory_bytes, metrics.clone(), |m| &m.ingest_bytes),
             jobs,
             places: Arc::new(Semaphore::new(options.streams)),
             options,
@@ -113,9 +113,10 @@ impl IngestService for Ingest {
         let peer = request
             .remote_addr()
             .map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+        let who = (peer, identity::member(&request));
         let (out, responses) = mpsc::channel(stream::OUTBOX);
         let requests = request.into_inner();
-        tokio::spawn(stream::run(self.clone(), requests, out, peer, place));
+        tokio::spawn(stream::run(self.clone(), requests, out, who, place));
         Ok(Response::new(ReceiverStream::new(responses)))
     }
 }

@@ -14,8 +14,9 @@ use super::limits::{
     DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
     dictionary_stacks,
 };
-use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
+use crate::identity::{self, Member};
+use crate::memory::Reservation;
 use crate::metrics::Metrics;
 use crate::store::{Defined, HOST_ID_BYTES_MAX, HostKey, PushOutcome};
 use hashbrown::{HashMap, HashSet};
@@ -57,10 +58,10 @@ pub async fn run(
     ingest: Ingest,
     mut requests: Streaming<PushRequest>,
     out: Outbox,
-    peer: String,
+    (peer, member): (String, Option<Arc<Member>>),
     place: OwnedSemaphorePermit,
 ) {
-    let end = serve(&ingest, &mut requests, &out, &peer).await;
+    let end = serve(&ingest, &mut requests, &out, &peer, member).await;
     if let Err(End::Cut(status)) = end {
         tracing::debug!(%peer, code = ?status.code(), "stream ended: {}", status.message());
         // It may be gone, or not read: then it learns by the end of the connection.
@@ -76,6 +77,7 @@ async fn serve(
     requests: &mut Streaming<PushRequest>,
     out: &Outbox,
     peer: &str,
+    member: Option<Arc<Member>>,
 ) -> Result<(), End> {
     let mut shutdown = ingest.shutdown.clone();
     let timeouts = ingest.options.timeouts;
@@ -91,7 +93,7 @@ async fn serve(
     let Some(push_request::Body::Hello(hello)) = body else {
         return Err(ingest.fault("the first message must be a Hello"));
     };
-    let mut session = Session::begin(ingest, hello, out)?;
+    let mut session = Session::begin(ingest, hello, member, out)?;
     tracing::debug!(%peer, host_id = session.host.host_id, "agent connected");
     let welcome = push_response::Body::Welcome(Welcome {
         now_unix_ns: ingest.clock.now_unix_ns(),
@@ -155,7 +157,7 @@ struct Needing {
     tables: TableAssembler,
     /// Why what came cannot be used; the rest of it is not looked at.
     unusable: Option<String>,
-    held: Held,
+    held: Reservation,
     deadline: Instant,
 }
 
@@ -180,6 +182,8 @@ struct Session<'s> {
     ingest: &'s Ingest,
     out: &'s Outbox,
     host: HostKey,
+    /// Whose certificate the connection has.
+    member: Option<Arc<Member>>,
     decoder: Decoder,
     ticket: Ticket,
     answer: mpsc::Sender<Answered>,
@@ -197,7 +201,12 @@ struct Session<'s> {
 }
 
 impl<'s> Session<'s> {
-    fn begin(ingest: &'s Ingest, hello: Hello, out: &'s Outbox) -> Result<Session<'s>, End> {
+    fn begin(
+        ingest: &'s Ingest,
+        hello: Hello,
+        member: Option<Arc<Member>>,
+        out: &'s Outbox,
+    ) -> Result<Session<'s>, End> {
         if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
             return Err(ingest.fault(format!(
                 "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
@@ -212,15 +221,20 @@ impl<'s> Session<'s> {
             host_id: hello.host_id,
             boot_id,
         };
-        let facts = host_facts(hello.facts.unwrap_or_default(), &ingest.metrics);
+        let mut facts = hello.facts.unwrap_or_default();
+        identity::bind(member.as_ref(), &host.host_id, &mut facts).map_err(End::Cut)?;
+        let facts = host_facts(facts, &ingest.metrics);
         let ahead = hello.now_unix_ns.saturating_sub(ingest.clock.now_unix_ns());
-        let decoder = Decoder::new(host.clone(), &facts, ingest.metrics.clone());
+        let assigned = member.as_ref().map(|member| member.labels.clone());
+        let assigned = assigned.unwrap_or_default();
+        let decoder = Decoder::new(host.clone(), &facts, &assigned, ingest.metrics.clone());
         let ticket = ingest.hosts.open(&host, facts, ahead);
         let (answer, answers) = mpsc::channel(WINDOWS_IN_FLIGHT as usize);
         Ok(Session {
             ingest,
             out,
             host,
+            member,
             decoder,
             ticket,
             answer,
@@ -324,7 +338,9 @@ impl<'s> Session<'s> {
         match request.body {
             Some(push_request::Body::Part(part)) => self.part(part).await,
             Some(push_request::Body::Definitions(definitions)) => self.define(definitions).await,
-            Some(push_request::Body::Facts(facts)) => {
+            Some(push_request::Body::Facts(mut facts)) => {
+                identity::bind(self.member.as_ref(), &self.host.host_id, &mut facts)
+                    .map_err(End::Cut)?;
                 let facts = host_facts(facts, &self.ingest.metrics);
                 self.decoder.set_facts(&facts);
                 self.ticket.facts(facts);
@@ -374,7 +390,7 @@ impl<'s> Session<'s> {
     }
 
     /// Waits for memory. The answers to windows of this stream are taken meanwhile: they hold some.
-    async fn memory(&mut self, bytes: usize) -> Result<Held, End> {
+    async fn memory(&mut self, bytes: usize) -> Result<Reservation, End> {
         let memory = self.ingest.memory.clone();
         let take = memory.take(bytes);
         tokio::pin!(take);
@@ -502,7 +518,7 @@ impl<'s> Session<'s> {
                 self.ingest.known_stacks && !all_callers,
             ),
             unusable: None,
-            held: Held::default(),
+            held: Reservation::default(),
             deadline: Instant::now() + self.timeouts().need,
         });
         self.ingest.metrics.windows_needed.inc();

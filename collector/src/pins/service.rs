@@ -4,6 +4,7 @@ use super::Pins;
 use super::files::{Part, ReadError};
 use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
 use super::take::{Piece, fault, head};
+use crate::identity::{self, Member};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
 use profile::{Coverage, GroupBy, Moments, Profile, Query};
@@ -15,6 +16,7 @@ use proto::collector::{
     PinProfileRequest, PinProfileResponse,
 };
 use proto::convert::Chunks;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -31,10 +33,12 @@ impl EvidenceService for Pins {
         request: Request<Streaming<KeepRequest>>,
     ) -> Result<Response<KeepResponse>, Status> {
         let peer = request.remote_addr();
+        let member = identity::member(&request);
         let mut requests = request.into_inner();
         let mut shutdown = self.0.shutdown.clone();
+        let keeping = self.keep_one(&mut requests, member.as_ref());
         let kept = tokio::select! {
-            kept = timeout(UPLOAD_MAX, self.keep_one(&mut requests)) => kept,
+            kept = timeout(UPLOAD_MAX, keeping) => kept,
             () = stopped(&mut shutdown) => {
                 return Err(Status::unavailable("the collector is shutting down"));
             }
@@ -62,11 +66,19 @@ impl EvidenceService for Pins {
 
 impl Pins {
     /// True when it was there already.
-    async fn keep_one(&self, requests: &mut Streaming<KeepRequest>) -> Result<bool, Status> {
+    async fn keep_one(
+        &self,
+        requests: &mut Streaming<KeepRequest>,
+        member: Option<&Arc<Member>>,
+    ) -> Result<bool, Status> {
         let files = self.0.open().await?;
-        let Some(Body::Head(asked)) = next(requests).await? else {
+        let Some(Body::Head(mut asked)) = next(requests).await? else {
             return Err(fault("the first message must be its head"));
         };
+        if let Some(hello) = &mut asked.hello {
+            let facts = hello.facts.get_or_insert_default();
+            identity::bind(member, &hello.host_id, facts)?;
+        }
         let has_capture = asked.has_capture;
         let head = head(asked, self.0.clock.now_unix_ns(), &self.0.metrics)?;
         if let Some(known) = files.find(&head) {

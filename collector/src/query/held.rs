@@ -5,6 +5,7 @@
 //! together has as much again as one query. So slow readers keep each other out, never a query.
 
 use super::Queries;
+use crate::memory::{MemoryPool, Reservation};
 use crate::metrics::Metrics;
 use profile::Profile;
 use std::sync::Arc;
@@ -21,36 +22,29 @@ pub(crate) const RETRY_AFTER_S: u64 = 5;
 /// Name under which a refusal says when to come again: of HTTP, and of the metadata of gRPC.
 pub(crate) const RETRY_AFTER: &str = "retry-after";
 
-/// Unit of what is held. Unit: bytes.
-const GRAIN: usize = 1 << 10;
-
 /// A sample in its table, and once more in the order it is sent. Unit: bytes.
 const SAMPLE_BYTES: usize = 96;
 
 /// The places and the memory.
 pub(super) struct Answers {
     places: Arc<Semaphore>,
-    memory: Arc<Semaphore>,
-    memory_bytes: usize,
+    memory: Arc<MemoryPool>,
     metrics: Arc<Metrics>,
 }
 
 /// A place for one answer; what it holds is given back when it is dropped.
 pub(crate) struct Place {
     _place: OwnedSemaphorePermit,
-    memory: Arc<Semaphore>,
-    memory_bytes: usize,
-    held: Option<OwnedSemaphorePermit>,
+    memory: Arc<MemoryPool>,
+    held: Reservation,
     metrics: Arc<Metrics>,
 }
 
 impl Answers {
     pub fn new(memory_bytes: usize, metrics: Arc<Metrics>) -> Answers {
-        let grains = (memory_bytes / GRAIN).min(u32::MAX as usize);
         Answers {
             places: Arc::new(Semaphore::new(ANSWERS_MAX)),
-            memory: Arc::new(Semaphore::new(grains)),
-            memory_bytes: grains * GRAIN,
+            memory: MemoryPool::new(memory_bytes, metrics.clone(), |m| &m.answer_bytes),
             metrics,
         }
     }
@@ -72,8 +66,7 @@ impl Queries {
         Ok(Place {
             _place: place,
             memory: answers.memory.clone(),
-            memory_bytes: answers.memory_bytes,
-            held: None,
+            held: answers.memory.reserve(),
             metrics: answers.metrics.clone(),
         })
     }
@@ -86,52 +79,27 @@ impl Place {
     /// RESOURCE_EXHAUSTED, with when to come again, while others hold too much; without it when the
     /// answer is larger than all of it.
     pub fn hold(&mut self, bytes: usize) -> Result<(), Status> {
-        let grains = u32::try_from(bytes.div_ceil(GRAIN)).unwrap_or(u32::MAX);
-        let mib = self.memory_bytes >> 20;
-        if bytes > self.memory_bytes {
+        let mib = self.memory.mib();
+        if bytes > self.memory.bytes_max() {
             self.metrics.answers_refused.inc();
             return Err(Status::resource_exhausted(format!(
                 "the answer takes more than {mib} MiB (`query.memory_mib`): ask for fewer labels or a \
                  shorter range"
             )));
         }
-        let permit = self.memory.clone().try_acquire_many_owned(grains);
-        let permit = permit.map_err(|_| {
-            self.metrics.answers_refused.inc();
-            busy(format!(
-                "answers that are being read hold most of {mib} MiB (`query.memory_mib`); try again in \
-                 a moment"
-            ))
-        })?;
-        self.metrics
-            .answer_bytes
-            .inc_by(permit.num_permits() as u64 * GRAIN as u64);
-        match &mut self.held {
-            Some(held) => held.merge(permit),
-            none => *none = Some(permit),
+        if self.held.grow(bytes) {
+            return Ok(());
         }
-        Ok(())
+        self.metrics.answers_refused.inc();
+        Err(busy(format!(
+            "answers that are being read hold most of {mib} MiB (`query.memory_mib`); try again in \
+             a moment"
+        )))
     }
 
     /// Gives back what was read.
     pub fn release(&mut self, bytes: usize) {
-        let Some(held) = &mut self.held else {
-            return;
-        };
-        let grains = (bytes / GRAIN).min(held.num_permits());
-        if let Some(read) = held.split(grains) {
-            let bytes = read.num_permits() as u64 * GRAIN as u64;
-            self.metrics.answer_bytes.dec_by(bytes);
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(held) = &self.held {
-            let bytes = held.num_permits() as u64 * GRAIN as u64;
-            self.metrics.answer_bytes.dec_by(bytes);
-        }
+        self.held.shrink(bytes);
     }
 }
 
@@ -159,8 +127,7 @@ mod tests {
         Place {
             _place: answers.places.clone().try_acquire_owned().expect("free"),
             memory: answers.memory.clone(),
-            memory_bytes: answers.memory_bytes,
-            held: None,
+            held: answers.memory.reserve(),
             metrics: answers.metrics.clone(),
         }
     }
@@ -168,19 +135,19 @@ mod tests {
     #[test]
     fn what_is_held_is_bounded_over_all_and_given_back() {
         let metrics = Arc::new(Metrics::default());
-        let answers = Answers::new(10 * GRAIN, metrics.clone());
+        let answers = Answers::new(10, metrics.clone());
         let (mut one, mut other) = (place(&answers), place(&answers));
-        one.hold(6 * GRAIN).expect("free");
-        let refused = other.hold(5 * GRAIN).expect_err("too much for now");
+        one.hold(6).expect("free");
+        let refused = other.hold(5).expect_err("too much for now");
         assert!(refused.metadata().contains_key(RETRY_AFTER));
-        let refused = other.hold(11 * GRAIN).expect_err("too much for ever");
+        let refused = other.hold(11).expect_err("too much for ever");
         assert!(!refused.metadata().contains_key(RETRY_AFTER));
-        one.release(2 * GRAIN);
-        other.hold(5 * GRAIN).expect("given back");
-        assert_eq!(metrics.answer_bytes.get(), 9 * GRAIN as u64);
+        one.release(2);
+        other.hold(5).expect("given back");
+        assert_eq!(metrics.answer_bytes.get(), 9);
         one.release(usize::MAX);
         drop((one, other));
         assert_eq!(metrics.answer_bytes.get(), 0);
-        assert_eq!(answers.memory.available_permits(), 10);
+        assert!(answers.memory.reserve().has_room(10));
     }
 }

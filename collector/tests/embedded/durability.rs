@@ -4,7 +4,7 @@
 use super::fleet::{Fleet, WINDOW_NS};
 use super::{BEGIN, HOUR, SECOND, SMALL, by_host, counts, flush, open, push, quick_flushes, total};
 use super::{all_time, ample, two_partitions};
-use collector::store::embedded::{EmbeddedStore, Options};
+use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{
     NewWindow, PushOutcome, StoreQueries as _, StoreStatus as _, WindowSink as _,
 };
@@ -20,12 +20,25 @@ fn stored(store: &EmbeddedStore, fleet: &Fleet, host: u64, sequence: u64) -> u64
     samples
 }
 
-fn files_ending(folder: &Path, end: &str) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(folder).unwrap();
-    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
-    files.retain(|path| path.to_str().unwrap().ends_with(end));
-    files.sort();
-    files
+/// Files in a folder and in those below it.
+pub fn files_ending(folder: &Path, end: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_ending(&path, end));
+        } else if path.to_str().unwrap().ends_with(end) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Folder of the log of a partition's file.
+fn log_of(file: &Path) -> PathBuf {
+    let dir = file.ancestors().nth(2).unwrap();
+    dir.join("wal").join(file.file_stem().unwrap())
 }
 
 pub fn counter(store: &EmbeddedStore, name: &str) -> u64 {
@@ -176,15 +189,12 @@ fn records_of_an_evicted_partition_do_not_come_back() {
         let store = open(folder.path(), &quick_flushes());
         let hosts: Vec<_> = counts(&store).into_keys().collect();
         assert_eq!(hosts, ["host-0000"]);
-        assert_eq!(counter(&store, "log_records_removed"), 1);
+        assert_eq!(counter(&store, "log_records_replayed"), 1);
         assert_eq!(store.issues(), Vec::<String>::new());
     }
-    // The note goes with the last record.
-    let log = folder.path().join("wal");
-    assert_eq!(files_ending(&log, ".removed").len(), 1);
-    let store = open(folder.path(), &quick_flushes());
-    flush(&store);
-    assert_eq!(files_ending(&log, ".removed").len(), 0);
+    // Its log went with it.
+    let logs = std::fs::read_dir(folder.path().join("wal")).unwrap();
+    assert_eq!(logs.count(), 1);
 }
 
 #[test]
@@ -210,12 +220,246 @@ fn an_eviction_that_a_crash_cut_short_is_ended() {
     let fleet = Fleet::new(1, SMALL);
     let store = open(folder.path(), &quick_flushes());
     let files = two_partitions(&store, &fleet, folder.path());
+    // In its log alone.
+    stored(&store, &fleet, 2, 1);
+    let samples = counts(&store)["host-0000"];
     drop(store);
-    let dict = &files_ending(&folder.path().join("wal"), ".dict")[0];
-    std::fs::rename(dict, dict.with_extension("removed")).unwrap();
+    // A removal is: the log gets another name, the file goes, then the log. The crash comes before
+    // the second step, in the middle of it, before the third, and in the middle of that.
+    let log = log_of(&files[0]);
+    let removed = log.with_extension("removed");
+    std::fs::rename(&log, &removed).unwrap();
+    for step in 0..4 {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(folder.path(), copy.path());
+        let at = |path: &Path| copy.path().join(path.strip_prefix(folder.path()).unwrap());
+        if step > 0 {
+            std::fs::remove_file(at(&files[0])).unwrap();
+        }
+        if step > 1 {
+            for rest in ["-wal", "-shm"] {
+                let _ =
+                    std::fs::remove_file(at(Path::new(&format!("{}{rest}", files[0].display()))));
+            }
+        }
+        if step > 2 {
+            std::fs::remove_file(&files_ending(&at(&removed), ".wal")[0]).unwrap();
+        }
+        for _ in 0..2 {
+            let store = open(copy.path(), &quick_flushes());
+            assert!(!at(&files[0]).exists() && at(&files[1]).exists(), "{step}");
+            assert!(!at(&removed).exists() && !at(&log).exists(), "{step}");
+            assert_eq!(store.issues(), Vec::<String>::new());
+            let left = counts(&store);
+            assert_eq!(left.len(), 1);
+            assert!(left["host-0000"] < samples);
+        }
+        // Its time can be filled again, and what comes is safe.
+        let store = open(copy.path(), &quick_flushes());
+        let late = stored(&store, &fleet, 1, 2);
+        drop(store);
+        let store = open(copy.path(), &quick_flushes());
+        assert_eq!(counts(&store).get("host-0001"), Some(&late));
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else {
+            std::fs::copy(&path, to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_log_of_which_any_part_is_left_brings_nothing_back_that_is_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
     let store = open(folder.path(), &quick_flushes());
-    assert!(!files[0].exists() && files[1].exists());
+    let files = two_partitions(&store, &fleet, folder.path());
+    let samples = total(&store);
+    // Segments that the next flush cuts, with what is in the file by then.
+    stored(&store, &fleet, 1, 132);
+    let log = log_of(&files[1]);
+    let before = tempfile::tempdir().unwrap();
+    copy_folder(&log, before.path());
+    flush(&store);
+    let all = total(&store);
+    drop(store);
+    assert!(samples < all && files_ending(&log, ".wal").is_empty());
+    // The crash came after the commit and before the cut; between the copy of the dictionary and
+    // the cut; while the log was being removed.
+    let states: [&dyn Fn(); 4] = [
+        &|| copy_folder(before.path(), &log),
+        &|| {
+            files_ending(&log, ".dict")
+                .iter()
+                .for_each(|path| std::fs::remove_file(path).unwrap())
+        },
+        &|| copy_folder(before.path(), &log),
+        &|| std::fs::remove_dir_all(&log).unwrap(),
+    ];
+    for (nth, state) in states.into_iter().enumerate() {
+        state();
+        let store = open(folder.path(), &quick_flushes());
+        assert_eq!((total(&store), store.issues()), (all, Vec::new()), "{nth}");
+        let again = fleet.window(1, 132, BEGIN);
+        assert_eq!(push(&store, &fleet, again).unwrap(), PushOutcome::Duplicate);
+    }
+    // What comes next goes on after the numbers that the file has.
+    let store = open(folder.path(), &quick_flushes());
+    let late = stored(&store, &fleet, 2, 133);
+    drop(store);
+    let store = open(folder.path(), &quick_flushes());
+    assert_eq!(counts(&store).get("host-0002"), Some(&late));
+    assert_eq!(total(&store), all + late);
+}
+
+#[test]
+fn a_push_into_several_partitions_is_there_up_to_where_it_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    let windows = [0, 130, 260].map(|sequence| fleet.window(0, sequence, BEGIN));
+    let stacks = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();
+    let stacks: Vec<Vec<_>> = windows.iter().map(stacks).collect();
+    let now = windows[2].range.end_unix_ns;
+    let taken = store.push(&windows, &fleet.define(&stacks.concat()), now);
+    assert_eq!(taken.unwrap(), [const { PushOutcome::Stored }; 3]);
+    assert_eq!(counter(&store, "log_batches"), 3);
+    drop(store);
+    let logs = files_ending(&folder.path().join("wal"), ".wal");
+    assert_eq!(logs.len(), 3);
+    // The last log was not written yet, then torn, then the second was not.
+    let samples = windows.each_ref().map(Fleet::samples);
+    let whole = std::fs::read(&logs[2]).unwrap();
+    let torn = std::fs::File::options().write(true).open(&logs[2]);
+    torn.unwrap().set_len(whole.len() as u64 - 1).unwrap();
+    for (left, issues) in [(2, 0), (2, 0)] {
+        let store = open(folder.path(), &quick_flushes());
+        assert_eq!(total(&store), samples[..left].iter().sum::<u64>());
+        assert_eq!(store.issues().len(), issues);
+        drop(store);
+        std::fs::remove_dir_all(log_of_log(&logs[2])).unwrap_or_default();
+    }
+    let store = open(folder.path(), &quick_flushes());
+    let again: Vec<_> = windows
+        .into_iter()
+        .map(|window| push(&store, &fleet, window))
+        .collect();
+    let again: Vec<_> = again.into_iter().map(Result::unwrap).collect();
+    let repeated = [
+        PushOutcome::Duplicate,
+        PushOutcome::Duplicate,
+        PushOutcome::Stored,
+    ];
+    assert_eq!(again, repeated);
+}
+
+fn log_of_log(segment: &Path) -> &Path {
+    segment.parent().unwrap()
+}
+
+#[test]
+fn a_log_whose_folder_cannot_be_written_fails_its_windows_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    let files = two_partitions(&store, &fleet, folder.path());
+    store.close().unwrap();
+    drop(store);
+    let store = open(folder.path(), &quick_flushes());
+    // A file is where the folder of the second log should be.
+    let log = log_of(&files[1]);
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::write(&log, b"").unwrap();
+    let windows = [2, 132].map(|sequence| fleet.window(0, sequence, BEGIN));
+    let stacks = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();
+    let stacks: Vec<Vec<_>> = windows.iter().map(stacks).collect();
+    let define = fleet.define(&stacks.concat());
+    let now = windows[1].range.end_unix_ns;
+    store.push(&windows, &define, now).unwrap_err();
+    assert!(
+        store
+            .issues()
+            .join("\n")
+            .contains("agents keep their windows")
+    );
+    std::fs::remove_file(&log).unwrap();
+    let taken = store.push(&windows, &define, now).unwrap();
+    assert_eq!(taken, [PushOutcome::Duplicate, PushOutcome::Stored]);
     assert_eq!(store.issues(), Vec::<String>::new());
+    let samples = total(&store);
+    drop(store);
+    std::fs::remove_file(&files[1]).unwrap();
+    // The record that failed had entries of the dictionary; the next one has them again.
+    let store = open(folder.path(), &quick_flushes());
+    let window = Fleet::samples(&windows[1]);
+    assert!(total(&store) < samples && total(&store) > window);
+    assert_eq!(counter(&store, "records_unusable"), 0);
+}
+
+#[test]
+fn a_log_of_before_there_was_one_for_each_partition_is_refused_unless_it_is_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    two_partitions(&store, &fleet, folder.path());
+    let samples = total(&store);
+    store.close().unwrap();
+    drop(store);
+    // As that version left it: a segment with a record, numbers in files beyond those of any log.
+    std::fs::write(folder.path().join("layout"), "partition_s 1200\n").unwrap();
+    let logs = folder.path().join("wal");
+    std::fs::remove_dir_all(&logs).unwrap();
+    std::fs::create_dir(&logs).unwrap();
+    let head = [&b"fpwal\0\0\x02"[..], &[4, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let segment = logs.join("0000000000000005.wal");
+    std::fs::write(&segment, [&head[..], &[0; 30]].concat()).unwrap();
+    for beside in [
+        "1768435200-00ab.dict",
+        "1768430000-00ac.removed",
+        "1.wal.unusable",
+    ] {
+        std::fs::write(logs.join(beside), b"x").unwrap();
+    }
+    for _ in 0..2 {
+        let refused = EmbeddedStore::open(folder.path(), quick_flushes(), BEGIN + HOUR);
+        let Err(refused @ OpenError::LogVersion { .. }) = refused else {
+            panic!("it is opened");
+        };
+        let text = refused.to_string();
+        assert!(
+            text.contains("start the collector that wrote it and stop it"),
+            "{text}"
+        );
+        assert!(segment.exists());
+    }
+    // Stopped, it has no record.
+    std::fs::write(&segment, &head).unwrap();
+    let store = open(folder.path(), &quick_flushes());
+    assert_eq!(total(&store), samples);
+    let left = std::fs::read_dir(&logs)
+        .unwrap()
+        .map(|file| file.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["1.wal.unusable"]);
+    let late = stored(&store, &fleet, 2, 132);
+    drop(store);
+    let store = open(folder.path(), &quick_flushes());
+    assert_eq!(total(&store), samples + late);
+    // A later version is refused too.
+    drop(store);
+    std::fs::write(folder.path().join("layout"), "partition_s 1200\nlog 4\n").unwrap();
+    let refused = EmbeddedStore::open(folder.path(), quick_flushes(), BEGIN);
+    assert!(matches!(
+        refused,
+        Err(OpenError::LogVersion { found: 4, .. })
+    ));
 }
 
 #[test]

@@ -117,16 +117,12 @@ fn hosts_of_a_partition_whose_removal_was_cut_short_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
     let (files, _) = closed(folder.path(), &fleet);
-    // The note that it is removed is there, and so is its file.
-    let seconds = files[0].file_stem().unwrap().to_str().unwrap();
-    let log = std::fs::read_dir(folder.path().join("wal")).unwrap();
-    let mut log = log.map(|file| file.unwrap().path());
-    let is_its = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        name.starts_with(seconds) && name.ends_with(".dict")
-    };
-    let dictionary = log.find(is_its).unwrap();
-    std::fs::rename(&dictionary, dictionary.with_extension("removed")).unwrap();
+    // Its log says that it is removed, and its file is there.
+    let log = folder
+        .path()
+        .join("wal")
+        .join(files[0].file_stem().unwrap());
+    std::fs::rename(&log, log.with_extension("removed")).unwrap();
     let store = open(folder.path(), &quick_flushes());
     assert!(!files[0].exists());
     let kept = store.kept().unwrap().unwrap();

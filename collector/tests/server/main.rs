@@ -5,6 +5,7 @@ mod connections;
 mod exact;
 mod faults;
 mod hosts;
+mod identity;
 mod ingest;
 mod lifecycle;
 mod memory;

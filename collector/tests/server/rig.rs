@@ -4,6 +4,7 @@ use crate::memory::Memory;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
 use collector::control::{Control, ControlOptions};
+use collector::identity::Fleet;
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 use testkit::fake::attend::{ConnectedAgent, Does, attend};
 pub use testkit::fake::push::{LIMIT, PushStream, channel, hello};
 pub use testkit::fake::window::{
@@ -44,6 +46,8 @@ pub struct Options {
     pub patience: Patience,
     /// Of pins.
     pub pins: Bounds,
+    /// Where the fleet's authority is, and how long certificates last; none: no port for hosts.
+    pub fleet: Option<(PathBuf, Duration)>,
 }
 
 impl Default for Options {
@@ -80,6 +84,7 @@ impl Default for Options {
             },
             patience: Patience::default(),
             pins_dir: None,
+            fleet: None,
             pins: Bounds {
                 bytes: 64 << 20,
                 host_bytes: 64 << 20,
@@ -103,6 +108,8 @@ pub struct Rig {
     pub grpc: SocketAddr,
     /// Its HTTP address.
     pub http: SocketAddr,
+    /// Where other hosts connect, and who they are.
+    pub fleet: Option<(SocketAddr, Arc<Fleet>)>,
     /// Its time.
     pub clock: Arc<AtomicI64>,
     /// Ends it.
@@ -187,14 +194,34 @@ impl Rig {
         let address =
             |listener: &tokio::net::TcpListener| listener.local_addr().expect("an address");
         let (grpc, http) = (address(&on_grpc), address(&on_http));
+        let agents = grpc::AgentServices {
+            ingest: ingest.clone(),
+            control: control.clone(),
+            pins,
+        };
+        let mut fleet = None;
+        if let Some((dir, lasts)) = options.fleet {
+            // Certificates are checked by the machine's clock.
+            let opened = Fleet::open(&dir, lasts, Clock::system()).expect("an identity");
+            let opened = Arc::new(opened);
+            let on_tls = listen::bind_any(any).await.expect("a port");
+            fleet = Some((address(&on_tls), opened.clone()));
+            tokio::spawn(grpc::serve_members(
+                on_tls,
+                agents.clone(),
+                (streams, options.patience),
+                opened,
+                metrics.clone(),
+                ending.clone(),
+            ));
+        }
         tokio::spawn(grpc::serve(
             on_grpc,
             grpc::Services {
-                ingest: ingest.clone(),
+                agents,
                 queries: queries.clone(),
-                control: control.clone(),
-                pins,
                 symbols,
+                fleet: None,
             },
             (streams, options.patience),
             http,
@@ -217,6 +244,7 @@ impl Rig {
             metrics,
             grpc,
             http,
+            fleet,
             clock: now,
             stop,
             control,

@@ -8,23 +8,33 @@ import type { Plugin } from 'vite';
 /** This project's own copy of the licence that most packages only name. */
 const APACHE = fileURLToPath(new URL('../../../LICENSE-APACHE', import.meta.url));
 
+/** As a plugin is given it. */
+type Bundle = Record<string, { type: 'asset' } | { type: 'chunk'; modules: Record<string, unknown> }>;
+
 /** Adds `licences.txt` to the build. */
 export function licences(): Plugin {
   return {
     name: 'licences',
     generateBundle(_, bundle) {
-      const packages = new Map<string, string[]>();
-      for (const part of Object.values(bundle)) {
-        for (const id of part.type === 'chunk' ? Object.keys(part.modules) : []) {
-          const found = /^\0?((.*\/node_modules\/(?:@[^/]+\/)?[^/]+)\/[^?]*)/.exec(id);
-          if (found) packages.set(found[2], [...(packages.get(found[2]) ?? []), found[1]]);
-        }
-      }
-      const texts = [...packages].map(([folder, modules]) => describe(folder, modules)).sort();
-      const source = `This page carries code of:\n\n${texts.join('\n')}\nThe Apache License, for those that name it:\n\n${readFileSync(APACHE, 'utf8')}`;
+      const source = `This page carries code of:\n\n${carried(bundle)}\nThe Apache License, for those that name it:\n\n${readFileSync(APACHE, 'utf8')}`;
       this.emitFile({ type: 'asset', fileName: 'licences.txt', source });
     },
   };
+}
+
+/** What is bundled: each package with its licence. */
+export function carried(bundle: Bundle): string {
+  const packages = new Map<string, string[]>();
+  for (const part of Object.values(bundle)) {
+    for (const id of part.type === 'chunk' ? Object.keys(part.modules) : []) {
+      const found = /^\0?((.*\/node_modules\/(?:@[^/]+\/)?[^/]+)\/[^?]*)/.exec(id);
+      if (found) packages.set(found[2], [...(packages.get(found[2]) ?? []), found[1]]);
+    }
+  }
+  return [...packages]
+    .map(([folder, modules]) => describe(folder, modules))
+    .sort()
+    .join('\n');
 }
 
 function describe(folder: string, modules: readonly string[]): string {

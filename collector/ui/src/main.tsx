@@ -2,16 +2,26 @@
 
 import 'uplot/dist/uPlot.min.css';
 import './app/base.css';
+import './tables/tables.css';
 import './app/pages.css';
 import './flame/flame.css';
 import './heat/heat.css';
 import './capture/capture.css';
 import { render } from 'preact';
-import { analysis } from './analysis/client';
+import { type Port, analyseWith, analysis } from './analysis/client';
+import { CollectorService } from './analysis/collectorService';
+import { inlinePort } from './analysis/inline';
 import { App } from './app/App';
+import { type SearchPort, searchWith } from './flame/useMask';
 import { followAddress } from './state/store';
 import { followTheme } from './state/theme';
 
+analyseWith(() =>
+  new URLSearchParams(location.search).get('worker') === 'off'
+    ? inlinePort((send) => new CollectorService(send))
+    : (new Worker(new URL('./analysis/worker.ts', import.meta.url), { type: 'module' }) as Port),
+);
+searchWith(() => new Worker(new URL('./flame/searchWorker.ts', import.meta.url), { type: 'module' }) as SearchPort);
 analysis.open();
 followAddress();
 followTheme();

@@ -2,7 +2,7 @@
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
 use super::triggers::{ITEMS, Trigger};
-use super::{Config, SamplingEvent, Tls, UnwindMode};
+use super::{Config, RemoteCaptures, SamplingEvent, Tls, UnwindMode};
 use config::{
     CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, log, peer_address, put_bool,
     put_int, put_word, socket_address, word,
@@ -525,14 +525,57 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         path: "captures.remote",
-        kind: Kind::Bool,
+        kind: Kind::Word(&["off", "stacks", "all"]),
         unit: "",
         reload: Reload::Live,
-        doc: "Take captures that the collector of collector.address asks for, within the limits of this \
-              section. The agent keeps a connection to it for that; no port is open on this host. false: \
-              it is told that they are switched off.",
-        get: |c| Value::Bool(c.captures.remote),
-        put: |c, v| put_bool(&mut c.captures.remote, &v),
+        doc: "What a collector may have this host capture. The host has the last word: a collector cannot \
+              change it. stacks: CPU time, hardware counters, waits, faults and switches, without filters. all: \
+              probes, tracepoints and filters too, which can slow every process down and read memory. off: \
+              nothing.",
+        get: |c| word(&c.captures.remote, REMOTE),
+        put: |c, v| put_word(&mut c.captures.remote, &v, REMOTE),
+    },
+    Key {
+        path: "captures.remote_events",
+        kind: Kind::Events(64),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Events that a collector may ask for beside those of `stacks`: [block-io, tracepoint:sched:*]. \
+              Filters still take `all`.",
+        get: |c| Value::List(c.captures.remote_events.clone()),
+        put: |c, v| {
+            if let Value::List(events) = v {
+                c.captures.remote_events = events;
+            }
+        },
+    },
+    Key {
+        path: "captures.remote_rate_max_hz",
+        kind: Kind::Int(1, 9999),
+        unit: "Hz",
+        reload: Reload::Live,
+        doc: "Highest rate that a collector may ask for, on each CPU.",
+        get: |c| Value::Int(c.captures.remote_rate_max_hz.into()),
+        put: |c, v| put_int(&mut c.captures.remote_rate_max_hz, &v),
+    },
+    Key {
+        path: "captures.remote_duration_max_s",
+        kind: Kind::Int(1, 3600),
+        unit: "s",
+        reload: Reload::Live,
+        doc: "Longest capture that a collector may ask for.",
+        get: |c| Value::Int(c.captures.remote_duration_max_s.into()),
+        put: |c, v| put_int(&mut c.captures.remote_duration_max_s, &v),
+    },
+    Key {
+        path: "captures.remote_minutes_per_hour",
+        kind: Kind::Int(1, 480),
+        unit: "minutes",
+        reload: Reload::Live,
+        doc: "Sum of the captures that a collector may ask for in an hour, each counted with the duration asked \
+              for. More are refused until an hour has passed.",
+        get: |c| Value::Int(c.captures.remote_minutes_per_hour.into()),
+        put: |c, v| put_int(&mut c.captures.remote_minutes_per_hour, &v),
     },
     Key {
         path: "triggers",
@@ -679,9 +722,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PeerOrNull(COLLECTOR_PORT),
         unit: "",
         reload: Reload::Restart,
-        doc: "Collector that gets every closed window; null: none, no spool and no thread for it. \
-              `collector: 127.0.0.1` says the same in one line. Loopback only: there is no TLS to it \
-              in this version.",
+        doc: "Collector that gets every closed window, in clear and on loopback only; \
+              `collector: 127.0.0.1` says the same in one line. null: the collector of the fleet that the \
+              host has joined with `agent-ctl join`, or none, and then no spool and no thread for it.",
         get: |c| {
             c.collector
                 .address
@@ -704,6 +747,19 @@ pub const KEYS: &[Key<Config>] = &[
             id.map_or(Value::Null, Value::Text)
         },
         put: |c, v| c.collector.host_id = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "collector.identity_dir",
+        kind: Kind::Path,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where the host keeps its key and what it knows of its fleet, from `agent-ctl join` on.",
+        get: |c| Value::Text(c.collector.identity_dir.display().to_string()),
+        put: |c, v| {
+            if let Some(dir) = as_text(&v) {
+                c.collector.identity_dir = dir.into();
+            }
+        },
     },
     Key {
         path: "collector.labels",
@@ -788,6 +844,12 @@ const EVENTS: &[(SamplingEvent, &str)] = &[
     (SamplingEvent::CpuClock, "cpu-clock"),
     (SamplingEvent::Cycles, "cycles"),
 ];
+const REMOTE: &[(RemoteCaptures, &str)] = &[
+    (RemoteCaptures::Off, "off"),
+    (RemoteCaptures::Stacks, "stacks"),
+    (RemoteCaptures::All, "all"),
+];
+
 const MODES: &[(UnwindMode, &str)] = &[
     (UnwindMode::Auto, "auto"),
     (UnwindMode::FramePointer, "frame-pointer"),

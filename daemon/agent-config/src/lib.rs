@@ -13,8 +13,8 @@ pub use config::{
 };
 pub use keys::{KEYS, SOURCE_KINDS};
 pub use sections::{
-    Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent,
-    Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, RemoteCaptures, Sampling,
+    SamplingEvent, Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 pub use triggers::{Seconds, Trigger, TriggerCapture};
 

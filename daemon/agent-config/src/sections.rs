@@ -150,8 +150,28 @@ pub struct Captures {
     pub lines_mib: u32,
     /// Captures remembered after their end.
     pub history: u32,
-    /// Whether the collector may ask for captures.
-    pub remote: bool,
+    /// What the collector may ask for.
+    pub remote: RemoteCaptures,
+    /// Events that it may ask for beside those that look at stacks alone.
+    pub remote_events: Vec<String>,
+    /// Highest rate that it may ask for, samples a second on each CPU.
+    pub remote_rate_max_hz: u32,
+    /// Longest capture that it may ask for, seconds.
+    pub remote_duration_max_s: u32,
+    /// Sum of its captures in an hour, minutes.
+    pub remote_minutes_per_hour: u32,
+}
+
+/// What a collector may have a host capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemoteCaptures {
+    /// Nothing.
+    Off,
+    /// Events that look at stacks alone, and those that are listed.
+    Stacks,
+    /// Whatever the host's own users may capture.
+    All,
 }
 
 /// Section `budget`.
@@ -203,6 +223,8 @@ pub struct Collector {
     pub address: Option<std::net::SocketAddr>,
     /// Who the host is; none: derived from the machine id.
     pub host_id: Option<String>,
+    /// Where the host's key and certificate are.
+    pub identity_dir: PathBuf,
     /// Labels of all samples of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away before sending.
@@ -319,7 +341,11 @@ impl Default for Captures {
             memory_mib: 64,
             lines_mib: 96,
             history: 100,
-            remote: true,
+            remote: RemoteCaptures::Stacks,
+            remote_events: Vec::new(),
+            remote_rate_max_hz: 999,
+            remote_duration_max_s: 300,
+            remote_minutes_per_hour: 15,
         }
     }
 }
@@ -436,6 +462,7 @@ impl Default for Collector {
         Collector {
             address: None,
             host_id: None,
+            identity_dir: PathBuf::from("/var/lib/fleetprof/identity"),
             labels: BTreeMap::new(),
             drop_labels: vec![key::PID.to_owned(), key::THREAD.to_owned()],
             spool: Spool::default(),

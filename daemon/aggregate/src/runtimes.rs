@@ -38,7 +38,7 @@ impl RuntimeWatch {
     pub fn new(runtimes: Arc<Runtimes>) -> RuntimeWatch {
         RuntimeWatch {
             runtimes,
-            helpers: BlockingPool::new("fp-runtime"),
+            helpers: BlockingPool::new("runtime"),
             looking: Vec::new(),
             counts: HashMap::new(),
             stacks: Vec::new(),

@@ -221,7 +221,7 @@ impl Engine {
             machine,
             sets: Mutex::default(),
             counters_deliver: OnceLock::new(),
-            files: BlockingPool::new("fp-probe"),
+            files: BlockingPool::new("probe"),
             memory: Arc::default(),
         }
     }

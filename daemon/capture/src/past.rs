@@ -1,7 +1,7 @@
 //! The time before a capture, as the flight recorder has it: asked for when the capture begins,
 //! since the recorder may have given it up when it ends, and held packed until then.
 //!
-//! `fp-past` asks and packs, and ends. What finds no room is asked for again at the end.
+//! A thread of its own asks and packs, as those of clients' queries do, and ends. What finds no room is asked for again at the end.
 
 use super::backend::{CaptureBackend, PastQuery};
 use profile::Profile;
@@ -11,7 +11,7 @@ use proto::wire::ProfileChunk;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use tokio::sync::oneshot;
 
 /// How hard it is packed: the daemon's threads beside it are to notice little.
 const LEVEL: i32 = 1;
@@ -59,9 +59,9 @@ impl Packed {
     }
 }
 
-/// The thread that asks, and how to tell it that nobody waits.
+/// What is asked for, and how to tell the thread that asks that nobody waits.
 pub(super) struct Past {
-    thread: JoinHandle<PastOutcome>,
+    outcome: oneshot::Receiver<PastOutcome>,
     cancel: Arc<AtomicBool>,
     held: Arc<AtomicU64>,
     /// What was asked.
@@ -95,12 +95,12 @@ impl Past {
                 }
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("fp-past".into())
-            .spawn(find);
-        match thread {
-            Ok(thread) => Some(Past {
-                thread,
+        let (found, outcome) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("fp-query".into());
+        // Nobody may want it any more.
+        match thread.spawn(move || drop(found.send(find()))) {
+            Ok(_) => Some(Past {
+                outcome,
                 cancel,
                 held,
                 asked,
@@ -122,15 +122,23 @@ impl Past {
         self.cancel.store(true, Ordering::Relaxed);
     }
 
-    /// True when it can be had without waiting.
-    pub fn is_found(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// What was found. Waits for it.
-    pub fn found(self) -> PastOutcome {
-        // A panic there is logged by its own words.
-        self.thread.join().unwrap_or(PastOutcome::Nothing)
+    /// What was found. Waits for it, or until nobody wants it: then `None`.
+    ///
+    /// # Errors
+    /// When waiting is not possible.
+    pub fn found(self, unwanted: impl Future<Output = ()>) -> io::Result<Option<PastOutcome>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        Ok(runtime.block_on(async {
+            tokio::select! {
+                biased;
+                // A panic there is logged by its own words.
+                found = self.outcome => Some(found.unwrap_or(PastOutcome::Nothing)),
+                () = unwanted => {
+                    self.cancel.store(true, Ordering::Relaxed);
+                    None
+                }
+            }
+        }))
     }
 }
 

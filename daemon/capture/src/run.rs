@@ -37,10 +37,6 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often it tells how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether the flight recorder has answered, once nothing else is waited
-/// for.
-const PAST_POLL: Duration = Duration::from_millis(10);
-
 /// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a
 /// symbolizer that waits for a disk takes longer, and what is not there then is left out, which a
 /// notice says.
@@ -281,15 +277,15 @@ impl Run {
         let Some(past) = self.past.take() else {
             return Ok(vain());
         };
-        while !past.is_found() {
-            if self.messages.is_closed() {
-                past.cancel();
-                return Err(ClientGone);
-            }
-            std::thread::sleep(PAST_POLL);
-        }
         let asked = past.asked.clone();
-        match past.found() {
+        let found = match past.found(self.messages.closed()) {
+            Ok(found) => found.ok_or(ClientGone)?,
+            Err(error) => {
+                tracing::error!(%error, "failed to wait for the past of a capture");
+                return Ok(vain());
+            }
+        };
+        match found {
             PastOutcome::Packed(packed) => {
                 for chunk in packed.chunks() {
                     match chunk {

@@ -10,7 +10,7 @@
 use cgroup::containers::Containers;
 use cgroup::{Cgroup, Hierarchy, Mode, living};
 use host::ids::{CgroupId, Pid};
-use jit::target::start_ticks;
+use host::proc::start_ticks;
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use std::path::PathBuf;
 use tonic::Status;

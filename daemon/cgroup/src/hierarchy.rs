@@ -4,6 +4,7 @@
 //! controller wins over cgroup2, and the kernel says so nowhere but in `/proc/PID/cgroup`: with
 //! the wrong tree every id would be found, under a wrong name.
 
+use host::proc::Mount;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -187,57 +188,6 @@ fn cgroup_lines(text: &[u8]) -> impl Iterator<Item = CgroupLine<'_>> {
 
 fn has_word(list: &[u8], word: &[u8]) -> bool {
     list.split(|&b| b == b',').any(|item| item == word)
-}
-
-/// The parts of a mountinfo line that matter here.
-struct Mount<'a> {
-    root: Vec<u8>,
-    point: Vec<u8>,
-    kind: &'a [u8],
-    options: &'a [u8],
-}
-
-impl Mount<'_> {
-    /// `31 23 0:28 ROOT POINT OPTIONS [TAG…] - TYPE SOURCE SUPER_OPTIONS`.
-    fn parse(line: &[u8]) -> Option<Mount<'_>> {
-        let mut fields = line.split(|&b| b == b' ');
-        let (root, point) = (fields.nth(3)?, fields.next()?);
-        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-        let (kind, options) = (rest.next()?, rest.nth(1)?);
-        Some(Mount {
-            root: unescape(root),
-            point: unescape(point),
-            kind,
-            options,
-        })
-    }
-}
-
-/// Undoes the kernel's `\040` for space, tab, newline and backslash.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let digits = tail
-            .get(..3)
-            .filter(|d| *first == b'\\' && d.iter().all(|b| is_octal(*b)));
-        match digits {
-            Some(d) => {
-                let value = d.iter().fold(0u32, |n, b| n * 8 + u32::from(b - b'0'));
-                out.push(value as u8);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    out
-}
-
-fn is_octal(b: u8) -> bool {
-    (b'0'..=b'7').contains(&b)
 }
 
 /// The mount's root as a prefix of paths: empty for `/` and for `/../..`, the root as it looks from

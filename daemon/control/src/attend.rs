@@ -2,7 +2,7 @@
 
 use super::orders::{OrderError, Orders};
 use super::{Control, request};
-use export::connect::{self, ConnectError, backoff};
+use export::connect::{ConnectError, Link, backoff, is_of_connection};
 use host::time::MonotonicTime;
 use profile::text::with_causes;
 use proto::collector as wire;
@@ -45,6 +45,9 @@ enum AttendError {
     /// The collector ended it.
     #[error("the collector ended the stream")]
     Ended,
+    /// The host belongs to another fleet now, or to none.
+    #[error("this host has left the fleet of the collector")]
+    Moved,
     /// It says nothing.
     #[error("the collector has said nothing for {} s", .0.as_secs())]
     Silent(Duration),
@@ -54,6 +57,17 @@ enum AttendError {
     /// It gives orders that make no sense.
     #[error(transparent)]
     Order(#[from] OrderError),
+}
+
+impl AttendError {
+    /// True when the next stream should go over another connection.
+    fn blames_connection(&self) -> bool {
+        match self {
+            AttendError::Status(status) => is_of_connection(status),
+            AttendError::Silent(_) => true,
+            _ => false,
+        }
+    }
 }
 
 fn code(status: &Status) -> &'static str {
@@ -103,6 +117,10 @@ pub async fn run(control: &Control) {
             tracing::info!(reason, "no captures through the collector for now");
         }
         told = reason;
+        if let AttendError::Connect(_) = error {
+            // The connection has a back-off of its own.
+            continue;
+        }
         attempts = if welcomed { 0 } else { attempts + 1 };
         // Two agents as one host take turns; they should not do so twice a second.
         if matches!(&error, AttendError::Status(status) if status.code() == Code::Aborted) {
@@ -123,22 +141,36 @@ fn bounded(reason: &str) -> String {
 /// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it
 /// ends with it.
 async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendError> {
+    let connection = control.exporter.connection();
+    let link = tokio::select! {
+        link = connection.link() => link?,
+        () = stopping(control) => return Ok(()),
+    };
+    let result = tokio::select! {
+        result = attend_on(control, &link, welcomed) => result,
+        // Captures that it asked for end with it.
+        () = connection.moved(&link) => Err(AttendError::Moved),
+    };
+    if result.as_ref().is_err_and(AttendError::blames_connection) {
+        connection.give_up(&link);
+    }
+    result
+}
+
+/// The same on this connection.
+async fn attend_on(control: &Control, link: &Link, welcomed: &mut bool) -> Result<(), AttendError> {
     let (say, queue) = mpsc::channel(OUTGOING);
     let mut facts = control.exporter.facts_version();
     // There is room for it.
     let _ = say.try_send(request(Say::Hello(control.exporter.hello())));
-    let opened = async {
-        let channel = connect::channel(control.exporter.address()).await?;
-        open(channel, queue).await
-    };
     let mut told = tokio::select! {
-        told = opened => told?,
+        told = open(link.channel.clone(), queue) => told?,
         () = stopping(control) => return Ok(()),
     };
     *welcomed = true;
     control.counts.attending.set(1);
     control.counts.connections.inc();
-    tracing::debug!(collector = %control.exporter.address(), "attending");
+    tracing::debug!(collector = %control.exporter.collector(), "attending");
     let mut orders = Orders::new(control, say.clone());
     let mut heard = Instant::now();
     // What is said beside reports: it must not wait for their room.

@@ -1,26 +1,32 @@
 //! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no
 //! port is open on the host.
 //!
-//! `fp-control` holds the stream open (`attend.rs`), with the connection and the back-off of the
-//! exporter, and does what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's
-//! own socket would. What a collector may ask is what that allows; nothing else is taken from it. A
+//! A service on `fp-uplink` holds the stream open (`attend.rs`), on the connection of the exporter,
+//! and does what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's own socket
+//! would. What a collector may ask is what that allows; nothing else is taken from it. A
 //! collector that is slow holds up its own captures alone, and one that goes away ends them.
 //! Without a collector in the configuration nothing of this exists.
 #![forbid(unsafe_code)]
 
 mod attend;
 mod orders;
+mod policy;
 #[cfg(test)]
 mod tests;
 
 use capture::Capturing;
-use export::Exporter;
+use export::{Exporter, Quota};
+use host::sync::lock;
 use host::time::MonotonicTime;
+pub use policy::Policy;
+use policy::Spent;
+use proto::agent::CaptureRequest;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
+use tonic::Status;
 
 metrics::counted! {
     /// What the stream to a collector came to. Counted since the start.
@@ -40,51 +46,54 @@ metrics::counted! {
     Counter fleetprof_control_progress_skipped_total = skipped;
 }
 
-/// The handle of the thread: what the supervisor and the metrics see of it.
+/// The handle of the service: what the supervisor and the metrics see of it.
 pub struct Control {
     exporter: Arc<Exporter>,
     capturing: Arc<dyn Capturing>,
-    /// `captures.remote`.
-    allowed: AtomicBool,
+    /// What the host allows.
+    policy: Mutex<Policy>,
+    spent: Mutex<Spent>,
     counts: ControlCounts,
+    /// Captures that begin.
+    begins: Quota,
     /// Until when what captures have left may be sent, once it is to end.
     stop: watch::Sender<Option<MonotonicTime>>,
 }
 
 impl Control {
-    /// One whose thread does not run yet. Captures are refused unless `allowed`.
-    pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, allowed: bool) -> Control {
+    /// One that does not attend yet.
+    pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, policy: Policy) -> Control {
         Control {
             exporter,
             capturing,
-            allowed: AtomicBool::new(allowed),
+            policy: Mutex::new(policy),
+            spent: Mutex::default(),
             counts: ControlCounts::default(),
+            begins: Quota::new(orders::ORDERS_MAX),
             stop: watch::Sender::new(None),
         }
     }
 
-    /// The body of `fp-control`: ends soon after [`Control::stop`].
-    ///
-    /// # Errors
-    /// When the runtime cannot be made.
-    pub fn run(&self) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(attend::run(self));
+    /// Attends, a service of the uplink: ends soon after [`Control::stop`].
+    pub async fn attend(self: Arc<Self>) {
+        attend::run(&self).await;
+    }
+
+    /// What is allowed from now on; captures that run go on.
+    pub fn allow(&self, policy: Policy) {
+        *lock(&self.policy) = policy;
+    }
+
+    /// Lets a capture through, or says why not.
+    fn admit(&self, request: &CaptureRequest) -> Result<(), Status> {
+        let (policy, now) = (lock(&self.policy).clone(), MonotonicTime::now());
+        let mut spent = lock(&self.spent);
+        policy.check(request, spent.at(now))?;
+        spent.add(now, Duration::from_nanos(request.duration_ns));
         Ok(())
     }
 
-    /// Whether captures of a collector are taken from now on; those that run go on.
-    pub fn allow(&self, allowed: bool) {
-        self.allowed.store(allowed, Ordering::Relaxed);
-    }
-
-    fn is_allowed(&self) -> bool {
-        self.allowed.load(Ordering::Relaxed)
-    }
-
-    /// Has the thread end: when all that came of captures is with the collector, and by the
+    /// Has the service end: when all that came of captures is with the collector, and by the
     /// deadline whatever is left. Captures that still run then are given up.
     pub fn stop(&self, deadline: MonotonicTime) {
         self.stop.send_replace(Some(deadline));

@@ -6,20 +6,22 @@
 
 use super::{Control, ControlCounts, request};
 use capture::Capturing;
+use export::Quota;
 use profile::text::is_hostile;
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureRequest, CaptureResponse};
 use proto::collector::attend_request::Body as Say;
 use proto::collector::{AttendRequest, Order, Refusal, Report, order, report};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, Id, JoinSet, spawn_blocking};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tonic::Status;
 
 /// Captures of a collector at a time. More are refused; what makes captures has a bound of its own
 /// over all who ask.
-const ORDERS_MAX: usize = 8;
+pub const ORDERS_MAX: usize = 8;
 
 /// Orders whose last report waits for the stream, with those that run. A collector that gives more
 /// and reads nothing is cut off.
@@ -127,7 +129,16 @@ impl<'c> Orders<'c> {
     fn capture(&mut self, number: u64, request: CaptureRequest) {
         let peer = match self.admit(&request) {
             Ok(peer) => peer,
-            Err(status) => return self.refuse(number, status),
+            Err(status) => {
+                tracing::warn!(
+                    collector = %self.control.exporter.collector(),
+                    who = who(&request.who),
+                    event = request.event,
+                    reason = status.message(),
+                    "a capture that the collector asked for is refused"
+                );
+                return self.refuse(number, status);
+            }
         };
         let counts = self.control.counts.clone();
         let (cancel, cancelled) = watch::channel(false);
@@ -135,6 +146,7 @@ impl<'c> Orders<'c> {
             number,
             out: self.out.clone(),
             capturing: Arc::clone(&self.control.capturing),
+            begins: self.control.begins.clone(),
             counts,
             cancelled,
         };
@@ -144,17 +156,13 @@ impl<'c> Orders<'c> {
 
     /// Who asks, when they may.
     fn admit(&self, request: &CaptureRequest) -> Result<String, Status> {
-        if !self.control.is_allowed() {
-            return Err(Status::permission_denied(
-                "captures through a collector are switched off on this host (`captures.remote`)",
-            ));
-        }
         if self.running.len() >= ORDERS_MAX {
             return Err(Status::resource_exhausted(format!(
                 "{ORDERS_MAX} captures of the collector run already, which is the limit"
             )));
         }
-        let address = self.control.exporter.address();
+        self.control.admit(request)?;
+        let address = self.control.exporter.collector();
         Ok(match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
@@ -205,6 +213,7 @@ struct Pump {
     number: u64,
     out: mpsc::Sender<AttendRequest>,
     capturing: Arc<dyn Capturing>,
+    begins: Quota,
     counts: ControlCounts,
     cancelled: watch::Receiver<bool>,
 }
@@ -214,9 +223,11 @@ impl Pump {
     /// others go on.
     async fn begin(self, request: CaptureRequest, peer: String) {
         let capturing = Arc::clone(&self.capturing);
-        let begun = spawn_blocking(move || capturing.begin(request, peer)).await;
-        let begun = begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")));
-        match begun {
+        let begin = move || {
+            let begun = catch_unwind(AssertUnwindSafe(|| capturing.begin(request, peer)));
+            begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")))
+        };
+        match self.begins.run(begin).await {
             Ok(messages) => {
                 self.counts.captures.inc();
                 self.run(messages).await;

@@ -2,8 +2,9 @@
 
 use super::Control;
 use super::orders::{OrderError, Orders};
+use super::policy::Policy;
 use capture::Capturing;
-use export::{Exporter, HostInfo, Identity, Options, Settings};
+use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use host::time::{MonotonicTime, WallAnchor};
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
@@ -21,6 +22,8 @@ use testkit::wait::until;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Code, Request, Response, Status, Streaming};
+
+mod crowded;
 
 /// Longest that anything here may take. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -75,7 +78,7 @@ impl Fake {
 
 fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     let options = Options {
-        address,
+        collector: Target::Configured(address),
         dir: "/nonexistent".into(),
         settings: Settings {
             labels: [("zone".to_owned(), "a".to_owned())].into(),
@@ -92,7 +95,8 @@ fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     };
     let (exporter, _, _) = Exporter::new(options, Arc::new(WallAnchor::new()));
     let capturing: Arc<dyn Capturing> = fake.clone();
-    Arc::new(Control::new(Arc::new(exporter), capturing, true))
+    let policy = Policy::of(&agent_config::Captures::default());
+    Arc::new(Control::new(Arc::new(exporter), capturing, policy))
 }
 
 /// A deadline that only a failing test meets.
@@ -170,7 +174,7 @@ fn refusal(what: report::What) -> Refusal {
 /// Attends on a thread, as the supervisor has it do.
 fn run(control: &Arc<Control>) -> JoinHandle<std::io::Result<()>> {
     let control = Arc::clone(control);
-    std::thread::spawn(move || control.run())
+    std::thread::spawn(move || export::uplink::run(vec![Box::pin(control.attend())]))
 }
 
 async fn ended(thread: JoinHandle<std::io::Result<()>>) {
@@ -215,7 +219,10 @@ async fn what_the_operator_or_the_host_refuses_is_told() {
     let (number, what) = reported(&mut orders, &mut reports).await;
     let refused = refusal(what);
     assert_eq!((number, refused.code), (1, Code::FailedPrecondition as i32));
-    control.allow(false);
+    control.allow(Policy::of(&agent_config::Captures {
+        remote: agent_config::RemoteCaptures::Off,
+        ..agent_config::Captures::default()
+    }));
     orders.take(capture(2, "")).unwrap();
     let (_, what) = reported(&mut orders, &mut reports).await;
     assert!(refusal(what).message.contains("`captures.remote`"));

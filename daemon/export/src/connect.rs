@@ -1,10 +1,18 @@
-//! The connection to the collector, for all that goes over one: windows and captures.
+//! The connection to the collector, for all that goes over it: windows, captures and pins. The one
+//! place that knows of certificates.
 
+use ::identity::HostMember;
+use host::sync::lock;
+use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
+use std::error::Error;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::Status;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -22,31 +30,216 @@ const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// Bound of all waits.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
+/// Where windows go.
+#[derive(Clone)]
+pub enum Target {
+    /// To a collector that the configuration names, in clear: on loopback only.
+    Configured(SocketAddr),
+    /// To that of the fleet that the host has joined, with its certificate.
+    Fleet(Arc<HostMember>),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Configured(address) => address.fmt(f),
+            Target::Fleet(member) => match member.membership() {
+                Some(membership) => f.write_str(&membership.collector),
+                None => f.write_str("none"),
+            },
+        }
+    }
+}
+
+/// Which membership a connection was made for, and where its collector is; none for a collector
+/// that the configuration names.
+type Destination = Option<(u64, String)>;
+
+impl Target {
+    fn destination(&self) -> Destination {
+        let Target::Fleet(member) = self else {
+            return None;
+        };
+        let collector = member.membership().map(|membership| membership.collector);
+        Some((member.joined(), collector.unwrap_or_default()))
+    }
+
+    /// How to connect to it now.
+    fn endpoint(&self) -> Result<Endpoint, ConnectError> {
+        let unreachable = |error| ConnectError::Unreachable(Arc::new(error));
+        match self {
+            Target::Configured(address) => {
+                Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)
+            }
+            Target::Fleet(member) => {
+                let (address, tls): (String, ClientTlsConfig) =
+                    member.collector().ok_or(ConnectError::Left)?;
+                let endpoint = Endpoint::from_shared(format!("https://{address}"));
+                endpoint
+                    .and_then(|endpoint| endpoint.tls_config(tls))
+                    .map_err(unreachable)
+            }
+        }
+    }
+}
+
 /// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// The host has left its fleet.
+    #[error("this host has left its fleet")]
+    Left,
     /// The collector cannot be reached.
     #[error("failed to connect")]
-    Unreachable(#[source] tonic::transport::Error),
+    Unreachable(#[source] Arc<tonic::transport::Error>),
     /// Nobody answers.
     #[error("failed to connect within {} s", CONNECT_MAX.as_secs())]
     Late,
 }
 
-/// Makes the channel to the collector: the one place that will know of certificates. The
-/// configuration admits loopback addresses only as long as there are none.
+/// The one connection to the collector: every service has its streams on it.
 ///
-/// # Errors
-/// When there is none in time.
-pub async fn channel(address: SocketAddr) -> Result<Channel, ConnectError> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(ConnectError::Unreachable)?
+/// It is made when a service asks for it, and then by one of them at a time, with one back-off for
+/// all. A service whose stream shows that the connection is broken gives it up: the next stream
+/// goes over a new one, and streams of others stay where they are until they end.
+pub struct Connection {
+    target: Target,
+    /// The newest.
+    link: std::sync::Mutex<Option<Link>>,
+    /// Held by whoever connects.
+    attempts: tokio::sync::Mutex<Attempts>,
+}
+
+/// A connection, and which one it is.
+#[derive(Clone)]
+pub struct Link {
+    /// Where streams are opened.
+    pub channel: Channel,
+    number: u64,
+    destination: Destination,
+}
+
+/// Attempts to connect.
+struct Attempts {
+    /// Connections so far.
+    connected: u64,
+    /// Attempts that failed since the last one.
+    failed: u32,
+    /// The next one comes then.
+    next_at: Instant,
+    /// When the last one failed, and why.
+    last_error: Option<(Instant, ConnectError)>,
+}
+
+impl Connection {
+    /// One that is not made yet.
+    pub fn new(target: Target) -> Connection {
+        Connection {
+            target,
+            link: std::sync::Mutex::default(),
+            attempts: tokio::sync::Mutex::new(Attempts {
+                connected: 0,
+                failed: 0,
+                next_at: Instant::now(),
+                last_error: None,
+            }),
+        }
+    }
+
+    /// Where the collector is.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The connection. Where there is none, the next attempt decides, after its back-off: who fails
+    /// may ask again at once.
+    ///
+    /// # Errors
+    /// When that attempt fails.
+    pub async fn link(&self) -> Result<Link, ConnectError> {
+        let asked = Instant::now();
+        let mut attempts = self.attempts.lock().await;
+        let destination = self.target.destination();
+        if let Some(link) = &*lock(&self.link)
+            && link.destination == destination
+        {
+            return Ok(link.clone());
+        }
+        // Several may have waited for one attempt.
+        if let Some((at, error)) = &attempts.last_error
+            && *at >= asked
+        {
+            return Err(error.clone());
+        }
+        sleep_until(attempts.next_at).await;
+        match channel(&self.target).await {
+            Ok(channel) => {
+                attempts.connected += 1;
+                attempts.failed = 0;
+                let number = attempts.connected;
+                let link = Link {
+                    channel,
+                    number,
+                    destination,
+                };
+                *lock(&self.link) = Some(link.clone());
+                Ok(link)
+            }
+            Err(error) => {
+                let now = Instant::now();
+                attempts.failed = attempts.failed.saturating_add(1);
+                attempts.next_at = now + backoff(attempts.failed);
+                attempts.last_error = Some((now, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Done when the host belongs elsewhere than this connection leads: it has joined a fleet since,
+    /// or left. A new certificate changes nothing for those that are open.
+    pub async fn moved(&self, link: &Link) {
+        let Target::Fleet(member) = &self.target else {
+            return std::future::pending().await;
+        };
+        let mut changes = member.changes();
+        while self.target.destination() == link.destination {
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Has the next stream go over another connection, if nobody has seen to that yet.
+    pub fn give_up(&self, link: &Link) {
+        let mut newest = lock(&self.link);
+        if newest
+            .as_ref()
+            .is_some_and(|newest| newest.number == link.number)
+        {
+            *newest = None;
+        }
+    }
+}
+
+/// True when a stream ended because of its connection, and not by a word of the collector: such a
+/// status has no cause here.
+pub fn is_of_connection(status: &Status) -> bool {
+    status.source().is_some()
+}
+
+/// Makes the channel to the collector.
+async fn channel(target: &Target) -> Result<Channel, ConnectError> {
+    let unreachable = |error| ConnectError::Unreachable(Arc::new(error));
+    let endpoint = target
+        .endpoint()?
         .connect_timeout(CONNECT_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_MAX);
     // It resolves within its own bound; this one covers the handshake.
     match timeout(CONNECT_MAX + Duration::from_secs(1), endpoint.connect()).await {
-        Ok(connected) => connected.map_err(ConnectError::Unreachable),
+        Ok(connected) => connected.map_err(unreachable),
         Err(_) => Err(ConnectError::Late),
     }
 }
@@ -65,6 +258,33 @@ pub fn backoff(attempts: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn services_share_a_connection_until_one_gives_it_up() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()));
+        let first = connection.link().await.unwrap();
+        assert_eq!(connection.link().await.unwrap().number, first.number);
+        connection.give_up(&first);
+        let second = connection.link().await.unwrap();
+        assert_ne!(second.number, first.number);
+        // Another service finds the same trouble later.
+        connection.give_up(&first);
+        assert_eq!(connection.link().await.unwrap().number, second.number);
+    }
+
+    #[tokio::test]
+    async fn one_attempt_that_fails_is_told_to_all_who_wait_for_it() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()));
+        drop(listener);
+        let results = tokio::join!(connection.link(), connection.link(), connection.link());
+        assert!(results.0.is_err() && results.1.is_err() && results.2.is_err());
+        assert_eq!(connection.attempts.lock().await.failed, 1);
+        // Who asks again waits for the next one.
+        assert!(connection.link().await.is_err());
+        assert_eq!(connection.attempts.lock().await.failed, 2);
+    }
 
     #[test]
     fn waits_double_up_to_a_minute_and_differ() {

@@ -5,7 +5,7 @@
 //! restarts, with what a run that is killed cannot say any more: which windows it has in memory
 //! only, and that it has not come to its end.
 
-use super::record::WindowHeader;
+use segment::window::WindowHeader;
 use std::fmt::Write;
 
 /// Why a window was given up. The words are those of the protocol.

@@ -5,13 +5,14 @@
 //! recorder ─ tap ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)
 //!  (fp-symbolize)                                │ index
 //!                                            ▼
-//!                               fp-push ─ gRPC stream ─▶ collector
+//!                             fp-uplink ─ gRPC stream ─▶ collector
 //! ```
 //!
 //! `tap` copies a window as the recorder closes it; `writer` makes it durable and keeps the spool's
 //! bounds; `push` sends what waits, the newest first as it comes, the backlog behind it, and takes
 //! the answers. What is shared is the index of what waits (`spool`): no thread waits for
-//! another's disk or network. A window given up is counted by cause and told to the collector as a
+//! another's disk or network, and `fp-uplink`, which carries captures and pins too, has disks read
+//! elsewhere (`quota`). A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
 //!
 //! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3
@@ -23,34 +24,38 @@
 
 pub mod connect;
 pub mod disk;
+mod disk_work;
 mod gaps;
 mod gaps_file;
 mod identity;
 mod push;
+mod quota;
 mod reader;
-pub mod record;
 mod session;
 mod spool;
 mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
+pub mod uplink;
 mod window_exporter;
 mod writer;
 
+pub use connect::Target;
 pub use gaps::{Cause, SpoolGap};
 pub use identity::{HostInfo, Identity};
+pub use quota::Quota;
 pub use status::{ExportCounts, ExportTimes, degradation};
 
 use agent_config as config;
 use aggregate::recorder::ClosedSink;
+use connect::Connection;
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
 use proto::collector::HostHealth;
-use record::WindowHeader;
+use segment::window::WindowHeader;
 use spool::Index;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -105,6 +110,10 @@ pub struct ExportState {
     index: Mutex<Index>,
     /// The spool's directory, once it could be opened.
     dir: Mutex<Option<Arc<disk::Dir>>>,
+    /// What is read from the disk for the sender, or noted there, one after the other.
+    disk: Quota,
+    /// What is done with and not noted on disk yet.
+    notes: Mutex<disk_work::Notes>,
     progress: Mutex<status::Progress>,
     times: status::ExportTimes,
     /// Something new waits, or the end has come.
@@ -117,7 +126,7 @@ pub struct ExportState {
     threads_ended: AtomicUsize,
 }
 
-/// Threads of an exporter: `fp-spool` and `fp-push`.
+/// Who has an end in an exporter: `fp-spool`, and the sender on `fp-uplink`.
 const THREADS: usize = 2;
 
 impl ExportState {
@@ -132,6 +141,8 @@ impl ExportState {
             lost: Mutex::default(),
             index: Mutex::default(),
             dir: Mutex::default(),
+            disk: Quota::new(1),
+            notes: Mutex::default(),
             progress: Mutex::default(),
             times: status::ExportTimes::default(),
             wake: Notify::new(),
@@ -210,7 +221,7 @@ impl ExportState {
 /// What the exporter is made with.
 pub struct Options {
     /// The collector.
-    pub address: SocketAddr,
+    pub collector: Target,
     /// Directory of the spool.
     pub dir: PathBuf,
     /// What a reload may change.
@@ -223,7 +234,7 @@ pub struct Options {
 
 /// The handle of the exporter: what the supervisor and the status see of it.
 pub struct Exporter {
-    address: SocketAddr,
+    connection: Connection,
     dir: PathBuf,
     identity: Arc<Identity>,
     host: HostInfo,
@@ -243,7 +254,7 @@ impl Exporter {
             window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         lock(&shared.progress).away_since = Some(MonotonicTime::now());
         let exporter = Exporter {
-            address: options.address,
+            connection: Connection::new(options.collector),
             dir: options.dir,
             identity: Arc::new(options.identity),
             host: options.host,
@@ -260,21 +271,25 @@ impl Exporter {
         writer::Writer::new(shared, dir, identity, Arc::clone(&self.clock)).run(&queue.0);
     }
 
-    /// The body of `fp-push`: ends soon after [`Exporter::stop`].
-    ///
-    /// # Errors
-    /// When the runtime cannot be made.
-    pub fn run_push(&self) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(push::run(self));
-        Ok(())
+    /// The sender, a service of the uplink: ends soon after [`Exporter::stop`].
+    pub async fn push(self: Arc<Self>) {
+        push::run(&self).await;
+    }
+
+    /// Done when it is to stop.
+    pub async fn stopping(&self) {
+        let mut stop = self.shared.stop.subscribe();
+        let _ = stop.wait_for(Option::is_some).await;
+    }
+
+    /// The connection that all services share.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Where the collector is.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn collector(&self) -> &Target {
+        self.connection.target()
     }
 
     /// Who this host is and what is known of it, for a stream that begins.

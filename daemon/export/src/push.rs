@@ -1,16 +1,16 @@
-//! The sender's thread: keeps a connection to the collector, with back-off, and a session on it.
+//! The sender: keeps a session on the connection to the collector, with back-off.
 //!
 //! Windows of earlier boots, or of another host id, go over sessions of their own beside it, one at
 //! a time: the collector knows a window by host, boot and sequence.
 
 use super::Exporter;
-use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};
+use super::connect::{BACKOFF_MAX, ConnectError, Link, backoff};
 use super::session::{Session, SessionError};
 use host::sync::lock;
 use host::time::MonotonicTime;
 use profile::text::with_causes;
+use std::sync::Arc;
 use tokio::time::sleep;
-use tonic::transport::Channel;
 
 /// Streams that may fail on the agent's fault with the same window in front, before it is taken for
 /// the cause and given up.
@@ -28,7 +28,7 @@ enum PushError {
 }
 
 /// Sends until the end of the daemon, and says what stays.
-pub async fn run(exporter: &Exporter) {
+pub async fn run(exporter: &Arc<Exporter>) {
     push(exporter).await;
     let waiting = lock(&exporter.shared.index).waiting();
     if waiting.windows > 0 {
@@ -36,10 +36,12 @@ pub async fn run(exporter: &Exporter) {
         let windows = waiting.windows;
         tracing::info!(windows, connected, "windows wait for the next start");
     }
-    exporter.shared.thread_ended(&exporter.identity);
+    let own = Arc::clone(exporter);
+    let end = move || own.shared.thread_ended(&own.identity);
+    exporter.shared.disk.run(end).await;
 }
 
-async fn push(exporter: &Exporter) {
+async fn push(exporter: &Arc<Exporter>) {
     let mut stop = exporter.shared.stop.subscribe();
     let mut attempts = 0;
     let mut strikes = Strikes::default();
@@ -48,11 +50,16 @@ async fn push(exporter: &Exporter) {
     loop {
         let (result, worked) = connect_once(exporter, &mut strikes).await;
         lock(&exporter.shared.index).unsend(&exporter.identity);
+        write_notes(exporter).await;
         if stop.borrow().is_some() {
             return;
         }
         if let Err(error) = result {
             exporter.disconnected(&with_causes(&error));
+            if let PushError::Connect(_) = error {
+                // The connection has a back-off of its own.
+                continue;
+            }
         }
         attempts = if worked { 0 } else { attempts + 1 };
         tokio::select! {
@@ -64,22 +71,29 @@ async fn push(exporter: &Exporter) {
 }
 
 /// One connection, until it ends. Tells whether it was worth having.
-async fn connect_once(exporter: &Exporter, strikes: &mut Strikes) -> (Result<(), PushError>, bool) {
+async fn connect_once(
+    exporter: &Arc<Exporter>,
+    strikes: &mut Strikes,
+) -> (Result<(), PushError>, bool) {
     let mut stop = exporter.shared.stop.subscribe();
     let connected = tokio::select! {
-        connected = connect::channel(exporter.address) => connected,
+        connected = exporter.connection.link() => connected,
         _ = stop.wait_for(Option::is_some) => return (Ok(()), false),
     };
-    let channel = match connected {
-        Ok(channel) => channel,
+    let link = match connected {
+        Ok(link) => link,
         Err(error) => return (Err(error.into()), false),
     };
     let session = Session::new(exporter, exporter.identity.clone());
     let mut session = session.suspecting(strikes.suspect());
     let result = tokio::select! {
-        result = session.run(channel.clone()) => result,
-        () = send_others(exporter, &channel) => Ok(()),
+        result = session.run(link.channel.clone()) => result,
+        () = send_others(exporter, &link) => Ok(()),
+        () = exporter.connection.moved(&link) => Ok(()),
     };
+    if result.as_ref().is_err_and(SessionError::blames_connection) {
+        exporter.connection.give_up(&link);
+    }
     if let Err(error) = &result
         && error.blames_agent()
         && let Some(window) = session.oldest_in_flight()
@@ -91,7 +105,7 @@ async fn connect_once(exporter: &Exporter, strikes: &mut Strikes) -> (Result<(),
 }
 
 /// Sends what waits of other boots and hosts, for as long as the connection is there; never ends.
-async fn send_others(exporter: &Exporter, channel: &Channel) {
+async fn send_others(exporter: &Arc<Exporter>, link: &Link) {
     let mut attempts = 0;
     let mut strikes = Strikes::default();
     loop {
@@ -103,7 +117,7 @@ async fn send_others(exporter: &Exporter, channel: &Channel) {
         };
         let session = Session::new(exporter, other.clone());
         let mut session = session.suspecting(strikes.suspect());
-        let result = session.run(channel.clone()).await;
+        let result = session.run(link.channel.clone()).await;
         if let Err(error) = &result
             && error.blames_agent()
             && let Some(window) = session.oldest_in_flight()
@@ -115,6 +129,16 @@ async fn send_others(exporter: &Exporter, channel: &Channel) {
         attempts = if session.worked() { 0 } else { attempts + 1 };
         sleep(backoff(attempts)).await;
     }
+}
+
+/// Notes on disk what streams have left to note.
+async fn write_notes(exporter: &Arc<Exporter>) {
+    if exporter.shared.notes_due().is_none() {
+        return;
+    }
+    let (shared, identity) = (Arc::clone(&exporter.shared), Arc::clone(&exporter.identity));
+    let write = move || shared.write_notes(&identity);
+    exporter.shared.disk.run(write).await;
 }
 
 impl Exporter {

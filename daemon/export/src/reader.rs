@@ -1,12 +1,12 @@
 //! Reads windows back from the index: from disk or memory, with the tables of their segment.
 
 use super::ExportState;
-use super::disk;
-use super::record::{Tables, Window};
 use super::spool::{Picked, RecordPlace};
-use super::stream::Stream;
 use host::sync::lock;
 use profile::Remap;
+use segment::file::read_record;
+use segment::record::unpack;
+use segment::window::{Tables, Window};
 use std::fs::File;
 use std::io;
 
@@ -52,7 +52,9 @@ impl Reader {
         let place = lock(&shared.index).place(self.segment, record);
         let damaged = |error| ReadError::Damaged(record, error);
         match place.ok_or(ReadError::Gone)? {
-            (_, RecordPlace::Memory(bytes)) => disk::unpack(&bytes).map_err(damaged),
+            (_, RecordPlace::Memory(bytes)) => {
+                unpack(&bytes).map(|(_, payload)| payload).map_err(damaged)
+            }
             (segment, RecordPlace::Disk { offset, len }) => {
                 let file = match &self.file {
                     Some(file) => file,
@@ -62,7 +64,7 @@ impl Reader {
                         self.file.insert(file)
                     }
                 };
-                disk::read_record(file, offset, len).map_err(damaged)
+                read_record(file, offset, len).map_err(damaged)
             }
         }
     }
@@ -89,7 +91,8 @@ impl Reader {
 pub struct Readers(Vec<Reader>);
 
 impl Readers {
-    /// Reads a window; the reader's tables tell what it means.
+    /// Reads a window for the stream's dictionary of this epoch; the reader's tables tell what it
+    /// means.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -97,7 +100,7 @@ impl Readers {
         &mut self,
         shared: &ExportState,
         picked: &Picked,
-        stream: &Stream,
+        epoch: u64,
     ) -> Result<(Window, &mut Reader), ReadError> {
         let at = self
             .0
@@ -113,14 +116,19 @@ impl Readers {
                 Reader::new(picked.segment)
             }
         };
-        if reader.epoch != stream.epoch() {
+        if reader.epoch != epoch {
             reader.remap = Remap::default();
-            reader.epoch = stream.epoch();
+            reader.epoch = epoch;
         }
         // A reader that failed is not used again.
         let window = reader.read(shared, picked.record)?;
         self.0.push(reader);
         let last = self.0.len() - 1;
         Ok((window, &mut self.0[last]))
+    }
+
+    /// The one that read the newest window.
+    pub fn latest(&mut self) -> Option<&mut Reader> {
+        self.0.last_mut()
     }
 }

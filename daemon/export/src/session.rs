@@ -3,12 +3,16 @@
 //! The newest windows go first, as they come; the backlog fills what is left of the windows in
 //! flight, oldest first, at a bounded rate. Whatever the collector says is checked: an answer to
 //! nothing is passed over, a question about what it never got ends the stream, and so does silence.
+//!
+//! It waits for no disk: windows are read elsewhere (`disk_work`), one ahead.
 
 use super::Exporter;
+use super::connect::is_of_connection;
+use super::disk_work::{DiskWork, Found, NOTES_AGE_MAX};
 use super::gaps::{Cause, SpoolGap};
 use super::identity::Identity;
-use super::reader::{ReadError, Readers};
-use super::spool::{Done, Picked};
+use super::reader::Readers;
+use super::spool::Picked;
 use super::stream::{MESSAGE_BYTES_MIN, Stream, UnknownStack};
 use host::sync::lock;
 use host::time::MonotonicTime;
@@ -100,6 +104,15 @@ impl SessionError {
             _ => false,
         }
     }
+
+    /// True when the next stream should go over another connection.
+    pub fn blames_connection(&self) -> bool {
+        match self {
+            SessionError::Status(status) => is_of_connection(status),
+            SessionError::Silent => true,
+            _ => false,
+        }
+    }
 }
 
 fn code(status: &Status) -> &'static str {
@@ -110,6 +123,28 @@ fn code(status: &Status) -> &'static str {
         Code::Unimplemented => "this is no collector of this version",
         Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
         _ => "the connection failed",
+    }
+}
+
+/// Done when what is at the disk is done; for ever when nothing is.
+async fn at_disk(work: &mut Option<DiskWork>) -> (Readers, Option<Found>) {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Lets the collector read what was sent last: dropping its answers would cut the stream off.
+async fn flush(answers: &mut tonic::Streaming<wire::PushResponse>) {
+    // It ends its side when it has read all.
+    let _ = timeout(FLUSH_MAX, answers.message()).await;
+}
+
+/// The request side is closed: the answers say why.
+async fn end_of(answers: &mut tonic::Streaming<wire::PushResponse>) -> SessionError {
+    match timeout(ANSWER_MAX, answers.message()).await {
+        Ok(Err(status)) => SessionError::Status(status),
+        _ => SessionError::Ended,
     }
 }
 
@@ -126,6 +161,8 @@ pub struct Session<'a> {
     identity: Arc<Identity>,
     stream: Stream,
     readers: Readers,
+    /// What is read and noted just now; the readers are there.
+    disk_work: Option<DiskWork>,
     in_flight: Vec<InFlight>,
     in_flight_max: usize,
     /// The window that the last stream failed over goes first.
@@ -157,6 +194,7 @@ impl<'a> Session<'a> {
             identity,
             stream: Stream::new(MESSAGE_BYTES_MIN, 0, false),
             readers: Readers::default(),
+            disk_work: None,
             in_flight: Vec::new(),
             in_flight_max: 1,
             suspect: None,
@@ -224,7 +262,9 @@ impl<'a> Session<'a> {
             let idle = self.fill();
             if idle && self.is_finished() || self.is_late() {
                 drop(requests);
-                self.flush(&mut answers).await;
+                if self.is_own() && !self.is_late() {
+                    flush(&mut answers).await;
+                }
                 return Ok(());
             }
             let until = self.next_deadline();
@@ -236,10 +276,17 @@ impl<'a> Session<'a> {
                 }
                 permit = requests.reserve(), if !self.outgoing.is_empty() => {
                     let Ok(permit) = permit else {
-                        return Err(self.end_of(&mut answers).await);
+                        return Err(end_of(&mut answers).await);
                     };
                     if let Some(body) = self.outgoing.pop_front() {
                         permit.send(send(body));
+                    }
+                }
+                (readers, found) = at_disk(&mut self.disk_work), if self.disk_work.is_some() => {
+                    self.disk_work = None;
+                    self.readers = readers;
+                    if let Some(found) = found {
+                        self.pack(found);
                     }
                 }
                 () = self.exporter.shared.wake.notified(), if self.is_own() => {}
@@ -253,22 +300,6 @@ impl<'a> Session<'a> {
                     }
                 }
             }
-        }
-    }
-
-    /// Lets the collector read what was sent last: dropping its answers would cut the stream off.
-    async fn flush(&self, answers: &mut tonic::Streaming<wire::PushResponse>) {
-        if self.is_own() && !self.is_late() {
-            // It ends its side when it has read all.
-            let _ = timeout(FLUSH_MAX, answers.message()).await;
-        }
-    }
-
-    /// The request side is closed: the answers say why.
-    async fn end_of(&self, answers: &mut tonic::Streaming<wire::PushResponse>) -> SessionError {
-        match timeout(ANSWER_MAX, answers.message()).await {
-            Ok(Err(status)) => SessionError::Status(status),
-            _ => SessionError::Ended,
         }
     }
 
@@ -323,7 +354,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let version: String = welcome.collector_version.chars().take(64).collect();
-        tracing::info!(collector = %self.exporter.address, version, "connected to the collector");
+        tracing::info!(collector = %self.exporter.collector(), version, "connected to the collector");
         let mut progress = lock(&self.exporter.shared.progress);
         progress.connected_since = Some(MonotonicTime::now());
         progress.away_since = None;
@@ -334,28 +365,34 @@ impl<'a> Session<'a> {
 
     /// Puts the next messages into `outgoing`; true when there is nothing to send.
     fn fill(&mut self) -> bool {
-        if !self.outgoing.is_empty() {
+        if self.outgoing.is_empty() {
+            self.tell_facts();
+            if self.careful && self.in_flight.is_empty() {
+                let index = lock(&self.exporter.shared.index);
+                self.careful = index.has_waiting(&self.identity);
+            }
+        }
+        if self.disk_work.is_some() {
             return false;
         }
-        self.tell_facts();
-        if self.careful && self.in_flight.is_empty() {
-            let index = lock(&self.exporter.shared.index);
-            self.careful = index.has_waiting(&self.identity);
-        }
-        while self.outgoing.is_empty() && self.admits_more() {
-            if self.stream.is_full() {
-                // Questions about windows in flight are asked in ids of the old dictionary.
-                if !self.in_flight.is_empty() {
-                    return false;
+        let mut picked = None;
+        if self.outgoing.is_empty() && self.admits_more() {
+            let full = self.stream.is_full();
+            // Questions about windows in flight are asked in ids of the old dictionary.
+            if !full || self.in_flight.is_empty() {
+                if full {
+                    self.stream.begin_dictionary();
                 }
-                self.stream.begin_dictionary();
+                picked = self.pick();
             }
-            let Some(picked) = self.pick() else {
-                break;
-            };
-            self.pack(picked);
         }
-        self.outgoing.is_empty()
+        let noted_by = self.exporter.shared.notes_due();
+        if picked.is_some() || noted_by.is_some_and(|due| due <= Instant::now()) {
+            let readers = std::mem::take(&mut self.readers);
+            let stream = (self.stream.epoch(), self.is_own());
+            self.disk_work = Some(self.exporter.at_disk(readers, picked, stream));
+        }
+        self.outgoing.is_empty() && self.disk_work.is_none()
     }
 
     fn pick(&mut self) -> Option<Picked> {
@@ -373,40 +410,15 @@ impl<'a> Session<'a> {
         Some(picked)
     }
 
-    fn pack(&mut self, picked: Picked) {
-        let shared = &self.exporter.shared;
-        let read = self.readers.window(shared, &picked, &self.stream);
-        let (window, reader) = match read {
-            Ok(found) => found,
-            Err(ReadError::Gone) => return,
-            Err(ReadError::Damaged(from, error)) => {
-                tracing::warn!(segment = picked.segment, %error, "windows of the spool are damaged");
-                let given_up = {
-                    let mut index = lock(&shared.index);
-                    index.unsend_one(picked.segment, picked.record);
-                    index.damaged(picked.segment, from)
-                };
-                if let Some((lost, done)) = given_up {
-                    // Noted like acknowledged ones, so that a restart does not count them again.
-                    self.exporter.forget(done, &lost);
-                }
-                return;
-            }
+    fn pack(&mut self, found: Found) {
+        let Found {
+            picked,
+            window,
+            gap,
+        } = found;
+        let Some(reader) = self.readers.latest() else {
+            return;
         };
-        let gap = match *self.identity == *self.exporter.identity {
-            true => {
-                let about = picked.about;
-                let mut index = lock(&shared.index);
-                index
-                    .gaps
-                    .bind(about.sequence, about.start_unix_ns, picked.fresh)
-            }
-            false => None,
-        };
-        if gap.is_some() {
-            // Before it is sent: a repeat after a restart must say the same.
-            shared.save_gaps(&self.exporter.identity);
-        }
         let parts = self
             .stream
             .parts(&reader.tables, &mut reader.remap, &window, gap);
@@ -546,7 +558,13 @@ impl<'a> Session<'a> {
         if !self.in_flight.is_empty() {
             until = until.min(self.heard + ANSWER_MAX);
         }
+        if self.disk_work.is_none()
+            && let Some(due) = self.exporter.shared.notes_due()
+        {
+            until = until.min(due);
+        }
         let room = self.outgoing.is_empty()
+            && self.disk_work.is_none()
             && self.admits_more()
             && !self.stream.is_full()
             && self.takes_backlog();
@@ -608,31 +626,17 @@ impl Exporter {
             }
             done
         };
-        let record = [picked.record as u32];
+        if lost.is_some() {
+            // A restart that knows the gap must not have the window too.
+            self.shared.note_gaps(Duration::ZERO);
+        }
+        let record = vec![picked.record as u32];
         match done {
-            Some(done) if done.there => self.forget(done, &record),
-            Some(done) => self.forget(done, &[]),
-            None => {
-                self.shared.save_gaps(&self.identity);
-            }
+            Some(done) if done.there => self.shared.note(done, record),
+            Some(done) => self.shared.note(done, Vec::new()),
+            None => self.shared.note_gaps(NOTES_AGE_MAX),
         }
         done.is_some_and(|done| done.there)
-    }
-
-    /// Notes on disk that records do not wait any more, or that their whole segment does not.
-    fn forget(&self, done: Done, records: &[u32]) {
-        self.shared.save_gaps(&self.identity);
-        let Some(dir) = self.shared.dir() else {
-            return;
-        };
-        if done.remove {
-            return dir.remove(done.segment);
-        }
-        for &record in records {
-            if let Err(error) = dir.ack(done.segment, record) {
-                tracing::debug!(%error, "an acknowledgement was not noted: it costs a repeat");
-            }
-        }
     }
 }
 

@@ -8,7 +8,7 @@
 use super::disk::Scanned;
 use super::gaps::{Cause, Gaps, SpoolGap};
 use super::identity::Identity;
-use super::record::WindowHeader;
+use segment::window::WindowHeader;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -173,20 +173,20 @@ impl Index {
     }
 
     /// Takes in a segment that an earlier run left. Returns false when nothing in it waits.
-    pub fn add_found(&mut self, id: u64, scanned: &Scanned, len: u64) -> bool {
+    pub fn add_found(&mut self, id: u64, scanned: &Scanned) -> bool {
         let Some(identity) = &scanned.identity else {
             return false;
         };
-        if scanned.records.iter().all(|record| record.acked) {
+        if scanned.records.iter().all(|&(_, acked)| acked) {
             return false;
         }
-        let records = scanned.records.iter().map(|found| Record {
+        let records = scanned.records.iter().map(|(found, acked)| Record {
             place: RecordPlace::Disk {
                 offset: found.offset,
                 len: found.len,
             },
             about: found.about,
-            state: match found.acked {
+            state: match acked {
                 true => State::Done,
                 false => State::Waiting,
             },
@@ -196,7 +196,7 @@ impl Index {
             id,
             was: None,
             identity: Arc::new(identity.clone()),
-            disk_bytes: len,
+            disk_bytes: scanned.bytes,
             open: false,
             records: records.collect(),
         };

@@ -107,7 +107,7 @@ impl Exporter {
         let unix = |at: Option<MonotonicTime>| at.map_or(0, |at| self.clock.to_unix_ns(at));
         let dropped = Cause::ALL.iter().zip(dropped);
         wire::Export {
-            collector: self.address.to_string(),
+            collector: self.collector().to_string(),
             host_id: self.identity.host_id.clone(),
             connected_since_unix_ns: unix(progress.connected_since),
             away_since_unix_ns: unix(progress.away_since),
@@ -142,7 +142,7 @@ impl Exporter {
         let away = progress.away_since.map(|since| now.since(since));
         list.extend(away.and_then(|away| {
             degradation(
-                &self.address.to_string(),
+                &self.collector().to_string(),
                 away,
                 &progress.last_error,
                 waiting.windows,
@@ -168,7 +168,7 @@ impl Exporter {
                 format!(
                     "the collector at {} gave {} answers that this version does not understand: the \
                      windows they are about wait and are sent again",
-                    self.address, progress.unknown_outcomes
+                    self.collector(), progress.unknown_outcomes
                 ),
                 "fleetprofd --version; fleetprof-collector --version",
             ));

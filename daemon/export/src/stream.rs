@@ -2,11 +2,11 @@
 //! stream, and the cutting of windows and definitions into messages.
 
 use super::gaps::SpoolGap;
-use super::record::{Tables, Window};
 use profile::{Account, ContentIds, Dictionary, LabelSetId, Remap, StackEnd, StackId};
 use proto::Definer;
 use proto::collector as wire;
 use proto::definitions::dictionary_stacks_max;
+use segment::window::{Tables, Window};
 use std::collections::BTreeSet;
 
 /// Memory of a stream's dictionary; beyond it a new one is begun. Unit: bytes. Some 60,000 frames:

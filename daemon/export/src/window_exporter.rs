@@ -6,11 +6,11 @@
 //! is over. A generation is a segment of the spool. A window that finds the queue full is dropped
 //! and counted; what it defined goes with the next one.
 
-use super::record::{self, Facts, Lens, Window, WindowHeader};
 use super::{Cause, ExportState};
 use aggregate::recorder::{ClosedSink, ClosedWindow, Row};
 use host::time::WallAnchor;
 use profile::{Account, Dictionary, Frame, FrameId, LabelSetId, SampleKey, StackId, StrId};
+use segment::window::{self, Facts, Lens, Window, WindowHeader};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -173,21 +173,17 @@ impl ClosedSink for WindowExporter {
             period: window.period,
             quality: window.quality,
         };
-        let about = WindowHeader {
-            sequence: facts.sequence,
-            start_unix_ns: facts.start_unix_ns,
-            end_unix_ns: facts.end_unix_ns(),
-            samples: facts.quality.taken,
-        };
+        let about = facts.header();
         let mut tables = std::mem::take(&mut self.unsent);
-        record::encode_tables(&mut tables, &self.dict, &mut self.encoded);
+        window::encode_tables(&mut tables, &self.dict, &mut self.encoded);
         let mut body = Vec::with_capacity(rows.len() * 6 + 256);
-        record::encode_body(
+        window::encode_body(
             &mut body,
             &Window {
                 facts,
                 rows,
                 accounts,
+                times: None,
             },
         );
         self.shared.count_taken(about);

@@ -7,16 +7,18 @@
 //! so, so that a daemon that is killed has told of it. Nothing the disk does is seen by the sampler
 //! or the symbolizer but a full queue, which they count and pass by.
 
-use super::disk::{self, Dir, SegmentFile};
+use super::ExportState;
+use super::disk::Dir;
 use super::gaps::{Cause, SpoolGap};
 use super::identity::Identity;
-use super::record::WindowHeader;
 use super::spool::{RecordPlace, Stranded};
 use super::window_exporter::SpoolEntry;
-use super::{ExportState, record};
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
 use profile::text::with_causes;
+use segment::file::{ReadError, SegmentFile};
+use segment::record;
+use segment::window::{self, WindowHeader};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,11 +42,8 @@ const SEGMENTS_MIN: u64 = 16;
 /// Ids of segments that have no file: above all of those that have one.
 const MEMORY_IDS: u64 = 1 << 62;
 
-/// Most bytes of a segment's begin: see [`disk`]. Unit: bytes.
+/// Most bytes of a segment's begin: see [`segment::file`]. Unit: bytes.
 const SEGMENT_HEAD_MAX: u64 = 512;
-
-/// How hard windows are packed. zstd's default: 20 to 100 KiB pack in under a millisecond.
-const ZSTD_LEVEL: i32 = 3;
 
 struct Current {
     id: u64,
@@ -145,7 +144,7 @@ impl Writer {
         {
             self.begin(parcel.generation);
         }
-        let payload = record::join(&parcel.tables, &parcel.body);
+        let payload = window::join(&parcel.tables, &parcel.body);
         self.keep(parcel.generation, &payload, &parcel.about);
         self.save_gaps();
         self.shared.wake.notify_one();
@@ -158,9 +157,8 @@ impl Writer {
                 .add(SpoolGap::of(Cause::DiskFull, about));
             return;
         }
-        let packed = zstd::bulk::Compressor::new(ZSTD_LEVEL)
-            .and_then(|mut compressor| disk::pack(&mut compressor, payload, about));
-        let packed = match packed {
+        // A segment is one generation: no record of it begins one anew.
+        let packed = match record::pack(payload, about, false) {
             Ok(packed) => packed,
             Err(error) => {
                 tracing::warn!(%error, "a window cannot be packed: it is dropped");
@@ -398,7 +396,7 @@ impl Writer {
     fn take_found(&self, dir: &Dir, id: u64, newest: bool, newest_end: &mut Option<i64>) {
         let scanned = match dir.scan(id, newest) {
             Ok(scanned) => scanned,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => {
                 tracing::warn!(
                     segment = id,
@@ -414,20 +412,19 @@ impl Writer {
         };
         if scanned.damaged {
             tracing::warn!(segment = id, "a segment of the spool is damaged");
-            let last = scanned.records.last().map(|last| last.about.end_unix_ns);
+            let last = scanned.records.last();
+            let last = last.map(|(last, _)| last.about.end_unix_ns);
             self.lost_segment(dir, id, last.or(*newest_end));
         }
         if scanned.identity.as_ref() == Some(&*self.identity) {
-            let abouts = scanned.records.iter().map(|found| found.about);
+            let abouts = scanned.records.iter().map(|(found, _)| found.about);
             let sequence = abouts.clone().map(|about| about.sequence).max();
             let last_sequence = &self.shared.last_sequence;
             last_sequence.fetch_max(sequence.unwrap_or(0), Ordering::AcqRel);
             let end = abouts.map(|about| about.end_unix_ns).max();
             *newest_end = (*newest_end).max(end);
         }
-        let end = |found: &disk::FoundRecord| found.offset + u64::from(found.len);
-        let len = scanned.records.last().map_or(0, end);
-        let waits = lock(&self.shared.index).add_found(id, &scanned, len);
+        let waits = lock(&self.shared.index).add_found(id, &scanned);
         if !waits {
             dir.remove(id);
         }

@@ -10,19 +10,27 @@
 //! Linux 6.18, 2026-11-21): the process has closed its rings and socket by then and answers nobody,
 //! a successor starts beside it, but whoever waits for its exit code waits for that server.
 //!
-//! Mostly one thread hands out the work of one set of helpers, so helpers that are busy when it
-//! comes with the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells
+//! Threads are named [`THREAD`], whatever they are for. Each purpose has its own [`BlockingPool`],
+//! with a quota, so that a file system that hangs takes only the threads of those who touch it, and
+//! threads have the priority of whoever hands out the work.
+//!
+//! Mostly one thread hands out the work of one purpose, so helpers that are busy when it comes with
+//! the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells
 //! what is late from what found no helper free.
 
 use crate::sync::lock;
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Threads of one set: all but one may be late.
-const THREADS_MAX: usize = 5;
+/// Name of the threads.
+pub const THREAD: &str = "fp-blocking";
+
+/// Threads of one purpose: all but one may be late.
+const QUOTA: usize = 5;
 
 /// Late helpers from which work on file systems that depend on another process or machine is not
 /// begun any more, so that they cannot take the helpers that local ones need.
@@ -31,9 +39,10 @@ pub const REMOTE_LATE_MAX: usize = 2;
 /// Runs the work and returns what hands the result over.
 type Job = Box<dyn FnOnce() -> Box<dyn FnOnce() + Send> + Send>;
 
-/// A set of helpers. See the head of this file.
+/// Helpers for one purpose. See the head of this file.
 pub struct BlockingPool {
-    name: &'static str,
+    purpose: &'static str,
+    quota: usize,
     shared: Arc<Shared>,
 }
 
@@ -107,11 +116,16 @@ pub fn alone<T: Send + 'static>(
 }
 
 impl BlockingPool {
-    /// No thread yet: the first is started with the first work. `name` is theirs; their priority is
-    /// that of the thread that hands out the work.
-    pub fn new(name: &'static str) -> BlockingPool {
+    /// No thread yet: the first is started with the first work.
+    pub fn new(purpose: &'static str) -> BlockingPool {
+        BlockingPool::with_quota(purpose, QUOTA)
+    }
+
+    /// The same with another number of threads.
+    pub fn with_quota(purpose: &'static str, quota: usize) -> BlockingPool {
         BlockingPool {
-            name,
+            purpose,
+            quota,
             shared: Arc::default(),
         }
     }
@@ -124,7 +138,7 @@ impl BlockingPool {
 
     /// True when no more work is taken: all helpers are late.
     pub fn is_exhausted(&self) -> bool {
-        self.late() == THREADS_MAX
+        self.late() == self.quota
     }
 
     /// Begins work; `None` when too many helpers are late, or no thread can be had.
@@ -149,11 +163,11 @@ impl BlockingPool {
             self.shared.wake.notify_one();
             return Some(Pending(receiver));
         }
-        if state.threads == THREADS_MAX {
+        if state.threads == self.quota {
             return None;
         }
         let shared = Arc::clone(&self.shared);
-        let builder = std::thread::Builder::new().name(self.name.to_owned());
+        let builder = std::thread::Builder::new().name(THREAD.to_owned());
         builder.spawn(move || shared.help(job)).ok()?;
         state.threads += 1;
         Some(Pending(receiver))
@@ -179,6 +193,13 @@ impl BlockingPool {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         self.ask(time, work).ok()
+    }
+}
+
+impl fmt::Debug for BlockingPool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (purpose, busy, quota) = (self.purpose, self.late(), self.quota);
+        write!(out, "helpers for `{purpose}`, {busy} of {quota} at work")
     }
 }
 
@@ -254,7 +275,7 @@ mod tests {
     #[test]
     fn the_number_of_late_helpers_is_bounded() {
         let helpers = BlockingPool::new("test");
-        let held: Vec<_> = (0..THREADS_MAX)
+        let held: Vec<_> = (0..QUOTA)
             .map(|_| {
                 let (hold, wait) = sync_channel::<()>(1);
                 let asked = helpers.ask(SHORT, move || wait.recv());
@@ -265,6 +286,17 @@ mod tests {
         assert_eq!(helpers.ask(LONG, || ()), Err(NoResult::Busy));
         assert!(helpers.begin(|| ()).is_none());
         drop(held);
+    }
+
+    #[test]
+    fn a_quota_is_that_of_one_purpose() {
+        let [one, other] = [5, 1].map(|quota| BlockingPool::with_quota("test", quota));
+        let (hold, wait) = sync_channel::<()>(1);
+        assert_eq!(other.ask(SHORT, move || wait.recv()), Err(NoResult::Late));
+        assert!(other.is_exhausted() && !one.is_exhausted());
+        assert_eq!(other.ask(LONG, || ()), Err(NoResult::Busy));
+        assert_eq!(one.run(LONG, || 7), Some(7));
+        drop(hold);
     }
 
     #[test]

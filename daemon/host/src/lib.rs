@@ -11,6 +11,7 @@ pub mod health;
 pub mod heartbeat;
 pub mod ids;
 pub mod private_dir;
+pub mod proc;
 pub mod sync;
 pub mod sys;
 pub mod time;

@@ -11,21 +11,37 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a directory cannot be used; whoever opens it says which it is.
-#[derive(Debug)]
-pub enum Trouble {
+/// Why a directory cannot be used. `what` names it: "spool directory".
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
     /// It cannot be made or opened.
-    Open(io::Error),
+    #[error("failed to open {what} `{}`", path.display())]
+    Open {
+        /// What it is for.
+        what: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Others could read or write what is in it.
-    Refused(String),
+    #[error("refused {what} `{}`: {why}", path.display())]
+    Refused {
+        /// What it is for.
+        what: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Another daemon has it.
-    Locked,
-}
-
-impl From<io::Error> for Trouble {
-    fn from(source: io::Error) -> Trouble {
-        Trouble::Open(source)
-    }
+    #[error("failed to lock {what} `{}`: another daemon uses it", path.display())]
+    Locked {
+        /// What it is for.
+        what: &'static str,
+        /// The directory.
+        path: PathBuf,
+    },
 }
 
 /// The directory, locked until this is dropped.
@@ -37,43 +53,60 @@ pub struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Opens it, makes it where it is missing.
+    /// Opens it, makes it where it is missing. `what` is its name in errors.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub fn open(path: &Path) -> Result<PrivateDir, Trouble> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    /// [`DirError`].
+    pub fn open(path: &Path, what: &'static str) -> Result<PrivateDir, DirError> {
+        let open = |source| DirError::Open {
+            what,
+            path: path.to_path_buf(),
+            source,
+        };
+        let refused = |why| DirError::Refused {
+            what,
+            path: path.to_path_buf(),
+            why,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(open)?;
         let handle = File::options()
             .read(true)
             .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(path)
             .map_err(|source| match source.raw_os_error() {
                 Some(libc::ELOOP | libc::ENOTDIR) => {
-                    Trouble::Refused("it is a symbolic link or no directory".to_owned())
+                    refused("it is a symbolic link or no directory".to_owned())
                 }
-                _ => Trouble::Open(source),
+                _ => open(source),
             })?;
-        let meta = handle.metadata()?;
+        let meta = handle.metadata().map_err(open)?;
         let (uid, mode) = (meta.uid(), meta.mode() & 0o7777);
         if uid != effective_uid() {
-            let why = format!("user {uid} owns it, not the daemon's");
-            return Err(Trouble::Refused(why));
+            return Err(refused(format!("user {uid} owns it, not the daemon's")));
         }
         if mode & 0o022 != 0 {
-            let why = format!("others may write to it (mode {mode:04o})");
-            return Err(Trouble::Refused(why));
+            return Err(refused(format!("others may write to it (mode {mode:04o})")));
         }
         if mode != 0o700 {
-            handle.set_permissions(Permissions::from_mode(0o700))?;
+            let private = handle.set_permissions(Permissions::from_mode(0o700));
+            private.map_err(open)?;
         }
         let base = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
         let lock = options()
             .create(true)
             .append(true)
-            .open(base.join("lock"))?;
+            .open(base.join("lock"))
+            .map_err(open)?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Trouble::Locked,
-            TryLockError::Error(source) => Trouble::Open(source),
+            TryLockError::WouldBlock => DirError::Locked {
+                what,
+                path: path.to_path_buf(),
+            },
+            TryLockError::Error(source) => open(source),
         })?;
         Ok(PrivateDir {
             base,

@@ -10,8 +10,8 @@
 
 use super::tail::{self, Left, Tail};
 use super::target::{self, Target};
+use host::proc::status_field;
 use host::time::MonotonicTime;
-use std::fs;
 use std::ops::Range;
 use unwind::process::maps::{self, Map};
 
@@ -61,15 +61,13 @@ fn shared(pid: u32) -> Vec<Map> {
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    parent.trim().parse().ok()
+    status_field(&target::status_of(pid)?, "PPid")?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::io::{BufRead, BufReader};
     use std::process::{Child, Command, Stdio};
 

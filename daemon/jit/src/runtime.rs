@@ -25,6 +25,10 @@ const WORDS_BYTES_MAX: u64 = 256 << 10;
 /// Longest table of names of a library read. Unit: bytes. libjvm.so has one of 0.1 MB.
 const NAMES_BYTES_MAX: u64 = 8 << 20;
 
+/// What .NET maps its generated code from, unless `DOTNET_EnableWriteXorExecute=0`: programs that
+/// were published as one file have no `libcoreclr.so`.
+const DOTNET_CODE: &str = "memfd:doublemapper";
+
 /// A symbol that HotSpot's library has and no other JVM's: its own tools find its structures by it.
 const HOTSPOT_SYMBOL: &[u8] = b"\0gHotSpotVMStructs\0";
 
@@ -76,7 +80,7 @@ impl Runtime {
         };
         let runtime = match name {
             "libjvm" => Runtime::HotSpot,
-            "libcoreclr" => Runtime::DotNet,
+            "libcoreclr" | DOTNET_CODE => Runtime::DotNet,
             "node" | "nodejs" | "libnode" => Runtime::Node,
             "beam.smp" => Runtime::Beam,
             "libwasmtime" | "wasmtime" => Runtime::Wasmtime,
@@ -258,6 +262,10 @@ mod tests {
         check(&["/usr/bin/cat", "/usr/lib/libc.so.6"], None);
         check(&["/a/jre/lib/server/libjvm.so"], Some(Runtime::HotSpot));
         check(&["/usr/share/dotnet/libcoreclr.so"], Some(Runtime::DotNet));
+        check(
+            &["/srv/app", "/memfd:doublemapper (deleted)"],
+            Some(Runtime::DotNet),
+        );
         check(&["/usr/bin/node"], Some(Runtime::Node));
         check(
             &["/usr/lib/x86_64-linux-gnu/libnode.so.108"],

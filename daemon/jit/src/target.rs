@@ -4,6 +4,7 @@
 //! everything else; when it differs, or is later than the sampled process can have begun, the
 //! process is gone.
 
+use host::proc::{effective_id, start_ticks, status_field};
 use host::time::{MonotonicTime, WallAnchor};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
@@ -70,8 +71,7 @@ impl Target {
         if began.0 > began_by.0.saturating_add(CLOCK_SLACK_NS as u64) {
             return None;
         }
-        let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-        let (inner_pid, uids) = parse_status(&String::from_utf8_lossy(&status))?;
+        let (inner_pid, uids) = parse_status(&status_of(pid)?)?;
         let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
         let root = Root::of_process(pid).ok()?;
         let again = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
@@ -97,37 +97,27 @@ impl Target {
     }
 }
 
-/// Start time from `/proc/PID/stat`, in ticks since boot: the 22nd field. The second, the name in
-/// parentheses, may hold anything, `)` included.
-pub fn start_ticks(stat: &[u8]) -> Option<u64> {
-    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
 /// Innermost pid and the four user ids from `/proc/PID/status`.
 pub fn parse_status(status: &str) -> Option<(u32, [u32; 4])> {
-    let (mut inner, mut uids) = (None, None);
-    for line in status.lines() {
-        if let Some(pids) = line.strip_prefix("NSpid:") {
-            inner = pids.split_ascii_whitespace().next_back()?.parse().ok();
-        } else if let Some(ids) = line.strip_prefix("Uid:") {
-            let mut ids = ids.split_ascii_whitespace().map(|id| id.parse().ok());
-            uids = Some([ids.next()??, ids.next()??, ids.next()??, ids.next()??]);
-        } else if let Some(pid) = line.strip_prefix("Pid:") {
-            // Kernels built without pid namespaces have no NSpid.
-            inner = inner.or(pid.trim().parse().ok());
-        }
-    }
-    Some((inner?, uids?))
+    let last = |pids: &str| pids.split_ascii_whitespace().next_back()?.parse().ok();
+    // Kernels built without pid namespaces have no NSpid.
+    let inner = status_field(status, "NSpid").and_then(last);
+    let inner = inner.or_else(|| status_field(status, "Pid").and_then(last));
+    let ids = status_field(status, "Uid")?.split_ascii_whitespace();
+    let mut ids = ids.map(|id| id.parse().ok());
+    let uids = [ids.next()??, ids.next()??, ids.next()??, ids.next()??];
+    Some((inner?, uids))
 }
 
 /// The effective group of a process.
 pub fn effective_gid(pid: u32) -> Option<u32> {
+    effective_id(&status_of(pid)?, "Gid")
+}
+
+/// The text of a process's `status`.
+pub fn status_of(pid: u32) -> Option<String> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    let gids = status.lines().find_map(|line| line.strip_prefix("Gid:"))?;
-    gids.split_ascii_whitespace().nth(1)?.parse().ok()
+    Some(String::from_utf8_lossy(&status).into_owned())
 }
 
 /// Who root of a user namespace is outside, from `/proc/PID/uid_map`: lines of first id inside,
@@ -160,14 +150,6 @@ fn uptime_ns(uptime: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn start_time_is_found_behind_any_name() {
-        let stat = b"42 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20 21";
-        assert_eq!(start_ticks(stat), Some(777));
-        assert_eq!(start_ticks(b"42 (a"), None);
-        assert_eq!(start_ticks(b"42 (a) R 1"), None);
-    }
 
     #[test]
     fn uptime_is_read() {

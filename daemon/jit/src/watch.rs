@@ -7,7 +7,7 @@
 //! samples, and read to their end when the process ends, so that names are those of the time of a
 //! sample and outlive the process.
 //!
-//! This thread touches no file: helpers, `fp-maps`, do, and are waited for only so long. A file
+//! This thread touches no file: helpers, `fp-blocking`, do, and are waited for only so long. A file
 //! that never answers takes one helper, and the names of its own process.
 
 use super::allowance::Allowance;
@@ -220,7 +220,7 @@ impl Watcher {
             allowance: Allowance::new(ALL_BYTES_AT_ONCE, ALL_BYTES_PER_S),
             counters,
             processes: HashMap::new(),
-            helpers: BlockingPool::new("fp-maps"),
+            helpers: BlockingPool::new("maps"),
             done: Arc::default(),
             asker,
             rules,

@@ -173,7 +173,7 @@ impl Features {
 pub enum OpenError {
     /// Not allowed.
     #[error(
-        "failed to open perf event `{event}` on CPU `{cpu}`: not permitted\n  the daemon needs CAP_PERFMON (or root), or: sysctl kernel.perf_event_paranoid=-1 (now {paranoid})"
+        "failed to open perf event `{event}` on CPU `{cpu}`: not permitted\n  the daemon needs CAP_PERFMON (or root), or: sysctl kernel.perf_event_paranoid=-1 (now {paranoid})\n  in a container, the engine's seccomp profile must also let perf_event_open through: deploy/container/seccomp.json"
     )]
     Permission {
         /// The event.

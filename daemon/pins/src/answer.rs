@@ -1,15 +1,17 @@
 //! Questions about pinned time: a pin's windows, put into a recorder of their own and asked as any.
 
-use super::{Chunk, Entry, Pins, disk, moments};
+use super::disk::{READ_BYTES_MAX, damaged};
+use super::{Entry, Pins};
 use aggregate::recorder::{
     QueryError, Recorder, RecorderAnswer, RecorderOptions, RecorderQuery, Row, WindowPart,
     WindowRange, query,
 };
-use export::record::{DecodeError, Tables};
 use host::sync::lock;
 use host::time::MonotonicTime;
 use profile::{Account, Profile, Query, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};
+use segment::record;
+use segment::window::{DecodeError, Tables};
 use std::io;
 use std::sync::RwLock;
 use std::sync::atomic::AtomicBool;
@@ -18,10 +20,6 @@ use std::time::Duration;
 /// Most memory that a pin takes while it is asked. Unit: bytes. A pin that unpacks to more has its
 /// older windows coarsened for the answer, as the recorder does.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
-
-/// Most bytes that the windows of a pin may have, unpacked. What has more was not written by this
-/// daemon.
-const READ_BYTES_MAX: usize = 1 << 30;
 
 /// Ends of ranges are shown to the millisecond. Unit: nanoseconds.
 const SLACK_NS: i64 = 1_000_000;
@@ -59,12 +57,6 @@ pub enum PinError {
     /// The question.
     #[error(transparent)]
     Query(#[from] QueryError),
-}
-
-/// The window of a chunk, and the times behind it.
-fn split(payload: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = payload.split_first_chunk::<4>()?;
-    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
 }
 
 impl Pins {
@@ -156,13 +148,13 @@ impl Pins {
     /// A recorder with the windows of a pin, whose monotonic clock is wall time.
     fn unpacked(&self, entry: &Entry) -> Result<Recorder, PinError> {
         let id = entry.pin.id;
-        let mut chunks: Vec<Chunk> = Vec::new();
+        let read = |source| PinError::Read { id, source };
+        let mut on_disk = None;
         if entry.file_bytes > 0 {
             let disk = self.disk.get().ok_or(PinError::Unknown(id))?;
-            let read = disk.chunks(id, entry.file_bytes);
-            chunks = read.map_err(|source| PinError::Read { id, source })?;
+            on_disk = Some(disk.windows(id, entry.file_bytes).map_err(read)?);
         }
-        chunks.extend(entry.waiting.iter().cloned());
+        let waiting = entry.waiting.iter().map(|chunk| record::unpack(chunk));
         let mut recorder = Recorder::new(RecorderOptions {
             retention: Duration::MAX,
             budget_bytes: UNPACKED_BYTES_MAX,
@@ -172,33 +164,21 @@ impl Pins {
         });
         let mut tables = Tables::default();
         let mut bytes = 0;
-        for chunk in chunks {
-            let read = |source| PinError::Read { id, source };
-            let (payload, fresh) = disk::unpack(&chunk).map_err(read)?;
-            if fresh {
+        for record in on_disk.into_iter().flatten().chain(waiting) {
+            let (head, payload) = record.map_err(read)?;
+            if head.fresh {
                 tables = Tables::default();
             }
             bytes += payload.len();
             if bytes > READ_BYTES_MAX {
-                return Err(read(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "it unpacks to more than a pin may have",
-                )));
+                return Err(read(damaged("it unpacks to more than a pin may have")));
             }
             let decode = |source| PinError::Decode { id, source };
-            let broken = || {
-                read(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "a window is damaged",
-                ))
-            };
-            let (record, times) = split(&payload).ok_or_else(broken)?;
-            tables.take(record).map_err(decode)?;
-            let window = tables.window(record).map_err(decode)?;
+            tables.take(&payload).map_err(decode)?;
+            let window = tables.window(&payload).map_err(decode)?;
             let facts = &window.facts;
-            let start = MonotonicTime(u64::try_from(facts.start_unix_ns).unwrap_or(0));
-            let times = moments::decode(times, (start, facts.period), window.rows.len());
-            let (moments, moments_refused) = times.ok_or_else(broken)?;
+            let start = facts.start();
+            let times = window.times.unwrap_or_default();
             recorder.set_event(&facts.event, &facts.unit);
             let mut remap = Remap::default();
             let dict = recorder.dict_mut();
@@ -224,8 +204,8 @@ impl Pins {
                 quality: facts.quality,
                 rows: &mut rows,
                 accounts: &accounts,
-                moments: &moments,
-                moments_refused,
+                moments: &times.moments,
+                moments_refused: times.refused,
                 timeless: 0,
             });
         }

@@ -15,14 +15,13 @@
 
 mod answer;
 mod disk;
-mod moments;
 #[cfg(test)]
 mod tests;
 pub mod uploader;
 pub mod writer;
 
 pub use answer::PinError;
-pub use disk::{DirError, Evidence};
+pub use disk::Evidence;
 pub use writer::{KeepError, PinWriter, Wish};
 
 use disk::Disk;
@@ -33,7 +32,6 @@ use profile::text::with_causes;
 use proto::agent as wire;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -322,12 +320,7 @@ impl Pins {
 
     /// The pin that a collector should get next, and whether with its capture: of those that were
     /// tried least the newest.
-    fn next_to_bring(
-        &self,
-        to: SocketAddr,
-        tries: &HashMap<u64, u32>,
-    ) -> Option<(wire::Pin, bool)> {
-        let to = to.to_string();
+    fn next_to_bring(&self, to: &str, tries: &HashMap<u64, u32>) -> Option<(wire::Pin, bool)> {
         let list = lock(&self.list);
         let waits = |entry: &&Entry| {
             let done = |brought: &Brought| {
@@ -341,9 +334,9 @@ impl Pins {
     }
 
     /// The collector has a pin, or will never take it.
-    fn note(&self, id: u64, to: SocketAddr, with_capture: bool, refused: bool) {
+    fn note(&self, id: u64, to: &str, with_capture: bool, refused: bool) {
         let brought = Brought {
-            to: to.to_string(),
+            to: to.to_owned(),
             with_capture,
             refused,
         };

@@ -402,6 +402,51 @@ fn a_file_that_was_cut_has_the_windows_before_and_one_of_rubbish_goes() {
 }
 
 #[test]
+fn a_window_that_was_torn_is_counted_once_and_those_before_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let begin = {
+        let mut host = Host::new(dir.path());
+        host.pass(3);
+        host.fire(3, 0);
+        host.begin
+    };
+    let mut bytes = std::fs::read(file(dir.path(), 1)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(file(dir.path(), 1), bytes).unwrap();
+    for damaged in [1, 0] {
+        let mut host = Host::new(dir.path());
+        host.begin = begin;
+        assert_eq!(host.pins.counts.damaged.load(Ordering::Relaxed), damaged);
+        assert_eq!(host.pinned(0, 2), Some((2, 3)));
+        assert_eq!(host.pinned(0, 3), None);
+    }
+}
+
+#[test]
+fn a_pin_of_another_version_is_set_aside_with_its_capture() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(dir.path());
+    host.pass(2);
+    let id = host.fire(2, 0).unwrap();
+    let evidence = host.evidence();
+    host.pins.keep_capture(id, evidence).unwrap();
+    drop(host);
+    let mut bytes = std::fs::read(file(dir.path(), id)).unwrap();
+    assert_eq!(&bytes[..8], b"FPPIN\0\0\x02");
+    bytes[7] = 1;
+    std::fs::write(file(dir.path(), id), &bytes).unwrap();
+    let mut host = Host::new(dir.path());
+    assert!(host.pins.is_empty());
+    assert_eq!(host.pins.counts.damaged.load(Ordering::Relaxed), 1);
+    let aside = |end: &str| dir.path().join(format!("{id:016x}.{end}.bad"));
+    assert_eq!(std::fs::read(aside("pin")).unwrap(), bytes);
+    assert!(aside("capture").exists());
+    host.pass(2);
+    let next = host.fire(2, 0).unwrap();
+    assert!(file(dir.path(), next).exists() && aside("pin").exists());
+}
+
+#[test]
 fn no_byte_of_a_file_can_be_changed_unseen() {
     let dir = tempfile::tempdir().unwrap();
     let begin = {

@@ -7,12 +7,13 @@
 //! host's CPU, so after a failure the head goes alone first, and a collector that answers but takes
 //! nothing is asked ever more seldom.
 //!
-//! `fp-pins` does all of it, one pin at a time, the newest first, and sleeps when there is none.
-//! Blocks on the disk. Without a collector in the configuration it does not exist.
+//! A service on `fp-uplink` does all of it, one pin at a time, the newest first, and sleeps when
+//! there is none. What waits for the disk, or takes long, is done beside that thread. Without a
+//! collector in the configuration it does not exist.
 
 use super::{PinError, Pins};
-use export::Exporter;
-use export::connect::{self, ConnectError, backoff};
+use export::connect::{ConnectError, backoff, is_of_connection};
+use export::{Exporter, Quota};
 use profile::Profile;
 use profile::text::with_causes;
 use prost::Message;
@@ -24,7 +25,6 @@ use proto::convert::Chunks;
 use proto::{PIN_HEAP_BYTES_MAX, PIN_PART_BYTES_MAX, Rows};
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -118,6 +118,15 @@ impl BringError {
         }
     }
 
+    /// True when the next pin should go over another connection.
+    fn blames_connection(&self) -> bool {
+        match self {
+            BringError::Status(status) => is_of_connection(status),
+            BringError::Late => true,
+            BringError::Connect(_) | BringError::Pin(_) => false,
+        }
+    }
+
     fn is_dear(&self) -> bool {
         matches!(self, BringError::Status(_) | BringError::Late)
     }
@@ -139,61 +148,59 @@ impl Failures {
         match error.next() {
             Next::Later => LATER,
             _ if error.is_dear() && self.dear >= DEAR_TRIES_MAX => LATER,
+            // The connection has a back-off of its own.
+            _ if matches!(error, BringError::Connect(_)) => Duration::ZERO,
             _ => backoff(self.all),
         }
     }
 }
 
-/// The handle of the thread: what the supervisor sees of it.
+/// The handle of the service: what the supervisor sees of it.
 pub struct PinUploader {
     pins: Arc<Pins>,
     exporter: Arc<Exporter>,
+    /// What is put together, or noted on disk.
+    disk: Quota,
     cancel: AtomicBool,
     stop: watch::Sender<bool>,
 }
 
 impl PinUploader {
-    /// One whose thread does not run yet.
+    /// One that does not upload yet.
     pub fn new(pins: Arc<Pins>, exporter: Arc<Exporter>) -> PinUploader {
         PinUploader {
             pins,
             exporter,
+            disk: Quota::new(1),
             cancel: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         }
     }
 
-    /// The body of `fp-pins`: ends soon after [`PinUploader::stop`].
-    ///
-    /// # Errors
-    /// When the runtime cannot be made.
-    pub fn run(&self) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let mut stop = self.stop.subscribe();
-            tokio::select! {
-                () = self.bring_all() => {}
-                _ = stop.wait_for(|&stop| stop) => {}
-            }
-        });
-        Ok(())
+    /// Uploads, a service of the uplink: ends soon after [`PinUploader::stop`].
+    pub async fn upload(self: Arc<Self>) {
+        let mut stop = self.stop.subscribe();
+        tokio::select! {
+            () = self.bring_all() => {}
+            _ = stop.wait_for(|&stop| stop) => {}
+        }
+        // What is being read is given up soon, and what the collector took is noted.
+        self.disk.run(|| ()).await;
     }
 
-    /// Has the thread end. What is on its way is brought again after the next start.
+    /// Has the service end. What is on its way is brought again after the next start.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
     }
 
-    async fn bring_all(&self) {
-        let address = self.exporter.address();
+    async fn bring_all(self: &Arc<Self>) {
         // One that fails again and again goes behind the others.
         let mut tries: HashMap<u64, u32> = HashMap::new();
         let mut failures = Failures::default();
         loop {
-            let Some((pin, has_capture)) = self.pins.next_to_bring(address, &tries) else {
+            let to = self.exporter.collector().to_string();
+            let Some((pin, has_capture)) = self.pins.next_to_bring(&to, &tries) else {
                 tries.clear();
                 self.pins.closed.notified().await;
                 continue;
@@ -201,11 +208,11 @@ impl PinUploader {
             let id = pin.id;
             let counts = &self.pins.counts;
             let head_first = failures.dear > 0;
-            let error = match self.bring(address, pin, has_capture, head_first).await {
+            let error = match self.bring(pin, has_capture, head_first).await {
                 Ok(()) => {
                     counts.brought.fetch_add(1, Ordering::Relaxed);
                     tracing::info!(pin = id, "the collector has the pin");
-                    self.pins.note(id, address, has_capture, false);
+                    self.note(id, to, has_capture, false).await;
                     failures = Failures::default();
                     sleep(PACE).await;
                     continue;
@@ -216,7 +223,7 @@ impl PinUploader {
             if error.next() == Next::Never {
                 counts.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(pin = id, ?reason, "the pin stays on this host alone");
-                self.pins.note(id, address, has_capture, true);
+                self.note(id, to, has_capture, true).await;
                 continue;
             }
             counts.bring_failures.fetch_add(1, Ordering::Relaxed);
@@ -229,14 +236,36 @@ impl PinUploader {
         }
     }
 
+    /// Notes what became of a pin.
+    async fn note(&self, id: u64, to: String, with_capture: bool, refused: bool) {
+        let pins = Arc::clone(&self.pins);
+        let note = move || pins.note(id, &to, with_capture, refused);
+        self.disk.run(note).await;
+    }
+
     async fn bring(
-        &self,
-        address: SocketAddr,
+        self: &Arc<Self>,
         pin: wire::Pin,
         has_capture: bool,
         head_first: bool,
     ) -> Result<(), BringError> {
-        let channel = connect::channel(address).await?;
+        let connection = self.exporter.connection();
+        let link = connection.link().await?;
+        let channel = link.channel.clone();
+        let result = self.bring_over(channel, pin, has_capture, head_first).await;
+        if result.as_ref().is_err_and(BringError::blames_connection) {
+            connection.give_up(&link);
+        }
+        result
+    }
+
+    async fn bring_over(
+        self: &Arc<Self>,
+        channel: Channel,
+        pin: wire::Pin,
+        has_capture: bool,
+        head_first: bool,
+    ) -> Result<(), BringError> {
         let mut client = EvidenceServiceClient::new(channel)
             .send_compressed(CompressionEncoding::Zstd)
             .accept_compressed(CompressionEncoding::Zstd);
@@ -248,24 +277,9 @@ impl PinUploader {
         if head_first && ask(&mut client, head(pin.clone(), has_capture)).await? {
             return Ok(());
         }
-        let id = pin.id;
-        let mut minutes = self.pins.whole(id, &self.cancel)?;
-        let shed = fit(&mut minutes, PIN_PART_BYTES_MAX, PIN_HEAP_BYTES_MAX);
-        if shed > 0 {
-            tracing::info!(
-                pin = id,
-                shed,
-                "the pin is brought without the times of its samples"
-            );
-        }
-        let captured = match has_capture {
-            // What cannot be read keeps nobody from the minutes.
-            true => self.pins.captured(id).unwrap_or_else(|error| {
-                tracing::warn!(pin = id, %error, "the pin is brought without its capture");
-                Vec::new()
-            }),
-            false => Vec::new(),
-        };
+        let (id, own) = (pin.id, Arc::clone(self));
+        let read = move || own.read(id, has_capture);
+        let (minutes, captured) = self.disk.run(read).await?;
         let head = head(pin, !captured.is_empty());
         let (say, queue) = mpsc::channel(OUTGOING);
         let feed = async move {
@@ -293,6 +307,32 @@ impl PinUploader {
         let answer = timeout(BRING_MAX, answered).await;
         let answer = answer.map_err(|_| BringError::Late)?;
         answer.map(drop).map_err(BringError::Status)
+    }
+
+    /// Puts a pin together: its minutes, and what was captured. Blocks.
+    fn read(
+        &self,
+        id: u64,
+        has_capture: bool,
+    ) -> Result<(Profile, Vec<proto::wire::ProfileChunk>), PinError> {
+        let mut minutes = self.pins.whole(id, &self.cancel)?;
+        let shed = fit(&mut minutes, PIN_PART_BYTES_MAX, PIN_HEAP_BYTES_MAX);
+        if shed > 0 {
+            tracing::info!(
+                pin = id,
+                shed,
+                "the pin is brought without the times of its samples"
+            );
+        }
+        let captured = match has_capture {
+            // What cannot be read keeps nobody from the minutes.
+            true => self.pins.captured(id).unwrap_or_else(|error| {
+                tracing::warn!(pin = id, %error, "the pin is brought without its capture");
+                Vec::new()
+            }),
+            false => Vec::new(),
+        };
+        Ok((minutes, captured))
     }
 }
 

@@ -1,14 +1,14 @@
 //! Opens pins and adds windows to them. `fp-trigger` has it; blocks on the disk.
 
-use super::disk::{self, Disk};
-use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, moments};
-use aggregate::batch::RawMoment;
+use super::disk::Disk;
+use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins};
 use aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
-use export::record::{self, Facts, Lens, Window};
 use host::sync::lock;
 use host::time::MonotonicTime;
 use profile::{Account, Dictionary, Remap, SampleKey};
 use proto::agent as wire;
+use segment::record;
+use segment::window::{self, Facts, Lens, Times, Window};
 use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -86,11 +86,11 @@ pub enum KeepError {
     Memory,
 }
 
-/// A window as it was copied; its names are in the pin's dictionary.
+/// A window as it was copied; its names are in the pin's dictionary, its times on the clock of its
+/// start.
 struct Copied {
     window: Window,
     start: MonotonicTime,
-    moments: Option<(Vec<RawMoment>, u64)>,
 }
 
 /// Why a pin got no further window.
@@ -225,7 +225,7 @@ impl PinWriter {
                 let closed = newest.is_some_and(|end| end >= pin.span.1);
                 return Ok(closed || now.since(pin.span.1) > CLOSING_MAX);
             };
-            let (chunk, range) = encode(pin, &copied?)?;
+            let (chunk, range) = encode(pin, copied?)?;
             let share = self.pins.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE;
             if pin.bytes + chunk.len() as u64 > share {
                 return Err(Full::Share);
@@ -260,6 +260,7 @@ impl PinWriter {
             ..account
         });
         let accounts = accounts.collect();
+        let times = window.moments();
         let clock = &self.pins.clock;
         let facts = Facts {
             sequence: clock.to_boot_ns(window.start),
@@ -275,9 +276,9 @@ impl PinWriter {
                 facts,
                 rows,
                 accounts,
+                times: times.map(|(moments, refused)| Times { moments, refused }),
             },
             start: window.start,
-            moments: window.moments(),
         })
     }
 
@@ -345,22 +346,20 @@ fn write_entry(disk: &Disk, entry: &Entry) -> io::Result<(u64, Option<u64>)> {
 }
 
 /// A copied window as a chunk of its pin, and its range.
-fn encode(pin: &mut Open, copied: &Copied) -> Result<(Chunk, (i64, i64)), Full> {
-    let facts = &copied.window.facts;
-    let range = (facts.start_unix_ns, facts.end_unix_ns());
+fn encode(pin: &mut Open, copied: Copied) -> Result<(Chunk, (i64, i64)), Full> {
+    let Copied { mut window, start } = copied;
+    let wall = window.facts.start();
+    for moment in window.times.iter_mut().flat_map(|times| &mut times.moments) {
+        moment.time = wall.plus(moment.time.since(start));
+    }
     let fresh = pin.encoded == Lens::default();
     let (mut tables, mut body) = (Vec::new(), Vec::new());
-    record::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
-    record::encode_body(&mut body, &copied.window);
-    let record = record::join(&tables, &body);
-    let mut payload = (record.len() as u32).to_le_bytes().to_vec();
-    payload.extend(record);
-    if let Some((list, refused)) = &copied.moments {
-        let from = (copied.start, facts.period);
-        moments::encode(&mut payload, from, *refused, list);
-    }
-    let chunk = disk::pack(&payload, range, fresh);
-    Ok((chunk.map_err(|_| Full::Share)?, range))
+    window::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
+    window::encode_body(&mut body, &window);
+    let about = window.facts.header();
+    let chunk = record::pack(&window::join(&tables, &body), &about, fresh);
+    let chunk = chunk.map_err(|_| Full::Share)?;
+    Ok((chunk.into(), (about.start_unix_ns, about.end_unix_ns)))
 }
 
 impl Pins {

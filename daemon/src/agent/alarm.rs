@@ -260,7 +260,7 @@ impl Agent {
         for line in lines {
             log(line);
         }
-        if let Some(Uplink { exporter, .. }) = &self.uplink {
+        if let Some(Uplink { exporter, .. }) = self.uplink.get() {
             exporter.set_health(self.health_for_collector(&list));
         }
     }

@@ -14,7 +14,7 @@ use capture::offcpu;
 use capture::request::{CaptureSpec, OFF_CPU, Unwind};
 use capture::target::{self, Scope};
 use cgroup::containers::Containers;
-use control::Control;
+use control::{Control, Policy};
 use host::ids::CaptureId;
 use host::sync::lock;
 use host::time::MonotonicTime;
@@ -85,13 +85,13 @@ impl Agent {
     /// Takes orders of the collector from now on, once; `None` without a collector. The result is
     /// what its thread runs.
     pub fn take_orders(&self) -> Option<Arc<Control>> {
-        let uplink = self.uplink.as_ref()?;
+        let uplink = self.uplink.get()?;
         let exporter = Arc::clone(&uplink.exporter);
         let captures = Arc::clone(self.captures.get()?);
-        let allowed = lock(&self.settings.active).config.captures.remote;
+        let policy = Policy::of(&lock(&self.settings.active).config.captures);
         let control = uplink
             .control
-            .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), allowed)));
+            .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), policy)));
         Some(Arc::clone(control))
     }
 

@@ -9,6 +9,7 @@ mod captures;
 mod catalogue;
 mod coverage;
 mod environment;
+mod fleet;
 mod health;
 mod losses;
 mod runtimes;
@@ -21,6 +22,7 @@ mod uplink;
 
 pub use alarm::Alarms;
 pub use budget::Budget;
+pub use fleet::Fleet;
 pub use health::StageHealth;
 pub use losses::RecentLosses;
 pub use sampling::{Sampling, SamplingFacts, open_sampling};
@@ -84,7 +86,9 @@ pub struct Agent {
     /// What stages count that have no handle here.
     pub counters: StageCounters,
     /// The way to the collector; none without one.
-    pub uplink: Option<Uplink>,
+    pub uplink: OnceLock<Uplink>,
+    /// The host as a member of a fleet.
+    pub fleet: Arc<Fleet>,
     /// Captures, once they can be taken.
     pub captures: OnceLock<Arc<CaptureTable>>,
     /// Conditions that pin the recorder's minutes.

@@ -10,8 +10,10 @@ use host::time::{MonotonicTime, WallAnchor};
 use pins::Pins;
 use profile::text::with_causes;
 use proto::agent as wire;
+use proto::credential::Credential;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
+use tonic::Status;
 
 /// Longest wait for fresh data. Draining and naming take tens of milliseconds; a symbolizer that
 /// waits for a disk takes longer, and the answer then holds what there is.
@@ -65,6 +67,18 @@ impl Host for Agent {
             )
             .await;
         })
+    }
+
+    fn join_fleet(
+        &self,
+        collector: String,
+        credential: Credential,
+    ) -> HostFuture<Result<wire::FleetMembership, Status>> {
+        Box::pin(self.join(collector, credential))
+    }
+
+    fn leave_fleet(&self) -> HostFuture<Result<(), Status>> {
+        Box::pin(self.leave())
     }
 
     fn watch(&self, interval: Duration) -> Box<dyn Send> {

@@ -114,14 +114,14 @@ impl Agent {
             // The rest is in force by now. Their thread is tried again with the next change.
             tracing::error!(%error, "failed to start the thread of triggers");
         }
-        if let (true, Some(uplink)) = (touches("collector."), &self.uplink) {
+        if let (true, Some(uplink)) = (touches("collector."), self.uplink.get()) {
             uplink
                 .exporter
                 .configure(ExportSettings::of(&new.config.collector));
         }
-        let control = self.uplink.as_ref().and_then(|uplink| uplink.control.get());
+        let control = self.uplink.get().and_then(|uplink| uplink.control.get());
         if let (true, Some(control)) = (touches("captures."), control) {
-            control.allow(new.config.captures.remote);
+            control.allow(control::Policy::of(&new.config.captures));
         }
         if touches("log.") {
             (self.settings.set_log_level)(&new.config);

@@ -75,8 +75,9 @@ impl Agent {
             unnamed_leaves: stacks::unnamed_leaves(&outcomes),
             coverage: Some(recent.0.coverage().into()),
             recent_lost_samples: recent.0.host.lost,
-            export: self.uplink.as_ref().map(|uplink| uplink.exporter.status()),
+            export: self.uplink.get().map(|uplink| uplink.exporter.status()),
             runtimes: self.runtimes_status(),
+            membership: self.fleet.status(),
         }
     }
 
@@ -365,9 +366,10 @@ impl Agent {
         }
         list.extend(losses);
         list.extend(self.coverage_low(recent).map(coverage::degradation));
-        if let Some(Uplink { exporter, .. }) = &self.uplink {
+        if let Some(Uplink { exporter, .. }) = self.uplink.get() {
             list.extend(exporter.degradations(now));
         }
+        list.extend(self.fleet.degradations(self.clock.to_unix_ns(now)));
         list
     }
 }

@@ -212,30 +212,40 @@ impl Drop for SocketFile {
 trait Listener: Send + Sync + 'static {
     type Stream: Send + 'static;
 
-    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, String)>> + Send;
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Origin)>> + Send;
+}
+
+/// Where a connection comes from.
+struct Origin {
+    /// Credentials or address, for the log.
+    name: String,
+    /// The user, where the kernel says who it is.
+    uid: Option<u32>,
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn next(&self) -> io::Result<(UnixStream, String)> {
+    async fn next(&self) -> io::Result<(UnixStream, Origin)> {
         let (stream, _) = self.accept().await?;
         let peer = stream.peer_cred()?;
         let pid = peer.pid().unwrap_or(0);
-        Ok((
-            stream,
-            format!("uid={} gid={} pid={pid}", peer.uid(), peer.gid()),
-        ))
+        let origin = Origin {
+            name: format!("uid={} gid={} pid={pid}", peer.uid(), peer.gid()),
+            uid: Some(peer.uid()),
+        };
+        Ok((stream, origin))
     }
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn next(&self) -> io::Result<(TcpStream, String)> {
+    async fn next(&self) -> io::Result<(TcpStream, Origin)> {
         let (stream, peer) = self.accept().await?;
         stream.set_nodelay(true)?;
-        Ok((stream, peer.to_string()))
+        let name = peer.to_string();
+        Ok((stream, Origin { name, uid: None }))
     }
 }
 
@@ -255,13 +265,13 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
                 () = tx.closed() => return,
             };
             match accepted {
-                Ok((stream, peer)) => {
+                Ok((stream, origin)) => {
                     let failed = std::mem::take(&mut failed);
                     if failed > 0 {
                         tracing::info!(failed, "accepting connections again");
                     }
                     // One a call of agent-ctl: a script that asks each second would fill the log.
-                    tracing::debug!(%peer, "client connected");
+                    tracing::debug!(peer = origin.name, "client connected");
                     peers.retain(|(lives, _)| lives.strong_count() > 0);
                     let place = loop {
                         if places.available_permits() == 0 {
@@ -276,7 +286,7 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
                     let Ok(place) = place else {
                         return;
                     };
-                    let conn = Conn::new(stream, peer, place);
+                    let conn = Conn::new(stream, origin, place);
                     peers.push((Arc::downgrade(&conn.lives), conn.peer.clone()));
                     if tx.send(Ok(conn)).await.is_err() {
                         return;
@@ -313,6 +323,8 @@ fn make_room(peers: &[(Weak<()>, Peer)]) {
 pub(super) struct Peer {
     /// Credentials or address, for the log.
     pub name: Arc<str>,
+    /// The user, where the kernel says who it is: on a unix socket.
+    pub uid: Option<u32>,
     calls: Arc<Calls>,
     close: Arc<Mutex<Option<oneshot::Sender<()>>>>,
 }
@@ -354,11 +366,12 @@ pub(super) struct Conn<S> {
 }
 
 impl<S> Conn<S> {
-    fn new(stream: S, peer: String, place: OwnedSemaphorePermit) -> Conn<S> {
+    fn new(stream: S, origin: Origin, place: OwnedSemaphorePermit) -> Conn<S> {
         let (close, closed) = oneshot::channel();
         let patience = Patience::default();
         let peer = Peer {
-            name: peer.into(),
+            name: origin.name.into(),
+            uid: origin.uid,
             calls: Calls::new(patience),
             close: Arc::new(Mutex::new(Some(close))),
         };

@@ -13,6 +13,7 @@ mod answer;
 mod auth;
 mod capture;
 mod cgroups;
+mod fleet;
 mod held;
 mod ledger;
 mod listen;
@@ -31,6 +32,7 @@ use listen::Bound;
 pub use listen::{CONNECTIONS, ConnectionCounts};
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
+use proto::credential::Credential;
 pub use service::TIMES;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -39,6 +41,7 @@ use std::pin::Pin;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
+use tonic::Status;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Connected;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
@@ -101,7 +104,7 @@ const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A future of a [`Host`].
-pub type HostFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type HostFuture<T = ()> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Configuration in force.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -157,6 +160,20 @@ pub trait Host: Send + Sync + 'static {
     /// With the reason.
     fn health(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Joins the fleet of a collector. The status is for whoever asked.
+    fn join_fleet(
+        &self,
+        _collector: String,
+        _credential: Credential,
+    ) -> HostFuture<Result<agent::FleetMembership, Status>> {
+        Box::pin(async { Err(Status::unimplemented("this host joins no fleet")) })
+    }
+
+    /// Leaves it.
+    fn leave_fleet(&self) -> HostFuture<Result<(), Status>> {
+        Box::pin(async { Err(Status::not_found("this host is a member of no fleet")) })
     }
 
     /// Minutes kept beyond the retention; none where none are kept.

@@ -5,7 +5,7 @@ use super::held::{Held, Hold};
 use super::listen::Peer;
 use super::{
     ANSWER_TIMEOUT, ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, HELD_BYTES_MAX, Host, QUERIES_MAX,
-    ReloadOutcome, STREAMS_MAX, capture, cgroups, ledger, live, pins,
+    ReloadOutcome, STREAMS_MAX, capture, cgroups, fleet, ledger, live, pins,
 };
 use ::capture::Capturing;
 use ::capture::query as request;
@@ -38,6 +38,8 @@ pub(super) struct Service {
     streams: Arc<Semaphore>,
     /// Status and reload, one at a time: they never wait behind queries.
     calls: Arc<Semaphore>,
+    /// Joining and leaving a fleet, one at a time: they wait for a collector.
+    joins: Arc<Semaphore>,
     /// Captures that begin, one at a time: each opens events and reads /proc.
     beginning: Arc<Semaphore>,
     /// See [`CAPTURES_MAX`].
@@ -58,6 +60,7 @@ impl Service {
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             calls: Arc::new(Semaphore::new(1)),
+            joins: Arc::new(Semaphore::new(1)),
             beginning: Arc::new(Semaphore::new(1)),
             captures: Arc::new(Semaphore::new(CAPTURES_MAX)),
         }
@@ -150,6 +153,20 @@ impl AgentService for Service {
         let pins = self.host.pins().map(|pins| pins.list());
         let pins = pins.unwrap_or_default();
         Ok(Response::new(agent::ListPinsResponse { pins }))
+    }
+
+    async fn join_fleet(
+        &self,
+        request: Request<agent::JoinFleetRequest>,
+    ) -> Result<Response<agent::JoinFleetResponse>, Status> {
+        fleet::join(&*self.host, &self.joins, request).await
+    }
+
+    async fn leave_fleet(
+        &self,
+        request: Request<agent::LeaveFleetRequest>,
+    ) -> Result<Response<agent::LeaveFleetResponse>, Status> {
+        fleet::leave(&*self.host, &self.joins, request).await
     }
 
     async fn get_status(

@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::grpc::ServeError;
 use host::sync::lock;
 use host::sys::WakeFd;
+use host::time::MonotonicTime;
 use perf::error::RingsError;
 use perf::event::OpenError;
 use profile::text::with_causes;
@@ -11,8 +12,7 @@ use std::any::Any;
 use std::error::Error;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use triggers::Stage;
 
 /// Exit codes of `fleetprofd`.
@@ -94,26 +94,79 @@ type StageEnd = (&'static str, Result<(), StageError>);
 #[derive(Clone)]
 pub(super) struct Ends {
     pub wake: Arc<WakeFd>,
-    pub list: Arc<Mutex<Vec<StageEnd>>>,
+    list: Arc<List>,
+}
+
+#[derive(Default)]
+struct List {
+    ended: Mutex<Ended>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Ended {
+    /// Those that nobody has asked about.
+    ends: Vec<StageEnd>,
+    /// All of them.
+    names: Vec<&'static str>,
+    /// Threads that are waited for at the end.
+    awaited: Vec<&'static str>,
 }
 
 impl Ends {
+    pub fn new() -> io::Result<Ends> {
+        Ok(Ends {
+            wake: Arc::new(WakeFd::new()?),
+            list: Arc::default(),
+        })
+    }
+
+    /// Starts a thread that is waited for at the end.
+    pub fn spawn_awaited(
+        &self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> io::Result<()> {
+        self.spawn(name, body)?;
+        lock(&self.list.ended).awaited.push(name);
+        Ok(())
+    }
+
+    /// Waits until all threads that are waited for have ended, until `deadline` at most. True when
+    /// they have.
+    pub fn wait_for_awaited(&self, deadline: MonotonicTime) -> bool {
+        let runs = |ended: &mut Ended| {
+            let Ended { names, awaited, .. } = ended;
+            !awaited.iter().all(|name| names.contains(name))
+        };
+        let wait = deadline.since(MonotonicTime::now());
+        let ended = lock(&self.list.ended);
+        let waited = self.list.changed.wait_timeout_while(ended, wait, runs);
+        let (mut ended, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !runs(&mut ended)
+    }
+
     pub fn spawn(
         &self,
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> io::Result<JoinHandle<()>> {
+    ) -> io::Result<()> {
         let ends = self.clone();
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let end = match catch_unwind(AssertUnwindSafe(body)) {
-                    Ok(end) => end,
-                    Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
-                };
-                lock(&ends.list).push((name, end));
-                ends.wake.wake();
-            })
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let spawned = thread.spawn(move || {
+            let end = match catch_unwind(AssertUnwindSafe(body)) {
+                Ok(end) => end,
+                Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
+            };
+            {
+                let mut ended = lock(&ends.list.ended);
+                ended.ends.push((name, end));
+                ended.names.push(name);
+            }
+            ends.list.changed.notify_all();
+            ends.wake.wake();
+        });
+        spawned.map(drop)
     }
 
     /// Says how `fp-trigger` is started when there is the first trigger.
@@ -129,31 +182,30 @@ impl Ends {
                 hierarchy: agent.start.hierarchy.clone(),
                 clock: Arc::clone(&agent.clock),
             };
-            let started = ends.spawn("fp-trigger", move || {
+            // It goes on until the process ends: what it has pinned is on disk by then.
+            ends.spawn("fp-trigger", move || {
                 stage.run(&agent.recorder);
                 Ok(())
-            });
-            // It goes on until the process ends: what it has pinned is on disk by then.
-            started.map(drop)
+            })
         });
     }
 
     /// The first end that was not asked for.
     pub fn unexpected(&self) -> Option<RunError> {
-        let mut list = lock(&self.list);
-        if list.is_empty() {
+        let ends = &mut lock(&self.list.ended).ends;
+        if ends.is_empty() {
             return None;
         }
-        let (thread, end) = list.remove(0);
+        let (thread, end) = ends.remove(0);
         let stopped = || "it stopped without being asked".into();
         Some(stage_error(thread, end.err().unwrap_or_else(stopped)))
     }
 
     /// The first end by error.
     pub fn failure(&self) -> Option<RunError> {
-        let mut list = lock(&self.list);
-        let failed = list.iter().position(|(_, end)| end.is_err())?;
-        let (thread, end) = list.remove(failed);
+        let ends = &mut lock(&self.list.ended).ends;
+        let failed = ends.iter().position(|(_, end)| end.is_err())?;
+        let (thread, end) = ends.remove(failed);
         end.err().map(|error| stage_error(thread, error))
     }
 }

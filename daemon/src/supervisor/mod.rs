@@ -9,6 +9,7 @@ mod ends;
 mod serve;
 mod start;
 mod stop;
+mod uplink;
 
 use crate::agent::{Agent, ConfigSource, SAMPLER_STUCK, SYMBOLIZER_LATE, SetLogLevel};
 use crate::notify::Notifier;
@@ -25,7 +26,6 @@ use sd_notify::NotifyState;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -80,12 +80,8 @@ pub fn run(
 struct Stages {
     agent: Arc<Agent>,
     ends: Ends,
-    /// Sampling and naming, which drain; then the rest.
-    draining: Vec<JoinHandle<()>>,
-    /// What talks to the collector: it ends by itself, in its part of the grace.
-    pushing: Vec<JoinHandle<()>>,
+    /// Threads that are waited for at the end: those that drain, and those that talk to clients and
     stop_serving: watch::Sender<bool>,
-    serving: JoinHandle<()>,
     manager: Notifier,
 }
 

@@ -6,32 +6,31 @@
 
 use super::ends::{Ends, RunError, StageError};
 use super::serve::{listen_at, serve};
-use super::{Notifier, Stages};
+use super::{Notifier, Stages, uplink};
 use crate::agent::{
-    self, Agent, Budget, BudgetInForce, ConfigSource, Sampling, SamplingFacts, SetLogLevel,
-    Settings, StageCounters, StageHealth, StartFacts, Uplink,
+    self, Agent, Budget, BudgetInForce, ConfigSource, Fleet, Sampling, SamplingFacts, SetLogLevel,
+    Settings, StageCounters, StageHealth, StartFacts,
 };
 use crate::grpc;
 use agent_config::{Config, Loaded};
 use aggregate::batch::RawBatch;
 use aggregate::batch_symbolizer::BatchSymbolizer;
-use aggregate::recorder::{ClosedSink, Recorder};
+use aggregate::recorder::Recorder;
 use aggregate::recorders::Recorders;
 use cgroup::CgroupTable;
 use cgroup::containers::{self, ContainerMetadataProvider, Containers, Source};
-use export::{self, Exporter};
 use host::bounds::CacheBounds;
 use host::cpus::CpuWatch;
 use host::facts::Environment;
-use host::sys::{Priority, WakeFd};
+use host::sys::Priority;
 use host::time::{MonotonicTime, WallAnchor};
+use identity::HostName;
 use jit::ask::AskOptions;
 use jit::notice::Notice;
 use jit::{self, JitSymbolLookup, Watcher};
 use perf::plan::Limits;
 use perf::rings::Rings;
 use pins::Pins;
-use pins::uploader::PinUploader;
 use sampler::workers::file_loader::{FileLoader, Handover, Modules, Request, Scanned};
 use sampler::workers::stack_reader::{self, StackReader};
 use sampler::{self, Queues, Sampler, SamplerStart};
@@ -39,7 +38,6 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::thread::JoinHandle;
 use symbolize::debug_files;
 use symbolize::fetched::FetchedFiles;
 use symbolize::files::FileStore;
@@ -64,20 +62,12 @@ const MODULES_QUEUED_MAX: usize = 1024;
 /// Threads that run.
 struct Threads {
     ends: Ends,
-    draining: Vec<JoinHandle<()>>,
-    pushing: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
     fn new() -> Result<Threads, RunError> {
-        let ends = Ends {
-            wake: Arc::new(WakeFd::new().map_err(RunError::Setup)?),
-            list: Arc::default(),
-        };
         Ok(Threads {
-            ends,
-            draining: Vec::new(),
-            pushing: Vec::new(),
+            ends: Ends::new().map_err(RunError::Setup)?,
         })
     }
 
@@ -86,7 +76,7 @@ impl Threads {
         &self,
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> Result<JoinHandle<()>, RunError> {
+    ) -> Result<(), RunError> {
         self.ends.spawn(name, body).map_err(RunError::Setup)
     }
 
@@ -96,18 +86,8 @@ impl Threads {
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
     ) -> Result<(), RunError> {
-        self.draining.push(self.start(name, body)?);
-        Ok(())
-    }
-
-    /// Starts a stage that talks to the collector.
-    fn pushes(
-        &mut self,
-        name: &'static str,
-        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> Result<(), RunError> {
-        self.pushing.push(self.start(name, body)?);
-        Ok(())
+        let started = self.ends.spawn_awaited(name, body);
+        started.map_err(RunError::Setup)
     }
 }
 
@@ -173,13 +153,13 @@ impl Parts {
         })
     }
 
-    /// What all stages share, and the windows that are to be sent, where there is a collector.
+    /// What all stages share.
     fn agent(
         &self,
         loaded: Loaded,
         source: ConfigSource,
         set_log_level: SetLogLevel,
-    ) -> (Arc<Agent>, Option<export::Queue>) {
+    ) -> Arc<Agent> {
         let config = loaded.config.clone();
         let (facts, clock) = (&self.facts, Arc::new(WallAnchor::new()));
         let environment = Environment::read();
@@ -187,23 +167,16 @@ impl Parts {
         let bounds = budget.memory.bounds();
         let mut recorder = Recorder::new(agent::recorder_options(&config, bounds));
         recorder.set_event(facts.event.name(), facts.event.unit());
-        let exporting = exporter(&config, &environment, &clock);
-        let (export, queue) = exporting
-            .map(|(exporter, sink, queue)| {
-                recorder.set_sink(sink);
-                (Arc::new(exporter), queue)
-            })
-            .unzip();
+        let identity = uplink::identity(&config, &environment);
+        let name = HostName {
+            host_id: identity.host_id,
+            hostname: environment.host.clone(),
+        };
         let pins = Arc::new(Pins::new(
             config.recorder.pins_dir.clone(),
             config.recorder.pins_bytes(),
             Arc::clone(&clock),
         ));
-        let uplink = export.map(|exporter| Uplink {
-            pins: Arc::new(PinUploader::new(Arc::clone(&pins), Arc::clone(&exporter))),
-            exporter,
-            control: OnceLock::new(),
-        });
         let agent = Agent {
             start: StartFacts {
                 started_unix_ns: clock.to_unix_ns(MonotonicTime::now()),
@@ -235,13 +208,14 @@ impl Parts {
                 containers: Arc::clone(&self.container_counts),
                 runtimes: Arc::default(),
             },
-            uplink,
+            uplink: OnceLock::new(),
+            fleet: Arc::new(Fleet::open(&config, name)),
             captures: OnceLock::new(),
             triggers: Arc::default(),
             pins,
             watchers: Arc::default(),
         };
-        (Arc::new(agent), queue)
+        Arc::new(agent)
     }
 }
 
@@ -255,33 +229,28 @@ impl Stages {
         let config = loaded.config.clone();
         grpc::check_free(&listen_at(&config.server))?;
         let parts = Parts::open(&config)?;
-        let (agent, unsent) = parts.agent(loaded, source, set_log_level);
+        let agent = parts.agent(loaded, source, set_log_level);
         let recorders = Arc::<Recorders>::default();
         agent.take_captures(parts.cgroups.containers().clone(), Arc::clone(&recorders));
         agent.keep_times(&config);
         let mut threads = Threads::new()?;
         start_pipeline(&mut threads, &agent, &config, parts, recorders)?;
-        start_pushing(&mut threads, &agent, unsent)?;
+        if let Some(target) = agent.fleet.target(&config) {
+            uplink::start(&threads.ends, &agent, target).map_err(RunError::Setup)?;
+        }
 
         let (stop_serving, stopped) = watch::channel(false);
         let (ready, is_ready) = oneshot::channel();
         let served = Arc::clone(&agent);
-        let Threads {
-            ends,
-            draining,
-            pushing,
-        } = threads;
-        let serving = ends.spawn("fp-grpc", move || serve(served, ready, stopped));
-        let serving = serving.map_err(RunError::Setup)?;
+        threads.drains("fp-grpc", move || serve(served, ready, stopped))?;
+        let Threads { ends } = threads;
+        uplink::prepare(&ends, &agent);
         ends.prepare_triggers(&agent);
         agent.configure_triggers(&config).map_err(RunError::Setup)?;
         let stages = Stages {
             agent,
             ends,
-            draining,
-            pushing,
             stop_serving,
-            serving,
             manager: Notifier::from_env(),
         };
         if is_ready.blocking_recv().is_err() {
@@ -487,7 +456,7 @@ fn start_jit(
     // asked.
     match asks {
         true => threads.drains("fp-jit", body)?,
-        false => drop(threads.start("fp-jit", body)?),
+        false => threads.start("fp-jit", body)?,
     }
     Ok((code, generated))
 }
@@ -579,28 +548,6 @@ fn start_looker(threads: &mut Threads) -> Result<Looks, RunError> {
     Ok((ask, answers))
 }
 
-/// Starts what talks to the collector, where there is one.
-fn start_pushing(
-    threads: &mut Threads,
-    agent: &Agent,
-    unsent: Option<export::Queue>,
-) -> Result<(), RunError> {
-    let (Some(uplink), Some(queue)) = (&agent.uplink, unsent) else {
-        return Ok(());
-    };
-    let (spooler, pusher) = (Arc::clone(&uplink.exporter), Arc::clone(&uplink.exporter));
-    threads.drains("fp-spool", move || {
-        spooler.run_spool(&queue);
-        Ok(())
-    })?;
-    threads.pushes("fp-push", move || Ok(pusher.run_push()?))?;
-    if let Some(control) = agent.take_orders() {
-        threads.pushes("fp-control", move || Ok(control.run()?))?;
-    }
-    let uploader = Arc::clone(&uplink.pins);
-    threads.pushes("fp-pins", move || Ok(uploader.run()?))
-}
-
 /// Who asks runtimes for containers, where the configuration wants it.
 fn containers_asked(
     config: &Config,
@@ -612,21 +559,4 @@ fn containers_asked(
     wanted
         .metadata
         .then(|| Containers::new(sources, &chosen.collect(), Arc::clone(counts)))
-}
-
-/// The way to the collector, where the configuration names one.
-fn exporter(
-    config: &Config,
-    environment: &Environment,
-    clock: &Arc<WallAnchor>,
-) -> Option<(Exporter, Box<dyn ClosedSink>, export::Queue)> {
-    let collector = &config.collector;
-    let options = export::Options {
-        address: collector.address?,
-        dir: collector.spool.dir.clone(),
-        settings: export::Settings::of(collector),
-        identity: export::Identity::of_this_host(collector.host_id.as_deref(), &environment.host),
-        host: export::HostInfo::of(environment),
-    };
-    Some(Exporter::new(options, Arc::clone(clock)))
 }

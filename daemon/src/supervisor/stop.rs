@@ -4,8 +4,6 @@ use super::{RunError, Stages};
 use host::sync::lock;
 use host::time::MonotonicTime;
 use sd_notify::NotifyState;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Part of the shutdown's grace in which captures end with what they have. Most take a part of a
 /// second; who does not read what was captured is not waited for longer.
@@ -27,10 +25,7 @@ impl Stages {
         };
         captures.stop();
         let answered = captures.wait_until_answered(deadline);
-        while self.agent.triggers.capturing_now() > 0 && MonotonicTime::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let unkept = self.agent.triggers.capturing_now();
+        let unkept = self.agent.triggers.wait_until_kept(deadline);
         if !answered || unkept > 0 {
             let running = captures.running();
             tracing::warn!(
@@ -45,7 +40,7 @@ impl Stages {
     pub(super) fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.settings.active).config.shutdown.grace();
-        if let (None, Some(uplink)) = (&cause, &self.agent.uplink) {
+        if let (None, Some(uplink)) = (&cause, self.agent.uplink.get()) {
             uplink.exporter.say_stopping();
         }
         let begin = MonotonicTime::now();
@@ -53,7 +48,7 @@ impl Stages {
         let by = |share| begin.plus(grace.mul_f64(share));
         // While there is everything that an answer needs: sampler, symbolizer, and the ways out.
         self.end_captures(by(CAPTURES_GRACE_SHARE));
-        if let Some(uplink) = &self.agent.uplink {
+        if let Some(uplink) = self.agent.uplink.get() {
             if let Some(control) = uplink.control.get() {
                 control.stop(by(ORDERS_GRACE_SHARE));
             }
@@ -65,14 +60,12 @@ impl Stages {
             .health
             .symbolizer_pace
             .hurry(MonotonicTime::now());
-        if let Some(uplink) = &self.agent.uplink {
+        if let Some(uplink) = self.agent.uplink.get() {
             uplink.exporter.stop(by(PUSHING_GRACE_SHARE));
         }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
-        let drained = wait_for(&self.draining, deadline)
-            & wait_for(&self.pushing, deadline)
-            & wait_for(std::slice::from_ref(&self.serving), deadline);
+        let drained = self.ends.wait_for_awaited(deadline);
         // What ended after it was asked to may still have failed.
         match cause.or_else(|| self.ends.failure()) {
             Some(error) => Err(error),
@@ -82,14 +75,4 @@ impl Stages {
             }),
         }
     }
-}
-
-fn wait_for(threads: &[JoinHandle<()>], deadline: MonotonicTime) -> bool {
-    while !threads.iter().all(JoinHandle::is_finished) {
-        if MonotonicTime::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }

@@ -40,7 +40,7 @@ const SYMBOLS_AT_ONCE: usize = 2048;
 /// Most symbols of one table looked at, whatever they are of. The largest programs have some three
 /// million with their debug information. Larger tables are refused before they are read: a sparse
 /// file may state any size.
-pub(super) const SYMBOLS_MAX: u64 = 8 << 20;
+const SYMBOLS_MAX: u64 = 8 << 20;
 
 /// How far back a look-up goes for an outer symbol that covers the address. Symbols nest one or two
 /// deep; the bound keeps a hostile table from making every look-up a scan.
@@ -659,13 +659,41 @@ fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     budget: &FileBudget<'_>,
     charge: &mut Charge<'_>,
 ) -> Result<Vec<Entry>, ElfError> {
+    let mut found: Vec<Entry> = Vec::new();
+    each_symbols::<S, R>(image, table, budget, |symbols, left| {
+        let here = symbols.len();
+        if found.capacity() - found.len() < here {
+            // By half and exactly, so that what is charged is what is taken; but by no more than
+            // the table may need or the budget has left, so that all of the budget can be used.
+            let room = (charge.room() / size_of::<Entry>()).saturating_sub(found.len());
+            let left = left.min(room as u64);
+            let more = here.max(left.min(found.capacity() as u64 / 2) as usize);
+            charge.set((found.len() + more) * size_of::<Entry>())?;
+            found.reserve_exact(more);
+        }
+        found.extend(symbols.iter().filter_map(|symbol| function(symbol, code)));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Reads a table of symbols in pieces. `each` gets the next ones, and how many there are from the
+/// first of these on.
+///
+/// # Errors
+/// When the table cannot be read, is larger than any, or `each` fails.
+pub(super) fn each_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
+    image: &R,
+    table: &Section,
+    budget: &FileBudget<'_>,
+    mut each: impl FnMut(&[S], u64) -> Result<(), ElfError>,
+) -> Result<(), ElfError> {
     let size = size_of::<S>() as u64;
     let count = table.size / size;
     if count > SYMBOLS_MAX {
         return Err(ElfError::TooLarge);
     }
     let mut buffer = vec![0; SYMBOLS_AT_ONCE * size_of::<S>()];
-    let mut found: Vec<Entry> = Vec::new();
     let mut at = 0;
     while at < count {
         let here = (count - at).min(SYMBOLS_AT_ONCE as u64);
@@ -677,20 +705,10 @@ fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
         image.read_exact_at(bytes, offset.ok_or(ElfError::Damaged)?)?;
         let (symbols, _) =
             slice_from_bytes::<S>(bytes, here as usize).map_err(|()| ElfError::Damaged)?;
-        if found.capacity() - found.len() < here as usize {
-            // By half and exactly, so that what is charged is what is taken; but by no more than
-            // the table may need or the budget has left, so that all of the budget can be used.
-            let room = (charge.room() / size_of::<Entry>()).saturating_sub(found.len());
-            let left = (count - at).min(room as u64);
-            let more = here.max(left.min(found.capacity() as u64 / 2)) as usize;
-            charge.set((found.len() + more) * size_of::<Entry>())?;
-            found.reserve_exact(more);
-        }
-        let symbols = symbols.iter().filter_map(|symbol| function(symbol, code));
-        found.extend(symbols);
+        each(symbols, count - at)?;
         at += here;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The symbol, with its rank, when it is that of a function in `code`.

@@ -10,7 +10,7 @@ use super::debug_files;
 use super::elf::read_headers;
 use debuginfod::{FetchOutcome, FetchQueue, Fetched as Answer, Servers};
 use hashbrown::HashSet;
-use host::private_dir::{PrivateDir, Trouble};
+use host::private_dir::{DirError, PrivateDir};
 use host::sync::lock;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
 use std::fmt::Display;
@@ -61,10 +61,11 @@ impl FetchedFiles {
         bytes_max: u64,
         counters: Arc<SymbolCounters>,
     ) -> io::Result<FetchedFiles> {
-        let dir = PrivateDir::open(path).map_err(|trouble| match trouble {
-            Trouble::Open(source) => source,
-            Trouble::Refused(why) => io::Error::other(why),
-            Trouble::Locked => io::Error::other("another daemon has it"),
+        let dir = PrivateDir::open(path, "directory of fetched files");
+        let dir = dir.map_err(|error| match error {
+            DirError::Open { source, .. } => source,
+            DirError::Refused { why, .. } => io::Error::other(why),
+            DirError::Locked { .. } => io::Error::other("another daemon has it"),
         })?;
         let files = FetchedFiles {
             dir,

@@ -5,7 +5,11 @@
 //! is checked.
 
 use super::budget::FileBudget;
-use super::elf::{ElfError, Headers, ReadAt, SYMBOLS_MAX, Section, read_headers};
+use super::elf::{ElfError, Headers, ReadAt, Section, each_symbols, read_headers};
+use object::LittleEndian as LE;
+use object::elf::{self, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC};
+use object::pod::Pod;
+use object::read::elf::Sym;
 
 /// Most places in a table of names where the name is found. Names may end alike and share their
 /// ends, so there are some; a file that repeats one without end is refused.
@@ -13,16 +17,6 @@ const PLACES_MAX: usize = 4096;
 
 /// Bytes of names looked through at a time.
 const NAMES_AT_ONCE: usize = 1 << 20;
-
-/// Symbols read at a time.
-const AT_ONCE: usize = 4096;
-
-/// `STT_FUNC`: what is called.
-const FUNCTION: u8 = 2;
-
-/// `STT_GNU_IFUNC`: what chooses at load time which function is called. Its address is that of the
-/// choosing code.
-const INDIRECT: u8 = 10;
 
 /// What was found of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,36 +79,41 @@ fn search<R: ReadAt + ?Sized>(
     if table.compressed || names.compressed {
         return Err(ElfError::Damaged);
     }
-    let size = if headers.is_64 { 24 } else { 16 };
-    let count = table.size / size;
-    if count > SYMBOLS_MAX {
-        return Err(ElfError::TooLarge);
-    }
     let places = places_of_name(image, names, name, budget)?;
-    let size = size as usize;
-    let mut chunk = vec![0; AT_ONCE * size];
-    let (mut at, mut found) = (0, None);
-    while at < count {
-        let here = (count - at).min(AT_ONCE as u64) as usize;
-        let chunk = &mut chunk[..here * size];
-        let offset = (at * size as u64).checked_add(table.offset);
-        budget.reads(chunk.len())?;
-        image.read_exact_at(chunk, offset.ok_or(ElfError::Damaged)?)?;
-        for entry in chunk.chunks_exact(size) {
-            let symbol = Symbol::parse(entry, headers.is_64);
-            if symbol.section == 0 || places.binary_search(&symbol.name).is_err() {
+    match headers.is_64 {
+        true => search_in::<elf::Sym64<LE>, R>(image, table, &places, budget),
+        false => search_in::<elf::Sym32<LE>, R>(image, table, &places, budget),
+    }
+}
+
+fn search_in<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
+    image: &R,
+    table: &Section,
+    places: &[u32],
+    budget: &FileBudget<'_>,
+) -> Result<Option<Found>, ElfError> {
+    let (mut found, mut indirect) = (None, false);
+    each_symbols::<S, R>(image, table, budget, |symbols, _| {
+        for symbol in symbols {
+            let is_it = || places.binary_search(&symbol.st_name(LE)).is_ok();
+            if symbol.st_shndx(LE) == SHN_UNDEF || !is_it() {
                 // Only called from here, or another one.
                 continue;
             }
-            match symbol.kind {
-                INDIRECT => return Ok(Some(Found::Indirect)),
-                FUNCTION if found.is_none() => found = Some(Found::Function(symbol.address)),
+            match symbol.st_type() {
+                // `STT_GNU_IFUNC` is what chooses at load time which function is called. Its
+                // address is that of the choosing code.
+                STT_GNU_IFUNC => indirect = true,
+                STT_FUNC if found.is_none() => found = Some(symbol.st_value(LE).into()),
                 _ => {}
             }
         }
-        at += here as u64;
-    }
-    Ok(found)
+        Ok(())
+    })?;
+    Ok(match indirect {
+        true => Some(Found::Indirect),
+        false => found.map(Found::Function),
+    })
 }
 
 /// Where the name stands in a table of names, without or with a version; in order. The table is
@@ -153,41 +152,6 @@ fn places_of_name<R: ReadAt + ?Sized>(
 fn is_called(text: &[u8], name: &[u8]) -> bool {
     let rest = text.strip_prefix(name);
     !name.is_empty() && matches!(rest.and_then(|rest| rest.first()), Some(0 | b'@'))
-}
-
-/// What is needed of an entry of a table.
-struct Symbol {
-    name: u32,
-    kind: u8,
-    section: u16,
-    address: u64,
-}
-
-impl Symbol {
-    /// `entry` has 24 or 16 bytes, as `Elf64_Sym` or `Elf32_Sym`.
-    fn parse(entry: &[u8], is_64: bool) -> Symbol {
-        let u32_at = |at: usize| {
-            let bytes = entry.get(at..at + 4).and_then(|part| part.try_into().ok());
-            u32::from_le_bytes(bytes.unwrap_or_default())
-        };
-        let byte = |at: usize| entry.get(at).copied().unwrap_or_default();
-        let (info, section, address) = match is_64 {
-            true => {
-                let address = u64::from(u32_at(8)) | u64::from(u32_at(12)) << 32;
-                (byte(4), u16::from_le_bytes([byte(6), byte(7)]), address)
-            }
-            false => {
-                let section = u16::from_le_bytes([byte(14), byte(15)]);
-                (byte(12), section, u32_at(4).into())
-            }
-        };
-        Symbol {
-            name: u32_at(0),
-            kind: info & 0xf,
-            section,
-            address,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The content of a file, wherever it is: on a file system of this machine, on one that may stop
 //! answering, or in memory.
 //!
-//! Files of the second kind are read by helpers, `fp-read`, each reading with a bound and all
+//! Files of the second kind are read by helpers, each reading with a bound and all
 //! readings of one file with another: whoever answers just in time keeps nobody waiting for long.
 
 use super::budget::Owner;
@@ -160,7 +160,7 @@ impl Waits {
 
 /// Reads files on such file systems, for all stages. Busy helpers may be at work for another
 /// thread: that only makes the bound on late ones stricter.
-static READERS: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new("fp-read"));
+static READERS: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new("read"));
 
 /// An open file on a file system that may stop answering: read by helpers, and given up for good
 /// when one of them is late.

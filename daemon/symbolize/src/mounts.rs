@@ -7,6 +7,7 @@
 //! container.
 
 use super::open;
+use host::proc::Mount;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -89,8 +90,8 @@ fn installed(
     device: impl Fn(&[u8]) -> Option<u64>,
 ) -> Vec<u64> {
     let is_part = |line: &[u8]| {
-        let point = line.split(|&byte| byte == b' ').nth(4).map(unescaped)?;
-        let kind = kind_of(line)?;
+        let mount = Mount::parse(line)?;
+        let (point, kind) = (&mount.point[..], mount.kind);
         let in_place = |rest: &[u8]| match rest.first() {
             None => kind != b"autofs",
             Some(b'/') => !NOT_INSTALLED.contains(&kind),
@@ -98,7 +99,7 @@ fn installed(
         };
         let mut below = INSTALLED.iter().filter_map(|dir| point.strip_prefix(*dir));
         let part = point == b"/" || !is_remote_kind(kind) && below.any(in_place);
-        part.then(|| device(&point).or_else(|| device_of(line)))?
+        part.then(|| device(point).or_else(|| device_of(mount.device)))?
     };
     let mut devices: Vec<u64> = lines.filter_map(|line| is_part(&line)).collect();
     devices.sort_unstable();
@@ -107,8 +108,7 @@ fn installed(
 }
 
 /// The device of a mount by the table: `MAJOR:MINOR`.
-fn device_of(line: &[u8]) -> Option<u64> {
-    let field = line.split(|&byte| byte == b' ').nth(2)?;
+fn device_of(field: &[u8]) -> Option<u64> {
     let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
@@ -133,9 +133,10 @@ pub fn is_remote_below(pid: u32, dir: &[u8]) -> Option<bool> {
 }
 
 fn is_remote_mount_below(line: &[u8], dir: &[u8]) -> bool {
-    let point = line.split(|&byte| byte == b' ').nth(4).map(unescaped);
-    let inside = point.and_then(|point| Some(point.strip_prefix(dir)?.starts_with(b"/")));
-    inside.unwrap_or(false) && kind_of(line).is_some_and(is_remote_kind)
+    Mount::parse(line).is_some_and(|mount| {
+        let inside = mount.point.strip_prefix(dir);
+        inside.is_some_and(|inside| inside.starts_with(b"/")) && is_remote_kind(mount.kind)
+    })
 }
 
 /// The lines of a process's table of mounts.
@@ -143,12 +144,6 @@ fn mounts(pid: u32) -> Option<impl Iterator<Item = Vec<u8>>> {
     let file = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
     let lines = BufReader::new(file.take(MOUNTINFO_BYTES_MAX)).split(b'\n');
     Some(lines.map_while(Result::ok))
-}
-
-/// The type of a mount: optional fields come before a lone dash, the type after it.
-fn kind_of(line: &[u8]) -> Option<&[u8]> {
-    let fields = line.split(|&byte| byte == b' ');
-    fields.skip_while(|field| *field != b"-").nth(1)
 }
 
 fn is_remote_kind(kind: &[u8]) -> bool {
@@ -161,40 +156,17 @@ fn is_remote_kind(kind: &[u8]) -> bool {
 fn is_remote_by(lines: impl Iterator<Item = Vec<u8>>, path: &[u8]) -> bool {
     let mut found: (usize, bool) = (0, false);
     for line in lines {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let Some(point) = fields.nth(4).map(unescaped) else {
+        let Some(Mount { point, kind, .. }) = Mount::parse(&line) else {
             continue;
         };
         let inside = path
             .strip_prefix(&point[..])
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || point.ends_with(b"/"));
-        if let (true, Some(kind)) = (inside && point.len() >= found.0, kind_of(&line)) {
+        if inside && point.len() >= found.0 {
             found = (point.len(), is_remote_kind(kind));
         }
     }
     found.1
-}
-
-/// Octal escapes of proc(5): space, tab, newline, backslash.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, after)) = rest.split_first() {
-        let escape = (byte == b'\\').then(|| after.get(..3)).flatten();
-        let code =
-            escape.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match code {
-            Some(code) => {
-                out.push(code);
-                rest = &after[3..];
-            }
-            None => {
-                out.push(byte);
-                rest = after;
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
-//! The capture that a trigger starts: has it begun, waits for what it finds on a thread of its own,
+//! The capture that a trigger starts: has it begun, waits on a thread of the pool for what it finds,
 //! and keeps that with the pin.
 
 use super::Triggers;
 use agent_config::TriggerCapture;
 use capture::Capturing;
 use capture::request::TEXT_BYTES_MAX;
+use host::blocking_pool::BlockingPool;
+use host::sync::lock;
 use pins::{Evidence, Pins};
 use profile::text::with_causes;
 use proto::agent::{self as wire, capture_response::Body};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 
@@ -20,15 +22,29 @@ pub const RUNNING_MAX: usize = 2;
 pub struct TriggerCaptures {
     triggers: Arc<Triggers>,
     pins: Arc<Pins>,
-    running: Arc<AtomicUsize>,
+    /// Its quota is beyond [`RUNNING_MAX`].
+    helpers: BlockingPool,
 }
 
 /// Counts a capture as long as it runs.
-struct Running(Arc<AtomicUsize>);
+struct Running(Arc<Triggers>);
+
+impl Running {
+    /// `None`: as many as may run do so already.
+    fn new(triggers: &Arc<Triggers>) -> Option<Running> {
+        let mut now = lock(&triggers.capturing_now);
+        if *now >= RUNNING_MAX {
+            return None;
+        }
+        *now += 1;
+        Some(Running(Arc::clone(triggers)))
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        *lock(&self.0.capturing_now) -= 1;
+        self.0.kept.notify_all();
     }
 }
 
@@ -44,9 +60,9 @@ impl TriggerCaptures {
     /// Counts in `triggers`, keeps in `pins`.
     pub fn new(triggers: Arc<Triggers>, pins: Arc<Pins>) -> TriggerCaptures {
         TriggerCaptures {
-            running: Arc::clone(&triggers.capturing_now),
             triggers,
             pins,
+            helpers: BlockingPool::new("evidence"),
         }
     }
 
@@ -77,18 +93,14 @@ impl TriggerCaptures {
     ) -> Result<(), String> {
         let capturing = capturing.ok_or("this daemon does not capture")?;
         let pin = pin.ok_or("there is no pin to keep it with")?;
-        if self.running.fetch_add(1, Ordering::Relaxed) >= RUNNING_MAX {
-            self.running.fetch_sub(1, Ordering::Relaxed);
-            return Err(format!("{RUNNING_MAX} captures of triggers run already"));
-        }
-        let running = Running(Arc::clone(&self.running));
+        let running = Running::new(&self.triggers)
+            .ok_or_else(|| format!("{RUNNING_MAX} captures of triggers run already"))?;
         let request = request(wanted, trigger, cgroup, cause);
         let messages = capturing.begin(request, format!("trigger {trigger}"));
         let messages = messages.map_err(|status| status.message().to_owned())?;
         let (triggers, pins) = (Arc::clone(&self.triggers), Arc::clone(&self.pins));
         let trigger = trigger.to_owned();
-        let thread = std::thread::Builder::new().name("fp-evidence".to_owned());
-        let spawned = thread.spawn(move || {
+        let begun = self.helpers.begin(move || {
             let _running = running;
             let most = pins.evidence_max();
             let outcome = collect(messages, most, |id| pins.set_capture(pin, id));
@@ -111,7 +123,9 @@ impl TriggerCaptures {
                 }
             }
         });
-        spawned.map(drop).map_err(|error| error.to_string())
+        begun
+            .map(drop)
+            .ok_or_else(|| "there is no thread for it".to_owned())
     }
 }
 

@@ -5,7 +5,7 @@
 //! pins ([`pins`]), captures ([`evidence`]). What reads files is apart from what decides.
 //!
 //! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the
-//! disk of pins; it begins with the first trigger and stays. `fp-evidence`, one a capture,
+//! disk of pins; it begins with the first trigger and stays. A helper (`fp-blocking`), one a capture,
 //! [`evidence::RUNNING_MAX`] at most, waits for what a capture finds.
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ use state::{TriggerValue, Verdict, Why};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use watcher::{Event, Past, Trouble, Troubles, Watcher};
@@ -82,7 +82,9 @@ pub struct Triggers {
     /// Captures that could not be started or kept.
     pub captures_failed: AtomicU64,
     /// Captures that run, or that are being kept.
-    capturing_now: Arc<AtomicUsize>,
+    capturing_now: Mutex<usize>,
+    /// One of them has ended.
+    kept: Condvar,
 }
 
 impl Default for Triggers {
@@ -96,7 +98,8 @@ impl Default for Triggers {
             troubles: Mutex::default(),
             looks: AtomicU64::new(0),
             captures_failed: AtomicU64::new(0),
-            capturing_now: Arc::default(),
+            capturing_now: Mutex::new(0),
+            kept: Condvar::new(),
         }
     }
 }
@@ -139,9 +142,13 @@ impl Triggers {
         Ok(())
     }
 
-    /// Captures of triggers that run, or that are being kept with their pins.
-    pub fn capturing_now(&self) -> usize {
-        self.capturing_now.load(Ordering::Acquire)
+    /// Waits until no capture of a trigger runs, or is being kept with its pin, until `deadline` at
+    /// most. Returns how many still do.
+    pub fn wait_until_kept(&self, deadline: MonotonicTime) -> usize {
+        let wait = deadline.since(MonotonicTime::now());
+        let now = lock(&self.capturing_now);
+        let waited = self.kept.wait_timeout_while(now, wait, |now| *now > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// How often each trigger fired, by name.

@@ -8,6 +8,7 @@
 //! | [`ingest::IngestCollector`] takes windows | the daemon |
 //! | [`push::PushStream`] pushes windows | the collector |
 //! | [`attend::ConnectedAgent`] takes orders | the collector |
+//! | [`member::Host`] joins a fleet | the collector |
 //! | [`agents::Agents`] do both, on a thread | the collector as a process |
 
 pub mod agent;
@@ -15,6 +16,7 @@ pub mod agents;
 pub mod attend;
 pub mod collector;
 pub mod ingest;
+pub mod member;
 pub mod push;
 pub mod samples;
 pub mod server;

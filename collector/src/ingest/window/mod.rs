@@ -20,7 +20,7 @@ use super::limits::{
     FACT_BYTES_MAX, LABEL_SETS_PER_STREAM_MAX, LABEL_SETS_PER_WINDOW_MAX, ROWS_PER_WINDOW_MAX,
     STACKS_PER_STREAM_MAX,
 };
-use super::memory::Held;
+use crate::memory::Reservation;
 use crate::metrics::Metrics;
 use crate::store::{
     Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, StreamStacks, TimeRange,
@@ -30,6 +30,7 @@ use bounds::{own_labels, plausible, range, text};
 use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, StackEnd, Value, key};
 use proto::collector as wire;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,7 +63,7 @@ pub struct Pending {
     /// It goes to the store with frames.
     pub defines: bool,
     /// The memory it holds.
-    pub held: Held,
+    pub held: Reservation,
     /// When its last part had come.
     pub arrived: Instant,
 }
@@ -82,7 +83,7 @@ struct Open {
     rows: Vec<Row>,
     stack_ids: Vec<u32>,
     unweighted: Vec<Unweighted>,
-    held: Held,
+    held: Reservation,
     /// Why it will be refused. Its parts are checked no further than the dictionary needs.
     refused: Option<String>,
 }
@@ -93,18 +94,27 @@ pub struct Decoder {
     /// `host` first: see [`Decoder::set_facts`].
     host_name: String,
     host_labels: Vec<(String, String)>,
+    /// Labels that the fleet gave the host: nothing it sends can replace them.
+    assigned: Vec<(String, String)>,
     tables: Tables,
     open: Option<Open>,
     metrics: Arc<Metrics>,
 }
 
 impl Decoder {
-    /// A decoder for the windows of `host`.
-    pub fn new(host: HostKey, facts: &HostFacts, metrics: Arc<Metrics>) -> Decoder {
+    /// A decoder for the windows of `host`. Labels `assigned` by the fleet go before all others but
+    /// the name.
+    pub fn new(
+        host: HostKey,
+        facts: &HostFacts,
+        assigned: &BTreeMap<String, String>,
+        metrics: Arc<Metrics>,
+    ) -> Decoder {
         let mut decoder = Decoder {
             host,
             host_name: String::new(),
             host_labels: Vec::new(),
+            assigned: assigned.clone().into_iter().collect(),
             tables: Tables::new(),
             open: None,
             metrics,
@@ -151,7 +161,11 @@ impl Decoder {
     ///
     /// # Errors
     /// When the agent breaks the protocol; the stream cannot go on.
-    pub fn part(&mut self, part: wire::WindowPart, held: Cost<Held>) -> Result<Decoded, Fault> {
+    pub fn part(
+        &mut self,
+        part: wire::WindowPart,
+        held: Cost<Reservation>,
+    ) -> Result<Decoded, Fault> {
         let sequence = part.sequence;
         if let Some(open) = &self.open {
             let found = sequence;
@@ -181,7 +195,7 @@ impl Decoder {
     }
 
     /// Takes new label sets and stacks into the tables.
-    fn define(&mut self, part: &wire::WindowPart, held: Held) -> Result<(), Fault> {
+    fn define(&mut self, part: &wire::WindowPart, held: Reservation) -> Result<(), Fault> {
         let tables = &mut self.tables;
         if tables.own.len() + part.label_sets.len() > LABEL_SETS_PER_STREAM_MAX {
             let (what, limit) = ("label sets", LABEL_SETS_PER_STREAM_MAX);
@@ -292,9 +306,11 @@ impl Decoder {
         let own = &self.tables.own[id as usize];
         let set = merged.get_or_insert_with(|| {
             let host = std::iter::once((key::HOST.to_owned(), self.host_name.clone()));
+            let assigned = self.assigned.iter().cloned();
             let own = own.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+            let configured = self.host_labels.iter().cloned();
             // Of equal names the first stays.
-            LabelSet::new(host.chain(own).chain(self.host_labels.iter().cloned()))
+            LabelSet::new(host.chain(assigned).chain(own).chain(configured))
         });
         if open.label_sets.len() >= LABEL_SETS_PER_WINDOW_MAX {
             open.refuse(format!(
@@ -398,7 +414,7 @@ impl Open {
             rows: Vec::new(),
             stack_ids: Vec::new(),
             unweighted: Vec::new(),
-            held: Held::default(),
+            held: Reservation::default(),
             refused: None,
         }
     }

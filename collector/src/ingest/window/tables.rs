@@ -1,7 +1,7 @@
 //! What a stream carries from window to window: label sets and stacks by id.
 
 use super::Fault;
-use crate::ingest::memory::Held;
+use crate::memory::Reservation;
 use crate::store::{LabelSet, StackMemo};
 use profile::ContentId;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct Tables {
     pub(super) stacks: Vec<ContentId>,
     /// What the store remembers of `stacks`.
     pub(super) memo: Arc<StackMemo>,
-    pub(super) held: Held,
+    pub(super) held: Reservation,
 }
 
 impl Tables {
@@ -27,7 +27,7 @@ impl Tables {
             merged: vec![None],
             stacks: vec![ContentId::default()],
             memo: Arc::default(),
-            held: Held::default(),
+            held: Reservation::default(),
         }
     }
 

@@ -9,13 +9,18 @@ fn decoder() -> Decoder {
         host_id: "id".to_owned(),
         boot_id: [1; 16],
     };
-    Decoder::new(host, &HostFacts::default(), Arc::default())
+    Decoder::new(
+        host,
+        &HostFacts::default(),
+        &BTreeMap::new(),
+        Arc::default(),
+    )
 }
 
-fn held() -> Cost<Held> {
+fn held() -> Cost<Reservation> {
     Cost {
-        tables: Held::default(),
-        rows: Held::default(),
+        tables: Reservation::default(),
+        rows: Reservation::default(),
     }
 }
 

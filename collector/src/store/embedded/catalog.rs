@@ -3,12 +3,15 @@
 //! Nothing here writes to the log or to a partition's file.
 
 use super::counters::Counters;
-use super::file::FileError;
+use super::file::{FileError, remove};
 use super::host_index::HostIndex;
 use super::hosts::HostTable;
+use super::level::Level;
 use super::manifest;
 use super::options::Options;
 use super::partition::Partition;
+use super::partition_log;
+use super::wal::Place;
 use crate::store::{StoreError, TimeRange};
 use crate::sync::{lock, read, write};
 use std::collections::BTreeMap;
@@ -173,9 +176,42 @@ impl Catalog {
         self.dir.join("hosts")
     }
 
-    /// Where the write-ahead log is.
+    /// Where the write-ahead logs are.
     pub fn log_folder(&self) -> PathBuf {
         self.dir.join("wal")
+    }
+
+    /// Where the log of the partition that begins at `start` is.
+    pub fn partition_log(&self, start: i64) -> PathBuf {
+        partition_log::folder(&self.log_folder(), start)
+    }
+
+    /// Where the log of what is known of hosts is.
+    pub fn hosts_log(&self) -> Place {
+        Place {
+            folder: self.log_folder().join("hosts"),
+            ending: "wal",
+            generation: 0,
+        }
+    }
+
+    /// Size of all logs, without copies of dictionaries. Unit: bytes.
+    pub fn log_bytes(&self) -> u64 {
+        let partitions = read(&self.partitions);
+        partitions.values().map(|of| of.log.bytes()).sum()
+    }
+
+    /// Removes the file of a partition whose removal was begun and not ended, if there is one.
+    pub fn end_removal(&self, start: i64) -> std::io::Result<()> {
+        let log = self.partition_log(start);
+        if !partition_log::is_being_removed(&log) {
+            return Ok(());
+        }
+        let path = self.partition_path(start);
+        for level in Level::ALL {
+            remove(&level.path(&path))?;
+        }
+        partition_log::end_removal(&log)
     }
 
     /// Where it is kept up to when the disk budget removed partitions.

@@ -272,7 +272,7 @@ impl Maintenance {
             return Ok(false);
         }
         // Nothing is on its way into the finer partition, and nothing can be.
-        let _writer = self.log.quiesce();
+        let _pushing = lock(&self.log.pushing);
         let is_current = read(&self.catalog.partitions)
             .get(&finer.start)
             .is_some_and(|current| Arc::ptr_eq(current, finer));
@@ -281,6 +281,10 @@ impl Maintenance {
             return Ok(false);
         }
         let path = written.level.path(&finer.path);
+        if written.level == Level::ServiceHours {
+            // All of it is in the file, and its ids mean nothing in the coarser one.
+            finer.log.clear()?;
+        }
         let opened = put_in_place(&path)
             .map_err(FileError::from)
             .and_then(|()| finer.coarser(written.level));
@@ -292,12 +296,6 @@ impl Maintenance {
                 return Err(error);
             }
         };
-        if let Err(error) = self.log.note_replaced(finer, &coarser) {
-            // The coarser file has its name and stays: a note that is there in part would have the
-            // next start remove the finer one. All that the log has of that one is in files.
-            let path = finer.path.display();
-            tracing::warn!("failed to note that `{path}` was replaced by a coarser file: {error}");
-        }
         write(&self.catalog.partitions).insert(finer.start, coarser);
         finer.close_files();
         // One that stays is removed when the store is opened: the coarser one counts.

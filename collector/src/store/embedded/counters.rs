@@ -56,8 +56,6 @@ metrics::counted! {
     Counter fleetprof_store_log_records_unusable_total = records_unusable;
     /// Records of the write-ahead log that were there and could not be read at the start.
     Counter fleetprof_store_log_records_lost_total = records_lost;
-    /// Records passed over at the start: their partitions had been removed.
-    Counter fleetprof_store_log_records_removed_total = records_removed;
     /// Files that had been set aside, removed because the disk budget was used up.
     Counter fleetprof_store_set_aside_removed_total = quarantined_removed;
     /// Records of the write-ahead log taken over after a start.

@@ -11,13 +11,13 @@ use super::codec::{Reader, SectionReader, SectionWriter};
 use super::compact::{Unpacker, step_of, windows_of};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
-use super::dictlog::new_generation;
 use super::encode::Tables;
 use super::encode::again::{Gathered, Moment, groups_of};
 use super::file::{FileError, PartitionFile, Replacement, Table};
 use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
 use super::meta::{Account, Summary};
 use super::partition::Partition;
+use super::partition_log::new_generation;
 use super::summaries::{ChunkWindows, decode_whole};
 use crate::store::LabelSet;
 use crate::sync::read;
@@ -81,7 +81,7 @@ impl Downsampling {
         }
         let unpacker = Unpacker::new(&partition)?;
         let path = level.path(&partition.path);
-        // Other ids, another generation: what the log still has of the old one is passed over.
+        // Other ids, another generation: the log of the finer file is of no use to this one.
         let generation = match level {
             Level::ServiceHours => new_generation(),
             _ => partition.generation,

@@ -16,8 +16,6 @@ const HOSTS_MAX: usize = 100_000;
 pub struct HostTable {
     /// By host and boot.
     pub records: BTreeMap<HostKey, HostRecord>,
-    /// First record of the log with a host that is not in the file yet.
-    pub first_record: Option<u64>,
     /// Last record of the log that is in the file.
     pub saved_record: u64,
     last_record: u64,
@@ -27,7 +25,6 @@ pub struct HostTable {
 impl HostTable {
     /// Remembers a host of a record of the log.
     pub fn set(&mut self, record: u64, host: HostRecord) {
-        self.first_record.get_or_insert(record);
         self.last_record = self.last_record.max(record);
         self.dirty = true;
         self.records.insert(host.key.clone(), host);
@@ -69,7 +66,6 @@ impl HostTable {
         SectionWriter::new()?.seal(&mut sealed, &raw)?;
         replace(path, &sealed)?;
         self.dirty = false;
-        self.first_record = None;
         self.saved_record = self.last_record;
         Ok(())
     }

@@ -1,104 +1,96 @@
-//! The way of a push into the log and into memory; one write and one sync for all who wait.
+//! The way of a push into the log and into memory: one write and one sync for all windows of a
+//! push that belong to one partition.
+//!
+//! One thread pushes; what waits is put together before it comes here (`ingest/batch.rs`). Others,
+//! of tests for one, take turns.
 
 use super::catalog::Catalog;
 use super::defined::Definitions;
-use super::dictlog::{self, Ids};
+use super::dict_version::DictVersion;
+use super::file::FileError;
 use super::hosts::{encode_health, encode_host};
 use super::level::Level;
 use super::partition::Partition;
+use super::partition_log;
 use super::prepare::{Ready, encode_record, prepare, rejection};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX, Wal};
 use crate::store::{Defined, HostRecord, NewWindow, Origin, PushOutcome, StoreError};
 use crate::sync::{lock, read, write};
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A batch is written when it has so many bytes, even while more windows of a push come. Unit:
 /// bytes.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// What became of a batch.
-type Outcome = Arc<OnceLock<Result<(), String>>>;
+/// The file of hosts is written when their log has so many bytes. Unit: bytes. Smaller writes the
+/// file, which is of all hosts, more often; larger takes a start longer.
+const HOSTS_LOG_BYTES: u64 = 4 << 20;
 
-/// What is put in memory once its record is durable.
-enum Pending {
-    Window {
-        record: u64,
-        now_unix_ns: i64,
-        partition: Arc<Partition>,
-        origin: Origin,
-        ready: Ready,
-    },
-    Host {
-        record: u64,
-        host: HostRecord,
-    },
+/// Windows on their way into the logs of their partitions.
+#[derive(Default)]
+struct PushBatch {
+    /// By begin of the partition.
+    partitions: BTreeMap<i64, PartitionBatch>,
+    origins: HashSet<Origin>,
+    bytes: usize,
 }
 
-/// Records on their way into the log.
-pub struct Writer {
-    batch: Batch,
-    pending: Vec<Pending>,
-    outcome: Outcome,
-    /// Number of the next record.
-    next: u64,
-    /// First record of the batch that a thread is writing.
-    pub writing: Option<u64>,
-    /// Windows of batches that are not durable yet.
-    in_flight: HashMap<Origin, Outcome>,
+/// Windows on their way into the log of one partition.
+struct PartitionBatch {
+    partition: Arc<Partition>,
+    records: Batch,
+    /// Put in memory once their records are durable.
+    windows: Vec<(u64, Origin, Ready)>,
+    /// Number of its first record.
+    first: u64,
+    /// What of the dictionary the log had before.
+    logged: DictVersion,
 }
 
-impl Writer {
-    /// A writer that goes on with this number.
-    pub fn new(next: u64) -> Writer {
-        Writer {
-            batch: Batch::default(),
-            pending: Vec::new(),
-            outcome: Outcome::default(),
-            next,
-            writing: None,
-            in_flight: HashMap::new(),
+impl PartitionBatch {
+    fn new(partition: Arc<Partition>) -> PartitionBatch {
+        let first = lock(&partition.log.wal).next();
+        let logged = *lock(&partition.log.logged);
+        PartitionBatch {
+            partition,
+            records: Batch::default(),
+            windows: Vec::new(),
+            first,
+            logged,
         }
     }
 
-    fn add(&mut self, payload: &[u8]) -> u64 {
-        let record = self.next;
-        self.batch.add(record, payload);
-        self.next += 1;
-        record
+    fn add(&mut self, payload: &[u8], origin: &Origin, ready: Ready) {
+        let record = self.first + self.records.records();
+        self.records.add(record, payload);
+        self.windows.push((record, origin.clone(), ready));
     }
 }
 
-/// The way in: gives windows the ids of their partition, writes them to the log, and puts them in
+/// The way in: gives windows the ids of their partition, writes them to its log, and puts them in
 /// memory.
 pub struct LogWriter {
     catalog: Arc<Catalog>,
-    /// What is on its way into the log.
-    pub writer: Mutex<Writer>,
-    /// A batch was written, or failed.
-    written: Condvar,
-    /// The log.
-    pub wal: Mutex<Wal>,
-    /// Partitions that were removed while the log had records of them, with the number of the first
-    /// record after those.
-    pub removed: Mutex<BTreeMap<Ids, u64>>,
+    /// Held by whoever pushes, and by whoever needs that nothing is on its way: every window that
+    /// was logged is in memory then. Taken before any other lock of the way in.
+    pub pushing: Mutex<()>,
+    /// The log of hosts.
+    pub hosts: Mutex<Wal>,
 }
 
 impl LogWriter {
-    /// A writer to a log that is still to be replayed; of `removed` partitions records are passed
-    /// over.
-    pub fn new(catalog: Arc<Catalog>, removed: impl Iterator<Item = Ids>) -> LogWriter {
-        let wal = Wal::closed(&catalog.log_folder());
+    /// A writer to logs that are still to be replayed.
+    pub fn new(catalog: Arc<Catalog>) -> LogWriter {
+        let hosts = Wal::closed(catalog.hosts_log());
         LogWriter {
             catalog,
-            writer: Mutex::new(Writer::new(1)),
-            written: Condvar::new(),
-            wal: Mutex::new(wal),
-            removed: Mutex::new(removed.map(|ids| (ids, u64::MAX)).collect()),
+            pushing: Mutex::default(),
+            hosts: Mutex::new(hosts),
         }
     }
 
@@ -111,44 +103,26 @@ impl LogWriter {
     ) -> Result<Vec<PushOutcome>, StoreError> {
         let mut definitions = Definitions::new(definitions);
         let mut answers = Vec::with_capacity(windows.len());
-        let mut waits: Vec<Outcome> = Vec::new();
-        let mut writer = lock(&self.writer);
+        let _pushing = lock(&self.pushing);
+        let mut batch = PushBatch::default();
         for window in windows {
             if let Some(reason) = rejection(&self.catalog, window, now_unix_ns) {
                 answers.push(PushOutcome::Rejected(reason));
                 continue;
             }
-            if let Some(outcome) = writer.in_flight.get(&window.origin) {
-                waits.push(Arc::clone(outcome));
-                answers.push(PushOutcome::Duplicate);
-                continue;
-            }
-            let logged = self.log_window(&mut writer, window, &mut definitions, now_unix_ns);
-            let taken = match logged {
-                Ok(taken) => taken,
+            match self.log_window(&mut batch, window, &mut definitions) {
+                Ok(outcome) => answers.push(outcome),
                 Err(error) => {
                     // The windows before it stay: when they are pushed again, they are repeats.
-                    let outcome = Arc::clone(&writer.outcome);
-                    drop(self.wait_for_commit(writer, &outcome));
+                    let _ = self.commit(batch, now_unix_ns);
                     return Err(error);
                 }
-            };
-            if taken == PushOutcome::Stored {
-                waits.push(Arc::clone(&writer.outcome));
             }
-            answers.push(taken);
-            if writer.batch.len() > BATCH_BYTES {
-                let outcome = Arc::clone(&writer.outcome);
-                writer = self.wait_for_commit(writer, &outcome);
+            if batch.bytes > BATCH_BYTES {
+                self.commit(std::mem::take(&mut batch), now_unix_ns)?;
             }
         }
-        for outcome in waits {
-            writer = self.wait_for_commit(writer, &outcome);
-            if let Some(Err(text)) = outcome.get() {
-                return Err(StoreError::Unavailable(text.clone()));
-            }
-        }
-        drop(writer);
+        self.commit(batch, now_unix_ns)?;
         self.count(&answers);
         Ok(answers)
     }
@@ -170,11 +144,13 @@ impl LogWriter {
     /// Adds a window's record to the batch, when it is to be taken.
     fn log_window(
         &self,
-        writer: &mut Writer,
+        batch: &mut PushBatch,
         window: &NewWindow,
         definitions: &mut Definitions<'_>,
-        now_unix_ns: i64,
     ) -> Result<PushOutcome, StoreError> {
+        if batch.origins.contains(&window.origin) {
+            return Ok(PushOutcome::Duplicate);
+        }
         let partition = self.partition_for(window.range.start_unix_ns)?;
         if self.is_stored(&window.origin) {
             return Ok(PushOutcome::Duplicate);
@@ -189,35 +165,32 @@ impl LogWriter {
             Ok(ready) => ready,
             Err(taken) => return Ok(taken),
         };
-        let mut payload = vec![RECORD_WINDOW];
         let dict = partition.dict(true).map_err(|error| {
             self.catalog
                 .file_error("read a dictionary", &partition, error)
         })?;
-        let logged = *lock(&partition.logged);
+        let of_partition = batch
+            .partitions
+            .entry(partition.start)
+            .or_insert_with(|| PartitionBatch::new(Arc::clone(&partition)));
+        let mut payload = vec![RECORD_WINDOW];
+        let logged = *lock(&partition.log.logged);
         encode_record(&partition, &read(&dict), &ready.window, &mut payload);
-        if payload.len() > RECORD_BYTES_MAX && partition.keep_dict().is_ok() {
+        if payload.len() > RECORD_BYTES_MAX && partition.log.keep_dict(&dict).is_ok() {
             // The window may be small and a dictionary large that the log had no copy of: now it
             // has.
             payload.truncate(1);
             encode_record(&partition, &read(&dict), &ready.window, &mut payload);
         }
         if payload.len() > RECORD_BYTES_MAX {
-            *lock(&partition.logged) = logged;
+            *lock(&partition.log.logged) = logged;
             return Ok(PushOutcome::Rejected(
                 "it is too large for one record".to_owned(),
             ));
         }
-        let record = writer.add(&payload);
-        let outcome = Arc::clone(&writer.outcome);
-        writer.in_flight.insert(window.origin.clone(), outcome);
-        writer.pending.push(Pending::Window {
-            record,
-            now_unix_ns,
-            partition,
-            origin: window.origin.clone(),
-            ready,
-        });
+        of_partition.add(&payload, &window.origin, ready);
+        batch.bytes += payload.len();
+        batch.origins.insert(window.origin.clone());
         Ok(PushOutcome::Stored)
     }
 
@@ -248,8 +221,14 @@ impl LogWriter {
         let end = start.saturating_add(self.catalog.options.partition_len());
         let path = self.catalog.partition_path(start);
         let labels = &self.catalog.options.service_labels;
-        let log = self.catalog.log_folder();
-        let made = Partition::create(path.clone(), &log, (start, end), labels, None);
+        let log = self.catalog.partition_log(start);
+        // What a removal left of one of the same time, or of its log, must go first.
+        let made = self
+            .catalog
+            .end_removal(start)
+            .and_then(|()| partition_log::remove_folder(&log))
+            .map_err(FileError::from)
+            .and_then(|()| Partition::create(path.clone(), log, (start, end), labels, None));
         let made = made.map_err(|error| {
             StoreError::Unavailable(format!("failed to create `{}`: {error}", path.display()))
         })?;
@@ -264,159 +243,115 @@ impl LogWriter {
         if hosts.is_empty() {
             return Ok(());
         }
-        let mut writer = lock(&self.writer);
-        for host in hosts {
+        let mut log = lock(&self.hosts);
+        let (first, mut batch) = (log.next(), Batch::default());
+        for (record, host) in (first..).zip(hosts) {
             let mut payload = vec![RECORD_HOST];
             encode_host(&mut payload, host);
             encode_health(&mut payload, host);
-            let record = writer.add(&payload);
-            writer.pending.push(Pending::Host {
-                record,
-                host: host.clone(),
-            });
+            batch.add(record, &payload);
         }
-        let outcome = Arc::clone(&writer.outcome);
-        drop(self.wait_for_commit(writer, &outcome));
-        match outcome.get() {
-            Some(Err(text)) => Err(StoreError::Unavailable(text.clone())),
-            _ => Ok(()),
+        if let Err(text) = self.write_batch(&mut log, &batch) {
+            self.report_failure(&text);
+            return Err(StoreError::Unavailable(text));
         }
+        // While the log is held, so that the file has all that the log gives up.
+        let mut table = lock(&self.catalog.hosts);
+        for (record, host) in (first..).zip(hosts) {
+            table.set(record, host.clone());
+        }
+        Ok(())
     }
 
-    /// Waits until a batch is durable or has failed; writes it when nobody else does.
-    fn wait_for_commit<'w>(
-        &'w self,
-        mut writer: MutexGuard<'w, Writer>,
-        outcome: &Outcome,
-    ) -> MutexGuard<'w, Writer> {
-        while outcome.get().is_none() {
-            if writer.writing.is_some() {
-                let waiting = self.written.wait(writer);
-                writer = waiting.unwrap_or_else(PoisonError::into_inner);
-            } else {
-                writer = self.write_batch(writer);
-            }
-        }
-        writer
-    }
-
-    /// The writer when nothing is on its way: every window that was logged is in memory.
-    pub fn quiesce(&self) -> MutexGuard<'_, Writer> {
-        let mut writer = lock(&self.writer);
-        while writer.writing.is_some() || !writer.batch.is_empty() {
-            let outcome = Arc::clone(&writer.outcome);
-            writer = self.wait_for_commit(writer, &outcome);
-        }
-        writer
-    }
-
-    fn write_batch<'w>(&'w self, mut writer: MutexGuard<'w, Writer>) -> MutexGuard<'w, Writer> {
-        let batch = std::mem::take(&mut writer.batch);
-        let pending = std::mem::take(&mut writer.pending);
-        let outcome = std::mem::take(&mut writer.outcome);
-        writer.writing = Some(writer.next - batch.records());
-        drop(writer);
-        let written = if batch.is_empty() {
-            Ok(())
-        } else {
-            let begin = Instant::now();
-            let written = lock(&self.wal).write(&batch);
-            let took = begin.elapsed().as_secs_f64();
-            self.catalog.counters.log_write_time.observe(took);
-            written
-        };
-        self.catalog.counters.log_batches.inc();
-        let mut writer = lock(&self.writer);
-        match written {
-            Ok(()) => {
-                let bytes = batch.len() as u64;
-                self.catalog.counters.log_bytes.inc_by(bytes);
-                // A host's few bytes still fit on a disk that has no room for a window.
-                let windows = |one: &Pending| matches!(one, Pending::Window { .. });
-                if pending.iter().any(windows) {
-                    self.catalog.report_issue("log", None);
-                }
-                for pending in pending {
-                    self.apply(&mut writer, pending);
-                }
-                let _ = outcome.set(Ok(()));
-            }
-            Err(error) => {
-                self.catalog.counters.log_failures.inc();
-                let text = error.to_string();
-                self.catalog.report_issue(
-                    "log",
-                    Some(format!(
-                        "{text}; agents keep their windows until there is room"
-                    )),
-                );
-                self.fail(&mut writer, pending, &outcome, &text);
-            }
-        }
-        writer.writing = None;
-        self.written.notify_all();
-        writer
-    }
-
-    fn apply(&self, writer: &mut Writer, pending: Pending) {
-        match pending {
-            Pending::Window {
-                record,
-                now_unix_ns,
-                partition,
-                origin,
-                ready,
-            } => {
-                let Ready {
-                    window,
-                    host_labels,
-                } = ready;
-                let mut index = write(&self.catalog.host_index);
-                index.add_window(&origin.host, &host_labels, &window.meta);
-                drop(index);
-                partition.apply(record, now_unix_ns, &origin.host, &host_labels, window);
-                writer.in_flight.remove(&origin);
-            }
-            Pending::Host { record, host } => lock(&self.catalog.hosts).set(record, host),
-        }
-    }
-
-    /// Gives up a batch that could not be written, and the one that was filled meanwhile: its
-    /// records follow those, and may use entries of dictionaries that only those had.
-    fn fail(&self, writer: &mut Writer, pending: Vec<Pending>, outcome: &Outcome, text: &str) {
-        let filled = std::mem::take(&mut writer.pending);
-        let next_outcome = std::mem::take(&mut writer.outcome);
-        writer.batch = Batch::default();
-        writer.next = lock(&self.wal).next();
-        for pending in pending.into_iter().chain(filled) {
-            if let Pending::Window {
-                partition, origin, ..
-            } = pending
-            {
-                partition.forget_logged();
-                writer.in_flight.remove(&origin);
-            }
-        }
-        for outcome in [outcome, &next_outcome] {
-            let _ = outcome.set(Err(text.to_owned()));
-        }
-    }
-
-    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not
-    /// those of the coarser one in its place.
-    pub fn note_replaced(&self, finer: &Partition, coarser: &Partition) -> std::io::Result<()> {
-        if finer.generation == coarser.generation {
+    /// Writes the file of hosts, and cuts from their log what is in it; unless `always` when the
+    /// log is large.
+    pub fn save_hosts(&self, always: bool) -> Result<(), String> {
+        let mut log = lock(&self.hosts);
+        if !always && log.bytes() <= HOSTS_LOG_BYTES {
             return Ok(());
         }
-        self.skip_records(finer.ids())
+        let path = self.catalog.hosts_path();
+        let mut table = lock(&self.catalog.hosts);
+        table
+            .save(&path)
+            .map_err(|error| format!("failed to write `{}`: {error}", path.display()))?;
+        let needed = log.next();
+        log.cut(needed).map_err(|error| error.to_string())
     }
 
-    /// Makes sure that what the log has of these ids is passed over from now on: in this process in
-    /// any case, after a crash when the note could be written.
-    pub fn skip_records(&self, ids: dictlog::Ids) -> std::io::Result<()> {
-        let noted = dictlog::write_tombstone(&self.catalog.log_folder(), ids);
-        let next = lock(&self.wal).next();
-        lock(&self.removed).insert(ids, next);
-        noted
+    /// Writes the records of a batch and puts its windows in memory, partition by partition. Where
+    /// one fails, its windows fail, and those of the others stay: when they are pushed again, they
+    /// are repeats.
+    fn commit(&self, batch: PushBatch, now_unix_ns: i64) -> Result<(), StoreError> {
+        if batch.partitions.is_empty() {
+            return Ok(());
+        }
+        let mut failed = None;
+        for of_partition in batch.partitions.into_values() {
+            let PartitionBatch {
+                partition,
+                records,
+                windows,
+                logged,
+                ..
+            } = of_partition;
+            if records.is_empty() {
+                continue;
+            }
+            let written = self.write_batch(&mut lock(&partition.log.wal), &records);
+            if let Err(text) = written {
+                // What only these records had of the dictionary comes with the next one.
+                *lock(&partition.log.logged) = logged;
+                failed.get_or_insert(text);
+                continue;
+            }
+            for (record, origin, ready) in windows {
+                self.apply(&partition, record, now_unix_ns, &origin, ready);
+            }
+        }
+        let Some(text) = failed else {
+            self.catalog.report_issue("log", None);
+            return Ok(());
+        };
+        self.report_failure(&text);
+        Err(StoreError::Unavailable(text))
+    }
+
+    fn write_batch(&self, log: &mut Wal, batch: &Batch) -> Result<(), String> {
+        let begin = Instant::now();
+        let written = log.write(batch);
+        let counters = &self.catalog.counters;
+        counters
+            .log_write_time
+            .observe(begin.elapsed().as_secs_f64());
+        counters.log_batches.inc();
+        if let Err(error) = written {
+            counters.log_failures.inc();
+            return Err(error.to_string());
+        }
+        let bytes = batch.len() as u64;
+        counters.log_bytes.inc_by(bytes);
+        Ok(())
+    }
+
+    fn report_failure(&self, text: &str) {
+        let text = format!("{text}; agents keep their windows until there is room");
+        self.catalog.report_issue("log", Some(text));
+    }
+
+    fn apply(
+        &self,
+        partition: &Partition,
+        record: u64,
+        now_unix_ns: i64,
+        origin: &Origin,
+        ready: Ready,
+    ) {
+        let Ready {
+            window,
+            host_labels,
+        } = ready;
+        write(&self.catalog.host_index).add_window(&origin.host, &host_labels, &window.meta);
+        partition.apply(record, now_unix_ns, &origin.host, &host_labels, window);
     }
 }

@@ -10,7 +10,7 @@ use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
 use super::partition::Partition;
 use super::quarantine::{self, QuarantinedFile};
-use super::{dictlog, eviction_watermark, manifest};
+use super::{eviction_watermark, manifest, partition_log};
 use crate::store::StoreError;
 use crate::sync::{lock, read, write};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -98,7 +98,7 @@ impl Maintenance {
     fn is_large(&self, beyond: u64) -> bool {
         let most = |bytes: u64| bytes.saturating_add(bytes.checked_div(beyond).unwrap_or(0));
         self.catalog.mem_bytes() as u64 > most(self.catalog.options.memtable_bytes as u64)
-            || lock(&self.log.wal).bytes() > most(self.catalog.options.log_bytes)
+            || self.catalog.log_bytes() > most(self.catalog.options.log_bytes)
     }
 
     /// Flushes everything when there is much more of it than `maintain` leaves, unless a flush
@@ -195,47 +195,24 @@ impl Maintenance {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Cuts from the log what is in files.
+    /// Cuts from logs what is in files.
     fn save_and_cut(&self) -> Result<(), String> {
-        let needed = {
-            let writer = lock(&self.log.writer);
-            let records = read(&self.catalog.partitions);
-            let in_memory = records
-                .values()
-                .filter_map(|partition| partition.first_record())
-                .min();
-            let unwritten = writer.writing.unwrap_or_else(|| lock(&self.log.wal).next());
-            in_memory.unwrap_or(unwritten).min(unwritten)
-        };
-        let mut book = lock(&self.catalog.hosts);
-        let host = book.first_record;
-        if host.is_some_and(|first| first < needed) {
-            let path = self.catalog.hosts_path();
-            book.save(&path)
-                .map_err(|error| format!("failed to write `{}`: {error}", path.display()))?;
-        }
-        drop(book);
-        if lock(&self.log.wal).can_cut(needed) {
-            // What only those records had of dictionaries is written once more before they go.
-            for partition in self.catalog.all_partitions() {
-                let kept = partition.keep_dict();
-                kept.map_err(|error| {
-                    format!("failed to keep a dictionary next to the log: {error}")
-                })?;
+        let mut done = self.log.save_hosts(false);
+        for partition in self.catalog.all_partitions() {
+            if partition.log.bytes() == 0 {
+                continue;
+            }
+            let needed = {
+                let _pushing = lock(&self.log.pushing);
+                let first = partition.first_record();
+                first.unwrap_or_else(|| lock(&partition.log.wal).next())
+            };
+            if let Err(error) = partition.cut_log(needed) {
+                let path = partition.path.display();
+                let text = format!("failed to cut the write-ahead log of `{path}`: {error}");
+                done = done.and(Err(text));
             }
         }
-        let mut wal = lock(&self.log.wal);
-        let done = wal.cut(needed).map_err(|error| error.to_string());
-        let first = wal.first();
-        drop(wal);
-        let folder = self.catalog.log_folder();
-        lock(&self.log.removed).retain(|&ids, after| {
-            let is_needed = first < *after;
-            if !is_needed {
-                dictlog::remove_tombstone(&folder, ids);
-            }
-            is_needed
-        });
         done
     }
 
@@ -283,13 +260,14 @@ impl Maintenance {
         }
     }
 
-    /// Log, dictionaries beside it, and what was set aside. Unit: bytes.
+    /// Logs, and what was set aside. Unit: bytes.
     pub fn bytes_beside_partitions(&self) -> u64 {
         let aside = quarantine::list(&self.catalog.dir);
         let aside: u64 = aside.iter().map(|quarantined| quarantined.bytes).sum();
-        let log = lock(&self.log.wal).bytes();
-        let dictionaries = dictlog::bytes(&self.catalog.log_folder());
-        aside.saturating_add(log).saturating_add(dictionaries)
+        let partitions = self.catalog.all_partitions();
+        let copies = partitions.iter().map(|of| of.log.copy_bytes()).sum();
+        let logs = self.catalog.log_bytes().saturating_add(copies);
+        aside.saturating_add(logs)
     }
 
     /// Refuses from now on what comes for the time of a partition that has no room.
@@ -335,34 +313,28 @@ impl Maintenance {
     }
 
     fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
-        // Nothing of it is on its way into the log. Out of the table first: from then on nobody
+        // Nothing of it is on its way into its log. Out of the table first: from then on nobody
         // begins to read it. Who reads it now, goes on with the file, which is gone when the last
         // closes it.
-        let _writer = self.log.quiesce();
+        let _pushing = lock(&self.log.pushing);
         write(&self.catalog.partitions).remove(&partition.start);
         write(&self.catalog.host_index).cut(partition.start, partition.end);
         partition.close_files();
-        self.write_tombstone(partition, undone);
-        if let Err(error) = remove(&partition.path) {
-            undone.push(format!(
-                "failed to remove `{}`: {error}",
-                partition.path.display()
-            ));
-        }
-    }
-
-    /// Notes that the log's records of a partition are passed over. Where even that cannot be
-    /// written, the space matters more: what comes back after a crash is removed again.
-    fn write_tombstone(&self, partition: &Partition, undone: &mut Vec<String>) {
-        if let Err(error) = self.log.skip_records(partition.ids()) {
-            let path = partition.path.display();
+        let path = partition.path.display();
+        let log = self.catalog.partition_log(partition.start);
+        // Where even that cannot be written, the space matters more: what comes back after a crash
+        // is removed again.
+        if let Err(error) = partition_log::begin_removal(&log) {
             undone.push(format!("failed to note that `{path}` is removed: {error}"));
+        }
+        let removed = remove(&partition.path).and_then(|()| partition_log::end_removal(&log));
+        if let Err(error) = removed {
+            undone.push(format!("failed to remove `{path}`: {error}"));
         }
     }
 
     /// Damaged files are kept as long as others of their age.
     fn expire_quarantined(&self, horizon: i64) {
-        let folder = self.catalog.log_folder();
         let mut damaged = lock(&self.catalog.damaged);
         damaged.retain(|(range, name)| {
             let old = range.end_unix_ns <= horizon;
@@ -371,10 +343,9 @@ impl Maintenance {
                     let aside = format!("{name}{suffix}.damaged");
                     let _ = std::fs::remove_file(self.catalog.dir.join("partitions").join(aside));
                 }
-                for (ids, removed) in dictlog::list(&folder).unwrap_or_default() {
-                    if !removed && ids.0 == range.start_unix_ns {
-                        dictlog::remove(&folder, ids);
-                    }
+                let start = range.start_unix_ns;
+                if !read(&self.catalog.partitions).contains_key(&start) {
+                    let _ = partition_log::remove_folder(&self.catalog.partition_log(start));
                 }
                 self.catalog
                     .report_issue(&format!("partition {name}"), None);
@@ -390,7 +361,7 @@ impl Maintenance {
             if !partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
-            let _writer = self.log.quiesce();
+            let _pushing = lock(&self.log.pushing);
             partition.close_files();
             if let Err(error) = quarantine_file(&partition.path) {
                 undone.push(format!(
@@ -407,7 +378,10 @@ impl Maintenance {
                 Ok(None) => {
                     // Everything was in the file: what comes now for its time begins with new ids.
                     partitions.remove(&partition.start);
-                    self.write_tombstone(&partition, undone);
+                    if let Err(error) = partition.log.clear() {
+                        let path = partition.path.display();
+                        undone.push(format!("failed to remove the log of `{path}`: {error}"));
+                    }
                 }
                 // It stays as it is, with what it has in memory, until there is room.
                 Err(error) => undone.push(format!(
@@ -425,7 +399,7 @@ impl Maintenance {
         let _upkeep = lock(&self.upkeep);
         self.catalog.closed.store(true, Ordering::Release);
         let flushed = self.flush(|_, _, _| true);
-        let saved = lock(&self.catalog.hosts).save(&self.catalog.hosts_path());
+        let saved = self.log.save_hosts(true);
         for partition in self.catalog.all_partitions() {
             // A file without its log can be copied as one. Those that nobody has open have none.
             if has_log(&partition.path) {
@@ -437,8 +411,6 @@ impl Maintenance {
             self.save_manifest();
         }
         flushed.map_err(StoreError::Unavailable)?;
-        saved.map_err(|error| {
-            StoreError::Unavailable(format!("failed to write the file of hosts: {error}"))
-        })
+        saved.map_err(StoreError::Unavailable)
     }
 }

@@ -1,5 +1,5 @@
-//! The store that needs nothing installed: a directory of partitions by time, and a write-ahead
-//! log.
+//! The store that needs nothing installed: a directory of partitions by time, each with a
+//! write-ahead log.
 //!
 //! ```text
 //! DIR/lock              held while a process has the store open
@@ -7,9 +7,10 @@
 //! DIR/hosts             what is known of hosts, rewritten as a whole
 //! DIR/manifest          what a start needs of partitions that have not changed since
 //! DIR/evicted           up to when the disk budget removed partitions
-//! DIR/wal/NUMBER.wal    windows that are in no partition's file yet
-//! DIR/wal/*.dict        dictionaries of partitions, once more, for replaying without their files
-//! DIR/wal/*.removed     partitions whose records are passed over
+//! DIR/wal/SECONDS/      the log of a partition: windows that are not in its file yet, and its
+//!                       dictionary once more, for replaying without the file
+//! DIR/wal/hosts/        hosts that are not in the file of hosts yet
+//! DIR/wal/*.removed     logs of partitions whose removal has begun
 //! DIR/wal/*.unusable    segments of which something could not be replayed
 //! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
 //! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, coarser, in the place of the one before
@@ -17,10 +18,10 @@
 //! ```
 //!
 //! A push gives its windows dense ids of their partition (`prepare`), adds one record a window to a
-//! batch, and waits until one of the waiting threads has written and synced the batch (`wal`). Then
-//! the windows are put in memory (`memtable`), where queries find them. Ten minutes later they are
-//! written as columns (`encode`, `block`) into the partition's file (`file`) in one transaction,
-//! together with the entries of the dictionary (`dict`) that they use, and the log is cut.
+//! batch for each partition, and writes and syncs the batches (`wal`): mostly one. Then the windows
+//! are put in memory (`memtable`), where queries find them. Ten minutes later they are written as
+//! columns (`encode`, `block`) into the partition's file (`file`) in one transaction, together with
+//! the entries of the dictionary (`dict`) that they use, and the log is cut (`partition_log`).
 //!
 //! A window belongs to the partition, and to the chunk of ten minutes, in which it begins; a repeat
 //! of it is recognised by the numbers that all partitions keep. After a crash the log is replayed;
@@ -44,7 +45,6 @@ mod counters;
 mod defined;
 mod dict;
 mod dict_version;
-mod dictlog;
 mod downsample;
 mod encode;
 mod eviction_watermark;
@@ -61,6 +61,7 @@ mod meta;
 mod options;
 mod order;
 mod partition;
+mod partition_log;
 mod prepare;
 mod quarantine;
 mod query;
@@ -123,14 +124,13 @@ impl EmbeddedStore {
         let on_disk: u64 = partitions.iter().map(|partition| partition.bytes()).sum();
         let beside = self.maintenance.bytes_beside_partitions();
         let aside = quarantine::list(&self.catalog.dir);
-        let log_bytes = lock(&self.log.wal).bytes();
         let mut sizes = Sizes {
             partitions: partitions.len() as u64,
             levels: Level::ALL.map(|level| (level.name(), bytes_of(level))),
             bytes: on_disk.saturating_add(beside),
             set_aside_bytes: aside.iter().map(|quarantined| quarantined.bytes).sum(),
             bytes_max: self.catalog.options.disk_bytes,
-            log_bytes,
+            log_bytes: self.catalog.log_bytes(),
             memtable_bytes: self.catalog.mem_bytes() as u64,
             ..Sizes::default()
         };

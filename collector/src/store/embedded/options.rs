@@ -123,6 +123,20 @@ pub enum OpenError {
         /// Unit: seconds.
         wanted: i64,
     },
+    /// The directory has windows in a log of another version.
+    #[error(
+        "failed to open `{path}`: its write-ahead log is of version {found} and this collector reads \
+         version {wanted}; start the collector that wrote it and stop it, so that all windows are in \
+         partitions, then start this one; or start with a new directory"
+    )]
+    LogVersion {
+        /// The directory.
+        path: PathBuf,
+        /// Of the directory.
+        found: u64,
+        /// Of this program.
+        wanted: u64,
+    },
     /// A file or directory could not be used.
     #[error("failed to {operation} `{path}`: {error}")]
     Io {

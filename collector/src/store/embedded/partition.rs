@@ -14,7 +14,6 @@ mod downsampled;
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
-use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
 use super::file::{self, FileError, Flush, PartitionFile};
 use super::host_index::HostIndex;
@@ -24,12 +23,13 @@ use super::manifest::Entry;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
+use super::partition_log::{PartitionLog, new_generation};
 use super::query::Piece;
 use crate::store::{HostKey, LabelSet};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard};
 
@@ -97,10 +97,11 @@ pub struct Partition {
     pub end: i64,
     /// Its file.
     pub path: PathBuf,
-    /// Which set of ids it has. See [`dictlog`](super::dictlog).
+    /// Which set of ids it has. See [`partition_log`](super::partition_log).
     pub generation: u64,
-    /// Folder of the write-ahead log.
-    log: PathBuf,
+    /// Its write-ahead log; that of the partition that it took the place of, when the ids are the
+    /// same.
+    pub log: Arc<PartitionLog>,
     /// How fine its data is.
     pub level: Level,
     /// What its services are told by.
@@ -109,9 +110,6 @@ pub struct Partition {
     pub mem: RwLock<Mem>,
     /// What is known of hosts.
     pub hosts: RwLock<Hosts>,
-    /// What of the dictionary the log has, for as long as it has records that need it. Changed by
-    /// the thread that pushes.
-    pub logged: Mutex<DictVersion>,
     /// Set when the file cannot be read.
     pub damaged: AtomicBool,
     /// When it was used last, by a count of uses.
@@ -119,8 +117,6 @@ pub struct Partition {
     dict: Mutex<Option<Arc<RwLock<Dict>>>>,
     /// What of the dictionary is in the file.
     flushed: Mutex<DictVersion>,
-    /// The log's own copy of the dictionary, once it was looked at.
-    kept: Mutex<Option<DictLog>>,
     /// How many flushes are in the file.
     flushes: AtomicU64,
     writer: Mutex<Option<PartitionFile>>,
@@ -133,37 +129,29 @@ pub struct Partition {
 
 impl Partition {
     /// A partition whose file is new, with ids of its own or, where one was destroyed, of that one.
+    /// `log` is the folder of its log; nothing of another generation may be in it.
     pub fn create(
         path: PathBuf,
-        log: &Path,
+        log: PathBuf,
         range: (i64, i64),
         service_labels: &[String],
-        known: Option<(u64, Dict)>,
+        known: Option<u64>,
     ) -> Result<Partition, FileError> {
-        let is_new = known.is_none();
-        let (generation, dict) =
-            known.unwrap_or_else(|| (new_generation(), Dict::new(service_labels, true)));
+        let generation = known.unwrap_or_else(new_generation);
+        let log = Arc::new(PartitionLog::new(log, generation, 0));
+        let mut dict = Dict::new(service_labels, true);
+        log.load_copy(&mut dict);
         let file = PartitionFile::create(&path, service_labels, generation)?;
-        let ids = (range.0, generation);
-        let kept = if is_new {
-            DictLog::create(log, ids)?
-        } else {
-            DictLog::open(log, ids)
-        };
         Ok(Partition {
-            // After a replay the next record has again what the log may have: the file may have had
-            // more than the log, from windows that were flushed with it and never logged.
-            logged: Mutex::new(kept.version()),
             dict: Mutex::new(Some(Arc::new(RwLock::new(dict)))),
             writer: Mutex::new(Some(file)),
-            kept: Mutex::new(Some(kept)),
             ..Partition::empty(path, log, range, service_labels, generation)
         })
     }
 
     fn empty(
         path: PathBuf,
-        log: &Path,
+        log: Arc<PartitionLog>,
         (start, end): (i64, i64),
         service_labels: &[String],
         generation: u64,
@@ -174,16 +162,14 @@ impl Partition {
             level: Level::of(&path),
             path,
             generation,
-            log: log.to_owned(),
+            log,
             service_labels: service_labels.to_vec(),
             mem: RwLock::default(),
             hosts: RwLock::default(),
-            logged: Mutex::new(DictVersion::EMPTY),
             damaged: AtomicBool::new(false),
             used: AtomicU64::new(0),
             dict: Mutex::new(None),
             flushed: Mutex::new(DictVersion::EMPTY),
-            kept: Mutex::new(None),
             flushes: AtomicU64::new(0),
             writer: Mutex::new(None),
             readers: Mutex::default(),
@@ -193,10 +179,12 @@ impl Partition {
     }
 
     /// A partition whose file is there.
-    pub fn open(path: PathBuf, log: &Path, range: (i64, i64)) -> Result<Partition, FileError> {
+    pub fn open(path: PathBuf, log: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
         let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
         let (labels, generation) = (&opened.service_labels, opened.generation);
+        let last = opened.records.iter().map(|&(_, record)| record).max();
+        let log = Arc::new(PartitionLog::new(log, generation, last.unwrap_or(0)));
         let partition = Partition::empty(path, log, range, labels, generation);
         partition.flushes.store(opened.flushes, Ordering::Relaxed);
         *lock(&partition.records) = opened.records.into_iter().collect();
@@ -205,9 +193,11 @@ impl Partition {
     }
 
     /// A partition whose file is as the manifest says; the file is opened when it is needed.
-    pub fn unchanged(path: PathBuf, log: &Path, start: i64, entry: Entry) -> Partition {
-        let range = (start, entry.end);
-        let partition = Partition::empty(path, log, range, &entry.service_labels, entry.generation);
+    pub fn unchanged(path: PathBuf, log: PathBuf, start: i64, entry: Entry) -> Partition {
+        let (range, generation) = ((start, entry.end), entry.generation);
+        let last = entry.records.values().copied().max().unwrap_or(0);
+        let log = Arc::new(PartitionLog::new(log, generation, last));
+        let partition = Partition::empty(path, log, range, &entry.service_labels, generation);
         partition.flushes.store(entry.flushes, Ordering::Relaxed);
         *lock(&partition.records) = entry.records;
         partition
@@ -274,11 +264,6 @@ impl Partition {
         Ok(())
     }
 
-    /// Which set of ids it has.
-    pub fn ids(&self) -> Ids {
-        (self.start, self.generation)
-    }
-
     /// The chunk of an instant in the partition, and how far into it.
     pub fn chunk_of(&self, at: i64) -> (u16, u64) {
         let into = at.saturating_sub(self.start).max(0) as u64;
@@ -316,7 +301,7 @@ impl Partition {
         })?;
         self.give_back(file);
         *lock(&self.flushed) = dict.version();
-        *lock(&self.logged) = self.load_kept(&mut dict)?;
+        self.log.load_copy(&mut dict);
         let dict = Arc::new(RwLock::new(dict));
         *slot = Some(Arc::clone(&dict));
         Ok(dict)
@@ -334,47 +319,18 @@ impl Partition {
         Some(read(&dict).heap_bytes() + hosts)
     }
 
-    /// What the log's own copy of the dictionary has.
-    fn kept_version(&self) -> DictVersion {
-        let mut kept = lock(&self.kept);
-        kept.get_or_insert_with(|| DictLog::open(&self.log, self.ids()))
-            .version()
-    }
-
-    /// Adds what the log's own copy has more than the file: its ids are given away, also those of
-    /// windows that a crash kept from being logged. Returns what the copy has; more comes with the
-    /// next record.
-    fn load_kept(&self, dict: &mut Dict) -> Result<DictVersion, FileError> {
-        let mut slot = lock(&self.kept);
-        let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
-        if !dict.version().includes(kept.version())
-            && let Err(damage) = kept.load(dict)
-        {
-            let path = self.path.display();
-            tracing::warn!(
-                "the log's copy of the dictionary of `{path}` is started again: {damage}"
-            );
-            *kept = DictLog::create(&self.log, self.ids())?;
-        }
-        Ok(kept.version())
-    }
-
-    /// Brings the log's own copy of the dictionary up to date: what only records had may be cut
-    /// then.
-    pub fn keep_dict(&self) -> std::io::Result<()> {
-        let Some(dict) = self.dict_in_memory() else {
-            // Nothing of it waits for the file. What was not kept comes with its next record.
-            return Ok(());
-        };
-        let logged = *lock(&self.logged);
-        let mut slot = lock(&self.kept);
-        let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
-        if kept.version().includes(logged) {
-            // No record has more: the dictionary of a partition that was only read, for one.
+    /// Removes segments of the log of which every record comes before `needed`; what only those had
+    /// of the dictionary is written once more before they go.
+    pub fn cut_log(&self, needed: u64) -> std::io::Result<()> {
+        if !lock(&self.log.wal).can_cut(needed) {
             return Ok(());
         }
-        let part = kept.encode(&read(&dict))?;
-        part.map_or(Ok(()), |part| kept.write(part))
+        // Without it nothing waits for the file. What was not kept comes with its next record.
+        if let Some(dict) = self.dict_in_memory() {
+            self.log.keep_dict(&dict)?;
+        }
+        let cut = lock(&self.log.wal).cut(needed);
+        cut.map_err(std::io::Error::other)
     }
 
     /// Forgets the dictionary and hosts, and closes files, unless something is not in the file yet.
@@ -387,7 +343,7 @@ impl Partition {
         // What is read again is what either of both has.
         let is_durable = slot.as_ref().is_none_or(|dict| {
             let version = read(dict).version();
-            version == *lock(&self.flushed) || self.kept_version().includes(version)
+            version == *lock(&self.flushed) || self.log.copy_version().includes(version)
         });
         if !is_durable {
             return false;
@@ -476,11 +432,6 @@ impl Partition {
             .entry_ref(host)
             .or_insert_with(|| HostState::new(labels))
             .note(labels, window);
-    }
-
-    /// Lets the next record have all that the log's copy has not: the records that had it failed.
-    pub fn forget_logged(&self) {
-        *lock(&self.logged) = self.kept_version();
     }
 
     /// First record of the log that is needed after a crash; `None` when there is none.
@@ -670,16 +621,12 @@ impl Partition {
             };
             mem.frozen = Some(Arc::new(frozen));
         }
-        let logged = *lock(&self.logged);
-        let kept = lock(&self.kept).take();
         let recreated = Partition {
             mem: RwLock::new(std::mem::take(&mut *mem)),
-            logged: Mutex::new(logged),
-            kept: Mutex::new(kept),
             writer: Mutex::new(Some(file)),
             ..Partition::empty(
                 self.path.clone(),
-                &self.log,
+                Arc::clone(&self.log),
                 range,
                 &self.service_labels,
                 self.generation,

@@ -10,7 +10,7 @@ fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("0.sqlite");
     let range = (0, 36 * CHUNK_NS as i64);
-    let partition = Partition::create(path, folder.path(), range, &[], None).unwrap();
+    let partition = Partition::create(path, folder.path().join("log"), range, &[], None).unwrap();
     let rows = || ChunkRows {
         last_record: 1,
         ..ChunkRows::default()
@@ -47,7 +47,7 @@ fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("0.sqlite");
     let range = (0, 36 * CHUNK_NS as i64);
-    let partition = Partition::create(path, folder.path(), range, &[], None).unwrap();
+    let partition = Partition::create(path, folder.path().join("log"), range, &[], None).unwrap();
     let frozen = Arc::new(Frozen {
         number: 1,
         chunks: [(3, ChunkRows::default())].into(),
@@ -79,7 +79,7 @@ fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
 fn with_two_windows(folder: &std::path::Path) -> Partition {
     let path = folder.join("0.sqlite");
     let range = (0, 36 * CHUNK_NS as i64);
-    let partition = Partition::create(path, folder, range, &[], None).unwrap();
+    let partition = Partition::create(path, folder.join("log"), range, &[], None).unwrap();
     let host = HostKey {
         host_id: "a".to_owned(),
         boot_id: [1; 16],

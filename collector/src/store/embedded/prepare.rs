@@ -485,15 +485,12 @@ const RECORD_ROOM: usize = 4096;
 /// Adds to a record what the window's ids need that neither an earlier record nor the log's own
 /// copy of the dictionary has: what can be read back whatever becomes of the partition's file.
 pub fn encode_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
-    use super::codec::{encode_bytes, encode_signed};
     out.reserve(window.bytes() + RECORD_ROOM);
-    encode_signed(out, partition.start);
-    out.extend_from_slice(&partition.generation.to_le_bytes());
-    let mut logged = lock(&partition.logged);
+    let mut logged = lock(&partition.log.logged);
     let version = dict.version();
     let mut entries = Vec::new();
     dict.encode_logged(*logged, version, &mut entries);
-    encode_bytes(out, &entries);
+    super::codec::encode_bytes(out, &entries);
     window.encode(out);
     *logged = version;
 }

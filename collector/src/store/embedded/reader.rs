@@ -137,7 +137,7 @@ impl StoreReader {
     /// Forgets dictionaries used longest ago until the rest fits.
     pub fn evict_dictionaries(&self) {
         // A thread that pushes must not find its dictionary replaced.
-        let Ok(_writer) = self.log.writer.try_lock() else {
+        let Ok(_pushing) = self.log.pushing.try_lock() else {
             return;
         };
         self.loaded_bytes.store(0, Ordering::Relaxed);

@@ -11,16 +11,16 @@ use super::encode::each_head;
 use super::hosts::{decode_health, decode_host};
 use super::meta::{Summary, WindowMeta};
 use super::replay::{RECORD_WINDOW, WindowRecord};
-use super::{dictlog, host_state, wal};
+use super::{host_state, partition_log, wal};
 
-/// A segment of the write-ahead log, and the same bytes as the payload of a record, as a dictionary
-/// beside the log, and as what is known of hosts.
+/// A segment of the write-ahead log, and the same bytes as the payload of a record, as a part of
+/// the copy of a dictionary, and as what is known of hosts.
 ///
 /// # Panics
 /// When a reader breaks its promise.
 pub fn log(data: &[u8]) {
     wal::read_any(data);
-    dictlog::read_any(data);
+    partition_log::read_any(data);
     record(data);
     let mut input = Reader::new(data);
     if let Ok(mut host) = decode_host(&mut input) {

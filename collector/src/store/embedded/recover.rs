@@ -11,7 +11,7 @@ use super::manifest::{self, Entry};
 use super::options::{OpenError, Options};
 use super::partition::Partition;
 use super::reader::StoreReader;
-use super::{dictlog, eviction_watermark, level};
+use super::{eviction_watermark, level, partition_log};
 use crate::sync::{lock, write};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -27,6 +27,12 @@ fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error)
         error,
     }
 }
+
+/// Version of the logs of partitions; up to 2 there was one log for all.
+const LOG_VERSION: u64 = 3;
+
+/// Size of a segment of version 2 without a record. Unit: bytes.
+const COMMON_LOG_HEAD_LEN: u64 = 16;
 
 /// Keeps other stores from the directory until it is dropped.
 pub struct DirectoryLock(File);
@@ -68,15 +74,17 @@ impl EmbeddedStore {
         let lock_path = dir.join("lock");
         let locked = DirectoryLock::take(lock_path)?;
         check_layout(dir, &options)?;
-        let log = dir.join("wal");
-        let notes = dictlog::list(&log).map_err(io_error("list", &log))?;
-        let removed = notes.into_iter().filter(|(_, removed)| *removed);
+        let logs = dir.join("wal");
+        std::fs::create_dir_all(&logs).map_err(io_error("create", &logs))?;
         let before = eviction_watermark::load(&dir.join("evicted"), options.disk_bytes);
         let catalog = Arc::new(Catalog::new(dir, options, before));
-        let log = Arc::new(LogWriter::new(
-            Arc::clone(&catalog),
-            removed.map(|(ids, _)| ids),
-        ));
+        for (start, removed) in partition_log::list(&logs).map_err(io_error("list", &logs))? {
+            if removed {
+                let ended = catalog.end_removal(start);
+                ended.map_err(io_error("end a removal in", &folder))?;
+            }
+        }
+        let log = Arc::new(LogWriter::new(Arc::clone(&catalog)));
         let store = EmbeddedStore {
             reader: StoreReader::new(Arc::clone(&catalog), Arc::clone(&log)),
             maintenance: Maintenance::new(Arc::clone(&catalog), Arc::clone(&log), now_unix_ns),
@@ -150,28 +158,14 @@ impl EmbeddedStore {
                 );
                 continue;
             }
-            let is_removed = |of: &Partition| lock(&self.log.removed).contains_key(&of.ids());
+            let log = self.catalog.partition_log(start);
             let opened = match known.unchanged(start, &path) {
-                Some(entry) => {
-                    let log = self.catalog.log_folder();
-                    Ok(Partition::unchanged(path.clone(), &log, start, entry))
-                }
+                Some(entry) => Ok(Partition::unchanged(path.clone(), log, start, entry)),
                 None => self.open_partition(&path, (start, end), &mut known),
             };
             match opened {
-                Ok(partition) if is_removed(&partition) => {
-                    // A crash came between the note and the end of the file. The manifest may have
-                    // its hosts.
-                    known.hosts = None;
-                    partition.close_files();
-                    remove(&path).map_err(io_error("remove", &path))?;
-                }
                 Ok(partition) => {
-                    let replaced = keep_coarser(&mut partitions, partition);
-                    if let Some((finer, coarser)) = replaced {
-                        self.log
-                            .note_replaced(&finer, &coarser)
-                            .map_err(io_error("note", &finer.path))?;
+                    if let Some(finer) = keep_coarser(&mut partitions, partition) {
                         finer.close_files();
                         remove(&finer.path).map_err(io_error("remove", &finer.path))?;
                     }
@@ -207,10 +201,9 @@ impl EmbeddedStore {
     ) -> Result<Partition, FileError> {
         let opened = &self.catalog.counters.partitions_opened;
         opened.inc();
-        let partition = Partition::open(path.to_owned(), &self.catalog.log_folder(), range)?;
-        if !lock(&self.log.removed).contains_key(&partition.ids()) {
-            known.add(&partition)?;
-        }
+        let log = self.catalog.partition_log(range.0);
+        let partition = Partition::open(path.to_owned(), log, range)?;
+        known.add(&partition)?;
         // A year of them would use up the files that a process may have open.
         partition.close_files();
         Ok(partition)
@@ -279,44 +272,82 @@ impl Known {
 }
 
 /// Adds a partition; of two of one time the coarser stays, which a crash kept from replacing the
-/// other. Returns the other, and the one that stays.
+/// other. Returns the other.
 fn keep_coarser(
     partitions: &mut BTreeMap<i64, Arc<Partition>>,
     partition: Partition,
-) -> Option<(Arc<Partition>, Arc<Partition>)> {
+) -> Option<Arc<Partition>> {
     let partition = Arc::new(partition);
     match partitions.get(&partition.start) {
-        Some(known) if known.level > partition.level => Some((partition, Arc::clone(known))),
-        _ => {
-            let finer = partitions.insert(partition.start, Arc::clone(&partition))?;
-            Some((finer, partition))
-        }
+        Some(known) if known.level > partition.level => Some(partition),
+        _ => partitions.insert(partition.start, partition),
     }
 }
 
-/// The length of partitions is of the directory: their names say their begins only.
+/// Checks what all partitions and logs of the directory have in common: their length, which names
+/// of files do not say, and the version of the logs.
 fn check_layout(dir: &Path, options: &Options) -> Result<(), OpenError> {
     let path = dir.join("layout");
     let wanted = options.partition_len() / 1_000_000_000;
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let found = text
-                .trim()
-                .strip_prefix("partition_s ")
-                .and_then(|len| len.parse().ok());
-            match found {
-                Some(found) if found == wanted => Ok(()),
-                found => Err(OpenError::PartitionLength {
-                    path: dir.to_owned(),
-                    found: found.unwrap_or(0),
-                    wanted,
-                }),
-            }
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            replace(&path, format!("partition_s {wanted}\n").as_bytes())
-                .map_err(io_error("write", &path))
-        }
-        Err(error) => Err(io_error("read", &path)(error)),
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        read => Some(read.map_err(io_error("read", &path))?),
+    };
+    let number = |name: &str| {
+        let mut lines = text.as_deref()?.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.trim().parse::<i64>().ok())
+    };
+    let found = number("partition_s ");
+    if text.is_some() && found != Some(wanted) {
+        return Err(OpenError::PartitionLength {
+            path: dir.to_owned(),
+            found: found.unwrap_or(0),
+            wanted,
+        });
     }
+    match number("log ") {
+        Some(found) if found == LOG_VERSION as i64 => return Ok(()),
+        Some(found) => {
+            return Err(OpenError::LogVersion {
+                path: dir.to_owned(),
+                found: found.unsigned_abs(),
+                wanted: LOG_VERSION,
+            });
+        }
+        None => remove_common_log(dir)?,
+    }
+    let layout = format!("partition_s {wanted}\nlog {LOG_VERSION}\n");
+    replace(&path, layout.as_bytes()).map_err(io_error("write", &path))
+}
+
+/// Removes the log that all partitions had in common up to version 2, when all of it is in files,
+/// as it is after a stop.
+fn remove_common_log(dir: &Path) -> Result<(), OpenError> {
+    let folder = dir.join("wal");
+    let entries = match std::fs::read_dir(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(io_error("list", &folder))?,
+    };
+    let mut old = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io_error("list", &folder))?;
+        let path = entry.path();
+        let metadata = entry.metadata().map_err(io_error("look at", &path))?;
+        let is_segment = path.extension().is_some_and(|end| end == "wal");
+        if metadata.is_file() && is_segment && metadata.len() > COMMON_LOG_HEAD_LEN {
+            return Err(OpenError::LogVersion {
+                path: dir.to_owned(),
+                found: 2,
+                wanted: LOG_VERSION,
+            });
+        }
+        let is_kept = path.extension().is_some_and(|end| end == "unusable");
+        if metadata.is_file() && !is_kept {
+            old.push(path);
+        }
+    }
+    for path in old {
+        std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+    }
+    Ok(())
 }

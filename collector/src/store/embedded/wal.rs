@@ -1,14 +1,14 @@
-//! The write-ahead log: what was pushed and is not in a partition's file yet.
+//! Records in the order they were written, in a folder of segments: what a log is made of.
 //!
-//! A folder of segments named by their first record. A segment says which record it follows; a
-//! record is its length, a checksum, its number and its payload. Records are numbered in order, so
-//! a tail that was torn by a crash ends the log and nothing that follows by accident is believed.
-//! Callers put records in a batch; one of them writes and syncs the batch for all. A batch that
-//! could not be written is cut off again and fails as a whole: nothing of it was acknowledged.
+//! A segment is named by its first record, and says which record it follows and of which generation
+//! of ids it is. A record is its length, a checksum, its number and its payload. Records are
+//! numbered in order, so a tail that was torn by a crash ends the log and nothing that follows by
+//! accident is believed. A batch of records is written and synced as one. A batch that could not be
+//! written is cut off again and fails as a whole: nothing of it was acknowledged.
 //!
 //! Damage in the middle costs the records that it hit: reading goes on with the next record, or the
 //! next segment, and what is missing is counted. A segment of which something could not be used is
-//! kept as `NUMBER.wal.unusable` for people when the log gives it up.
+//! kept next to the log's folder as `FOLDER-NUMBER.wal.unusable`, for people.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -16,10 +16,11 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// Begin of every segment: what it is, and the version of its format.
-const MAGIC: [u8; 8] = *b"fpwal\0\0\x02";
+const MAGIC: [u8; 8] = *b"fpwal\0\0\x03";
 
-/// What a segment begins with: magic and the number after the last record before it. Unit: bytes.
-const SEGMENT_HEAD_LEN: usize = MAGIC.len() + 8;
+/// What a segment begins with: magic, generation, and the number after the last record before it.
+/// Unit: bytes.
+const SEGMENT_HEAD_LEN: usize = MAGIC.len() + 16;
 
 /// Length and checksum before each record. Unit: bytes.
 const HEAD_LEN: usize = 8;
@@ -55,6 +56,73 @@ fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> W
         operation,
         path,
         error,
+    }
+}
+
+/// Where a log is and what it belongs to.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Folder of its segments, made with the first of them.
+    pub folder: PathBuf,
+    /// What names of segments end with; a folder may have several logs.
+    pub ending: &'static str,
+    /// Segments of another generation are not read.
+    pub generation: u64,
+}
+
+impl Place {
+    /// Segments by the number of their first record.
+    fn segments(&self) -> Result<Vec<(u64, PathBuf)>, WalError> {
+        let folder = &self.folder;
+        let entries = match std::fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(io_error("list", folder))?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(io_error("list", folder))?.path();
+            let is_segment = path.extension().is_some_and(|end| end == self.ending);
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let first = stem.and_then(|stem| u64::from_str_radix(stem, 16).ok());
+            if let Some(first) = first.filter(|_| is_segment) {
+                found.push((first, path));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// True when there is a segment.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn has_segments(&self) -> Result<bool, WalError> {
+        Ok(!self.segments()?.is_empty())
+    }
+
+    /// Size of segments as the file system has it; those that cannot be looked at have none. Unit:
+    /// bytes.
+    pub fn bytes(&self) -> u64 {
+        let segments = self.segments().unwrap_or_default().into_iter();
+        let sizes = segments.filter_map(|(_, path)| std::fs::metadata(path).ok());
+        sizes.map(|metadata| metadata.len()).sum()
+    }
+
+    /// The generation that the first segment with a whole head is of, whatever this place says.
+    ///
+    /// # Errors
+    /// When files cannot be read.
+    pub fn find_generation(&self) -> Result<Option<u64>, WalError> {
+        for (_, path) in self.segments()? {
+            let mut head = [0; SEGMENT_HEAD_LEN];
+            let file = File::open(&path).map_err(io_error("open", &path))?;
+            if file.read_exact_at(&mut head, 0).is_ok()
+                && let Some(head) = segment_head(&head)
+            {
+                return Ok(Some(head.generation));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -104,7 +172,7 @@ impl Batch {
 
 /// The log. Its owner sees to it that one thread at a time writes.
 pub struct Wal {
-    folder: PathBuf,
+    place: Place,
     segments: Vec<Segment>,
     /// The last segment while it can be written.
     file: Option<File>,
@@ -129,30 +197,29 @@ pub struct Recovered {
     pub not_kept: Option<String>,
 }
 
+impl Recovered {
+    /// Adds what was found in another log.
+    pub fn add(&mut self, other: Recovered) {
+        self.records += other.records;
+        self.torn_bytes += other.torn_bytes;
+        self.records_lost += other.records_lost;
+        self.segments_unusable += other.segments_unusable;
+        self.not_kept = self.not_kept.take().or(other.not_kept);
+    }
+}
+
 impl Wal {
-    /// Opens the log in `folder`, gives every record to `each`, which says whether it could use it,
+    /// Opens the log at `place`, gives every record to `each`, which says whether it could use it,
     /// and goes on after the last one.
     ///
     /// # Errors
     /// When files cannot be read or written. What is damaged is not an error.
     pub fn open(
-        folder: &Path,
+        place: Place,
         mut each: impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<(Wal, Recovered), WalError> {
-        std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(io_error("list", folder))? {
-            let path = entry.map_err(io_error("list", folder))?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            let number = name
-                .and_then(|name| name.strip_suffix(".wal"))
-                .and_then(|name| u64::from_str_radix(name, 16).ok());
-            if let Some(first) = number {
-                found.push((first, path));
-            }
-        }
-        found.sort();
-        let mut wal = Wal::closed(folder);
+        let found = place.segments()?;
+        let mut wal = Wal::closed(place);
         wal.next = found.first().map_or(1, |(first, _)| *first);
         let mut recovered = Recovered::default();
         let last = found.len().saturating_sub(1);
@@ -173,7 +240,9 @@ impl Wal {
         recovered: &mut Recovered,
     ) -> Result<(), WalError> {
         let bytes = std::fs::read(&path).map_err(io_error("read", &path))?;
-        let Some(follows) = segment_head(&bytes).filter(|_| first >= self.next) else {
+        let is_own =
+            |head: &SegmentHead| head.generation == self.place.generation && first >= self.next;
+        let Some(SegmentHead { follows, .. }) = segment_head(&bytes).filter(is_own) else {
             recovered.segments_unusable += 1;
             let aside = unusable_name(&path).unwrap_or_else(|| path.with_extension("unusable"));
             return std::fs::rename(&path, &aside).map_err(io_error("rename", &path));
@@ -241,15 +310,20 @@ impl Wal {
         }
     }
 
-    /// A log without a file, until [`Wal::open`] has given one.
-    pub fn closed(folder: &Path) -> Wal {
+    /// A log without a segment yet.
+    pub fn closed(place: Place) -> Wal {
         Wal {
-            folder: folder.to_owned(),
+            place,
             segments: Vec::new(),
             file: None,
             next: 1,
             follows: 1,
         }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.place.folder
     }
 
     /// Goes on at least at this number, which files say is not used yet: the log itself may have
@@ -261,18 +335,11 @@ impl Wal {
         }
     }
 
-    /// Number of the oldest record that may still be there.
-    pub fn first(&self) -> u64 {
-        self.segments
-            .first()
-            .map_or(self.next, |segment| segment.first)
-    }
-
     /// True when [`Wal::cut`] would remove something.
     pub fn can_cut(&self, needed: u64) -> bool {
         match &self.segments[..] {
             [] => false,
-            [only] => needed >= self.next && self.next > only.first,
+            [_] => needed >= self.next,
             [_, second, ..] => second.first <= needed,
         }
     }
@@ -320,6 +387,12 @@ impl Wal {
         Ok(())
     }
 
+    fn create_folder(&self) -> io::Result<()> {
+        let folder = &self.place.folder;
+        std::fs::create_dir_all(folder)?;
+        folder.parent().map_or(Ok(()), sync_folder)
+    }
+
     fn begin_segment(&mut self) -> Result<(), WalError> {
         self.file = None;
         // A tail that could not be cut when it was written must go before anything follows it.
@@ -336,14 +409,23 @@ impl Wal {
                 return Ok(());
             }
         }
-        let path = self.folder.join(format!("{:016x}.wal", self.next));
+        let Place {
+            folder,
+            ending,
+            generation,
+        } = &self.place;
+        if self.segments.is_empty() {
+            self.create_folder().map_err(io_error("create", folder))?;
+        }
+        let path = folder.join(format!("{:016x}.{ending}", self.next));
         let temporary = path.with_extension("tmp");
         let created = File::create(&temporary).and_then(|mut file| {
             file.write_all(&MAGIC)?;
+            file.write_all(&generation.to_le_bytes())?;
             file.write_all(&self.follows.to_le_bytes())?;
             file.sync_all()?;
             std::fs::rename(&temporary, &path)?;
-            File::open(&self.folder)?.sync_all()?;
+            sync_folder(folder)?;
             Ok(file)
         });
         self.file = Some(created.map_err(io_error("create", &path))?);
@@ -355,29 +437,26 @@ impl Wal {
         Ok(())
     }
 
-    /// Removes segments of which every record comes before `needed`.
+    /// Removes segments of which every record comes before `needed`: all of them when none is
+    /// needed.
     ///
     /// # Errors
     /// When a file stays; it is tried again.
     pub fn cut(&mut self, needed: u64) -> Result<(), WalError> {
-        let all = needed >= self.next;
         while let Some(segment) = self.segments.first() {
             let end = match self.segments.get(1) {
                 Some(next) => next.first,
-                None if all && self.next > segment.first => self.next,
-                None => break,
+                None => self.next,
             };
             if end > needed {
                 break;
             }
             if self.segments.len() == 1 {
-                // The next number must stay known: a new segment says it before the old one goes.
-                self.begin_segment()?;
+                self.file = None;
             }
-            let path = self.segments[0].path.clone();
-            match std::fs::remove_file(&path) {
+            match std::fs::remove_file(&segment.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error("remove", &path)(error));
+                    return Err(io_error("remove", &segment.path)(error));
                 }
                 _ => drop(self.segments.remove(0)),
             }
@@ -394,10 +473,27 @@ struct ReadSegment {
     used: bool,
 }
 
-/// Which record a segment follows, when it is one.
-fn segment_head(bytes: &[u8]) -> Option<u64> {
+/// What a segment says of itself.
+struct SegmentHead {
+    generation: u64,
+    /// Number after the last record before it.
+    follows: u64,
+}
+
+/// What a segment says of itself, when it is one.
+fn segment_head(bytes: &[u8]) -> Option<SegmentHead> {
     let head = bytes.get(..SEGMENT_HEAD_LEN)?.strip_prefix(&MAGIC)?;
-    Some(u64::from_le_bytes(head.try_into().ok()?))
+    let (generation, follows) = head.split_at(8);
+    let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
+    Some(SegmentHead {
+        generation: number(generation)?,
+        follows: number(follows)?,
+    })
+}
+
+/// Makes durable which files a folder has.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 /// A whole record.
@@ -450,14 +546,19 @@ fn holds_record(tail: &[u8], next: u64) -> bool {
     })
 }
 
-/// The first name for what is kept of a segment that is free, or has it already.
+/// The first name for what is kept of a segment that is free, or has it already. It is outside of
+/// the log's folder, which may go before people have looked.
 fn unusable_name(path: &Path) -> Option<PathBuf> {
     let inode = |path: &Path| Some(std::fs::metadata(path).ok()?.ino());
+    let folder = path.parent()?;
+    let of_log = folder.file_name()?.to_str()?;
+    let segment = path.file_name()?.to_str()?;
     (0..KEPT_NAMES_MAX)
         .map(|nth| match nth {
-            0 => path.with_extension("wal.unusable"),
-            nth => path.with_extension(format!("wal.{nth}.unusable")),
+            0 => format!("{of_log}-{segment}.unusable"),
+            nth => format!("{of_log}-{segment}.{nth}.unusable"),
         })
+        .map(|name| folder.with_file_name(name))
         .find(|name| inode(name).is_none_or(|kept| Some(kept) == inode(path)))
 }
 
@@ -478,7 +579,11 @@ fn keep_unusable(path: &Path) -> io::Result<()> {
 
 /// Reads the bytes of one segment as a start does; returns how many records it has.
 pub fn read_any(bytes: &[u8]) -> u64 {
-    let mut wal = Wal::closed(Path::new(""));
+    let mut wal = Wal::closed(Place {
+        folder: PathBuf::new(),
+        ending: "wal",
+        generation: 0,
+    });
     let mut recovered = Recovered::default();
     let mut before = 0;
     let read = wal.read(

@@ -2,9 +2,17 @@
 
 use super::*;
 
+fn place(folder: &Path) -> Place {
+    Place {
+        folder: folder.join("log"),
+        ending: "wal",
+        generation: 7,
+    }
+}
+
 fn open(folder: &Path) -> (Wal, Recovered, Vec<Vec<u8>>) {
     let mut records = Vec::new();
-    let (wal, recovered) = Wal::open(folder, |_, payload| {
+    let (wal, recovered) = Wal::open(place(folder), |_, payload| {
         records.push(payload.to_vec());
         payload != b"of no use"
     })
@@ -81,7 +89,7 @@ fn segments_go_when_nothing_in_them_is_needed() {
     wal.cut(2).unwrap();
     assert_eq!(wal.segments.len(), 2);
     wal.cut(4).unwrap();
-    assert_eq!(wal.segments.len(), 1);
+    assert_eq!(wal.segments.len(), 0);
     write(&mut wal, &[b"after"]);
     drop(wal);
     let (wal, _, records) = open(folder.path());
@@ -89,13 +97,33 @@ fn segments_go_when_nothing_in_them_is_needed() {
 }
 
 #[test]
-fn numbers_go_on_after_everything_was_cut() {
+fn nothing_is_left_after_everything_was_cut_and_numbers_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let (mut wal, ..) = open(folder.path());
     write(&mut wal, &[b"one"]);
+    assert!(!wal.can_cut(1) && wal.can_cut(2));
     wal.cut(2).unwrap();
+    assert!(!place(folder.path()).has_segments().unwrap());
+    write(&mut wal, &[b"two"]);
     drop(wal);
-    assert_eq!(open(folder.path()).0.next(), 2);
+    let (wal, recovered, records) = open(folder.path());
+    assert_eq!((records, wal.next()), (vec![b"two".to_vec()], 3));
+    assert_eq!(recovered.records_lost, 0);
+}
+
+#[test]
+fn segments_of_another_generation_are_not_read_and_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut wal, ..) = open(folder.path());
+    write(&mut wal, &[b"one"]);
+    drop(wal);
+    let other = Place {
+        generation: 8,
+        ..place(folder.path())
+    };
+    assert_eq!(other.find_generation().unwrap(), Some(7));
+    let (_, recovered) = Wal::open(other, |_, _| panic!("it is read")).unwrap();
+    assert_eq!((recovered.segments_unusable, kept(folder.path())), (1, 1));
 }
 
 /// Names of what is kept.
@@ -203,12 +231,13 @@ fn numbers_that_were_passed_over_are_not_lost() {
 #[test]
 fn any_bytes_are_read_or_end_the_log() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("0000000000000001.wal");
+    let path = place(folder.path()).folder.join("0000000000000001.wal");
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
     for bytes in [
         &b""[..],
         b"fpwal",
         b"garbage of some length",
-        b"fpwal\0\0\x01",
+        b"fpwal\0\0\x02",
     ] {
         std::fs::write(&path, bytes).unwrap();
         let (_, recovered, records) = open(folder.path());

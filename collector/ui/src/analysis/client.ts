@@ -7,9 +7,8 @@ import type { LineRow } from '../flame/lines';
 import type { NameTable } from '../flame/names';
 import { NOT_HELD, type Trouble, TroubleError } from '../query/errors';
 import type { Selection } from '../query/selection';
-import { pageBase } from '../query/transport';
+import { pageBase } from '../query/base';
 import { BUILD } from './build';
-import { inlinePort } from './inline';
 import { unpackNames } from './names';
 import type {
   CaptureNews,
@@ -81,6 +80,14 @@ const FAILED: Trouble = {
  */
 const RELOAD_MS = 300_000;
 
+/**
+ * Time between two pings while something is asked for, and pings without a word of the worker from
+ * which on it hangs: 20 s, where the longest stage of the largest profile takes 2. Unit: ms. Pings
+ * are counted, not time: a browser that slept has sent none.
+ */
+export const PING_MS = 2000;
+export const PINGS_UNANSWERED = 10;
+
 const givenUp = () => new DOMException('not wanted any more', 'AbortError');
 
 export class Analysis {
@@ -94,6 +101,11 @@ export class Analysis {
   private reloadedMs = Number.NEGATIVE_INFINITY;
   private readonly reloadListeners = new Set<() => void>();
   private readonly lossListeners = new Set<() => void>();
+  private readonly silenceListeners = new Set<() => void>();
+  private pings: ReturnType<typeof setInterval> | undefined;
+  private unanswered = 0;
+  /** The worker says nothing, while something is asked for. */
+  isSilent = false;
   /** How many times all profiles were to be loaded again. */
   reloads = 0;
 
@@ -145,6 +157,18 @@ export class Analysis {
     return () => this.lossListeners.delete(listener);
   }
 
+  /** Calls `listener` when the worker hangs, and when it does no more. */
+  onSilence(listener: () => void): () => void {
+    this.silenceListeners.add(listener);
+    return () => this.silenceListeners.delete(listener);
+  }
+
+  /** Ends a worker that hangs, and starts another: what it held is loaded again. */
+  restart(): void {
+    this.reloadedMs = Number.NEGATIVE_INFINITY;
+    this.fail();
+  }
+
   /** Forgets a profile. */
   release(profile: LoadedProfile): void {
     this.known.delete(profile.id);
@@ -168,6 +192,10 @@ export class Analysis {
 
   sums(args: Operations['sums']['args'], signal: AbortSignal): Promise<Operations['sums']['answer']> {
     return this.call('sums', args, signal);
+  }
+
+  changes(args: Operations['changes']['args'], signal: AbortSignal): Promise<Operations['changes']['answer']> {
+    return this.call('changes', args, signal);
   }
 
   grid(id: number, signal: AbortSignal): Promise<Operations['grid']['answer']> {
@@ -225,6 +253,7 @@ export class Analysis {
       this.pending.set(number, pending);
       signal.addEventListener('abort', () => this.leave(number, pending), { once: true });
       this.post({ number, operation, args } as Request);
+      this.watch();
     });
   }
 
@@ -241,7 +270,34 @@ export class Analysis {
     this.open()?.postMessage(message);
   }
 
+  /** Pings the worker as long as it owes an answer. */
+  private watch(): void {
+    this.pings ??= setInterval(() => {
+      if (this.pending.size === 0) return this.heard(true);
+      this.unanswered++;
+      this.setSilent(this.unanswered > PINGS_UNANSWERED);
+      this.port?.postMessage({ ping: this.unanswered });
+    }, PING_MS);
+  }
+
+  /** `ended`: nothing is asked for any more. */
+  private heard(ended = false): void {
+    this.unanswered = 0;
+    this.setSilent(false);
+    if (!ended) return;
+    clearInterval(this.pings);
+    this.pings = undefined;
+  }
+
+  private setSilent(is: boolean): void {
+    if (this.isSilent === is) return;
+    this.isSilent = is;
+    for (const listener of [...this.silenceListeners]) listener();
+  }
+
   private take(message: FromWorker): void {
+    this.heard();
+    if ('pong' in message) return;
     const pending = this.pending.get(message.number);
     if (!pending) return;
     if ('progress' in message) {
@@ -269,6 +325,7 @@ export class Analysis {
       this.port.terminate();
     }
     this.port = undefined;
+    this.heard(true);
     this.ended++;
     const pending = [...this.pending.values()];
     this.pending.clear();
@@ -292,6 +349,7 @@ function profilesOf(args: Operations[Operation]['args']): number[] {
   if ('request' in args) return 'of' in args.request ? profilesOf(args.request) : [];
   if ('id' in args) return [args.id];
   if (!('of' in args)) return [];
+  if ('before' in args) return [args.of.id, args.before.id];
   return 'diff' in args && args.diff ? [args.of.id, args.diff.before.id] : [args.of.id];
 }
 
@@ -300,11 +358,14 @@ function shapeOf(packed: PackedShape, names: NameTable, rates?: readonly [number
   return { layout: { ...layout, tree: { names, own, total, rates } }, change };
 }
 
+let startPort: () => Port = () => {
+  throw new Error('nobody said where profiles are worked on');
+};
+
+/** Says how the worker is started, or what stands for it: before anything is asked for. */
+export function analyseWith(start: () => Port): void {
+  startPort = start;
+}
+
 /** That of the page. */
-export const analysis = new Analysis(
-  () =>
-    new URLSearchParams(location.search).get('worker') === 'off'
-      ? inlinePort()
-      : (new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' }) as Port),
-  pageBase,
-);
+export const analysis = new Analysis(() => startPort(), pageBase);

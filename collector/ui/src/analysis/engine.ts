@@ -5,7 +5,8 @@
 // the result is not wanted any more.
 
 import { diffStep } from '../flame/colour';
-import { changeOf, measure } from '../flame/diff';
+import { changesBetween } from '../flame/changes';
+import { changeOf, isChance, measure, scale } from '../flame/diff';
 import { type Layout, layOut, single } from '../flame/layout';
 import { hasLines, linesOf } from '../flame/lines';
 import { Names } from '../flame/names';
@@ -17,7 +18,6 @@ import { NotHeldError } from '../query/errors';
 import { type Profile, ProfileError } from '../query/profile';
 import { between, sumOf } from '../query/timestamps';
 import { labelsOf, sumsByLabel, sumsByModule } from '../tables/sums';
-import { folded, json } from '../capture/files';
 import { packNames } from './names';
 import type {
   Change,
@@ -78,8 +78,9 @@ export class Engine {
       timestamps: timestamps && {
         startUnixNs: timestamps.startUnixNs,
         durationNs: timestamps.durationNs,
-        count: timestamps.at.length,
+        count: timestamps.cells?.count.reduce((sum, count) => sum + count, 0) ?? timestamps.at.length,
         dropped: timestamps.dropped,
+        columnNs: timestamps.cells?.columnNs,
       },
     };
   }
@@ -98,7 +99,7 @@ export class Engine {
 
   async graph(request: Args<'graph'>, stage: Stage): Promise<Answer<'graph'>> {
     const tree = await this.treeOf(request, stage);
-    const shape = shapeOf(tree, request);
+    const shape = shapeOf(tree, request, await this.countsOf(request, stage));
     await stage();
     const functions = request.diff ? undefined : functionsOf(tree);
     return { ...shape, names: packNames(tree.names), functions, unit: this.profileOf(request.of).unit };
@@ -107,13 +108,24 @@ export class Engine {
   async sandwich({ request, fn }: Args<'sandwich'>, stage: Stage): Promise<Answer<'sandwich'>> {
     const tree = await this.treeOf(request, stage);
     const { callers, callees, own, total } = sandwich(tree, fn);
+    const counts = await this.countsOf(request, stage);
+    const ofCounts = counts && sandwich(counts, fn);
     await stage();
-    return { callers: shapeOf(callers, request, tree), callees: shapeOf(callees, request, tree), own, total };
+    return {
+      callers: shapeOf(callers, request, ofCounts?.callers, tree),
+      callees: shapeOf(callees, request, ofCounts?.callees, tree),
+      own,
+      total,
+    };
   }
 
   lines({ of, fn, samples }: Args<'lines'>): Answer<'lines'> {
     const profile = this.profileOf(of);
     return linesOf(profile, fn, samples ? profile.count : profile.weight);
+  }
+
+  changes({ of, before, samples }: Args<'changes'>): Answer<'changes'> {
+    return changesBetween(this.profileOf(before), this.profileOf(of), samples);
   }
 
   sums({ of, by, samples }: Args<'sums'>): Answer<'sums'> {
@@ -135,14 +147,6 @@ export class Engine {
     return sumOf(this.timestampsOf(id), pick);
   }
 
-  file({ of, kind, samples }: Args<'file'>): Answer<'file'> {
-    const profile = this.profileOf(of);
-    if (kind === 'folded')
-      return new Blob(folded(profile, samples ? profile.count : profile.weight), { type: 'text/plain' });
-    const { timestamps } = this.profileOf({ id: of.id });
-    return new Blob(json(profile, timestamps && { timestamps, pick: of.pick }), { type: 'application/json' });
-  }
-
   private timestampsOf(id: number) {
     const { timestamps } = this.profileOf({ id });
     if (!timestamps) throw new ProfileError('the profile has no timestamps');
@@ -150,7 +154,7 @@ export class Engine {
   }
 
   /** A profile, or the part of it that was asked for last. */
-  private profileOf({ id, pick }: ProfileSource): Profile {
+  profileOf({ id, pick }: ProfileSource): Profile {
     const profile = this.profiles.get(id);
     if (!profile) throw new NotHeldError(`profile ${id} is not held`);
     this.profiles.delete(id);
@@ -177,6 +181,15 @@ export class Engine {
     return diff ? { ...tree, rates: diff.rates } : tree;
   }
 
+  /**
+   * The tree of counts, where what differs by chance is to be told: the same nodes under the same
+   * numbers, since those do not depend on values.
+   */
+  private async countsOf(request: GraphRequest, stage: Stage): Promise<Tree | undefined> {
+    if (!request.diff?.chance) return undefined;
+    return this.treeOf({ ...request, options: { ...request.options, measure: 'count' } }, stage);
+  }
+
   private async build({ of, options, diff }: GraphRequest, stage: Stage): Promise<Tree> {
     const profile = this.profileOf(of);
     await stage();
@@ -188,8 +201,11 @@ export class Engine {
   }
 }
 
-/** `of`: the tree that a part of it is of, by whose roots widths are scaled. */
-function shapeOf(tree: Tree, { diff }: GraphRequest, of = tree): PackedShape {
+/**
+ * `counts`: the same tree of samples, or none. `of`: the tree that a part of it is of, by whose
+ * roots widths are scaled.
+ */
+function shapeOf(tree: Tree, { diff }: GraphRequest, counts?: Tree, of = tree): PackedShape {
   const layout = layOut(tree, diff ? measure(of, diff.compare, diff.width) : single);
   const { tree: _, ...columns } = layout;
   // The tree stays for what is asked of it next: what goes away is copied here, not where it is
@@ -202,15 +218,22 @@ function shapeOf(tree: Tree, { diff }: GraphRequest, of = tree): PackedShape {
     layout: columns,
     own: sent(tree.own),
     total: sent(tree.total),
-    change: diff && changesOf(layout, tree, diff.compare),
+    change: diff && changesOf(layout, tree, diff.compare, counts),
   };
 }
 
-function changesOf(layout: Layout, tree: Tree, compare: NonNullable<GraphRequest['diff']>['compare']): Change {
+function changesOf(
+  layout: Layout,
+  tree: Tree,
+  compare: NonNullable<GraphRequest['diff']>['compare'],
+  counts: Tree | undefined,
+): Change {
+  const factor = counts ? scale(counts, compare) : 1;
   const [steps, vanished] = [new Int8Array(layout.node.length), new Uint8Array(layout.node.length)];
   layout.node.forEach((node, at) => {
     const change = changeOf(tree, node, compare);
-    steps[at] = diffStep(change);
+    const chance = counts && isChance(counts.total[0][node], counts.total[1][node], factor);
+    steps[at] = chance ? 0 : diffStep(change);
     vanished[at] = change.vanished ? 1 : 0;
   });
   return { steps, vanished };

@@ -1,11 +1,14 @@
-// Stands for the worker in the page's own thread, for `?worker=off`: Chromium's virtual time, on
-// which `--screenshot` and `--dump-dom` run, waits for no worker.
+// Stands for the worker in the page's own thread: for files that stand alone, which have no second
+// one, and for `?worker=off`, since Chromium's virtual time, on which `--screenshot` and
+// `--dump-dom` run, waits for no worker.
 
 import type { Port } from './client';
-import { Service } from './service';
+import type { FromWorker } from './protocol';
+import type { Service } from './service';
 
-export function inlinePort(): Port {
-  const service = new Service((data) => setTimeout(() => port.onmessage?.({ data })));
+/** The port to the service that `make` makes with how it answers. */
+export function inlinePort(make: (send: (message: FromWorker) => void) => Service): Port {
+  const service = make((data) => setTimeout(() => port.onmessage?.({ data })));
   const port: Port = {
     onmessage: null,
     onerror: null,

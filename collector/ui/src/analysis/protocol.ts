@@ -19,6 +19,7 @@ import type { Trouble } from '../query/errors';
 import type { About } from '../query/profile';
 import type { Selection } from '../query/selection';
 import type { Covered, Pick } from '../query/timestamps';
+import type { Changes } from '../tables/changes';
 import type { Sum } from '../tables/sums';
 import type { PackedNames } from './names';
 
@@ -37,7 +38,7 @@ export interface LoadedProfile {
   labels: string[];
   hasLines: boolean;
   /** Undefined: no times were kept. */
-  timestamps: (Covered & { count: number; dropped: number }) | undefined;
+  timestamps: (Covered & { count: number; dropped: number; columnNs?: number | undefined }) | undefined;
 }
 
 /** A profile, or a part of its time. */
@@ -57,6 +58,8 @@ export interface GraphRequest {
     rates: readonly [number, number] | undefined;
     compare: Compare;
     width: Width;
+    /** What differs by chance alone is not coloured. */
+    chance?: boolean;
   };
 }
 
@@ -125,6 +128,7 @@ export interface Operations {
   graph: { args: GraphRequest; answer: PackedGraph };
   sandwich: { args: { request: GraphRequest; fn: string }; answer: PackedSandwich };
   lines: { args: { of: ProfileSource; fn: string; samples: boolean }; answer: LineRow[] };
+  changes: { args: { of: ProfileSource; before: ProfileSource; samples: boolean }; answer: Changes };
   sums: { args: { of: ProfileSource; by: string; samples: boolean }; answer: { rows: Sum[]; whole: number } };
   grid: { args: { id: number }; answer: { grid: Grid; ms: number } };
   span: { args: { id: number; pick: Pick }; answer: { count: number; weight: number } };
@@ -140,11 +144,18 @@ export interface Request<O extends Operation = Operation> {
 }
 
 /** From the page. Its build comes first, and is that of the worker, or nothing is answered. */
-export type ToWorker = { build: string } | Request | { cancel: number } | { release: number };
+export type ToWorker =
+  | { build: string }
+  | Request
+  | { cancel: number }
+  | { release: number }
+  /** Is answered at once, unless the worker hangs. */
+  | { ping: number };
 
 /** From the worker; `number` is that of the request. */
 export type FromWorker =
   | { number: number; answer: unknown }
+  | { number: number; pong: true }
   /** Undefined: it was cancelled. */
   | { number: number; trouble: Trouble | undefined }
   | { number: number; progress: number }

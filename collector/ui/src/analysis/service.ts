@@ -1,38 +1,12 @@
-// What the worker does with messages of the page: starts what they ask for, cancels, answers.
+// What the worker does with messages of the page: starts what they ask for, cancels, answers. It
+// asks nobody: what a collector is asked for is in `collectorService.ts`.
 
-import { type CallOptions, createClient } from '@connectrpc/connect';
-import { captureTrouble } from '../capture/trouble';
-import {
-  CaptureService,
-  type FleetCaptureRequest,
-  type FleetCaptureResponse,
-} from '../gen/fleetprof/collector/v1/control_pb';
-import { type ProfileResponse, QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import { type Trouble, TroubleError, troubleOf } from '../query/errors';
-import { Assembler, ProfileError } from '../query/profile';
-import { messageOf } from '../query/selection';
-import { transportTo } from '../query/transport';
+import { ProfileError } from '../query/columns';
 import { BUILD } from './build';
-import { captureNews } from './captureNews';
 import { Engine } from './engine';
-import type { FromWorker, LoadedProfile, Operation, Operations, Request, ToWorker } from './protocol';
+import type { FromWorker, Operation, Operations, Request, ToWorker } from './protocol';
 import { Turns } from './turns';
-
-/** What the collector is asked for here: what is large. */
-export interface Collector {
-  profile(request: object, options: CallOptions): AsyncIterable<ProfileResponse>;
-  capture(request: FleetCaptureRequest, options: CallOptions): AsyncIterable<FleetCaptureResponse>;
-}
-
-/** The collector at an address. */
-export function collectorAt(baseUrl: string): Collector {
-  const transport = transportTo(baseUrl);
-  const [queries, captures] = [createClient(QueryService, transport), createClient(CaptureService, transport)];
-  return {
-    profile: (request, options) => queries.profile(request, options),
-    capture: (request, options) => captures.capture(request, options),
-  };
-}
 
 const OTHER_BUILD: Trouble = {
   title: 'The collector was upgraded since this page was loaded',
@@ -43,22 +17,22 @@ const OTHER_BUILD: Trouble = {
 };
 
 export class Service {
-  readonly engine = new Engine();
-  private readonly turns = new Turns();
+  protected readonly turns = new Turns();
   /** The page is of the same build. */
   private same = false;
   private readonly running = new Map<number, AbortController>();
 
   constructor(
-    private readonly send: (message: FromWorker, transfer: ArrayBuffer[]) => void,
-    private readonly collector: (baseUrl: string) => Collector = collectorAt,
+    protected readonly send: (message: FromWorker, transfer: ArrayBuffer[]) => void,
     private readonly build = BUILD,
+    readonly engine = new Engine(),
   ) {}
 
   take(message: ToWorker): void {
     if ('build' in message) this.same = message.build === this.build;
     else if ('cancel' in message) this.running.get(message.cancel)?.abort();
     else if ('release' in message) this.engine.release(message.release);
+    else if ('ping' in message) this.send({ number: message.ping, pong: true }, []);
     else void this.serve(message);
   }
 
@@ -72,7 +46,7 @@ export class Service {
       const answer = await this.run(number, operation, args, control.signal);
       this.send({ number, answer }, buffersOf(answer));
     } catch (error) {
-      this.send({ number, trouble: operation === 'capture' ? captureTrouble(error) : troubleOf(error) }, []);
+      this.send({ number, trouble: this.troubleOf(operation, error) }, []);
     } finally {
       // An answer of which a part cannot be read ends at the collector too, and on the hosts of a
       // capture.
@@ -81,59 +55,32 @@ export class Service {
     }
   }
 
-  private run(number: number, operation: Operation, args: unknown, signal: AbortSignal): Promise<unknown> {
+  /** What went wrong with an operation, in words; undefined: it was given up on purpose. */
+  protected troubleOf(_: Operation, error: unknown): Trouble | undefined {
+    return troubleOf(error);
+  }
+
+  protected run(_: number, operation: Operation, args: unknown, signal: AbortSignal): Promise<unknown> {
     const { engine, turns } = this;
     const of = <O extends Operation>(_: O) => args as Operations[O]['args'];
     switch (operation) {
-      case 'load':
-        return this.load(number, of(operation), signal);
-      case 'capture':
-        return this.capture(number, of(operation), signal);
       case 'graph':
         return turns.run(signal, (stage) => engine.graph(of(operation), stage));
       case 'sandwich':
         return turns.run(signal, (stage) => engine.sandwich(of(operation), stage));
       case 'lines':
         return turns.run(signal, () => engine.lines(of(operation)));
+      case 'changes':
+        return turns.run(signal, () => engine.changes(of(operation)));
       case 'sums':
         return turns.run(signal, () => engine.sums(of(operation)));
       case 'grid':
         return turns.run(signal, () => engine.grid(of(operation)));
       case 'span':
         return turns.run(signal, () => engine.span(of(operation)));
-      case 'file':
-        return turns.run(signal, () => engine.file(of(operation)));
       default:
-        throw new ProfileError(`unknown operation ${JSON.stringify(operation satisfies never)}`);
+        throw new ProfileError(`unknown operation ${JSON.stringify(operation)}`);
     }
-  }
-
-  /** One merged profile, decoded as it comes. */
-  private async load(
-    number: number,
-    { baseUrl, selection, groupBy }: Operations['load']['args'],
-    signal: AbortSignal,
-  ): Promise<LoadedProfile> {
-    const assembler = new Assembler();
-    const answers = this.collector(baseUrl).profile(
-      { selection: messageOf(selection), groupBy: groupBy === '' ? [] : [groupBy] },
-      { signal },
-    );
-    for await (const message of answers) {
-      assembler.add(message);
-      this.send({ number, progress: assembler.stacks }, []);
-    }
-    signal.throwIfAborted();
-    return this.engine.add(assembler.finish());
-  }
-
-  private async capture(
-    number: number,
-    { baseUrl, request, timeoutMs }: Operations['capture']['args'],
-    signal: AbortSignal,
-  ): Promise<undefined> {
-    const answers = this.collector(baseUrl).capture(request, { signal, timeoutMs });
-    for await (const news of captureNews(answers, this.engine)) this.send({ number, news }, []);
   }
 }
 

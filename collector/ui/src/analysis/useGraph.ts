@@ -1,5 +1,6 @@
 // Graphs of profiles, as the state says that they are made.
 
+import type { Compare } from '../flame/diff';
 import { type Query, useQuery } from '../query/useQuery';
 import { useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { type Graph, analysis } from './client';
@@ -10,14 +11,15 @@ export function useGraph(of: ProfileSource): Query<Graph> {
   return useRequest({ of, options: useOptions() });
 }
 
-/** The graph of two profiles. */
+/** The graph of two profiles. `how`: other than the state says. */
 export function useDiffGraph(
   before: ProfileSource,
   after: ProfileSource,
   rates: readonly [number, number] | undefined,
+  how: { compare?: Compare; chance?: boolean } = {},
 ): Query<Graph> {
   const { compare, width } = useDisplayState('compare', 'width');
-  return useRequest({ of: after, options: useOptions(), diff: { before, rates, compare, width } });
+  return useRequest({ of: after, options: useOptions(), diff: { before, rates, compare, width, ...how } });
 }
 
 function useRequest(request: GraphRequest): Query<Graph> {

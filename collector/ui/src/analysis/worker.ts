@@ -1,7 +1,7 @@
 // The worker that holds profiles: binds the service to the page's messages.
 
+import { CollectorService } from './collectorService';
 import type { FromWorker, ToWorker } from './protocol';
-import { Service } from './service';
 
 const scope = self as unknown as {
   onmessage: (event: MessageEvent<ToWorker>) => void;
@@ -9,7 +9,7 @@ const scope = self as unknown as {
   postMessage: (message: FromWorker, transfer: Transferable[]) => void;
 };
 
-const service = new Service((message, transfer) => scope.postMessage(message, transfer));
+const service = new CollectorService((message, transfer) => scope.postMessage(message, transfer));
 
 scope.onmessage = ({ data }) => service.take(data);
 // The page is told by `onerror`: nobody would answer the request.

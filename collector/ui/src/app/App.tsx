@@ -24,6 +24,7 @@ import { TroubleBox, say } from './parts';
 import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { type PageProps, keyOf } from './page';
+import { Silence } from './Silence';
 import { CgroupsPage, CollectorPage, HostsPage } from './TablePages';
 
 /** Time between queries in live mode: the length of a window. Unit: milliseconds. */
@@ -73,6 +74,7 @@ export function App() {
       <Head range={range} now={now} onRefresh={refresh} />
       <Alarm now={now} onSkew={setSkewMs} />
       <main id="main" tabIndex={-1} class={`view-${view}`}>
+        <Silence />
         {skewMs !== 0 && (
           <p class="notice">
             This browser’s clock differs from the collector’s by {format.duration(Math.abs(skewMs) * 1e6)}; ranges

@@ -9,10 +9,12 @@ import { useDiffGraph } from '../analysis/useGraph';
 import { useReloads } from '../analysis/useReloads';
 import { FlamePanel } from '../flame/FlamePanel';
 import { diff, series } from '../query/client';
+import { WidthChoice } from '../flame/WidthChoice';
 import type { Selection } from '../query/selection';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { useQuery } from '../query/useQuery';
 import { setState, useDisplayState, useSelectionState } from '../state/store';
+import { changesOf } from '../tables/changes';
 import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
@@ -72,7 +74,9 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     () => (means.data && pair.data ? ratesOf(means.data, pair.data, filters.length > 0, props.now()) : undefined),
     [means.data, pair.data],
   );
-  const table = useQuery(`diff\n${bothKey}`, (signal) => diff(beforeSelection, selection, signal));
+  const table = useQuery(`diff\n${bothKey}`, async (signal) =>
+    changesOf(await diff(beforeSelection, selection, signal)),
+  );
   return (
     <>
       <h2 class="hidden">Comparison</h2>
@@ -88,7 +92,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
             labels={labels}
             table={
               <Answer query={table} what="the table of changes">
-                {(answer) => <DiffTable answer={answer} rates={rates} unit={data.after.unit} />}
+                {(changes) => <DiffTable changes={changes} rates={rates} unit={data.after.unit} />}
               </Answer>
             }
           />
@@ -345,7 +349,7 @@ function Graphs({ before, after, rates, labels, table }: GraphsProps) {
 
 /** What of two profiles is compared, and whose width frames have. */
 function Measures({ unit, rates }: { unit: string; rates: readonly [number, number] | undefined }) {
-  const { compare, width } = useDisplayState('compare', 'width');
+  const { compare } = useDisplayState('compare');
   return (
     <>
       <Choice
@@ -363,16 +367,7 @@ function Measures({ unit, rates }: { unit: string; rates: readonly [number, numb
         ]}
         onChange={(next) => setState({ compare: next })}
       />
-      <Choice
-        label="Width"
-        value={width}
-        of={[
-          ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
-          ['before', 'before', 'Width is before'],
-          ['after', 'after', 'Width is after; what is gone has none'],
-        ]}
-        onChange={(next) => setState({ width: next })}
-      />
+      <WidthChoice />
     </>
   );
 }

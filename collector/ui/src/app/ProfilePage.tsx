@@ -15,7 +15,8 @@ import { escapeRegex } from '../flame/search';
 import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
-import { type Source, TopTable } from '../tables/TopTable';
+import { collectorTop } from '../tables/collectorTop';
+import { TopTable } from '../tables/TopTable';
 import { ChartPanel } from '../time/ChartPanel';
 import * as format from '../text/format';
 import { REST_ID, hostsLost } from '../time/series';
@@ -142,7 +143,7 @@ function Stacks(props: PageProps & { profile: LoadedProfile }) {
   const of = { id: profile.id, pick };
   const query = useGraph(of);
   // What the collector sums up is of the complete time.
-  const source: Source = pick ? { profile: of } : { selection, selectionKey };
+  const source = pick ? { profile: of } : collectorTop(selection, selectionKey);
   return (
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
       {timestamps && (

@@ -1,7 +1,8 @@
 // What goes wrong with captures, as sentences.
 
 import { Code, ConnectError } from '@connectrpc/connect';
-import { type Trouble, troubleOf } from '../query/errors';
+import { collectorTrouble } from '../query/collectorErrors';
+import type { Trouble } from '../query/errors';
 
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
   [Code.Unimplemented]: [
@@ -31,7 +32,7 @@ const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boo
 
 /** What went wrong with a capture. */
 export function captureTrouble(error: unknown): Trouble {
-  const found = troubleOf(error);
+  const found = collectorTrouble(error);
   if (!found)
     return {
       title: 'The capture was given up',

@@ -5,7 +5,7 @@ import { Name, say } from '../app/parts';
 import { Graph, neighbour, nextMatch } from './graph';
 import type { Look } from './graph';
 import type { Layout } from './layout';
-import { levelCount, pathTo } from './layout';
+import { levelCount, nodeIn, pathTo } from './layout';
 import { readPath, writePath } from './path';
 import type { Found } from './search';
 import { useFound } from './SearchScope';
@@ -86,7 +86,8 @@ function useGraph(props: FlameGraphProps, found: Found | undefined) {
 export function FlameGraph(props: FlameGraphProps) {
   const { layout, inverted } = props;
   const found = useFound(layout);
-  const { box, canvas, spacer, graph, hover, selected, zoomed, part, choose, zoomTo } = useGraph(props, found);
+  const { box, canvas, spacer, graph, hover, zoomed, part, choose, zoomTo, ...chosen } = useGraph(props, found);
+  const selected = nodeIn(layout, chosen.selected);
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const at = selected ?? zoomed;

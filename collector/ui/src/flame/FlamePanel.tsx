@@ -16,7 +16,7 @@ import { FlameGraph } from './FlameGraph';
 import { Narrowed, Tools } from './FlameTools';
 import { Detail } from './FrameDetail';
 import type { Look } from './graph';
-import type { Layout } from './layout';
+import { type Layout, nodeIn } from './layout';
 import { PALETTES } from './paint';
 import { SearchScope } from './SearchScope';
 
@@ -29,6 +29,14 @@ export interface FlamePanelProps {
   table: ComponentChildren;
   /** It came once and is nowhere kept: there is no collector to leave stacks out. */
   once?: boolean;
+  /** What weights are; absent: CPU time. */
+  weighs?: string;
+  /** What of the page is of all stacks, whatever the graph leaves out; absent: the chart. */
+  untouched?: string;
+  /** It is in a file, without lines and without anybody who could record some. */
+  alone?: boolean;
+  /** Keys of what is around, for the list of shortcuts. */
+  keys?: readonly (readonly [string, string])[];
   /** Some frame has a source line, or it was recorded with them. */
   hasLines?: boolean;
   /** Opens the dialog that records with source lines. */
@@ -41,10 +49,10 @@ export function FlamePanel(props: FlamePanelProps) {
   return (
     <section class="flame-panel" aria-label="Profile">
       <SearchScope layout={graph.layout}>
-        <Tools diff={graph.request.diff !== undefined} labels={props.labels}>
+        <Tools diff={graph.request.diff !== undefined} labels={props.labels} weighs={props.weighs ?? 'CPU time'}>
           {props.tools}
         </Tools>
-        <Narrowed once={props.once} />
+        <Narrowed once={props.once} untouched={props.untouched ?? (props.once ? 'heat map' : 'chart')} />
         <div class={`split panel-${panel}`}>
           {panel !== 'table' && (
             <div class="split-main">{fn === '' ? <Whole {...props} /> : <Sandwiched graph={graph} fn={fn} />}</div>
@@ -146,8 +154,10 @@ function Whole(props: FlamePanelProps) {
       />
       <Detail
         of={of}
-        node={selected !== undefined && selected < layout.name.length ? selected : undefined}
-        source={graph.request.diff ? undefined : graph.request.of}
+        node={nodeIn(layout, selected)}
+        source={graph.request.diff || props.alone ? undefined : graph.request.of}
+        chance={graph.request.diff?.chance}
+        keys={props.keys}
         once={props.once}
         hasLines={props.hasLines}
         onRecord={props.onRecord}

@@ -14,18 +14,20 @@ interface ToolsProps {
   diff: boolean;
   /** Labels that stacks can stand under. */
   labels: readonly string[];
+  /** What weights are. */
+  weighs: string;
   /** Tools of the page beside those of the graph. */
   children?: ComponentChildren;
 }
 
-export function Tools({ diff, labels, children }: ToolsProps) {
+export function Tools({ diff, labels, weighs, children }: ToolsProps) {
   return (
     <div class="tools" role="toolbar" aria-label="Tools of the profile">
       <SearchBox />
       <PanelChoice />
       {!diff && <ColourChoice />}
       <TopLevel labels={labels} />
-      <Shape />
+      <Shape weighs={weighs} />
       {children}
       <Reset />
     </div>
@@ -111,6 +113,7 @@ function ColourChoice() {
 
 function TopLevel({ labels }: { labels: readonly string[] }) {
   const { root } = useSelectionState('root');
+  if (!labels.length && !root) return null;
   return (
     <select
       aria-label="Top level"
@@ -128,7 +131,7 @@ function TopLevel({ labels }: { labels: readonly string[] }) {
   );
 }
 
-function Shape() {
+function Shape({ weighs }: { weighs: string }) {
   const { flame, collapse, samples } = useDisplayState('flame', 'collapse', 'samples');
   return (
     <span class="group" role="group" aria-label="Shape">
@@ -148,7 +151,7 @@ function Shape() {
       </Toggle>
       <Toggle
         pressed={samples}
-        title="Width is the number of samples, not CPU time"
+        title={`Width is the number of samples, not ${weighs}`}
         onChange={(next) => setState({ samples: next })}
       >
         Count samples
@@ -173,8 +176,11 @@ function Reset() {
   );
 }
 
-/** What stacks are left out, each with a way to take it back. */
-export function Narrowed({ once }: { once?: boolean }) {
+/**
+ * What stacks are left out, each with a way to take it back. `untouched`: what of the page is of
+ * all stacks all the same.
+ */
+export function Narrowed({ once, untouched }: { once: boolean | undefined; untouched: string }) {
   const { focus } = useViewState('focus');
   const { filters } = useSelectionState('filters');
   if (focus === '' && (once || !filters.length)) return null;
@@ -189,7 +195,7 @@ export function Narrowed({ once }: { once?: boolean }) {
         </li>
       )}
       {!once && <FilterChips />}
-      <li class="soft">not applied to the {once ? 'heat map' : 'chart'}</li>
+      {untouched !== '' && <li class="soft">not applied to the {untouched}</li>}
     </ul>
   );
 }

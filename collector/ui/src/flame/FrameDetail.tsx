@@ -21,28 +21,34 @@ const KEYS: readonly (readonly [string, string])[] = [
   ['n, N', 'next match, the one before'],
   ['s', 'callers and callees of the chosen frame'],
   ['f', 'focus on the chosen frame'],
-  ['r', 'refresh'],
 ];
+
+/** Where there is somebody to ask again. */
+const OF_PAGE: typeof KEYS = [['r', 'refresh']];
 
 /** The chosen frame and what can be done with it; without one, what colours mean. */
 export function Detail(props: {
   of: Describing;
   node: number | undefined;
-  /** For source lines; undefined: two profiles are compared. */
+  /** For source lines; undefined: two profiles are compared, or there are none. */
   source: ProfileSource | undefined;
   once?: boolean;
   hasLines?: boolean;
   onRecord?: (text: string) => void;
+  /** What differs by chance alone is not coloured. */
+  chance?: boolean;
+  /** Keys of what is around; absent: those of the page. */
+  keys?: typeof KEYS;
 }) {
   const { of, node } = props;
   if (node === undefined) {
     return (
       <div class="detail">
-        <Legend diff={of.compare !== undefined} />
+        <Legend diff={of.compare !== undefined} chance={props.chance} />
         <Popover title="Shortcuts" class="plain soft keys" align="right" above label="Shortcuts">
           {() => (
             <dl class="keys-list">
-              {KEYS.map(([key, what]) => (
+              {[...KEYS, ...(props.keys ?? OF_PAGE)].map(([key, what]) => (
                 <>
                   <dt>{key}</dt>
                   <dd>{what}</dd>
@@ -106,14 +112,14 @@ export function Detail(props: {
   );
 }
 
-function Legend({ diff }: { diff: boolean }) {
+function Legend({ diff, chance }: { diff: boolean; chance: boolean | undefined }) {
   const { colours } = useDisplayState('colours');
   const theme = useTheme();
   if (diff) {
     return (
       <span class="legend-line">
         <span class="swatch" style={{ background: diffColour(-DIFF_STEPS, theme) }} /> less
-        <span class="swatch" style={{ background: diffColour(0, theme) }} /> same
+        <span class="swatch" style={{ background: diffColour(0, theme) }} /> {chance ? 'within chance' : 'same'}
         <span class="swatch" style={{ background: diffColour(DIFF_STEPS, theme) }} /> more
         <span class="swatch hatch" /> gone
       </span>

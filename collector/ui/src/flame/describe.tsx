@@ -46,6 +46,10 @@ export function sentence(node: number, of: Describing): string {
 /** By how much a node changed. */
 function moved(id: number, delta: number, of: Describing): string {
   const { tree } = of.layout;
+  if (of.compare === 'total') {
+    const grown = tree.total[1][id] - tree.total[0][id];
+    return `${grown < 0 ? '−' : '+'}${amount(Math.abs(grown), of)}`;
+  }
   const [was, is] = of.compare === 'sum' ? [rateOf(tree, id, 0), rateOf(tree, id, 1)] : [];
   if (was === undefined || is === undefined) return format.points(delta);
   return `${is < was ? '−' : '+'}${rateText(Math.abs(is - was), of)}`;

@@ -3,8 +3,11 @@
 import type { Measure } from './layout';
 import type { TreeValues } from './tree';
 
-/** Shares of each side are compared, or cores: the mean over the time that each side covers. */
-export type Compare = 'share' | 'sum';
+/**
+ * Shares of each side are compared, or cores: the mean over the time that each side covers; or the
+ * sums of both as they are.
+ */
+export type Compare = 'share' | 'sum' | 'total';
 
 /**
  * Whose width a node has: `both` is the larger of the two, so that what vanished keeps its place.
@@ -21,8 +24,11 @@ export function scale(tree: TreeValues, compare: Compare): number {
   return before > 0 && after > 0 && is > 0 ? (was / is) * (after / before) : 1;
 }
 
-/** What the roots are: the same in shares, the mean of each side's own time in cores. */
+/**
+ * What the roots are: the same in shares, the mean of each side's own time in cores, their sums.
+ */
 function ratesOf(tree: TreeValues, compare: Compare): readonly [number, number] {
+  if (compare === 'total') return [tree.total[0][0], tree.total[1][0]];
   return compare === 'share' || !tree.rates ? [1, 1] : tree.rates;
 }
 
@@ -76,4 +82,12 @@ export function changeOf(tree: TreeValues, node: number, compare: Compare): Chan
     appeared: before === 0 && after > 0,
     vanished: after === 0 && before > 0,
   };
+}
+
+/**
+ * True when two counts differ by no more than chance alone has them differ: twice the standard
+ * error of their difference. `factor`: by how much the one before is scaled.
+ */
+export function isChance(before: number, after: number, factor: number): boolean {
+  return Math.abs(after - before * factor) < 2 * Math.sqrt(before * factor * factor + after);
 }

@@ -140,6 +140,11 @@ function trimmed(layout: Layout, size: number): Layout {
   return layout;
 }
 
+/** The node, if it is one of this layout: what was chosen may be of the one before. */
+export function nodeIn(layout: Layout, node: number | undefined): number | undefined {
+  return node !== undefined && node < layout.name.length ? node : undefined;
+}
+
 /** Number of levels. */
 export function levelCount(layout: Layout): number {
   return layout.levels.length - 1;

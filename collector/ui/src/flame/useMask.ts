@@ -28,9 +28,26 @@ interface Job {
   done: (mask: Uint8Array | undefined) => void;
 }
 
+/** The thread that tries patterns, or what stands for it. */
+export interface SearchPort {
+  onmessage: ((event: { data: Uint8Array }) => void) | null;
+  onerror: ((event: unknown) => void) | null;
+  postMessage(request: SearchRequest): void;
+  terminate(): void;
+}
+
+let startPort: () => SearchPort = () => {
+  throw new Error('nobody said where patterns are tried');
+};
+
+/** Says how the thread is started, or what stands for it: before anything is searched. */
+export function searchWith(start: () => SearchPort): void {
+  startPort = start;
+}
+
 /** One thread for all searches of the page: of those that wait only the newest matters. */
 class Finder {
-  private worker: Worker | undefined;
+  private worker: SearchPort | undefined;
   private loaded: NameTable | undefined;
   private busy: Job | undefined;
   private next: Job | undefined;
@@ -44,8 +61,8 @@ class Finder {
   private start(job: Job): void {
     this.busy = job;
     if (!this.worker) {
-      this.worker = new Worker(new URL('./searchWorker.ts', import.meta.url), { type: 'module' });
-      this.worker.onmessage = (event: MessageEvent<Uint8Array>) => this.finish(event.data);
+      this.worker = startPort();
+      this.worker.onmessage = (event) => this.finish(event.data);
       this.worker.onerror = () => this.giveUp();
     }
     const send = (request: SearchRequest) => this.worker?.postMessage(request);

@@ -11,8 +11,8 @@ import type { LoadedProfile } from '../analysis/protocol';
 import type { Pick } from '../query/timestamps';
 import { useQuery } from '../query/useQuery';
 import * as format from '../text/format';
-import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, pickOf, sumOfCells, wallMs } from './grid';
-import { CELL_HEIGHT, HeatCanvas, type HeatLook } from './map';
+import { type Grid, beginOf, cellsOf, covered, pickOf, sumOfCells, wallMs } from './grid';
+import { HeatCanvas, type HeatLook, cellHeight } from './map';
 import { STEPS, coloursOf, css, valueOfStep } from './scale';
 
 export interface HeatMapProps {
@@ -80,19 +80,17 @@ export function HeatMap(props: HeatMapProps) {
   return (
     <div class="heat" data-grid-ms={props.gridMs.toFixed(1)}>
       <div class="heat-area">
-        <div class="heat-axis" aria-hidden="true" style={{ height: `${ROWS * CELL_HEIGHT}px` }}>
-          <span>0 ms</span>
-          <span>250</span>
-          <span>500</span>
-          <span>750</span>
-          <span>1 s</span>
+        <div class="heat-axis" aria-hidden="true" style={{ height: `${grid.rows * cellHeight(grid.rows)}px` }}>
+          {axisTexts(grid.columnNs).map((text) => (
+            <span key={text}>{text}</span>
+          ))}
         </div>
         <div
           ref={box}
           class="heat-box"
           tabIndex={0}
           role="application"
-          aria-label={`Heat map of ${format.plural(timestamps.count, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
+          aria-label={`Heat map of ${format.plural(timestamps.count, 'sample')}: ${columnsText(grid.columnNs)} from left to right, the time within each from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter starts and ends one, Escape shows all.`}
           onKeyDown={onKeyDown}
           onBlur={() => picking.setCursor(undefined)}
         >
@@ -153,24 +151,34 @@ function useCanvas(look: HeatLook, picking: Picking) {
   return { box, canvas, spacer, map, hover };
 }
 
-const MOVES: Record<string, number> = {
-  ArrowLeft: -ROWS,
-  ArrowRight: ROWS,
-  ArrowUp: -1,
-  ArrowDown: 1,
-  PageUp: -10 * ROWS,
-  PageDown: 10 * ROWS,
-  Home: -Infinity,
-  End: Infinity,
+/** Columns and rows by which keys move. */
+const MOVES: Record<string, [columns: number, rows: number]> = {
+  ArrowLeft: [-1, 0],
+  ArrowRight: [1, 0],
+  ArrowUp: [0, -1],
+  ArrowDown: [0, 1],
+  PageUp: [-10, 0],
+  PageDown: [10, 0],
+  Home: [0, -Infinity],
+  End: [0, Infinity],
 };
+
+/** Offsets along a column, from its begin. */
+function axisTexts(columnNs: number): string[] {
+  if (columnNs === 1e9) return ['0 ms', '250', '500', '750', '1 s'];
+  return [0, 1, 2, 3, 4].map((quarter) => (quarter === 0 ? '0' : format.duration((columnNs * quarter) / 4)));
+}
+
+const columnsText = (columnNs: number) => (columnNs === 1e9 ? 'seconds' : `columns of ${format.duration(columnNs)}`);
 
 /** True when the key means something here. */
 function handleKey(event: KeyboardEvent, grid: Grid, picking: Picking): boolean {
   const { cursor, setCursor, anchor, setAnchor, between, clear, shown } = picking;
   const at = cursor ?? (shown ? cellsOf(grid, shown)[0] : grid.first);
   if (event.key in MOVES) {
-    const to =
-      cursor === undefined && Math.abs(MOVES[event.key]) < Infinity ? at : covered(grid, at + MOVES[event.key]);
+    const [columns, rows] = MOVES[event.key];
+    const isStep = Math.abs(rows) < Infinity;
+    const to = cursor === undefined && isStep ? at : covered(grid, at + columns * grid.rows + rows);
     setCursor(to);
     if (event.shiftKey) {
       const from = anchor ?? at;
@@ -190,7 +198,7 @@ function handleKey(event: KeyboardEvent, grid: Grid, picking: Picking): boolean 
   return true;
 }
 
-/** Local time to the millisecond. */
+/** Time of day to the millisecond. */
 function preciseClock(ms: number): string {
   return `${format.clock(ms)}.${String(Math.floor(((ms % 1000) + 1000) % 1000)).padStart(3, '0')}`;
 }
@@ -203,7 +211,8 @@ function CellTip({ grid, cell, unit }: { grid: Grid; cell: number; unit: string 
   return (
     <>
       <div class="tip-head">
-        {preciseClock(wallMs(grid, beginOf(grid, cell)))} <span class="soft">+{format.duration(ROW_NS)}</span>
+        {preciseClock(wallMs(grid, beginOf(grid, cell)))}
+        {format.zone()} <span class="soft">+{format.duration(grid.rowNs)}</span>
       </div>
       {format.plural(grid.count[cell], 'sample')}
       {grid.count[cell] > 0 && unit !== '' && <span class="soft">, {format.weight(grid.weight[cell], unit)}</span>}
@@ -239,7 +248,7 @@ function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boole
         {grid.beyond > 0 && (
           <span class="warned">
             {' '}
-            {format.plural(grid.beyond, 'sample')} after the first {format.duration(grid.columns * 1e9)}{' '}
+            {format.plural(grid.beyond, 'sample')} after the first {format.duration(grid.columns * grid.columnNs)}{' '}
             {grid.beyond === 1 ? 'is' : 'are'} not on the map.
           </span>
         )}
@@ -250,6 +259,7 @@ function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boole
     <p class="heat-picked" aria-live="polite">
       <b>
         {preciseClock(wallMs(grid, shown.from))} – {preciseClock(wallMs(grid, shown.until))}
+        {format.zone()}
       </b>{' '}
       <span class="soft">
         {format.duration(shown.until - shown.from)}
@@ -263,17 +273,20 @@ function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boole
   );
 }
 
+/** Few samples are written out. */
+const samplesText = (value: number) => (value < 1e4 ? format.count(value) : format.compact(Math.round(value)));
+
 function Legend({ grid, unit, samples, theme }: { grid: Grid; unit: string; samples: boolean; theme: Theme }) {
   const most = samples ? grid.mostCount : grid.mostWeight;
   if (!(most > 0)) return null;
-  const amount = (value: number) => (samples ? format.compact(Math.round(value)) : format.weight(value, unit));
+  const amount = (value: number) => (samples ? samplesText(value) : format.weight(value, unit));
   return (
     <span
       class="heat-legend"
       role="img"
-      aria-label={`Colours: from light to heavy, at most ${amount(most)} ${samples ? 'samples' : ''} in ${format.duration(ROW_NS)}`}
+      aria-label={`Colours: from light to heavy, at most ${amount(most)} ${samples ? 'samples' : ''} in ${format.duration(grid.rowNs)}`}
     >
-      <span class="soft">in {format.duration(ROW_NS)}:</span> {samples ? 1 : 'less'}
+      <span class="soft">in {format.duration(grid.rowNs)}:</span> {samples ? 1 : 'less'}
       <svg
         viewBox={`0 0 ${STEPS} 1`}
         preserveAspectRatio="none"

@@ -6,6 +6,7 @@ import type { LoadedProfile } from '../analysis/protocol';
 import { Answer, Empty } from '../app/parts';
 import type { Pick } from '../query/timestamps';
 import { useQuery } from '../query/useQuery';
+import * as format from '../text/format';
 import { HeatMap } from './HeatMap';
 
 /**
@@ -31,12 +32,17 @@ interface Props {
   onPick: (pick: Pick | undefined) => void;
 }
 
+/** What a column is, where a file has cut its times otherwise. */
+function perColumn({ columnNs }: Props['timestamps']): string {
+  return columnNs === undefined || columnNs === 1e9 ? 'second' : format.duration(columnNs);
+}
+
 export function HeatPanel(props: Props) {
   return (
     <section class="heat-panel" aria-label="Heat map">
       <header>
         <h3>Samples over time</h3>
-        <span class="soft">one column per second, top to bottom is the time within it</span>
+        <span class="soft">one column per {perColumn(props.timestamps)}, top to bottom is the time within it</span>
       </header>
       {props.timestamps.count === 0 ? (
         <Empty title="Nothing was sampled in this time">

@@ -1,17 +1,15 @@
 // Timestamps as cells: a column is a second, a row a part of it, from the top down.
 //
 // Columns begin with whole seconds of the clock, so that what happens at the same part of every
-// second, on whichever host, stands in one row.
+// second, on whichever host, stands in one row. A file may have cut its times otherwise: then its
+// columns are of another length, and begin with whole ones.
 
 import type { Timestamps, Pick } from '../query/timestamps';
 
-/** Rows of a column: 20 ms each, two samples at 99 Hz of one CPU. */
+/** Rows of a column, unless a file says otherwise: 20 ms each, two samples at 99 Hz of one CPU. */
 export const ROWS = 50;
 
 const SECOND_NS = 1e9;
-
-/** Time of one row. Unit: nanoseconds. */
-export const ROW_NS = SECOND_NS / ROWS;
 
 /** Most columns: more than 4 hours. Timestamps behind them are counted, not drawn. */
 export const COLUMNS_MAX = 16_384;
@@ -19,6 +17,10 @@ export const COLUMNS_MAX = 16_384;
 /** Cells stand column by column, from the top down: a cell's number grows with its time. */
 export interface Grid {
   columns: number;
+  rows: number;
+  /** Time of a column, and of a row. Unit: nanoseconds. */
+  columnNs: number;
+  rowNs: number;
   /** Samples by cell. */
   count: Float64Array;
   /** Weight by cell, in the profile's unit. */
@@ -42,16 +44,23 @@ export interface Grid {
 
 /** Puts timestamps into cells: one pass. */
 export function gridOf(timestamps: Timestamps): Grid {
-  const second = BigInt(SECOND_NS);
-  const into = Number(((timestamps.startUnixNs % second) + second) % second);
-  const columns = Math.max(1, Math.min(COLUMNS_MAX, Math.ceil((into + timestamps.durationNs) / SECOND_NS)));
-  const cells = columns * ROWS;
+  const { columnNs, rows } = timestamps.cells ?? { columnNs: SECOND_NS, rows: ROWS };
+  const rowNs = columnNs / rows;
+  const column = BigInt(columnNs);
+  const into = Number(((timestamps.startUnixNs % column) + column) % column);
+  const whole = timestamps.cells?.columns ?? Math.ceil((into + timestamps.durationNs) / columnNs);
+  const columns = Math.max(1, Math.min(COLUMNS_MAX, whole));
+  const cells = columns * rows;
+  const end = timestamps.cells?.end ?? Math.ceil((into + timestamps.durationNs) / rowNs);
   const grid: Grid = {
     columns,
+    rows,
+    columnNs,
+    rowNs,
     count: new Float64Array(cells),
     weight: new Float64Array(cells),
-    first: Math.floor(into / ROW_NS),
-    end: Math.min(cells, Math.max(1, Math.ceil((into + timestamps.durationNs) / ROW_NS))),
+    first: timestamps.cells?.first ?? Math.floor(into / rowNs),
+    end: Math.min(cells, Math.max(1, end)),
     originNs: -into,
     durationNs: timestamps.durationNs,
     startMs: Number((timestamps.startUnixNs - BigInt(into)) / 1_000_000n),
@@ -61,13 +70,13 @@ export function gridOf(timestamps: Timestamps): Grid {
   };
   const { at, weight } = timestamps;
   for (let index = 0; index < at.length; index++) {
-    const cell = Math.floor((at[index] + into) / ROW_NS);
+    const cell = Math.floor((at[index] + into) / rowNs);
     if (cell >= cells) {
       // Oldest first: all others are behind it too.
       grid.beyond = at.length - index;
       break;
     }
-    grid.count[cell]++;
+    grid.count[cell] += timestamps.cells?.count[index] ?? 1;
     grid.weight[cell] += weight[index];
   }
   for (let cell = 0; cell < cells; cell++) {
@@ -79,7 +88,7 @@ export function gridOf(timestamps: Timestamps): Grid {
 
 /** Begin of a cell. Unit: nanoseconds since the begin of the time covered. */
 export function beginOf(grid: Grid, cell: number): number {
-  return grid.originNs + cell * ROW_NS;
+  return grid.originNs + cell * grid.rowNs;
 }
 
 /** The time of the cells between two, both with it, in whichever order; cut to what is covered. */
@@ -91,9 +100,9 @@ export function pickOf(grid: Grid, one: number, other: number): Pick | undefined
 
 /** First cell of a pick, and the first behind its last. */
 export function cellsOf(grid: Grid, pick: Pick): [first: number, end: number] {
-  const cells = grid.columns * ROWS;
-  const first = Math.max(0, Math.min(cells - 1, Math.floor((pick.from - grid.originNs) / ROW_NS + 1e-6)));
-  return [first, Math.max(first + 1, Math.min(cells, Math.ceil((pick.until - grid.originNs) / ROW_NS - 1e-6)))];
+  const cells = grid.columns * grid.rows;
+  const first = Math.max(0, Math.min(cells - 1, Math.floor((pick.from - grid.originNs) / grid.rowNs + 1e-6)));
+  return [first, Math.max(first + 1, Math.min(cells, Math.ceil((pick.until - grid.originNs) / grid.rowNs - 1e-6)))];
 }
 
 /** Wall time of a place. Unit: milliseconds since the epoch. */

@@ -4,12 +4,17 @@
 // done. Only the columns that can be seen are drawn, a pixel a cell, which the canvas then makes
 // larger: the work is bounded by the width of the window, not by the length of the time.
 
-import { type Grid, ROWS, covered, wallMs } from './grid';
+import { type Grid, covered, wallMs } from './grid';
 import { GROUNDS, coloursOf, stepOf } from './scale';
-import { clock } from '../text/format';
+import { clock, stamp } from '../text/format';
 
-/** Height of a cell. Unit: CSS pixels. */
-export const CELL_HEIGHT = 4;
+/** Height of all cells of a column, where there are not more rows than that. Unit: CSS pixels. */
+const HEIGHT = 200;
+
+/** Height of a cell by the number of rows. Unit: CSS pixels. */
+export function cellHeight(rows: number): number {
+  return Math.max(1, Math.min(8, Math.floor(HEIGHT / rows)));
+}
 
 /** Height of the time axis below the cells. Unit: CSS pixels. */
 const AXIS_HEIGHT = 18;
@@ -25,8 +30,14 @@ const DRAG_FROM = 3;
 /** Room of a time on the axis. Unit: CSS pixels. */
 const LABEL_WIDTH = 74;
 
-/** Seconds between times on the axis. */
+/** Columns between times on the axis. */
 const LABEL_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600];
+
+/** A time on the axis: the day stands where columns are long. */
+function axisTime(ms: number, columnNs: number): string {
+  if (columnNs >= 60e9) return stamp(ms).slice(5, 16);
+  return columnNs < 1e9 ? `${clock(ms)}.${String(Math.floor(ms % 1000)).padStart(3, '0')}` : clock(ms);
+}
 
 export interface HeatEvents {
   hover(cell: number | undefined, x: number, y: number): void;
@@ -102,13 +113,13 @@ export class HeatCanvas {
     const edge = this.canvas.getBoundingClientRect();
     const { column } = this.view;
     return {
-      x: edge.left + (Math.floor(cell / ROWS) + 0.5) * column - this.box.scrollLeft,
-      y: edge.top + ((cell % ROWS) + 0.5) * CELL_HEIGHT,
+      x: edge.left + (Math.floor(cell / this.rows) + 0.5) * column - this.box.scrollLeft,
+      y: edge.top + ((cell % this.rows) + 0.5) * this.cell,
     };
   }
 
   private reveal(cell: number): void {
-    const left = Math.floor(cell / ROWS) * this.view.column;
+    const left = Math.floor(cell / this.rows) * this.view.column;
     if (left < this.box.scrollLeft) this.box.scrollLeft = left;
     else if (left + this.view.column > this.box.scrollLeft + this.view.width)
       this.box.scrollLeft = left + this.view.column - this.view.width;
@@ -120,7 +131,7 @@ export class HeatCanvas {
     const ratio = Math.min(3, window.devicePixelRatio || 1);
     const least = matchMedia('(pointer: coarse)').matches ? COLUMN_MIN_TOUCH : COLUMN_MIN;
     const column = Math.max(least, Math.min(COLUMN_MAX, width / grid.columns));
-    const height = ROWS * CELL_HEIGHT + AXIS_HEIGHT;
+    const height = this.rows * this.cell + AXIS_HEIGHT;
     const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (this.canvas.width !== wide || this.canvas.height !== high) {
       [this.canvas.width, this.canvas.height] = [wide, high];
@@ -150,7 +161,7 @@ export class HeatCanvas {
     const ground = GROUNDS[this.look.theme];
     context.setTransform(view.ratio, 0, 0, view.ratio, 0, 0);
     context.fillStyle = getComputedStyle(this.box).getPropertyValue('--panel') || '#888';
-    context.fillRect(0, 0, view.width, ROWS * CELL_HEIGHT + AXIS_HEIGHT);
+    context.fillRect(0, 0, view.width, this.rows * this.cell + AXIS_HEIGHT);
     const first = Math.max(0, Math.floor(this.box.scrollLeft / view.column));
     const end = Math.min(this.look.grid.columns, Math.ceil((this.box.scrollLeft + view.width) / view.column));
     if (end > first) {
@@ -169,15 +180,15 @@ export class HeatCanvas {
     const columns = end - first;
     const scratch = this.cells.getContext('2d');
     if (!scratch) return;
-    if (this.cells.width !== columns || this.cells.height !== ROWS)
-      [this.cells.width, this.cells.height] = [columns, ROWS];
-    const image = scratch.createImageData(columns, ROWS);
+    if (this.cells.width !== columns || this.cells.height !== this.rows)
+      [this.cells.width, this.cells.height] = [columns, this.rows];
+    const image = scratch.createImageData(columns, this.rows);
     const colours = coloursOf(theme);
     const { empty, outside } = GROUNDS[theme];
     const [values, most] = samples ? [grid.count, grid.mostCount] : [grid.weight, grid.mostWeight];
     for (let column = 0; column < columns; column++) {
-      for (let row = 0; row < ROWS; row++) {
-        const cell = (first + column) * ROWS + row;
+      for (let row = 0; row < this.rows; row++) {
+        const cell = (first + column) * this.rows + row;
         const colour =
           cell < grid.first || cell >= grid.end
             ? outside
@@ -198,11 +209,11 @@ export class HeatCanvas {
       0,
       0,
       columns,
-      ROWS,
+      this.rows,
       this.left(first),
       0,
       columns * this.view.column,
-      ROWS * CELL_HEIGHT,
+      this.rows * this.cell,
     );
   }
 
@@ -213,9 +224,9 @@ export class HeatCanvas {
   /** Cells from `first` to before `end`, in order of time, as a shape: steps at both ends. */
   private shape(first: number, end: number): Path2D {
     const path = new Path2D();
-    const [from, until] = [Math.floor(first / ROWS), Math.floor((end - 1) / ROWS)];
-    const [top, bottom] = [(first % ROWS) * CELL_HEIGHT, (((end - 1) % ROWS) + 1) * CELL_HEIGHT];
-    const whole = ROWS * CELL_HEIGHT;
+    const [from, until] = [Math.floor(first / this.rows), Math.floor((end - 1) / this.rows)];
+    const [top, bottom] = [(first % this.rows) * this.cell, (((end - 1) % this.rows) + 1) * this.cell];
+    const whole = this.rows * this.cell;
     const [x0, x1, x2, x3] = [this.left(from), this.left(from + 1), this.left(until), this.left(until + 1)];
     const points: [number, number][] =
       from === until
@@ -255,7 +266,7 @@ export class HeatCanvas {
     if (!picked) return;
     context.globalAlpha = 0.72;
     if (picked[0] > 0) context.fill(this.shape(0, picked[0]));
-    if (picked[1] < grid.columns * ROWS) context.fill(this.shape(picked[1], grid.columns * ROWS));
+    if (picked[1] < grid.columns * this.rows) context.fill(this.shape(picked[1], grid.columns * this.rows));
     context.globalAlpha = 1;
     this.outline(context, picked[0], picked[1], GROUNDS[theme].line);
   }
@@ -266,16 +277,20 @@ export class HeatCanvas {
     context.fillStyle = colour;
     context.font = '11px system-ui, sans-serif';
     context.textBaseline = 'top';
-    const startS = Math.round(grid.startMs / 1000);
+    const firstColumn = Math.round(grid.startMs / (grid.columnNs / 1e6));
     let free = -Infinity;
     for (let column = first; column < end; column++) {
       const alone = column === first && end - first <= every;
-      if ((startS + column) % every !== 0 && !alone) continue;
+      if ((firstColumn + column) % every !== 0 && !alone) continue;
       const x = this.left(column);
       if (x < 0) continue;
-      context.fillRect(x, ROWS * CELL_HEIGHT, 1, 4);
+      context.fillRect(x, this.rows * this.cell, 1, 4);
       if (x < free || (x + LABEL_WIDTH * 0.8 > this.view.width && free > 0)) continue;
-      context.fillText(clock(wallMs(grid, grid.originNs + column * 1e9)), x + 3, ROWS * CELL_HEIGHT + 4);
+      context.fillText(
+        axisTime(wallMs(grid, grid.originNs + column * grid.columnNs), grid.columnNs),
+        x + 3,
+        this.rows * this.cell + 4,
+      );
       free = x + LABEL_WIDTH * 0.85;
     }
   }
@@ -285,17 +300,26 @@ export class HeatCanvas {
     const edge = this.canvas.getBoundingClientRect();
     const { grid } = this.look;
     const column = Math.floor((event.clientX - edge.left + this.box.scrollLeft) / this.view.column);
-    const row = Math.floor((event.clientY - edge.top) / CELL_HEIGHT);
-    const inside = Math.max(0, Math.min(grid.columns - 1, column)) * ROWS + Math.max(0, Math.min(ROWS - 1, row));
+    const row = Math.floor((event.clientY - edge.top) / this.cell);
+    const inside =
+      Math.max(0, Math.min(grid.columns - 1, column)) * this.rows + Math.max(0, Math.min(this.rows - 1, row));
     return covered(grid, inside);
   }
 
   private isInside(event: PointerEvent): boolean {
     const edge = this.canvas.getBoundingClientRect();
     return (
-      event.clientY - edge.top < ROWS * CELL_HEIGHT &&
+      event.clientY - edge.top < this.rows * this.cell &&
       event.clientX - edge.left + this.box.scrollLeft < this.view.column * this.look.grid.columns
     );
+  }
+
+  private get rows(): number {
+    return this.look.grid.rows;
+  }
+
+  private get cell(): number {
+    return cellHeight(this.look.grid.rows);
   }
 
   private listen(): void {

@@ -14,7 +14,9 @@ import type {
 import { QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Range } from '../time/range';
 import { type Selection, messageOf, timeRangeOf } from './selection';
-import { pageBase, transportTo } from './transport';
+import { pageBase } from './base';
+import { worded } from './collectorErrors';
+import { transportTo } from './transport';
 import { rebaseCgroups, rebaseDiff, rebaseHosts, rebaseSeries, rebaseTop } from './unit';
 
 /** Most lines of a chart. More than this nobody tells apart; the rest is one line. */
@@ -31,9 +33,11 @@ const client = createClient(QueryService, transport);
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
 export async function series(selection: Selection, by: string, signal: AbortSignal): Promise<SeriesResponse> {
   return rebaseSeries(
-    await client.series(
-      { selection: messageOf(selection, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
-      { signal },
+    await worded(
+      client.series(
+        { selection: messageOf(selection, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
+        { signal },
+      ),
     ),
   );
 }
@@ -46,35 +50,37 @@ export async function top(
   signal: AbortSignal,
 ): Promise<TopResponse> {
   return rebaseTop(
-    await client.top({ selection: messageOf(selection), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
+    await worded(
+      client.top({ selection: messageOf(selection), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }),
+    ),
   );
 }
 
 /** Two selections against each other, with the statistical error. */
 export async function diff(before: Selection, after: Selection, signal: AbortSignal): Promise<DiffResponse> {
   return rebaseDiff(
-    await client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal }),
+    await worded(client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal })),
   );
 }
 
 /** Every host heard of. */
 export async function hosts(range: Range, signal: AbortSignal): Promise<HostsResponse> {
-  return rebaseHosts(await client.hosts({ range: timeRangeOf(range) }, { signal }));
+  return rebaseHosts(await worded(client.hosts({ range: timeRangeOf(range) }, { signal })));
 }
 
 /** CPU by cgroup, with frame filters from stacks. */
 export async function cgroups(selection: Selection, signal: AbortSignal): Promise<CgroupsResponse> {
-  return rebaseCgroups(await client.cgroups({ selection: messageOf(selection) }, { signal }));
+  return rebaseCgroups(await worded(client.cgroups({ selection: messageOf(selection) }, { signal })));
 }
 
 /** What this collector is. */
 export function status(signal: AbortSignal): Promise<StatusResponse> {
-  return client.status({}, { signal });
+  return worded(client.status({}, { signal }));
 }
 
 /** Names of labels. */
 export async function labelNames(range: Range, signal: AbortSignal): Promise<string[]> {
-  const answer = await client.labelNames({ selection: { range: timeRangeOf(range) } }, { signal });
+  const answer = await worded(client.labelNames({ selection: { range: timeRangeOf(range) } }, { signal }));
   return answer.names;
 }
 
@@ -86,8 +92,10 @@ export function labelValues(
   prefix: string,
   signal: AbortSignal,
 ): Promise<LabelValuesResponse> {
-  return client.labelValues(
-    { selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit: 50 },
-    { signal },
+  return worded(
+    client.labelValues(
+      { selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit: 50 },
+      { signal },
+    ),
   );
 }

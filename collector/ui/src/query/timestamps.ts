@@ -36,6 +36,19 @@ export interface Timestamps extends Covered {
   /** What was sampled: a row of `keys`. */
   row: Uint32Array;
   keys: { labels: Uint32Array; stack: Uint32Array; end: Uint8Array };
+  /** Set where times were kept by cells alone: `at` is the middle of one then. */
+  cells?: Cells;
+}
+
+/** How time was cut by who wrote it down, and how many samples each entry stands for. */
+export interface Cells {
+  columnNs: number;
+  rows: number;
+  columns: number;
+  /** First cell that has time covered, and the first behind the last. */
+  first: number;
+  end: number;
+  count: Float64Array;
 }
 
 /** A part of the time that timestamps cover: from, until. Unit: nanoseconds since its begin. */
@@ -157,9 +170,13 @@ export function firstAt(timestamps: Timestamps, ns: number): number {
 /** Samples and weight of a part of the time. */
 export function sumOf(timestamps: Timestamps, pick: Pick): { count: number; weight: number } {
   const [first, end] = [firstAt(timestamps, pick.from), firstAt(timestamps, pick.until)];
-  let weight = 0;
-  for (let index = first; index < end; index++) weight += timestamps.weight[index];
-  return { count: Math.max(0, end - first), weight };
+  const each = timestamps.cells?.count;
+  const sum = { count: each ? 0 : Math.max(0, end - first), weight: 0 };
+  for (let index = first; index < end; index++) {
+    if (each) sum.count += each[index];
+    sum.weight += timestamps.weight[index];
+  }
+  return sum;
 }
 
 /** The profile of a part of the time. Tables are shared with the whole, so names keep their ids. */
@@ -169,7 +186,7 @@ export function between(profile: Profile, timestamps: Timestamps, pick: Pick): P
   const weights = new Float64Array(keys.stack.length);
   const [first, end] = [firstAt(timestamps, pick.from), firstAt(timestamps, pick.until)];
   for (let index = first; index < end; index++) {
-    counts[timestamps.row[index]]++;
+    counts[timestamps.row[index]] += timestamps.cells?.count[index] ?? 1;
     weights[timestamps.row[index]] += timestamps.weight[index];
   }
   const rows = Uint32Array.from(counts.keys()).filter((row) => counts[row] > 0);

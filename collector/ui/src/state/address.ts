@@ -13,6 +13,11 @@ export interface State extends SelectionState, ViewState, DisplayState {}
 
 export const DEFAULTS: State = { ...SELECTION_DEFAULTS, ...VIEW_DEFAULTS, ...DISPLAY_DEFAULTS };
 
+/** Takes other defaults, those of a file that stands alone: before any address is read. */
+export function adoptDefaults(of: Partial<State>): void {
+  Object.assign(DEFAULTS, of);
+}
+
 /**
  * Longest text of one field. Unit: UTF-16 units. A link longer than this is not one that this page
  * wrote.

@@ -5,11 +5,10 @@ import { FilterInput } from '../app/FilterInput';
 import { setState, useDisplayState, useViewState } from '../state/store';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Empty, Module, Name } from '../app/parts';
-import type { DiffResponse, DiffRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { escapeRegex } from '../flame/search';
 import { KIND } from '../query/outcome';
-import { lostPart } from '../query/quality';
 import * as format from '../text/format';
+import type { ChangeRow, Changes } from './changes';
 
 const SPREAD =
   'The error is from how much the share moves between parts of each range, and never below that of sampling; differences between hosts are not in it.';
@@ -17,7 +16,7 @@ const SAMPLING =
   'The error is that of sampling alone, as if all samples were independent: real spread between hosts and minutes is larger.';
 
 interface Props {
-  answer: DiffResponse;
+  changes: Changes;
   /** Both sides in cores, or events a second; undefined: not known. */
   rates: readonly [number, number] | undefined;
   unit: string;
@@ -36,37 +35,37 @@ export function fewText(side: string, samples: number): string {
 }
 
 /** Rows that are no code: what was cut, folded, or has no name. */
-const isCode = (row: DiffRow) => row.kind !== KIND.synthetic;
+const isCode = (row: ChangeRow) => row.kind !== KIND.synthetic;
 
-export function DiffTable({ answer, rates, unit }: Props) {
+export function DiffTable({ changes, rates, unit }: Props) {
   const { filter, sort } = useViewState('filter', 'sort');
   const { compare } = useDisplayState('compare');
   const wanted = filter.toLowerCase();
   const rows = useMemo(
     () =>
-      answer.rows.filter(
+      changes.rows.filter(
         (row) =>
           isCode(row) &&
           (wanted === '' || row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted)),
       ),
-    [answer, wanted],
+    [changes, wanted],
   );
-  const apart = useMemo(() => answer.rows.filter((row) => !isCode(row)), [answer]);
-  const [before, after] = [answer.beforeSampled, answer.afterSampled].map((side) => Number(side?.weight ?? 0n));
-  const sure = Math.min(...[answer.beforeSampled, answer.afterSampled].map((side) => side?.parts ?? 0)) >= 2;
+  const apart = useMemo(() => changes.rows.filter((row) => !isCode(row)), [changes]);
+  const { before, after } = changes;
+  const sure = Math.min(before.parts, after.parts) >= 2;
   const cores = compare === 'sum' && rates !== undefined;
   const [was, is] = cores ? rates : [1, 1];
-  const share = (row: DiffRow) =>
+  const share = (row: ChangeRow) =>
     [
-      before > 0 ? (Number(row.beforeSelfWeight) / before) * was : 0,
-      after > 0 ? (Number(row.afterSelfWeight) / after) * is : 0,
+      before.weight > 0 ? (row.before / before.weight) * was : 0,
+      after.weight > 0 ? (row.after / after.weight) * is : 0,
     ] as const;
-  const change = (row: DiffRow) => share(row)[1] - share(row)[0];
+  const change = (row: ChangeRow) => share(row)[1] - share(row)[0];
   const of = cores
     ? `${unit === 'nanoseconds' ? 'Cores' : 'Events a second'} of self time`
     : 'Share of self time in what was sampled';
   const shown = (value: number) => (cores ? format.significant(value) : format.percent(value));
-  const columns: ColumnOf<DiffRow>[] = [
+  const columns: ColumnOf<ChangeRow>[] = [
     {
       key: 'before',
       title: 'Before',
@@ -146,11 +145,10 @@ export function DiffTable({ answer, rates, unit }: Props) {
   ];
   const notes = (
     [
-      ['before', answer.before, answer.beforeSampled],
-      ['after', answer.after, answer.afterSampled],
+      ['before', before],
+      ['after', after],
     ] as const
-  ).flatMap(([side, quality, sampled]) => {
-    const [samples, lost] = [Number(sampled?.count ?? 0n), lostPart(quality?.sampling)];
+  ).flatMap(([side, { samples, lost }]) => {
     return [
       ...(samples > 0 && samples < FEW_SAMPLES ? [fewText(side, samples)] : []),
       ...(lost >= 0.01 ? [`${side}: ${format.percent(lost)} lost, not compared`] : []),
@@ -177,8 +175,8 @@ export function DiffTable({ answer, rates, unit }: Props) {
           onSort={(next) => setState({ sort: next })}
           keyOf={(row) => `${row.kind} ${row.module} ${row.name}`}
           rowClass={(row) => (row.significant ? '' : 'unsure')}
-          leftOut={Number(answer.rowsLeftOut)}
-          empty={<Empty title={answer.rows.length ? 'No matching rows' : 'No difference'} />}
+          leftOut={changes.leftOut}
+          empty={<Empty title={changes.rows.length ? 'No matching rows' : 'No difference'} />}
         />
         {apart.length > 0 && (
           <ul class="apart" aria-label="Lost, incomplete and other">

@@ -1,5 +1,5 @@
-// Where the time went: functions of the graph beside it, or modules and labels as the collector
-// adds them up.
+// Where the time went: functions of the graph beside it, or modules and labels as somebody adds
+// them up.
 
 import { useMemo } from 'preact/hooks';
 import { type Graph, analysis } from '../analysis/client';
@@ -8,15 +8,12 @@ import { FilterInput } from '../app/FilterInput';
 import { getState, setState, useDisplayState, useViewState } from '../state/store';
 import { type ColumnOf, SortedTable, sorted } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
-import { top } from '../query/client';
-import type { Selection } from '../query/selection';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
-import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
 import { escapeRegex } from '../flame/search';
 import * as format from '../text/format';
 
-interface TopRow {
+export interface TopRow {
   key: string;
   name: string;
   module: string;
@@ -27,8 +24,23 @@ interface TopRow {
   waker?: { name: string; value: number };
 }
 
-/** A selection of the collector, or a profile that only this page has. */
-export type Source = { selection: Selection; selectionKey: string } | { profile: ProfileSource };
+/** Rows from elsewhere, and what they are parts of, by samples or by weight. */
+export interface TopAnswer {
+  rows: (samples: boolean) => TopRow[];
+  whole: (samples: boolean) => number;
+  leftOut: number;
+}
+
+/** Somebody who has exact sums, as of `key`. */
+export interface Asked {
+  key: string;
+  top: (by: string, byTotal: boolean, signal: AbortSignal) => Promise<TopAnswer>;
+  /** Selects what has a value of a label. */
+  select: (label: string, value: string) => void;
+}
+
+/** Who can be asked, or a profile that only this page has. */
+export type Source = Asked | { profile: ProfileSource };
 
 interface Props {
   graph: Graph;
@@ -51,7 +63,7 @@ export function TopTable(props: Props) {
           Top
           <select value={rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
-            {'selection' in props.source && <option value="exact">functions (exact)</option>}
+            {'top' in props.source && <option value="exact">functions (exact)</option>}
             <option value="module">modules</option>
             {[...new Set([...props.labels, ...(BUILT_IN.includes(rows) ? [] : [rows])])].map((label) => (
               <option key={label} value={label}>
@@ -78,7 +90,7 @@ function Body(props: Props) {
     ) : (
       <Local {...props} profile={source.profile} />
     );
-  return rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
+  return rows === 'function' ? <Functions {...props} /> : <Others {...props} asked={source} />;
 }
 
 /** By module or label, of a profile that only this page has. */
@@ -136,30 +148,23 @@ function rowsOf({ functions, layout }: Graph): TopRow[] {
   }));
 }
 
-function Others(props: Props & { selection: Selection; selectionKey: string }) {
-  const { selection } = props;
+function Others(props: Props & { asked: Asked }) {
+  const { asked } = props;
   const { rows: of, sort } = useViewState('rows', 'sort');
   const { samples } = useDisplayState('samples');
   const byTotal = sort.endsWith('total');
-  const query = useQuery(`top-${of}\n${props.selectionKey}\n${byTotal}`, (signal) =>
-    top(selection, of === 'exact' ? 'function' : of, byTotal, signal),
+  const query = useQuery(`top-${of}\n${asked.key}\n${byTotal}`, (signal) =>
+    asked.top(of === 'exact' ? 'function' : of, byTotal, signal),
   );
   return (
     <Answer query={query} what="the table">
       {(answer) => (
         <Rows
           {...props}
-          rows={answer.rows.map((row, at) => ({
-            key: String(at),
-            name: row.name,
-            module: row.module,
-            kind: row.kind,
-            own: Number(samples ? row.selfCount : row.selfWeight),
-            total: Number(samples ? row.totalCount : row.totalWeight),
-          }))}
-          whole={Number((samples ? answer.quality?.totalCount : answer.quality?.totalWeight) ?? 0n)}
+          rows={answer.rows(samples)}
+          whole={answer.whole(samples)}
           samples={samples}
-          leftOut={Number(answer.rowsLeftOut)}
+          leftOut={answer.leftOut}
         />
       )}
     </Answer>
@@ -251,10 +256,9 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   columns.push(...wokenBy);
   const choose = (row: TopRow) => {
     if (isFunction || of === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
-    else if ('selection' in props.source) filterBy(row.name);
+    else if ('top' in props.source) props.source.select(of, row.name);
     else setState({ root: of, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
-  const filterBy = (value: string) => setState({ query: withMatcher(getState().query, { label: of, op: '=', value }) });
   const ordered = useMemo(() => sorted(rows, columns, sort || 'own'), [rows, sort]);
   const kept = useKept(ordered, filter);
   return (

@@ -95,15 +95,29 @@ export function bytes(value: number): string {
 
 const two = (value: number) => String(value).padStart(2, '0');
 
-/** Local date and time to the second: `2026-11-21 22:55:10`. */
+/** Times are those of the reader's clock, or UTC. */
+let isUtc = false;
+
+/** Shows times in UTC from now on, for files that are read elsewhere: before anything is drawn. */
+export function showUtc(): void {
+  isUtc = true;
+}
+
+/** What stands after a time that is not of the reader's clock. */
+export const zone = () => (isUtc ? ' UTC' : '');
+
+const utc = (at: Date) => at.toISOString().slice(0, 19).replace('T', ' ');
+
+/** Date and time to the second: `2026-11-21 22:55:10`. */
 export function stamp(ms: number): string {
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return '–';
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
+  return isUtc ? utc(at) : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
 }
 
-/** Local time to the second. */
+/** Time of day to the second. */
 export function clock(ms: number): string {
+  if (isUtc) return stamp(ms).slice(-8);
   const at = new Date(ms);
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }

@@ -161,6 +161,11 @@ export async function endWorker(page: Page): Promise<void> {
   });
 }
 
+/** Ends the worker that started last without a word: for the page it hangs. */
+export async function silenceWorker(page: Page): Promise<void> {
+  await page.evaluate(() => (window as never as Kept).__workers.at(-1)?.terminate());
+}
+
 /** Keeps requests of an operation from the worker; undefined: sends what was kept. */
 export async function withhold(page: Page, operation: string | undefined): Promise<void> {
   await page.evaluate((withheld) => {

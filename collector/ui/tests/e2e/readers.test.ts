@@ -2,11 +2,12 @@
 // in the browser, and what speedscope reads in speedscope. Run by `agent-ctl/tests/readers.rs`,
 // which makes the files and says in `expected.json` what has to be seen.
 
-import { mkdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { type Browser, type BrowserContext, type Dialog, type Page, chromium } from 'playwright-core';
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { CHROMIUM, OUT } from './chromium';
+import type { Page } from 'playwright-core';
+import { describe, expect, test } from 'vitest';
+import { drawn } from './browser';
+import { useFiles } from './files';
 
 const DIR = process.env.READERS_DIR ?? '';
 const SPEEDSCOPE = fileURLToPath(new URL('../../node_modules/speedscope/dist/release/index.html', import.meta.url));
@@ -26,68 +27,10 @@ const expected = (): Expected => JSON.parse(readFileSync(`${DIR}/expected.json`,
 /** A name as it is shown. */
 const shown = (name: string) => name.replace('\u202e', '\\u{202e}');
 
-let browser: Browser;
-let contexts: BrowserContext[] = [];
-let faults: string[] = [];
-
-/**
- * Opens a file. No page may ask for what is no file, log an error, run what a name says, or ask the
- * user unasked.
- */
-async function open(file: string, answer?: (dialog: Dialog) => Promise<void>): Promise<Page> {
-  const context = await browser.newContext({
-    viewport: { width: 1280, height: 800 },
-    timezoneId: 'UTC',
-    locale: 'en',
-    offline: true,
-  });
-  contexts.push(context);
-  const page = await context.newPage();
-  page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
-  page.on('console', (message) => message.type() === 'error' && faults.push(`console: ${message.text()}`));
-  page.on(
-    'request',
-    (request) => /^(file|data|blob):/.test(request.url()) || faults.push(`asked elsewhere: ${request.url()}`),
-  );
-  page.on('dialog', (dialog) => {
-    if (answer) return answer(dialog);
-    faults.push(`dialog: ${dialog.message()}`);
-    return dialog.dismiss();
-  });
-  await page.goto(`file://${file}`);
-  return page;
-}
-
-async function shot(page: Page, name: string): Promise<void> {
-  mkdirSync(OUT, { recursive: true });
-  await page.screenshot({ path: `${OUT}/readers-${name}.png` });
-}
-
-const pwned = (page: Page) => page.evaluate(() => (window as never as { __pwned?: number }).__pwned);
 const share = (part: number) => `${((100 * part) / expected().samples).toFixed(1)} %`;
 
 describe.skipIf(DIR === '')('files of agent-ctl', () => {
-  beforeAll(async () => {
-    if (!CHROMIUM) throw new Error('failed to find Chromium: install the package `chromium`, or name it in CHROMIUM');
-    browser = await chromium.launch({
-      executablePath: CHROMIUM,
-      args: ['--no-sandbox', '--enable-unsafe-swiftshader'],
-    });
-  });
-  afterEach(async () => {
-    for (const context of contexts) {
-      for (const page of context.pages())
-        if ((await pwned(page)) !== undefined) faults.push(`a name ran: ${await pwned(page)}`);
-      await context.close();
-    }
-    contexts = [];
-    const found = faults;
-    faults = [];
-    expect(found).toEqual([]);
-  });
-  afterAll(async () => {
-    await browser?.close();
-  });
+  const { open, shot } = useFiles('readers');
 
   /**
    * Own and total by function, as the table of speedscope says them: `4.60s (100%)`, or numbers
@@ -158,7 +101,7 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
 
   test('the flame graph as SVG is drawn, zooms and searches', async () => {
     let asked = 0;
-    const page = await open(`${DIR}/profile.svg`, (dialog) => {
+    const page = await open(`${DIR}/profile.svg`, {}, (dialog) => {
       asked++;
       return dialog.accept(expected().burst.function);
     });
@@ -186,23 +129,26 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
   /** What every page of ours has: title, table, search, zoom by click and back by keys. */
   async function looks(page: Page): Promise<void> {
     const { title, burst, functions, hostile } = expected();
+    await drawn(page);
     expect(await page.title()).toBe(title);
     expect(await page.locator('h1').textContent()).toBe(title);
-    const row = (name: string) => page.locator('#rows tr', { hasText: name }).first();
-    expect(await row(burst.function).locator('td').nth(1).textContent()).toBe(share(functions[burst.function][1]));
-    const rows = (await page.locator('#rows tr').allTextContents()).join('\n');
+    const row = (name: string) => page.locator('.top .rows tbody tr', { hasText: name }).first();
+    expect(await row(burst.function).locator('.col-total\\%').textContent()).toBe(share(functions[burst.function][1]));
+    const rows = (await page.locator('.top .rows .col-name').allTextContents()).join('\n');
     for (const name of hostile) expect(rows).toContain(name);
-    await page.locator('#search').fill('^close_');
-    await page.waitForFunction(() => /%/.test(document.querySelector('#matched')?.textContent ?? ''));
-    expect(await page.locator('#matched').textContent()).toBe(share(burst.samples));
-    await page.locator('#search').press('Escape');
-    // The widest bar above the root is the first process.
-    const box = await page.locator('#canvas').boundingBox();
+    const field = page.getByLabel('Search functions and modules');
+    await field.fill('close_');
+    await page.waitForFunction(() => /%/.test(document.querySelector('.search .matched')?.textContent ?? ''));
+    expect(await page.locator('.search .matched').textContent()).toContain(`${share(burst.samples)} in `);
+    await field.press('Escape');
+    await field.press('Escape');
+    // The widest bar above the root, which is at the bottom, is the first process.
+    const box = await page.locator('.flame-box').boundingBox();
     if (!box) throw new Error('no graph');
-    await page.mouse.click(box.x + 40, box.y + box.height - 4 - 18 * 1.5);
-    await page.locator('#crumbs button', { hasText: /^(app|<\/title><b>)$/ }).waitFor();
+    await page.mouse.click(box.x + 40, box.y + box.height - 18 * 1.5 - 4);
+    await page.locator('.crumbs button', { hasText: /^(app|<\/title><b>)$/ }).waitFor();
     await page.keyboard.press('Escape');
-    await expect.poll(() => page.locator('#crumbs button').count()).toBe(0);
+    await expect.poll(() => page.locator('.crumbs button').count()).toBe(0);
   }
 
   test('the page is drawn, zooms and searches', async () => {
@@ -213,44 +159,43 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
 
   /** Where a cell of the heat map is, in the window. */
   async function cell(page: Page, number: number): Promise<[number, number]> {
-    const { columns, rows } = JSON.parse((await page.locator('#data').textContent()) ?? '').times;
-    const box = await page.locator('#heat').boundingBox();
+    const canvas = page.locator('.heat-box canvas');
+    const box = await canvas.boundingBox();
     if (!box) throw new Error('no heat map');
-    const [wide, high] = [box.width / columns, (box.height - 18) / rows];
-    return [box.x + (Math.floor(number / rows) + 0.5) * wide, box.y + (rows - 1 - (number % rows) + 0.5) * high];
+    const column = Number(await canvas.getAttribute('data-column'));
+    return [box.x + (Math.floor(number / 50) + 0.5) * column, box.y + ((number % 50) + 0.5) * 4];
   }
 
   for (const file of ['heat.html', 'profile.bundle.html']) {
-    test(`two clicks in the heat map of ${file} show the flame graph of the burst`, async () => {
+    test(`what is picked in the heat map of ${file} has the flame graph of the burst`, async () => {
       const { burst } = expected();
       const page = await open(`${DIR}/${file}`);
       await looks(page);
       await shot(page, file);
-      await page.mouse.click(...(await cell(page, burst.first)));
-      expect(await page.locator('#heat-status').textContent()).toContain('choose the end');
-      await page.mouse.click(...(await cell(page, burst.last)));
-      expect(await page.locator('#picked').textContent()).toMatch(
-        /22:13:32\.340 – 22:13:32\.660 UTC \(320 ms\), \d\d samples/,
+      await page.mouse.move(...(await cell(page, burst.first)));
+      await page.mouse.down();
+      await page.mouse.move(...(await cell(page, burst.last)), { steps: 3 });
+      await page.mouse.up();
+      await page.locator('.heat-picked').waitFor();
+      expect(await page.locator('.heat-picked').textContent()).toMatch(
+        /22:13:32\.340 – 22:13:32\.660 UTC 320 ms, \d\d samples/,
       );
-      const first = page.locator('#rows tr').first();
-      expect(await first.textContent()).toContain(burst.function);
-      expect(await page.locator('#status').textContent()).toBe('');
+      const first = page.locator('.top .rows tbody tr').first();
+      await expect.poll(() => first.textContent()).toContain(burst.function);
       await shot(page, `${file}-picked`);
-      await page.locator('#whole').click();
-      await expect.poll(() => page.locator('#picked').textContent()).toBe('Shown: whole profile');
+      await page.keyboard.press('Escape');
+      await page.waitForSelector('.heat-picked', { state: 'detached' });
     });
   }
 
-  test('the bundle says its facts without the script', async () => {
-    const context = await browser.newContext({ javaScriptEnabled: false, offline: true });
-    const page = await context.newPage();
-    await page.goto(`file://${DIR}/profile.bundle.html`);
+  test('the bundle says its title, its quality and its facts without the script', async () => {
+    const page = await open(`${DIR}/profile.bundle.html`, { javaScriptEnabled: false });
     await page.locator('#facts summary').click();
     expect(await page.locator('h1').textContent()).toBe(expected().title);
+    expect(await page.locator('#quality').textContent()).toContain(`${expected().samples} samples of cpu-clock`);
     const facts = await page.locator('#facts').textContent();
     for (const part of ['Query', 'file is', 'perf script', 'Ledger', 'samples']) expect(facts).toContain(part);
     await shot(page, 'facts');
-    await context.close();
   });
 
   test('the heat map as SVG is drawn', async () => {

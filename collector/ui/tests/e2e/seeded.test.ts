@@ -3,7 +3,18 @@
 import { describe, expect, test } from 'vitest';
 import { DEPLOYED_MS, HOSTILE } from '../mock/fleet';
 import { SLOW_MS } from '../mock/server';
-import { SEEDED, drawn, endWorker, holdWorkers, levelPoint, param, settled, useSite, withhold } from './browser';
+import {
+  SEEDED,
+  drawn,
+  endWorker,
+  holdWorkers,
+  levelPoint,
+  param,
+  settled,
+  silenceWorker,
+  useSite,
+  withhold,
+} from './browser';
 
 const site = useSite();
 const iso = (ms: number) => new Date(ms).toISOString();
@@ -262,6 +273,26 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     for (const key of ['ArrowDown', 'ArrowDown', 's']) await page.keyboard.press(key);
     await page.waitForSelector('.sandwich');
     expect(await page.locator('.trouble').count()).toBe(0);
+  });
+
+  test('that hangs is told of, and restarted by a click', async () => {
+    const page = await site.open();
+    await holdWorkers(page);
+    await drawn(page);
+    await settled(page);
+    await silenceWorker(page);
+    // Nothing is asked of it, so nobody misses it.
+    expect(await page.locator('.trouble').count()).toBe(0);
+    await page.getByRole('button', { name: 'Count samples' }).click();
+    await page.locator('.trouble', { hasText: 'The analysis does not answer' }).waitFor();
+    await site.shot(page, 'silent');
+    await page.getByRole('button', { name: 'Restart it' }).click();
+    await settled(page);
+    await page.waitForSelector('.trouble', { state: 'detached' });
+    await drawn(page);
+    await page.locator('.flame-box').focus();
+    for (const key of ['ArrowDown', 'ArrowDown', 's']) await page.keyboard.press(key);
+    await page.waitForSelector('.sandwich');
   });
 
   test('that ends again and again is not started without end; a click starts it', async () => {

@@ -1,12 +1,13 @@
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { BUILD } from '../../src/analysis/build';
-import { Analysis, type Port } from '../../src/analysis/client';
+import { Analysis, PINGS_UNANSWERED, PING_MS, type Port } from '../../src/analysis/client';
 import { Engine, PROFILES_MAX } from '../../src/analysis/engine';
 import { packNames, unpackNames } from '../../src/analysis/names';
 import type { FromWorker, GraphRequest, LoadedProfile } from '../../src/analysis/protocol';
-import { type Collector, Service, buffersOf } from '../../src/analysis/service';
+import { type Collector, CollectorService } from '../../src/analysis/collectorService';
+import { buffersOf } from '../../src/analysis/service';
 import { Turns, WAITING_MAX } from '../../src/analysis/turns';
 import { layOut } from '../../src/flame/layout';
 import { Names } from '../../src/flame/names';
@@ -57,7 +58,7 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
  * sender.
  */
 function linked(fake = collector().fake, builds: { page?: string; worker?: string } = {}) {
-  let service: Service;
+  let service: CollectorService;
   const port: Port = {
     onmessage: null,
     onerror: null,
@@ -68,7 +69,7 @@ function linked(fake = collector().fake, builds: { page?: string; worker?: strin
     },
     terminate: () => undefined,
   };
-  service = new Service(
+  service = new CollectorService(
     (message, transfer) => {
       const data = structuredClone(message, { transfer }) as FromWorker;
       setTimeout(() => port.onmessage?.({ data }));
@@ -288,7 +289,7 @@ describe('the worker', () => {
 
   test('refuses an operation that it does not know', async () => {
     const heard: FromWorker[] = [];
-    const service = new Service((message) => heard.push(message));
+    const service = new CollectorService((message) => heard.push(message));
     service.take({ build: BUILD });
     service.take({ number: 1, operation: 'paint' } as never);
     await arrived();
@@ -300,6 +301,60 @@ describe('the worker', () => {
     const load = analysis.load(SELECTION, '', never());
     port.onmessageerror?.({});
     expect(await troubleIn(load)).toMatchObject({ code: 'worker' });
+  });
+
+  test('that says nothing is told of, and another takes its place', async () => {
+    vi.useFakeTimers();
+    try {
+      const ports: Port[] = [];
+      const start = (): Port => {
+        const port: Port = {
+          onmessage: null,
+          onerror: null,
+          onmessageerror: null,
+          postMessage: () => undefined,
+          terminate: vi.fn(),
+        };
+        ports.push(port);
+        return port;
+      };
+      const analysis = new Analysis(start, () => 'http://here');
+      const heard: boolean[] = [];
+      analysis.onSilence(() => heard.push(analysis.isSilent));
+      const load = analysis.load(SELECTION, '', never());
+      // A word of any kind is enough.
+      vi.advanceTimersByTime(PINGS_UNANSWERED * PING_MS);
+      ports[0].onmessage?.({ data: { number: 1, progress: 7 } });
+      vi.advanceTimersByTime(PINGS_UNANSWERED * PING_MS);
+      expect(heard).toEqual([]);
+      vi.advanceTimersByTime(PING_MS);
+      expect(heard).toEqual([true]);
+      // It went on after all.
+      ports[0].onmessage?.({ data: { number: 3, pong: true } });
+      expect(heard).toEqual([true, false]);
+      vi.advanceTimersByTime((PINGS_UNANSWERED + 1) * PING_MS);
+      let reloads = 0;
+      analysis.onReload(() => reloads++);
+      analysis.restart();
+      expect(heard).toEqual([true, false, true, false]);
+      expect(await troubleIn(load)).toMatchObject({ code: 'worker' });
+      expect([reloads, vi.mocked(ports[0].terminate).mock.calls.length]).toEqual([1, 1]);
+      // By hand it is done as often as it is asked for; nothing is asked for now.
+      analysis.restart();
+      expect(reloads).toBe(2);
+      expect(vi.getTimerCount()).toBe(0);
+      void analysis.load(SELECTION, '', never()).catch(() => undefined);
+      expect(ports).toHaveLength(2);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  test('answers a ping while it waits for a collector', async () => {
+    const heard: FromWorker[] = [];
+    const service = new CollectorService((message) => heard.push(message));
+    service.take({ ping: 5 });
+    expect(heard).toEqual([{ number: 5, pong: true }]);
   });
 
   test('that cannot be constructed is told of', async () => {

@@ -1,18 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
-import {
-  COLUMNS_MAX,
-  ROWS,
-  ROW_NS,
-  beginOf,
-  cellsOf,
-  covered,
-  gridOf,
-  pickOf,
-  sumOfCells,
-  wallMs,
-} from '../../src/heat/grid';
+import { COLUMNS_MAX, ROWS, beginOf, cellsOf, covered, gridOf, pickOf, sumOfCells, wallMs } from '../../src/heat/grid';
 import { STEPS, coloursOf, stepOf, valueOfStep } from '../../src/heat/scale';
 import {
   type Timestamps,
@@ -27,6 +16,9 @@ import { Assembler, type Profile, ProfileError } from '../../src/query/profile';
 import { random } from '../mock/fleet';
 
 const START = 1_700_000_000_250_000_000n;
+
+/** Time of a row. Unit: nanoseconds. */
+const ROW_NS = 1e9 / ROWS;
 
 /** A chunk with functions a, b, c at stacks 1, 2, 3 and a timestamp of 10 for each pair. */
 function chunkOf(timestamps: readonly (readonly [atNs: number, stack: number])[], durationNs = 3_000_000_000n) {

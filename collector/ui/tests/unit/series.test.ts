@@ -3,7 +3,7 @@ import { Code, ConnectError } from '@connectrpc/connect';
 import { expect, test } from 'vitest';
 import { CgroupSchema } from '../../src/gen/fleetprof/agent/v1/agent_pb';
 import { DataQualitySchema, SeriesResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
-import { troubleOf } from '../../src/query/errors';
+import { collectorTrouble as troubleOf } from '../../src/query/collectorErrors';
 import { notesOf } from '../../src/query/quality';
 import { treeOf, visible } from '../../src/tables/cgroupTree';
 import { chartOf, gapsOf, stacked } from '../../src/time/series';

@@ -9,7 +9,7 @@ import { changeOf, measure } from '../../src/flame/diff';
 import { buildDiffTree, buildTree, functionRows } from '../../src/flame/tree';
 import { CgroupSchema } from '../../src/gen/fleetprof/agent/v1/agent_pb';
 import { SeriesResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
-import { troubleOf } from '../../src/query/errors';
+import { collectorTrouble as troubleOf } from '../../src/query/collectorErrors';
 import type { Profile } from '../../src/query/profile';
 import { coverageOf, lossOf, samplingNotes } from '../../src/query/quality';
 import { treeOf } from '../../src/tables/cgroupTree';

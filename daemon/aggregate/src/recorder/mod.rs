@@ -33,7 +33,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 mod times;
-mod varint;
+pub mod varint;
 
 use super::batch::RawMoment;
 use accounts::Accounts;

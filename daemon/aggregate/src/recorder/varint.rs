@@ -3,7 +3,7 @@
 
 /// Appends a number.
 #[inline]
-pub(super) fn put(bytes: &mut Vec<u8>, mut value: u64) {
+pub fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;
@@ -13,7 +13,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, mut value: u64) {
 
 /// Takes a number off the front; `None` when there is no whole one.
 #[inline]
-pub(super) fn take(rest: &mut &[u8]) -> Option<u64> {
+pub fn take(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     let mut shift = 0u32;
     loop {

@@ -1,12 +1,18 @@
 //! Calls to file systems, which may never come back, beside the thread that asks.
 //!
-//! Each source has at most one such call under way, on a thread that nobody else waits for: a disk
-//! that hangs holds up the source it belongs to, and takes no thread from the others.
+//! Each source has at most one such call under way, on a thread of the pool that nobody else waits
+//! for: a disk that hangs holds up the source it belongs to, and takes no thread from the others.
 
 use super::Error;
-use std::sync::Arc;
-use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
+use host::blocking_pool::BlockingPool;
+use std::sync::{Arc, LazyLock};
+use tokio::sync::{Mutex, oneshot};
+
+/// Most calls under way: more than there are sources, which have one each.
+const CALLS_MAX: usize = 32;
+
+static HELPERS: LazyLock<BlockingPool> =
+    LazyLock::new(|| BlockingPool::with_quota("inspect", CALLS_MAX));
 
 /// Where one source's calls are made, one after the other.
 #[derive(Debug, Default)]
@@ -20,10 +26,15 @@ impl Aside {
         call: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let turn = Arc::clone(&self.0).lock_owned().await;
-        let made = spawn_blocking(move || {
+        let (made, result) = oneshot::channel();
+        let begun = HELPERS.begin(move || {
             let _turn = turn;
-            call()
+            // Whoever asked may have given up.
+            let _ = made.send(call());
         });
-        made.await.unwrap_or(Err(Error::Late))
+        match begun {
+            Some(_) => result.await.unwrap_or(Err(Error::Late)),
+            None => Err(Error::Late),
+        }
     }
 }

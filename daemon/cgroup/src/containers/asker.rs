@@ -207,16 +207,9 @@ impl ContainerMetadataProvider {
     /// Asks until every [`Containers`] is gone.
     pub fn run(mut self) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder
-            .enable_all()
-            // One for each source, as none has two calls under way.
-            .max_blocking_threads(self.runtimes.len().max(1))
-            .thread_name("fp-inspect");
-        match builder.build() {
+        match builder.enable_all().build() {
             Ok(runtime) => {
                 runtime.block_on(self.serve());
-                // A reader that hangs is nobody's to wait for.
-                runtime.shutdown_background();
             }
             Err(error) => {
                 tracing::warn!(%error, "containers have no names: failed to start asking");

@@ -1,13 +1,13 @@
 //! What a session makes of answers it does not expect.
 
-use super::super::{HostInfo, Options, Settings};
+use super::super::{HostInfo, Options, Settings, Target};
 use super::*;
-use crate::record::WindowHeader;
 use host::time::WallAnchor;
+use segment::window::WindowHeader;
 
 fn exporter() -> Exporter {
     let options = Options {
-        address: ([127, 0, 0, 1], 1).into(),
+        collector: Target::Configured(([127, 0, 0, 1], 1).into()),
         dir: "/nonexistent".into(),
         settings: Settings::default(),
         identity: Identity {

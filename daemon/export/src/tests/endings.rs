@@ -247,7 +247,10 @@ fn a_segment_that_cannot_be_read_is_a_gap_counted_once() {
         run.record(&sample(2));
         run.end();
     }
-    assert!(path.with_extension("bad").exists(), "people may look at it");
+    assert!(
+        path.with_extension("seg.bad").exists(),
+        "people may look at it"
+    );
 }
 
 #[test]
@@ -271,4 +274,29 @@ fn windows_torn_together_are_cut_off_at_one_start() {
         assert_eq!((later.waiting(), later.read_all().len()), (1, 1));
         assert_eq!(later.dropped(Cause::Damaged).0, 1);
     }
+}
+
+#[test]
+fn a_segment_of_another_version_is_set_aside_and_a_gap_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run::new(dir.path(), settings());
+    run.record(&sample(1));
+    let path = segments(dir.path())[0].clone();
+    run.end();
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert_eq!(&bytes[..8], b"FPSPOOL\x02");
+    bytes[7] = 1;
+    std::fs::write(&path, &bytes).unwrap();
+    for earlier in 0..2 {
+        let mut run = Run::new(dir.path(), settings());
+        assert_eq!(run.waiting(), earlier);
+        assert_eq!(run.dropped(Cause::Damaged), (1, 0));
+        run.record(&sample(2));
+        assert_eq!(run.read_all().len() as u64, earlier + 1);
+        run.end();
+    }
+    assert_eq!(
+        std::fs::read(path.with_extension("seg.bad")).unwrap(),
+        bytes
+    );
 }

@@ -4,7 +4,6 @@ use super::disk::Dir;
 use super::gaps::Cause;
 use super::identity::Identity;
 use super::reader::{ReadError, Readers};
-use super::record::{Tables, Window};
 use super::spool::Picked;
 use super::stream::Stream;
 use super::window_exporter::{SpoolEntry, WindowExporter};
@@ -16,6 +15,7 @@ use host::time::{MonotonicTime, WallAnchor};
 use profile::{Account, FrameKind, FrameRef, Quality, SampleKey, StackEnd, StackId, Value};
 use proptest::prelude::*;
 use prost::Message;
+use segment::window::{self, Tables, Window};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 mod endings;
+mod hung;
 
 const S: u64 = 1_000_000_000;
 const PERIOD: u64 = 10_101_010;
@@ -165,7 +166,7 @@ impl Run {
         let (mut readers, stream) = (Readers::default(), Stream::new(1 << 20, 0, true));
         let mut windows = Vec::new();
         while let Some(picked) = self.pick() {
-            match readers.window(&self.shared, &picked, &stream) {
+            match readers.window(&self.shared, &picked, stream.epoch()) {
                 Ok((window, reader)) => {
                     windows.push((window.facts.sequence, texts(&reader.tables, &window)));
                 }
@@ -613,7 +614,9 @@ fn every_message_is_within_the_bound_and_nothing_is_left_out() {
     let mut stream = Stream::new(limit, 0, true);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
-    let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
+    let (window, reader) = readers
+        .window(&run.shared, &picked, stream.epoch())
+        .unwrap();
     let parts = stream.parts(&reader.tables, &mut reader.remap, &window, None);
     assert!(parts.len() > 1);
     let lasts: Vec<bool> = parts.iter().map(|part| part.last).collect();
@@ -641,7 +644,9 @@ fn definitions_give_the_hashes_that_were_sent() {
     let mut stream = Stream::new(limit, 0, true);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
-    let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
+    let (window, reader) = readers
+        .window(&run.shared, &picked, stream.epoch())
+        .unwrap();
     let parts = stream.parts(&reader.tables, &mut reader.remap, &window, None);
     let hashes: Vec<u8> = parts
         .iter()
@@ -696,7 +701,9 @@ fn a_dictionary_is_full_when_the_collector_wants_to_remember_no_more_stacks() {
         let (mut stream, mut readers) = (Stream::new(1 << 20, told, true), Readers::default());
         assert!(!stream.is_full());
         let found = [0, 1].map(|at| {
-            let (window, reader) = readers.window(&run.shared, &picked[at], &stream).unwrap();
+            let (window, reader) = readers
+                .window(&run.shared, &picked[at], stream.epoch())
+                .unwrap();
             stream.parts(&reader.tables, &mut reader.remap, &window, None);
             stream.is_full()
         });
@@ -714,10 +721,14 @@ fn a_new_dictionary_counts_from_the_beginning() {
     let mut stream = Stream::new(1 << 20, 0, true);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
-    let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
+    let (window, reader) = readers
+        .window(&run.shared, &picked, stream.epoch())
+        .unwrap();
     let first = stream.parts(&reader.tables, &mut reader.remap, &window, None);
     stream.begin_dictionary();
-    let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
+    let (window, reader) = readers
+        .window(&run.shared, &picked, stream.epoch())
+        .unwrap();
     let mut second = stream.parts(&reader.tables, &mut reader.remap, &window, None);
     assert!(second[0].new_dictionary && !first[0].new_dictionary);
     second[0].new_dictionary = false;
@@ -730,8 +741,8 @@ fn every_field_of_the_quality_is_kept() {
     let mut window = Window::default();
     window.facts.quality = Quality::of_numbers(numbers);
     let mut body = Vec::new();
-    super::record::encode_body(&mut body, &window);
-    let payload = super::record::join(&[], &body);
+    window::encode_body(&mut body, &window);
+    let payload = window::join(&[], &body);
     let mut tables = Tables::default();
     tables.take(&payload).unwrap();
     assert_eq!(tables.window(&payload).unwrap(), window);
@@ -744,6 +755,5 @@ proptest! {
         if tables.take(&bytes).is_ok() {
             let _ = tables.window(&bytes);
         }
-        let _ = super::disk::unpack(&bytes);
     }
 }

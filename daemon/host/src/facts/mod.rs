@@ -7,6 +7,7 @@
 //! (`kallsyms_show_value`).
 
 use crate::ids::CpuId;
+use crate::proc::{effective_id, status_field};
 use std::io::Read;
 use std::path::Path;
 
@@ -182,25 +183,13 @@ impl Environment {
 /// Effective user id; root when it cannot be told, so that checks err on the strict side.
 pub fn effective_uid() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    parse_effective_uid(&status).unwrap_or(0)
-}
-
-fn parse_effective_uid(status: &str) -> Option<u32> {
-    status_field(status, "Uid:")?
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    effective_id(&status, "Uid").unwrap_or(0)
 }
 
 fn parse_capabilities(status: &str) -> Option<Capabilities> {
-    u64::from_str_radix(status_field(status, "CapEff:")?.trim(), 16)
+    u64::from_str_radix(status_field(status, "CapEff")?, 16)
         .ok()
         .map(Capabilities)
-}
-
-fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name))
 }
 
 /// Bytes of `MemTotal` in `/proc/meminfo`, which counts in KiB.

@@ -20,7 +20,7 @@ fn cpu_lists() {
 #[test]
 fn status_fields() {
     let status = "Name:\ta\nUid:\t1000\t0\t0\t0\nCapPrm:\t0\nCapEff:\t0000004000004000\n";
-    assert_eq!(parse_effective_uid(status), Some(0));
+    assert_eq!(effective_id(status, "Uid"), Some(0));
     let capabilities = parse_capabilities(status).unwrap();
     assert!(capabilities.has(CAP_PERFMON) && capabilities.has(CAP_IPC_LOCK));
     assert!(!capabilities.has(CAP_SYSLOG) && !capabilities.has(CAP_SYS_ADMIN));

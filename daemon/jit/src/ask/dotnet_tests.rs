@@ -1,5 +1,5 @@
-//! The diagnostics port, spoken to a recorded server: a thread that answers as .NET 8 does. .NET
-//! itself is not here; what it answers is from its protocol's description.
+//! The diagnostics port, spoken to a recorded server: a thread that answers as .NET 8 does. And to
+//! .NET itself, in a program that `tests/dotnet.sh` installs.
 
 use super::*;
 use crate::code::{CodeLookup, CodeMap, When};
@@ -7,6 +7,7 @@ use crate::map::MapReader;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use symbolize::open::Root;
 use tempfile::TempDir;
@@ -212,4 +213,67 @@ fn this_process_is_no_dotnet() {
     let enabled = enabled.join().expect("no panic");
     assert!(matches!(enabled, Err(DotNetError::NotDotNet)));
     assert_eq!(temporary_dir(u32::MAX), b"tmp");
+}
+
+/// A program in .NET that runs until this is dropped.
+struct Program(Child);
+
+impl Program {
+    fn start() -> Option<Program> {
+        let mut command = match testkit::runtimes::dotnet() {
+            Ok(command) => command,
+            Err(missing) => {
+                testkit::skip(&missing);
+                return None;
+            }
+        };
+        command.env_remove("TMPDIR");
+        let silent = command.stdin(Stdio::piped()).stdout(Stdio::null());
+        Some(Program(
+            silent.stderr(Stdio::null()).spawn().expect("starts"),
+        ))
+    }
+
+    /// Has it write its map, as soon as it has a port.
+    fn enable(&self) -> Writing {
+        let (pid, mut found) = (self.0.id(), None);
+        testkit::wait::until_blocking("a program in .NET has a port", || {
+            let enabled = std::thread::spawn(move || enable(pid, MonotonicTime::now()));
+            match enabled.join().expect("no panic") {
+                Ok(writing) => found = Some(writing),
+                // It has just been started.
+                Err(DotNetError::NotDotNet | DotNetError::NoPort) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+            found.is_some()
+        });
+        found.expect("it has one")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn dotnet_itself_writes_a_map_that_is_read_and_removed_needs_dotnet() {
+    let Some(program) = Program::start() else {
+        return;
+    };
+    let writing = program.enable();
+    let map = PathBuf::from(format!("/tmp/perf-{}.map", program.0.id()));
+    // It goes on writing as it compiles.
+    testkit::wait::until_blocking("a map of a hundred pieces of code", || {
+        let text = std::fs::read(&map).expect("it is written");
+        let (mut lines, mut code) = (MapReader::default(), CodeMap::new(64 << 20));
+        lines.feed(&text, When::at(MonotonicTime(1)), &mut code);
+        assert_eq!(lines.take_skipped(), 0);
+        code.len() > 100
+    });
+    let ended = std::thread::spawn(move || writing.end());
+    ended.join().expect("no panic").expect("it stops");
+    assert!(!map.exists());
 }

@@ -22,7 +22,8 @@
 
 use super::place::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Facts, Runtime};
-use crate::target::Target;
+use crate::target::{self, Target};
+use host::proc::{effective_id, status_field};
 use host::time::MonotonicTime;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
@@ -376,25 +377,17 @@ struct State {
 
 impl State {
     fn of(pid: u32) -> Option<State> {
-        let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-        State::parse(&String::from_utf8_lossy(&status))
+        State::parse(&target::status_of(pid)?)
     }
 
     fn parse(status: &str) -> Option<State> {
-        let field = |name: &str| {
-            let mut lines = status.lines();
-            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        };
-        let effective = |name| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
-        let caught = u64::from_str_radix(field("SigCgt")?.trim(), 16).ok()?;
+        let caught = u64::from_str_radix(status_field(status, "SigCgt")?, 16).ok()?;
         Some(State {
             owner: Identity {
-                uid: effective("Uid")?,
-                gid: effective("Gid")?,
+                uid: effective_id(status, "Uid")?,
+                gid: effective_id(status, "Gid")?,
             },
-            stopped: field("State")?
-                .trim_start()
-                .starts_with(['T', 't', 'Z', 'X']),
+            stopped: status_field(status, "State")?.starts_with(['T', 't', 'Z', 'X']),
             handles_quit: caught & 1 << (Signal::QUIT.as_raw() - 1) != 0,
         })
     }

@@ -2,7 +2,7 @@
 
 use super::super::uploader::PinUploader;
 use super::*;
-use export::{Exporter, HostInfo, Identity, Options, Settings};
+use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use profile::Profile;
 use proto::ProfileAssembler;
 use proto::collector::evidence_service_server::{EvidenceService, EvidenceServiceServer};
@@ -87,7 +87,7 @@ struct Uploading {
 impl Uploading {
     fn new(host: &Host, address: SocketAddr) -> Uploading {
         let options = Options {
-            address,
+            collector: Target::Configured(address),
             dir: PathBuf::from("/nonexistent"),
             settings: Settings::default(),
             identity: Identity {
@@ -102,7 +102,9 @@ impl Uploading {
         let (exporter, _, _) = Exporter::new(options, Arc::clone(&host.clock));
         let uploader = Arc::new(PinUploader::new(Arc::clone(&host.pins), Arc::new(exporter)));
         let own = Arc::clone(&uploader);
-        let thread = Some(std::thread::spawn(move || own.run()));
+        let thread = Some(std::thread::spawn(move || {
+            export::uplink::run(vec![Box::pin(own.upload())])
+        }));
         Uploading { uploader, thread }
     }
 }
@@ -167,7 +169,9 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     let brought = || host.pins.counts.brought.load(Ordering::Relaxed);
     until_blocking("both are counted", || brought() == 2);
     until_blocking("the second is noted", || {
-        host.pins.next_to_bring(address, &HashMap::new()).is_none()
+        host.pins
+            .next_to_bring(&address.to_string(), &HashMap::new())
+            .is_none()
     });
     drop(bringing);
     drop(host);
@@ -243,10 +247,11 @@ fn one_that_cannot_be_read_is_left_and_one_whose_note_is_damaged_goes_again() {
     drop(host);
     let note = dir.path().join(format!("{first:016x}.brought"));
     std::fs::write(&note, b"rubbish").unwrap();
-    // The last byte is of a window, whose sum is wrong then; heads are right.
+    // The byte before the last head is of a window, whose sum is wrong then; heads are right.
     let path = file(dir.path(), 2);
     let mut bytes = std::fs::read(&path).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
+    let last = bytes.windows(4).rposition(|at| at == b"FPR2").unwrap();
+    bytes[last - 1] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let mut host = Host::new(dir.path());
     host.clock = clock;

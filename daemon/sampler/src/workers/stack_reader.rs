@@ -1,7 +1,7 @@
 //! The body of the `fp-look` thread: looks at the memory of threads for the sampler.
 //!
 //! Reading a stranger's memory may take for ever: pages that a userfaultfd or a FUSE server has to
-//! bring, locks of a process that hangs. Helpers, `fp-peek`, do it, one process at a time, and are
+//! bring, locks of a process that hangs. Helpers, `fp-blocking`, do it, one process at a time, and are
 //! waited for only so long; a process that let one hang is not looked at again. What is read is a
 //! stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
 //! after each piece, and only addresses leave it (`unwind/src/walk/look.rs`). Pages that end copies
@@ -84,7 +84,7 @@ pub struct StackReader {
 impl Default for StackReader {
     fn default() -> Self {
         StackReader {
-            helpers: BlockingPool::new("fp-peek"),
+            helpers: BlockingPool::new("peek"),
             hung: HashSet::new(),
             look,
         }
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// A look by another thread, as `fp-peek` does it.
+    /// A look by another thread, as `fp-blocking` does it.
     fn look_at(slot: u64) -> Result<StackSnapshot, Failure> {
         let wanted = wanted(slot);
         std::thread::spawn(move || look(wanted))

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Threads that work because a client asked.
-const SERVING: [&str; 5] = ["fp-grpc", "fp-query", "fp-capture", "fp-past", "fp-control"];
+const SERVING: [&str; 3] = ["fp-grpc", "fp-query", "fp-capture"];
 
 /// Threads that send to the collector. Sampling less does not make a pin that is there any smaller,
-/// and uploads are paced by the collector: they take no stack copies from the host.
-const UPLOADING: [&str; 2] = ["fp-push", "fp-pins"];
+/// and uploads are paced by the collector: they take no stack copies from the host. What the
+/// collector asks for over the same thread is some messages a capture.
+const UPLOADING: [&str; 1] = [export::uplink::THREAD];
 
 /// CPU time since the start of the meter. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -108,8 +109,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         thread(dir.path(), 1, "fp-sampler", 100);
         thread(dir.path(), 2, "fp-query", 40);
-        thread(dir.path(), 3, "fp-pins", 7_000);
-        thread(dir.path(), 4, "fp-push", 500);
+        thread(dir.path(), 3, "fp-uplink", 7_000);
+        thread(dir.path(), 4, "fp-uplink", 500);
         thread(dir.path(), 5, "fp-spool", 3);
         let mut meter = Meter::default();
         let used = meter.read_from(dir.path());
@@ -128,10 +129,10 @@ mod tests {
     #[test]
     fn time_of_threads_that_ended_stays_and_ids_may_be_used_again() {
         let dir = tempfile::tempdir().unwrap();
-        thread(dir.path(), 1, "fp-maps", 100);
+        thread(dir.path(), 1, "fp-blocking", 100);
         let mut meter = Meter::default();
         meter.read_from(dir.path());
-        thread(dir.path(), 1, "fp-maps", 30);
+        thread(dir.path(), 1, "fp-blocking", 30);
         assert_eq!(meter.read_from(dir.path()).own_ns, 130);
         std::fs::remove_dir_all(dir.path().join("1")).unwrap();
         assert_eq!(meter.read_from(dir.path()).own_ns, 130);

@@ -1,4 +1,5 @@
-//! The way to the collector and the captures that it asks for, as metrics; none without one.
+//! The way to the collector and the captures that it asks for, as metrics; none as long as the host
+//! pushes to none.
 
 use super::Agent;
 use control::ControlCounts;
@@ -7,7 +8,7 @@ use metrics::{Family, gather};
 
 /// Reads them.
 pub(super) fn families(agent: &Agent) -> Vec<Family> {
-    let Some(uplink) = &agent.uplink else {
+    let Some(uplink) = agent.uplink.get() else {
         return Vec::new();
     };
     let control = uplink

@@ -1,5 +1,5 @@
-//! A page that shows what changed between two profiles: the flame graph of the second, coloured by
-//! change, which can be turned to the first.
+//! A page that shows what changed between two profiles: one flame graph of both, coloured by
+//! change, and as wide as either side.
 
 use super::{Columns, Texts, data, name_of, serialized, synthetic, write_page};
 use crate::diff::Diff;
@@ -75,13 +75,11 @@ pub fn write_diff(
             " · the {gone} smallest bars are folded into [other]"
         ));
     }
-    let (title, unit) = (printable(&options.title), printable(&diff.after.unit));
     let texts = Texts {
-        quality: &quality,
-        unit: &unit,
+        unit: &printable(&diff.after.unit),
         weighs: &printable(diff.after.weighs()),
     };
-    let mut page = data(&tree, AFTER, &title, texts, &diff.after, options);
+    let mut page = data(&tree, AFTER, texts, &diff.after, options);
     page.before = Some(before);
-    write_page(options, &serialized(&page)?, "", out)
+    write_page(options, &quality, "", &serialized(&page)?, out)
 }

@@ -1,8 +1,10 @@
 //! A page that shows a profile and needs nothing else: flame graph, table, search, zoom.
 //!
-//! The page asks for nothing over the network and says so to the browser by a content security
-//! policy. The profile is embedded as JSON in which `<`, `>`, `&`, control, separator and
-//! bidirectional characters are escaped, and the script puts text into the page as text only.
+//! The page is the viewer of the collector's own page (`collector/ui/src/export`), built into one
+//! file, `viewer.html`, with places to fill. It asks for nothing over the network and says so to
+//! the browser by a content security policy, by which nothing runs but the script that was built.
+//! The profile is embedded as JSON in which `<`, `>`, `&`, control, separator and bidirectional
+//! characters are escaped, and the script puts text into the page as text only.
 //!
 //! Data: nodes of the merged call tree in depth-first order as columns (depth, name, own samples,
 //! own weight), names as columns (function, module, kind). Bars beyond [`Options::max_bars`] are
@@ -10,9 +12,9 @@
 //!
 //! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks
 //! the range whose flame graph is shown, and [`write_bundle`], which says besides all that is known
-//! of the profile and is bounded in size. Facts are part of the page's text: they can be read
-//! without the script. A third one, [`write_diff`], shows what changed between two profiles.
-//! [`read()`] takes the profile out of any of them.
+//! of the profile and is bounded in size. Title, quality and facts are part of the page's text:
+//! they can be read without the script. A third one, [`write_diff`], shows what changed between two
+//! profiles. [`read()`] takes the profile out of any of them.
 
 mod diff;
 mod facts;
@@ -41,10 +43,10 @@ use times::Times;
 /// some seconds, and mail and tickets take files of that size.
 pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 
-const PAGE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
-const HEAT: &str = include_str!("heat.js");
+/// The built viewer: `npm run build` in `collector/ui` writes it.
+const PAGE: &str = include_str!("viewer.html");
+/// What stands around the name of a place to fill.
+const PLACE: [&str; 2] = ["<!--fill:", "-->"];
 
 /// Kind number of a frame that stands for the value of a label; others are [`FrameKind`]'s.
 const KIND_LABEL: u8 = 6;
@@ -58,7 +60,6 @@ struct Name {
 
 #[derive(Serialize)]
 struct Data<'a> {
-    title: &'a str,
     #[serde(flatten)]
     texts: Texts<'a>,
     /// 0: samples, 1: weight, as the page opens.
@@ -97,12 +98,11 @@ struct Columns {
     weight: usize,
 }
 
-/// What the page says of the profile.
+/// What the page calls things.
 #[derive(Clone, Copy, Serialize)]
 struct Texts<'a> {
-    quality: &'a str,
     unit: &'a str,
-    /// What the weight is, for the button that shows it.
+    /// What the weight is.
     weighs: &'a str,
 }
 
@@ -132,8 +132,8 @@ pub fn write(
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
     let Built { tree, added: _ } = build(profile, options);
-    let (data, _) = fold(&tree, &[], profile, None, options, usize::MAX)?;
-    write_page(options, &data, "", out)
+    let folded = fold(&tree, &[], profile, None, options, usize::MAX)?;
+    write_page(options, &folded.quality, "", &folded.data, out)
 }
 
 /// Writes the page with the heat map of the profile's times, from which ranges are picked. Takes
@@ -148,8 +148,8 @@ pub fn write_heat_map(
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
     let Built { tree, added } = build(profile, options);
-    let (data, _) = fold(&tree, &added, profile, Some(map), options, usize::MAX)?;
-    write_page(options, &data, "", out)
+    let folded = fold(&tree, &added, profile, Some(map), options, usize::MAX)?;
+    write_page(options, &folded.quality, "", &folded.data, out)
 }
 
 /// Writes an incident bundle: the page with a heat map where there are times, and what is known of
@@ -164,7 +164,7 @@ pub fn write_bundle(
 ) -> Result<(), FormatError> {
     let map = HeatMap::new(&profile.moments, options.grid);
     let Built { tree, added } = build(profile, options);
-    let (data, folded) = fold(
+    let folded = fold(
         &tree,
         &added,
         profile,
@@ -172,11 +172,19 @@ pub fn write_bundle(
         options,
         BUNDLE_BYTES_MAX,
     )?;
-    let facts = facts::html(profile, &map, folded.as_deref(), &options.facts);
-    write_page(options, &data, &facts, out)
+    let facts = facts::html(profile, &map, folded.gone.as_deref(), &options.facts);
+    write_page(options, &folded.quality, &facts, &folded.data, out)
 }
 
-/// The data of a page with as many bars as have room, and what was folded for it, in words.
+/// A page's tree with as many bars as have room.
+struct Folded {
+    data: Vec<u8>,
+    quality: String,
+    /// What went into `[other]` for it, in words.
+    gone: Option<String>,
+}
+
+/// The data of a page with as many bars as have room.
 fn fold(
     whole: &Tree<Name, 2>,
     added: &[Added],
@@ -184,8 +192,7 @@ fn fold(
     map: Option<&HeatMap>,
     options: &Options,
     bytes_max: usize,
-) -> Result<(Vec<u8>, Option<String>), FormatError> {
-    let title = printable(&options.title);
+) -> Result<Folded, FormatError> {
     let unit = printable(&profile.info.unit);
     let weighs = printable(profile.info.weighs());
     let mut bars = options.max_bars;
@@ -193,18 +200,17 @@ fn fold(
         let mut tree = whole.clone();
         let gone = tree.prune(bars, synthetic(crate::OTHER_FRAME));
         let times = map.map(|map| Times::new(map, profile, &tree, added));
-        let folded = (gone > 0).then(|| {
+        let gone = (gone > 0).then(|| {
             let (gone, weight) = (grouped(gone as u64), folded_share(&tree));
             format!("the {gone} smallest bars are folded into [other]{weight}")
         });
         let mut quality = quality_line(&profile.info);
-        if let Some(folded) = &folded {
-            quality.push_str(&format!(" · {folded}"));
+        if let Some(gone) = &gone {
+            quality.push_str(&format!(" · {gone}"));
         }
         let fits = times.as_ref().is_none_or(Times::fits);
         if fits || bars == 0 {
             let texts = Texts {
-                quality: &quality,
                 unit: &unit,
                 weighs: &weighs,
             };
@@ -213,11 +219,15 @@ fn fold(
                 Measure::Weight => (1, 0),
             };
             let at = Columns { count, weight };
-            let mut page = data(&tree, at, &title, texts, &profile.info, options);
+            let mut page = data(&tree, at, texts, &profile.info, options);
             page.times = times.as_ref();
-            let bytes = serialized(&page)?;
-            if bytes.len() <= bytes_max || bars == 0 {
-                return Ok((bytes, folded));
+            let data = serialized(&page)?;
+            if data.len() <= bytes_max || bars == 0 {
+                return Ok(Folded {
+                    data,
+                    quality,
+                    gone,
+                });
             }
         }
         bars = bars.min(tree.nodes.len() - 1) / 2;
@@ -245,20 +255,19 @@ fn folded_share(tree: &Tree<Name, 2>) -> String {
 
 fn write_page(
     options: &Options,
-    data: &[u8],
+    quality: &str,
     facts: &str,
+    data: &[u8],
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
-    // The template is split, not searched again after each insertion: nothing inserted is a marker.
+    // The template is split, not searched again after each insertion: nothing inserted is a place.
     let mut rest = PAGE;
-    while let Some((before, after)) = rest.split_once("{{") {
-        let (marker, after) = after.split_once("}}").unwrap_or((after, ""));
+    while let Some((before, after)) = rest.split_once(PLACE[0]) {
+        let (place, after) = after.split_once(PLACE[1]).unwrap_or((after, ""));
         out.write_all(before.as_bytes())?;
-        match marker {
+        match place {
             "title" => out.write_all(html_text(&printable(&options.title)).as_bytes())?,
-            "style" => out.write_all(STYLE.as_bytes())?,
-            "heat" => out.write_all(HEAT.as_bytes())?,
-            "script" => out.write_all(SCRIPT.as_bytes())?,
+            "quality" => out.write_all(html_text(&printable(quality)).as_bytes())?,
             "facts" => out.write_all(facts.as_bytes())?,
             "data" => out.write_all(data)?,
             _ => {}
@@ -348,7 +357,6 @@ fn build(profile: &Profile, options: &Options) -> Built {
 fn data<'a, const N: usize>(
     tree: &'a Tree<Name, N>,
     at: Columns,
-    title: &'a str,
     texts: Texts<'a>,
     info: &'a Info,
     options: &Options,
@@ -374,7 +382,6 @@ fn data<'a, const N: usize>(
         weight: tree.nodes.iter().map(|node| node.own[weight]).collect(),
     };
     Data {
-        title,
         texts,
         measure: u8::from(options.measure == Measure::Weight),
         icicle: options.icicle,

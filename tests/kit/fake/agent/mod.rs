@@ -236,6 +236,7 @@ impl AgentService for Fake {
             Vec::new()
         };
         Ok(Response::new(GetStatusResponse {
+            membership: None,
             version: "0.1.0".into(),
             host: "fake\x1b]0;x\x07host".into(),
             kernel: "6.12.0".into(),
@@ -562,6 +563,32 @@ impl AgentService for Fake {
             changed: vec!["log.level".into()],
             needs_restart: vec!["sampling.event".into()],
         }))
+    }
+
+    async fn join_fleet(
+        &self,
+        request: Request<JoinFleetRequest>,
+    ) -> Result<Response<JoinFleetResponse>, Status> {
+        self.admit()?;
+        let collector = request.into_inner().collector;
+        Ok(Response::new(JoinFleetResponse {
+            membership: Some(FleetMembership {
+                collector,
+                fleet_id: "00112233445566778899aabbccddeeff".into(),
+                name: "fake".into(),
+                labels: [("cluster".to_owned(), "eu".to_owned())].into(),
+                not_after_unix_s: NOW_NS / S + 30 * 86_400,
+                ..FleetMembership::default()
+            }),
+        }))
+    }
+
+    async fn leave_fleet(
+        &self,
+        _: Request<LeaveFleetRequest>,
+    ) -> Result<Response<LeaveFleetResponse>, Status> {
+        self.admit()?;
+        Err(Status::not_found("this host is a member of no fleet"))
     }
 }
 

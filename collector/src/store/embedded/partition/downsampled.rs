@@ -4,6 +4,7 @@ use super::{Partition, lock, read};
 use crate::store::embedded::file::FileError;
 use crate::store::embedded::level::Level;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Partition {
@@ -27,11 +28,12 @@ impl Partition {
     /// The partition that takes the place of this one, of a coarser file that has its name already.
     /// Nothing may be on its way into this one.
     pub fn coarser(&self, level: Level) -> Result<Partition, FileError> {
-        let coarser = Partition::open(level.path(&self.path), &self.log, (self.start, self.end))?;
+        let range = (self.start, self.end);
+        let mut coarser = Partition::open(level.path(&self.path), self.log.folder(), range)?;
         if coarser.generation == self.generation {
             // The same ids, and perhaps entries that are not in the file yet.
+            coarser.log = Arc::clone(&self.log);
             *lock(&coarser.flushed) = *lock(&self.flushed);
-            *lock(&coarser.logged) = *lock(&self.logged);
             *lock(&coarser.dict) = lock(&self.dict).clone();
         }
         coarser.close_files();

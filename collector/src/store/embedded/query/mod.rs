@@ -341,8 +341,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("0.sqlite");
         let minute = 60_000_000_000;
-        let partition =
-            Partition::create(path, folder.path(), (0, 36 * 10 * minute), &[], None).unwrap();
+        let partition = Partition::create(
+            path,
+            folder.path().join("log"),
+            (0, 36 * 10 * minute),
+            &[],
+            None,
+        )
+        .unwrap();
         let range = |from: i64, to: i64| TimeRange {
             start_unix_ns: from * minute,
             end_unix_ns: to * minute,

@@ -1,0 +1,151 @@
+//! `agent-ctl join` and `leave`: this host as a member of a fleet.
+
+use crate::client::Client;
+use crate::exit::{self, fail};
+use crate::form::Form;
+use crate::peer::Connection;
+use crate::terminal::{Out, clean};
+use crate::when::rfc3339;
+use anyhow::Result;
+use proto::COLLECTOR_TLS_PORT;
+use proto::agent::{FleetMembership, JoinFleetRequest};
+use proto::credential::Credential;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+
+const INSTEAD: &str = "invite hosts with `agent-ctl hosts invite`";
+
+/// Longest invitation that is read. Unit: bytes.
+const INVITATION_BYTES_MAX: u64 = 4096;
+
+/// Has this host push to a collector of a fleet that invited it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Run it as root on the host: it asks the agent that runs here, and nothing restarts. The invitation comes from \
+`agent-ctl hosts invite` and holds the fingerprint of the fleet's authority: whoever else answers at that address \
+is refused. The agent makes a key that never leaves the host, and renews its certificate by itself.
+
+Examples:
+  sudo agent-ctl join c1.example.net:7601 fpj1_…
+  sudo agent-ctl join c1.example.net - < invitation     not seen in the list of processes")]
+pub struct Args {
+    /// Where the collector takes other hosts: HOST or HOST:PORT
+    #[arg(value_name = "COLLECTOR")]
+    address: String,
+    /// The string of an invitation; -: read it from standard input
+    #[arg(value_name = "INVITATION")]
+    invitation: String,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// Has this host push to its fleet no more.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Run it as root on the host. What waits on the host's disk stays there. The fleet still knows the host until \
+`agent-ctl hosts remove` takes it out.
+
+Examples:
+  sudo agent-ctl leave")]
+pub struct LeaveArgs {}
+
+/// Runs `join`.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let agent = connection.agent_only("join", INSTEAD)?;
+    let invitation = match args.invitation.as_str() {
+        "-" => {
+            let mut text = String::new();
+            let input = std::io::stdin().lock();
+            input.take(INVITATION_BYTES_MAX).read_to_string(&mut text)?;
+            text
+        }
+        given => given.to_owned(),
+    };
+    let credential = Credential::parse(&invitation)
+        .map_err(|error| fail(exit::USAGE, format!("failed to join the fleet: {error}")))?;
+    let mut client = Client::connect(connection, &agent).await?;
+    let membership = client
+        .join(JoinFleetRequest {
+            collector: with_port(&args.address),
+            credential: credential.reveal(),
+        })
+        .await?;
+    if args.form.is_json() {
+        out.write_json(&Joined::of(&membership))?;
+        return Ok(exit::OK);
+    }
+    out.write(&format!(
+        "joined fleet {} as {}; windows go to {}\n",
+        clean(&membership.fleet_id),
+        clean(&membership.name),
+        clean(&membership.collector),
+    ))?;
+    note!(
+        "the certificate ends at {} and is renewed before",
+        rfc3339(membership.not_after_unix_s.saturating_mul(1_000_000_000))
+    );
+    Ok(exit::OK)
+}
+
+/// Runs `leave`.
+pub async fn leave(out: &Out, connection: &Connection, _args: LeaveArgs) -> Result<u8> {
+    let agent = connection.agent_only("leave", INSTEAD)?;
+    let mut client = Client::connect(connection, &agent).await?;
+    client.leave().await?;
+    out.write("left the fleet; windows stay on this host\n")?;
+    Ok(exit::OK)
+}
+
+/// The address with the port that collectors take other hosts at, where none is given.
+fn with_port(address: &str) -> String {
+    let last = address.rsplit(':').next().unwrap_or_default();
+    let has_port = address.contains(':') && last.parse::<u16>().is_ok();
+    // An address of IPv6 has colons without a port, unless it stands in brackets.
+    let bare_v6 = address.parse::<std::net::Ipv6Addr>().is_ok();
+    match (has_port, bare_v6) {
+        (_, true) => format!("[{address}]:{COLLECTOR_TLS_PORT}"),
+        (true, false) => address.to_owned(),
+        (false, false) => format!("{address}:{COLLECTOR_TLS_PORT}"),
+    }
+}
+
+#[derive(Serialize)]
+struct Joined {
+    collector: String,
+    fleet_id: String,
+    name: String,
+    labels: BTreeMap<String, String>,
+    not_after: String,
+}
+
+impl Joined {
+    fn of(membership: &FleetMembership) -> Joined {
+        Joined {
+            collector: membership.collector.clone(),
+            fleet_id: membership.fleet_id.clone(),
+            name: membership.name.clone(),
+            labels: membership.labels.clone().into_iter().collect(),
+            not_after: rfc3339(membership.not_after_unix_s.saturating_mul(1_000_000_000)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_without_a_port_gets_the_usual_one() {
+        for (given, full) in [
+            ("c1", "c1:7601"),
+            ("c1:443", "c1:443"),
+            ("10.0.0.1", "10.0.0.1:7601"),
+            ("::1", "[::1]:7601"),
+            ("[::1]", "[::1]:7601"),
+            ("[::1]:443", "[::1]:443"),
+        ] {
+            assert_eq!(with_port(given), full);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! `agent-ctl hosts invite`, `members` and `remove`: who may bring data to a collector.
+
+use crate::collector::Collector;
+use crate::connection::{self, Route, Transport};
+use crate::form::Form;
+use crate::number::within;
+use crate::peer::Connection;
+use crate::terminal::{Out, Table, clean};
+use crate::when::{Clock, rfc3339};
+use crate::{exit, units};
+use anyhow::{Result, bail};
+use proto::collector::fleet_service_client::FleetServiceClient;
+use proto::collector::{
+    InviteRequest, InviteResponse, ListMembersRequest, ListMembersResponse, Member,
+    RemoveMemberRequest,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Unit: nanoseconds.
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Characters of a key's hash that tell keys apart for people.
+const KEY_CHARS: usize = 16;
+
+/// What to do with the members of a fleet.
+#[derive(Debug, clap::Subcommand)]
+pub enum Action {
+    /// Let a host into the fleet: prints the command to run there
+    #[command(after_help = "\
+What is printed lets in one host within an hour, and is shown once. It holds the fingerprint of the fleet's \
+authority, so the host cannot be led to another collector. The collector must listen for other hosts (`listen.tls`).
+
+Examples:
+  agent-ctl --collector c1 hosts invite
+  agent-ctl --collector c1 hosts invite --name web-1 --label cluster=eu
+  agent-ctl --collector c1 hosts invite --hosts 500 --lifetime 30d --label cluster=eu    for images
+  agent-ctl --collector c1 hosts invite --json | jq -r .credential")]
+    Invite(Invite),
+    /// List the hosts that have joined the fleet, with their keys
+    #[command(after_help = "\
+Examples:
+  agent-ctl --collector c1 hosts members
+  agent-ctl --collector c1 hosts members --json | jq -r '.members[].name'")]
+    Members {
+        #[command(flatten)]
+        form: Form,
+    },
+    /// Take a host out of the fleet: its connections end at once
+    #[command(after_help = "\
+What it brought stays. It is let in again by another invitation only.
+
+Examples:
+  agent-ctl --collector c1 hosts remove web-1")]
+    Remove {
+        /// Name or id of the host
+        #[arg(value_name = "HOST")]
+        host: String,
+        #[command(flatten)]
+        form: Form,
+    },
+}
+
+/// An invitation.
+#[derive(Debug, clap::Args)]
+pub struct Invite {
+    /// Name of the host in the fleet [default: what it calls itself]
+    #[arg(long, conflicts_with = "hosts")]
+    name: Option<String>,
+    /// Label of the hosts it lets in, which nothing they send can change; may be given several times
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// For how long it is good
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = crate::when::duration)]
+    lifetime: Duration,
+    /// How many hosts it lets in
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = within::<u32>(1, 1_000_000))]
+    hosts: u32,
+    /// Also a host that is a member already and has lost its key
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    form: Form,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let expected = || "expected NAME=VALUE".to_owned();
+    let (name, value) = text.split_once('=').ok_or_else(expected)?;
+    if name.is_empty() || value.is_empty() {
+        return Err(expected());
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, action: Action) -> Result<u8> {
+    let peer = connection.collector_only("hosts")?;
+    let (transport, route) = connection::open(connection, &peer).await?;
+    let mut service = FleetServiceClient::new(transport);
+    match action {
+        Action::Invite(invite) => self::invite(out, &mut service, &route, invite).await,
+        Action::Members { form } => {
+            let call = service.list_members(ListMembersRequest {});
+            let answer = answer(&route, "list members", call).await?;
+            if form.is_json() {
+                out.write_json(&List::of(&answer))?;
+                return Ok(exit::OK);
+            }
+            let clock = Collector::connect(connection, &peer).await?.clock().await?;
+            out.write(&show(out, &answer, &clock))?;
+            let authority = hex(&answer.authority_key_sha256);
+            let count = answer.members.len() as u64;
+            let hosts = if count == 1 { "host" } else { "hosts" };
+            note!(
+                "{} {hosts}; the authority's key is SHA256:{authority}",
+                units::count(count)
+            );
+            Ok(exit::OK)
+        }
+        Action::Remove { host, form } => {
+            let call = service.remove_member(RemoveMemberRequest { host });
+            let removed = answer(&route, "remove the host", call).await?;
+            let member = removed.member.unwrap_or_default();
+            if form.is_json() {
+                out.write_json(&MemberJson::of(&member))?;
+            } else {
+                out.write(&format!("removed {} from the fleet\n", clean(&member.name)))?;
+            }
+            Ok(exit::OK)
+        }
+    }
+}
+
+/// An answer; a collector without members says what to do.
+async fn answer<T>(
+    route: &Route,
+    what: &'static str,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T> {
+    match call.await {
+        Err(status) if status.code() == tonic::Code::Unimplemented => bail!(
+            "failed to {what}: the collector takes no hosts from elsewhere; set `listen.tls` in its \
+             configuration (0.0.0.0:7601) and start it again"
+        ),
+        answered => route.answer(what, async { answered }).await,
+    }
+}
+
+async fn invite(
+    out: &Out,
+    service: &mut FleetServiceClient<Transport>,
+    route: &Route,
+    invite: Invite,
+) -> Result<u8> {
+    let lifetime_s = u32::try_from(invite.lifetime.as_secs()).unwrap_or(u32::MAX);
+    let call = service.invite(InviteRequest {
+        name: invite.name.unwrap_or_default(),
+        labels: invite.labels.into_iter().collect(),
+        lifetime_s: lifetime_s.max(1),
+        hosts_max: invite.hosts,
+        replace: invite.replace,
+    });
+    let invited = answer(route, "make an invitation", call).await?;
+    if invite.form.is_json() {
+        out.write_json(&Invited {
+            credential: &invited.credential,
+            collector: address(&invited),
+            expires: rfc3339(invited.expires_unix_s.saturating_mul(SECOND_NS)),
+        })?;
+        return Ok(exit::OK);
+    }
+    out.write(&format!(
+        "sudo agent-ctl join {} {}\n",
+        clean(&address(&invited)),
+        clean(&invited.credential)
+    ))?;
+    let hosts = match invite.hosts {
+        1 => "on one host".to_owned(),
+        hosts => format!("on up to {} hosts", units::count(hosts.into())),
+    };
+    note!(
+        "run it {hosts} before {}; whoever has the line can join, so keep it to yourself",
+        rfc3339(invited.expires_unix_s.saturating_mul(SECOND_NS))
+    );
+    Ok(exit::OK)
+}
+
+/// Where hosts connect: the address the collector listens on, or its name where it listens on all.
+fn address(invited: &InviteResponse) -> String {
+    match invited.listen.parse::<SocketAddr>() {
+        Ok(listen) if listen.ip().is_unspecified() && !invited.hostname.is_empty() => {
+            format!("{}:{}", invited.hostname, listen.port())
+        }
+        _ => invited.listen.clone(),
+    }
+}
+
+fn show(out: &Out, answer: &ListMembersResponse, clock: &Clock) -> String {
+    if answer.members.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["HOST", "LABELS", "JOINED", "RENEWED", "KEY", "ID"]);
+    for member in &answer.members {
+        let labels: BTreeMap<_, _> = member.labels.iter().collect();
+        let labels: Vec<_> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let key = hex(&member.key_sha256);
+        table.row([
+            clean(&member.name).into_owned(),
+            clean(&labels.join(",")).into_owned(),
+            clock.show(member.enrolled_unix_s.saturating_mul(SECOND_NS)),
+            clock.show(member.renewed_unix_s.saturating_mul(SECOND_NS)),
+            key.chars().take(KEY_CHARS).collect(),
+            clean(&member.host_id).into_owned(),
+        ]);
+    }
+    table.sparing(&["RENEWED", "LABELS", "ID"]).show(out)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[derive(Serialize)]
+struct Invited<'a> {
+    credential: &'a str,
+    collector: String,
+    expires: String,
+}
+
+#[derive(Serialize)]
+struct List {
+    fleet_id: String,
+    authority_key_sha256: String,
+    members: Vec<MemberJson>,
+}
+
+impl List {
+    fn of(answer: &ListMembersResponse) -> List {
+        List {
+            fleet_id: answer.fleet_id.clone(),
+            authority_key_sha256: hex(&answer.authority_key_sha256),
+            members: answer.members.iter().map(MemberJson::of).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct MemberJson {
+    name: String,
+    host_id: String,
+    labels: BTreeMap<String, String>,
+    key_sha256: String,
+    joined: String,
+    renewed: String,
+}
+
+impl MemberJson {
+    fn of(member: &Member) -> MemberJson {
+        let time = |unix_s: i64| rfc3339(unix_s.saturating_mul(SECOND_NS));
+        MemberJson {
+            name: member.name.clone(),
+            host_id: member.host_id.clone(),
+            labels: member.labels.clone().into_iter().collect(),
+            key_sha256: hex(&member.key_sha256),
+            joined: time(member.enrolled_unix_s),
+            renewed: time(member.renewed_unix_s),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_that_listens_everywhere_is_called_by_its_name() {
+        let invited = |listen: &str| InviteResponse {
+            listen: listen.to_owned(),
+            hostname: "c1".to_owned(),
+            ..InviteResponse::default()
+        };
+        assert_eq!(address(&invited("0.0.0.0:7601")), "c1:7601");
+        assert_eq!(address(&invited("[::]:7601")), "c1:7601");
+        assert_eq!(address(&invited("10.0.0.1:443")), "10.0.0.1:443");
+    }
+
+    #[test]
+    fn a_label_is_a_name_and_a_value() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(label("a=b"), Ok(pair("a", "b")));
+        assert_eq!(label("a=b=c"), Ok(pair("a", "b=c")));
+        for wrong in ["", "a", "=b", "a="] {
+            assert!(label(wrong).is_err(), "{wrong}");
+        }
+    }
+}

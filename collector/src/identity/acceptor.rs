@@ -1,0 +1,270 @@
+//! The port for other hosts: TLS before anything else, then the member's connection, for as long as
+//! it is one.
+//!
+//! A handshake has a few seconds, and holds one of a bounded number of places meanwhile, so that
+//! those who never finish keep nobody out for long. A connection ends when its member is removed,
+//! when its certificate ends, and when nothing is called on it.
+
+use super::{Fleet, Member};
+use crate::listen::AcceptTrouble;
+use crate::metrics::Metrics;
+use proto::calls::{Caller, Calls, Patience};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::http::Extensions;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// Time for a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Handshakes at a time: each may hold a key exchange.
+const HANDSHAKES: usize = 256;
+
+/// Longest sleep that is asked for: further away than any connection lasts.
+const FAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// Connections of `listener` whose handshake succeeded, at most `places` at a time. Ends when the
+/// stream is dropped.
+pub fn accept(
+    listener: TcpListener,
+    places: usize,
+    patience: Patience,
+    fleet: Arc<Fleet>,
+    metrics: Arc<Metrics>,
+) -> ReceiverStream<io::Result<TlsConn>> {
+    let (tx, rx) = mpsc::channel(16);
+    let places = Arc::new(Semaphore::new(places));
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    tokio::spawn(async move {
+        let mut trouble = AcceptTrouble::default();
+        loop {
+            let Ok(handshake) = handshakes.clone().acquire_owned().await else {
+                return;
+            };
+            let Ok(place) = places.clone().acquire_owned().await else {
+                return;
+            };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                // The server stopped accepting.
+                () = tx.closed() => return,
+            };
+            match accepted {
+                Ok((stream, address)) => {
+                    trouble.over();
+                    let (fleet, metrics, tx) = (fleet.clone(), metrics.clone(), tx.clone());
+                    tokio::spawn(async move {
+                        let shaken = shake(stream, place, patience, &fleet, metrics.clone());
+                        match timeout(HANDSHAKE, shaken).await {
+                            Ok(Ok(conn)) => {
+                                drop(handshake);
+                                let _ = tx.send(Ok(conn)).await;
+                            }
+                            Ok(Err(error)) => refuse(&metrics, address, &error.to_string()),
+                            Err(_) => refuse(&metrics, address, "no handshake in time"),
+                        }
+                    });
+                }
+                Err(error) => trouble.failed(&error).await,
+            }
+        }
+    });
+    ReceiverStream::new(rx)
+}
+
+fn refuse(metrics: &Metrics, address: SocketAddr, why: &str) {
+    metrics.connections_refused.inc();
+    tracing::debug!(%address, why, "a connection of another host is refused");
+}
+
+async fn shake(
+    stream: TcpStream,
+    place: OwnedSemaphorePermit,
+    patience: Patience,
+    fleet: &Fleet,
+    metrics: Arc<Metrics>,
+) -> io::Result<TlsConn> {
+    stream.set_nodelay(true)?;
+    let tcp = stream.connect_info();
+    let config = fleet.tls().map_err(io::Error::other)?;
+    let stream = TlsAcceptor::from(config).accept(stream).await?;
+    let (_, session) = stream.get_ref();
+    let claim = match session.peer_certificates().and_then(|chain| chain.first()) {
+        // It may enroll.
+        None => None,
+        Some(certificate) => {
+            let claim = fleet.authority.claim(certificate);
+            Some(claim.ok_or_else(|| io::Error::other("the certificate is of no host"))?)
+        }
+    };
+    let has_certificate = claim.is_some();
+    let mut lasts = FAR;
+    let mut ended: Option<Ended> = None;
+    let member = match claim {
+        None => None,
+        Some(claim) => {
+            let member = fleet.registry.member(&claim.host_id, &claim.key);
+            // Who was removed may still enroll: with an invitation, or be told why not.
+            if let Some(member) = &member {
+                let left = claim.not_after_unix_s.saturating_sub(fleet.now());
+                lasts = Duration::from_secs(left.max(0) as u64).min(FAR);
+                let mut removed = member.ended();
+                ended = Some(Box::pin(async move {
+                    let _ = removed.wait_for(|&ended| ended).await;
+                }));
+            }
+            member
+        }
+    };
+    metrics.connections_grpc.inc();
+    Ok(TlsConn {
+        stream,
+        peer: MemberPeer {
+            tcp,
+            calls: Calls::new(patience),
+            was_member: member.is_none() && has_certificate,
+            member,
+        },
+        idle: Box::pin(tokio::time::sleep(patience.first_call.min(patience.idle))),
+        expires: Box::pin(sleep_until(Instant::now() + lasts)),
+        ended,
+        metrics,
+        _place: place,
+    })
+}
+
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A connection of a member, or of a host that wants to be one.
+pub struct TlsConn {
+    stream: TlsStream<TcpStream>,
+    peer: MemberPeer,
+    /// Looks whether there has been a call: a peer can answer pings for ever.
+    idle: Pin<Box<Sleep>>,
+    /// When the certificate ends.
+    expires: Pin<Box<Sleep>>,
+    /// Done when the member is removed.
+    ended: Option<Ended>,
+    metrics: Arc<Metrics>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl TlsConn {
+    /// Ready when the connection is to end.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if let Some(ended) = &mut self.ended
+            && ended.as_mut().poll(cx).is_ready()
+        {
+            self.ended = None;
+            let why = "the host is no member of the fleet any more";
+            return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
+        }
+        if self.expires.as_mut().poll(cx).is_ready() {
+            let why = "the certificate has ended";
+            return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
+        }
+        loop {
+            ready!(self.idle.as_mut().poll(cx));
+            let now = Instant::now();
+            let calls = &self.peer.calls;
+            let deadline = calls.deadline();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                self.metrics.connections_silent.inc();
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            let next = deadline.unwrap_or(now + calls.patience().idle);
+            self.idle.as_mut().reset(next);
+        }
+    }
+}
+
+impl Drop for TlsConn {
+    fn drop(&mut self) {
+        self.metrics.connections_grpc.dec();
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone)]
+pub struct MemberPeer {
+    tcp: TcpConnectInfo,
+    calls: Arc<Calls>,
+    /// The member; none before it has enrolled.
+    pub member: Option<Arc<Member>>,
+    /// It showed a certificate of this fleet: a host that is no member any more.
+    pub was_member: bool,
+}
+
+impl Caller for MemberPeer {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    /// Its address is found where that of plain TCP is.
+    fn note(&self, extensions: &mut Extensions) {
+        extensions.insert(self.tcp.clone());
+    }
+}
+
+impl Connected for TlsConn {
+    type ConnectInfo = MemberPeer;
+
+    fn connect_info(&self) -> MemberPeer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for TlsConn {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let conn = self.get_mut();
+        if let Poll::Ready(error) = conn.poll_end(cx) {
+            return Poll::Ready(Err(error));
+        }
+        Pin::new(&mut conn.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsConn {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,179 @@
+//! Who the hosts of the fleet are: the authority that signs their certificates, the members, and
+//! the port on which they connect from elsewhere.
+//!
+//! A host is a pinned key. Its certificate says which id the key stands for; the registry says
+//! whether it does today. Both are asked on every connection, so that a host that was removed is
+//! locked out at once, whatever its certificate says.
+
+mod acceptor;
+mod authority;
+mod gate;
+mod registry;
+mod service;
+
+pub use acceptor::{MemberPeer, TlsConn, accept};
+pub use authority::{Authority, Claim, KeyHash, SigningRequest};
+pub use gate::MembersOnly;
+pub use registry::{Applicant, Invitation, Member, Refused, Registry};
+pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
+
+use crate::time::Clock;
+use rustls::ServerConfig;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tonic::{Request, Status};
+
+/// How often the collector makes itself another certificate. Unit: seconds.
+const SERVER_RENEWED_S: i64 = 86_400;
+
+/// Why there is no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file cannot be read or written.
+    #[error("failed to {operation} `{path}`")]
+    File {
+        /// What was to be done.
+        operation: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The files are there, and are no authority.
+    #[error("failed to use the authority in `{dir}`: {why}")]
+    Authority {
+        /// Where.
+        dir: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The database failed.
+    #[error("failed to use the registry of members")]
+    Registry(#[source] rusqlite::Error),
+    /// A certificate cannot be signed.
+    #[error("failed to sign a certificate")]
+    Sign(#[source] rcgen::Error),
+    /// What came is no request for one.
+    #[error("failed to read the signing request: {0}")]
+    Request(String),
+    /// TLS cannot be set up.
+    #[error("failed to set up TLS")]
+    Tls(#[source] rustls::Error),
+    /// Certificates of clients cannot be checked.
+    #[error("failed to set up the check of certificates")]
+    Clients(#[source] rustls::server::VerifierBuilderError),
+    /// A key that was just made cannot be used.
+    #[error("failed to use a key of our own")]
+    Key,
+    /// The clock is out of all reason.
+    #[error("failed to sign a certificate: the clock is out of range")]
+    Clock,
+    /// The system gives no random numbers.
+    #[error("failed to get random numbers")]
+    Random,
+}
+
+/// The fleet as this collector knows it.
+pub struct Fleet {
+    /// Signs.
+    pub authority: Authority,
+    /// Knows the members.
+    pub registry: Registry,
+    /// How long a certificate of a host lasts.
+    pub host_lasts: Duration,
+    clock: Clock,
+    /// How TLS is spoken, and when that was made.
+    tls: Mutex<Option<(Arc<ServerConfig>, i64)>>,
+}
+
+impl Fleet {
+    /// Opens the identity in `dir`, or makes one.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub fn open(dir: &Path, host_lasts: Duration, clock: Clock) -> Result<Fleet, IdentityError> {
+        let authority = Authority::open(dir, unix_s(&clock))?;
+        let registry = Registry::open(&dir.join("members.sqlite"))?;
+        Ok(Fleet {
+            authority,
+            registry,
+            host_lasts,
+            clock,
+            tls: Mutex::new(None),
+        })
+    }
+
+    /// How TLS is spoken now.
+    ///
+    /// # Errors
+    /// When nothing can be signed.
+    pub fn tls(&self) -> Result<Arc<ServerConfig>, IdentityError> {
+        let now = self.now();
+        let mut tls = crate::sync::lock(&self.tls);
+        if let Some((config, made)) = &*tls
+            && (0..SERVER_RENEWED_S).contains(&now.saturating_sub(*made))
+        {
+            return Ok(config.clone());
+        }
+        let config = Arc::new(self.authority.server_config(now)?);
+        *tls = Some((config.clone(), now));
+        Ok(config)
+    }
+
+    /// Unit: seconds since the Unix epoch.
+    pub fn now(&self) -> i64 {
+        unix_s(&self.clock)
+    }
+}
+
+fn unix_s(clock: &Clock) -> i64 {
+    clock.now_unix_ns() / 1_000_000_000
+}
+
+/// The member that a request comes from; none on the port for this machine alone.
+pub fn member<T>(request: &Request<T>) -> Option<Arc<Member>> {
+    let peer = request.extensions().get::<MemberPeer>()?;
+    peer.member.clone()
+}
+
+/// Holds what a host says of itself against its certificate: its id must be the member's, and its
+/// name and the labels of its invitation are those the fleet knows, whatever it says.
+///
+/// # Errors
+/// PERMISSION_DENIED for another id.
+pub fn bind(
+    member: Option<&Arc<Member>>,
+    host_id: &str,
+    facts: &mut proto::collector::HostFacts,
+) -> Result<(), Status> {
+    let Some(member) = member else { return Ok(()) };
+    check_id(Some(member), host_id)?;
+    facts.hostname.clone_from(&member.name);
+    for (name, value) in &member.labels {
+        facts.labels.insert(name.clone(), value.clone());
+    }
+    Ok(())
+}
+
+/// Whether a host may speak for this id.
+///
+/// # Errors
+/// PERMISSION_DENIED for another than the member's.
+pub fn check_id(member: Option<&Arc<Member>>, host_id: &str) -> Result<(), Status> {
+    match member {
+        Some(member) if member.host_id != host_id => {
+            tracing::warn!(
+                member = member.name,
+                claimed = host_id,
+                "a host claims the id of another"
+            );
+            Err(Status::permission_denied(format!(
+                "the certificate is of the host `{}`, which is not the id in the Hello",
+                member.host_id
+            )))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,486 @@
+//! Who is a member of the fleet: hosts with their keys, and invitations, in a database of their own.
+//!
+//! A change is on the disk before anybody is told of it. Members are in memory as well, so that a
+//! connection asks no disk. A member that is removed is told to all its connections.
+
+use super::IdentityError;
+use super::authority::KeyHash;
+use crate::sync::lock;
+use proto::credential::{Credential, ID_BYTES, SECRET_BYTES};
+use ring::rand::{SecureRandom, SystemRandom};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
+
+/// Longest name of a host. Unit: bytes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// Most labels of an invitation, and their longest name and value. Unit: labels, bytes.
+const LABELS_MAX: usize = 16;
+const LABEL_BYTES_MAX: usize = 128;
+
+/// Most invitations that are kept; the oldest that let nobody in any more go first.
+const INVITATIONS_MAX: i64 = 10_000;
+
+/// For how long an invitation is good unless it says otherwise, and at most. Unit: seconds.
+const LIFETIME_S: i64 = 3600;
+const LIFETIME_S_MAX: i64 = 366 * 86_400;
+
+/// Most hosts of one invitation.
+const HOSTS_MAX: u32 = 1_000_000;
+
+/// How long ago the host of a reusable invitation must have enrolled, and it must not be connected,
+/// before one with another key may take its place: an instance that was made again, not a second
+/// one next to it. Unit: seconds.
+const REPLACED_AFTER_S: i64 = 300;
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS members (
+    host_id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    key BLOB NOT NULL,
+    labels TEXT NOT NULL,
+    invitation BLOB NOT NULL,
+    enrolled INTEGER NOT NULL,
+    renewed INTEGER NOT NULL,
+    removed INTEGER
+) STRICT;
+CREATE TABLE IF NOT EXISTS invitations (
+    id BLOB PRIMARY KEY,
+    secret BLOB NOT NULL,
+    name TEXT NOT NULL,
+    labels TEXT NOT NULL,
+    made INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    hosts_max INTEGER NOT NULL,
+    hosts INTEGER NOT NULL,
+    replaces INTEGER NOT NULL
+) STRICT;";
+
+/// Why a host does not become a member.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// No invitation, none of ours, or a wrong secret: which of these is nobody's business.
+    #[error(
+        "this host is not a member of the fleet, and the invitation is not one of this fleet's"
+    )]
+    Unknown,
+    /// The invitation was good once.
+    #[error("the invitation has expired; make another with `agent-ctl hosts invite`")]
+    Expired,
+    /// It has let in as many as it may.
+    #[error("the invitation is used up; make another with `agent-ctl hosts invite`")]
+    UsedUp,
+    /// Another host has what this one claims.
+    #[error("{0}")]
+    Taken(String),
+    /// What it says of itself cannot be kept.
+    #[error("{0}")]
+    Invalid(String),
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] IdentityError),
+}
+
+impl From<rusqlite::Error> for Refused {
+    fn from(source: rusqlite::Error) -> Refused {
+        Refused::Store(IdentityError::Registry(source))
+    }
+}
+
+/// A host of the fleet.
+#[derive(Debug)]
+pub struct Member {
+    /// What it calls itself.
+    pub host_id: String,
+    /// By which the fleet knows it.
+    pub name: String,
+    /// Labels that its invitation gave it.
+    pub labels: BTreeMap<String, String>,
+    /// Its key.
+    pub key: KeyHash,
+    /// Unit: seconds since the Unix epoch.
+    pub enrolled: i64,
+    /// When it got its certificate of now.
+    pub renewed: i64,
+    /// True once it is a member no more, or another member in its place.
+    ended: watch::Sender<bool>,
+}
+
+impl Member {
+    /// True once it is no member any more.
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
+    }
+}
+
+/// What an invitation is to let in.
+#[derive(Clone, Debug, Default)]
+pub struct Invitation {
+    /// The name of the host; empty: what it calls itself.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Zero: an hour. Unit: seconds.
+    pub lifetime_s: u32,
+    /// Zero: one.
+    pub hosts_max: u32,
+    /// A host that is a member already may come back with another key.
+    pub replaces: bool,
+}
+
+/// A host that wants to be a member, or stay one.
+pub struct Applicant<'a> {
+    /// What it calls itself.
+    pub host_id: &'a str,
+    /// Its name.
+    pub hostname: &'a str,
+    /// Its key.
+    pub key: KeyHash,
+    /// Its invitation.
+    pub credential: Option<&'a Credential>,
+}
+
+/// See the file.
+pub struct Registry {
+    database: Mutex<Connection>,
+    members: Mutex<HashMap<String, Arc<Member>>>,
+}
+
+impl Registry {
+    /// Opens the database, makes it where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be opened or read.
+    pub fn open(path: &Path) -> Result<Registry, IdentityError> {
+        let database = Connection::open(path).map_err(IdentityError::Registry)?;
+        let members = (|| {
+            database.pragma_update(None, "journal_mode", "WAL")?;
+            database.pragma_update(None, "synchronous", "FULL")?;
+            database.execute_batch(SCHEMA)?;
+            let mut rows = database.prepare(
+                "SELECT host_id, name, key, labels, enrolled, renewed FROM members
+                 WHERE removed IS NULL",
+            )?;
+            let read = rows.query_map([], |row| {
+                let member = Member {
+                    host_id: row.get(0)?,
+                    name: row.get(1)?,
+                    key: row.get(2)?,
+                    labels: labels_of(&row.get::<_, String>(3)?),
+                    enrolled: row.get(4)?,
+                    renewed: row.get(5)?,
+                    ended: watch::Sender::new(false),
+                };
+                Ok((member.host_id.clone(), Arc::new(member)))
+            })?;
+            read.collect::<Result<HashMap<_, _>, _>>()
+        })();
+        Ok(Registry {
+            members: Mutex::new(members.map_err(IdentityError::Registry)?),
+            database: Mutex::new(database),
+        })
+    }
+
+    /// The member of this id, if its key is this one.
+    pub fn member(&self, host_id: &str, key: &KeyHash) -> Option<Arc<Member>> {
+        let member = lock(&self.members).get(host_id).cloned()?;
+        (member.key == *key).then_some(member)
+    }
+
+    /// All members, by name.
+    pub fn members(&self) -> Vec<Arc<Member>> {
+        let mut members: Vec<_> = lock(&self.members).values().cloned().collect();
+        members.sort_by(|a, b| (&a.name, &a.host_id).cmp(&(&b.name, &b.host_id)));
+        members
+    }
+
+    /// Makes an invitation. Returns its credential and when it expires.
+    ///
+    /// # Errors
+    /// When it cannot be one, or cannot be written.
+    pub fn invite(
+        &self,
+        invitation: &Invitation,
+        authority: KeyHash,
+        now: i64,
+    ) -> Result<(Credential, i64), Refused> {
+        check_labels(&invitation.labels)?;
+        let hosts_max = invitation.hosts_max.max(1);
+        if hosts_max > HOSTS_MAX {
+            let text = format!("an invitation lets in {HOSTS_MAX} hosts at most");
+            return Err(Refused::Invalid(text));
+        }
+        if !invitation.name.is_empty() {
+            check_name(&invitation.name)?;
+            if hosts_max > 1 {
+                let text = "an invitation for several hosts cannot give all of them one name";
+                return Err(Refused::Invalid(text.to_owned()));
+            }
+        }
+        let lifetime = match i64::from(invitation.lifetime_s) {
+            0 => LIFETIME_S,
+            given if given > LIFETIME_S_MAX => {
+                let text = "an invitation is good for a year at most";
+                return Err(Refused::Invalid(text.to_owned()));
+            }
+            given => given,
+        };
+        let mut credential = Credential {
+            id: [0; ID_BYTES],
+            secret: [0; SECRET_BYTES],
+            authority,
+        };
+        let random = SystemRandom::new();
+        random
+            .fill(&mut credential.id)
+            .and_then(|()| random.fill(&mut credential.secret))
+            .map_err(|_| IdentityError::Random)?;
+        let expires = now.saturating_add(lifetime);
+        let mut database = lock(&self.database);
+        let change = database.transaction()?;
+        change.execute(
+            "INSERT INTO invitations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)",
+            params![
+                credential.id,
+                hashed(&credential),
+                invitation.name,
+                text_of(&invitation.labels),
+                now,
+                expires,
+                hosts_max,
+                invitation.replaces
+            ],
+        )?;
+        change.execute(
+            "DELETE FROM invitations WHERE id IN (
+                 SELECT id FROM invitations ORDER BY (expires > ?1 AND hosts < hosts_max), made
+                 LIMIT max(0, (SELECT count(*) FROM invitations) - ?2))",
+            params![now, INVITATIONS_MAX],
+        )?;
+        change.commit()?;
+        Ok((credential, expires))
+    }
+
+    /// Takes a host in, or lets one that is in renew: a known key needs no invitation, so a host
+    /// that was away for months comes back by itself. True when it is new.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn enroll(
+        &self,
+        applicant: &Applicant<'_>,
+        now: i64,
+    ) -> Result<(Arc<Member>, bool), Refused> {
+        if applicant.host_id.is_empty() || applicant.host_id.len() > crate::store::HOST_ID_BYTES_MAX
+        {
+            return Err(Refused::Invalid("a host id has 1 to 128 bytes".to_owned()));
+        }
+        let mut database = lock(&self.database);
+        if let Some(known) = self.member(applicant.host_id, &applicant.key) {
+            let change = database.transaction()?;
+            change.execute(
+                "UPDATE members SET renewed = ?2 WHERE host_id = ?1",
+                params![applicant.host_id, now],
+            )?;
+            change.commit()?;
+            return Ok((known, false));
+        }
+        let credential = applicant.credential.ok_or(Refused::Unknown)?;
+        let change = database.transaction()?;
+        let invitation = invitation(&change, credential, now)?;
+        let name = match invitation.name.is_empty() {
+            true => applicant.hostname,
+            false => &invitation.name,
+        };
+        check_name(name)?;
+        self.check_free(applicant, name, &invitation, now)?;
+        change.execute(
+            "UPDATE invitations SET hosts = hosts + 1 WHERE id = ?1",
+            params![credential.id],
+        )?;
+        change.execute(
+            "INSERT OR REPLACE INTO members VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, NULL)",
+            params![
+                applicant.host_id,
+                name,
+                applicant.key,
+                text_of(&invitation.labels),
+                credential.id,
+                now
+            ],
+        )?;
+        change.commit()?;
+        let member = Arc::new(Member {
+            host_id: applicant.host_id.to_owned(),
+            name: name.to_owned(),
+            labels: invitation.labels,
+            key: applicant.key,
+            enrolled: now,
+            renewed: now,
+            ended: watch::Sender::new(false),
+        });
+        let before = lock(&self.members).insert(member.host_id.clone(), member.clone());
+        if let Some(before) = before {
+            before.ended.send_replace(true);
+        }
+        Ok((member, true))
+    }
+
+    /// Whether nobody else has the id, the name or the key.
+    fn check_free(
+        &self,
+        applicant: &Applicant<'_>,
+        name: &str,
+        invitation: &Invitation,
+        now: i64,
+    ) -> Result<(), Refused> {
+        let members = lock(&self.members);
+        for member in members.values() {
+            if member.host_id == applicant.host_id {
+                let silent = now.saturating_sub(member.renewed) >= REPLACED_AFTER_S;
+                let connected = member.ended.receiver_count() > 0;
+                let again = invitation.hosts_max > 1 && silent && !connected;
+                if !invitation.replaces && !again {
+                    return Err(Refused::Taken(format!(
+                        "a host with this id is a member already, as `{}`, with another key: it was \
+                         cloned, or set up again (invite it with --replace, or remove it first)",
+                        member.name
+                    )));
+                }
+            } else if member.key == applicant.key {
+                return Err(Refused::Taken(format!(
+                    "the key of this host is that of `{}`: its state was copied; remove the \
+                     directory `identity` here and join again",
+                    member.name
+                )));
+            } else if member.name == name {
+                return Err(Refused::Taken(format!(
+                    "another host is called `{name}`; remove it, or invite this one with --name"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a host out, by its name or its id. Its connections end.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn remove(&self, host: &str, now: i64) -> Result<Option<Arc<Member>>, IdentityError> {
+        let database = lock(&self.database);
+        let found = {
+            let members = lock(&self.members);
+            let by_name = || members.values().find(|member| member.name == host);
+            members.get(host).or_else(by_name).cloned()
+        };
+        let Some(member) = found else {
+            return Ok(None);
+        };
+        database
+            .execute(
+                "UPDATE members SET removed = ?2 WHERE host_id = ?1",
+                params![member.host_id, now],
+            )
+            .map_err(IdentityError::Registry)?;
+        lock(&self.members).remove(&member.host_id);
+        member.ended.send_replace(true);
+        Ok(Some(member))
+    }
+}
+
+/// The invitation of a credential, when it is good.
+fn invitation(
+    change: &Transaction<'_>,
+    credential: &Credential,
+    now: i64,
+) -> Result<Invitation, Refused> {
+    let found = change
+        .query_row(
+            "SELECT secret, name, labels, expires, hosts_max, hosts, replaces FROM invitations
+             WHERE id = ?1",
+            params![credential.id],
+            |row| {
+                let secret: [u8; 32] = row.get(0)?;
+                let invitation = Invitation {
+                    name: row.get(1)?,
+                    labels: labels_of(&row.get::<_, String>(2)?),
+                    lifetime_s: 0,
+                    hosts_max: row.get(4)?,
+                    replaces: row.get(6)?,
+                };
+                let (expires, hosts): (i64, u32) = (row.get(3)?, row.get(5)?);
+                Ok((secret, invitation, expires, hosts))
+            },
+        )
+        .optional()?;
+    let (secret, invitation, expires, hosts) = found.ok_or(Refused::Unknown)?;
+    // Of hashes: comparing them in whatever time tells nothing of the secret.
+    if secret != hashed(credential) {
+        return Err(Refused::Unknown);
+    }
+    if expires <= now {
+        return Err(Refused::Expired);
+    }
+    if hosts >= invitation.hosts_max {
+        return Err(Refused::UsedUp);
+    }
+    Ok(invitation)
+}
+
+/// What is kept of a secret.
+fn hashed(credential: &Credential) -> [u8; 32] {
+    *blake3::hash(&credential.secret).as_bytes()
+}
+
+fn check_name(name: &str) -> Result<(), Refused> {
+    let printable = name.chars().all(|c| !c.is_control());
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !printable {
+        let text = format!("a name of a host has 1 to {NAME_BYTES_MAX} printable bytes");
+        return Err(Refused::Invalid(text));
+    }
+    Ok(())
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refused> {
+    let short = |text: &String| {
+        !text.is_empty() && text.len() <= LABEL_BYTES_MAX && !text.chars().any(char::is_control)
+    };
+    if labels.len() > LABELS_MAX
+        || !labels
+            .iter()
+            .all(|(name, value)| short(name) && short(value))
+    {
+        return Err(Refused::Invalid(format!(
+            "an invitation has up to {LABELS_MAX} labels, whose names and values have 1 to \
+             {LABEL_BYTES_MAX} printable bytes"
+        )));
+    }
+    if labels.contains_key(profile::key::HOST) {
+        let text = "the label `host` is the name of the host: give it with --name";
+        return Err(Refused::Invalid(text.to_owned()));
+    }
+    Ok(())
+}
+
+/// Labels as one text: NUL-separated, as no name or value holds one.
+fn text_of(labels: &BTreeMap<String, String>) -> String {
+    let words = labels
+        .iter()
+        .flat_map(|(name, value)| [name.as_str(), value]);
+    words.collect::<Vec<_>>().join("\0")
+}
+
+fn labels_of(text: &str) -> BTreeMap<String, String> {
+    let mut words = text.split('\0');
+    let mut labels = BTreeMap::new();
+    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+        labels.insert(name.to_owned(), value.to_owned());
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests;

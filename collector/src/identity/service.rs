@@ -1,0 +1,235 @@
+//! The calls about members: Enroll for hosts, the rest for those who run the fleet.
+
+use super::authority::SigningRequest;
+use super::registry::{Applicant, Invitation, Refused};
+use super::{Fleet, IdentityError, KeyHash, Member};
+use profile::text::with_causes;
+use proto::collector::enrollment_service_server::EnrollmentService;
+use proto::collector::fleet_service_server::FleetService;
+use proto::collector::{
+    EnrollRequest, EnrollResponse, InviteRequest, InviteResponse, ListMembersRequest,
+    ListMembersResponse, Member as WireMember, RemoveMemberRequest, RemoveMemberResponse,
+};
+use proto::credential::Credential;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+/// Largest request. Unit: bytes.
+pub const REQUEST_BYTES_MAX: usize = 32 << 10;
+
+/// Answers hosts that enroll.
+#[derive(Clone)]
+pub struct Enrollment(Arc<Fleet>);
+
+impl Enrollment {
+    /// For this fleet.
+    pub fn new(fleet: Arc<Fleet>) -> Enrollment {
+        Enrollment(fleet)
+    }
+}
+
+#[tonic::async_trait]
+impl EnrollmentService for Enrollment {
+    async fn enroll(
+        &self,
+        request: Request<EnrollRequest>,
+    ) -> Result<Response<EnrollResponse>, Status> {
+        let peer = request.remote_addr();
+        let asked = request.into_inner();
+        let fleet = self.0.clone();
+        let enrolling = move || enroll(&fleet, &asked, peer);
+        match tokio::task::spawn_blocking(enrolling).await {
+            Ok(answer) => answer.map(Response::new),
+            Err(_) => Err(Status::internal("enrolling failed")),
+        }
+    }
+}
+
+fn enroll(
+    fleet: &Fleet,
+    asked: &EnrollRequest,
+    peer: Option<SocketAddr>,
+) -> Result<EnrollResponse, Status> {
+    let signing = SigningRequest::parse(&asked.signing_request)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let credential = match asked.credential.is_empty() {
+        true => None,
+        false => Some(
+            Credential::parse(&asked.credential)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?,
+        ),
+    };
+    let applicant = Applicant {
+        host_id: &asked.host_id,
+        hostname: &asked.hostname,
+        key: signing.key,
+        credential: credential.as_ref(),
+    };
+    let now = fleet.now();
+    let (member, is_new) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
+        tracing::warn!(
+            ?peer,
+            host_id = asked.host_id,
+            hostname = asked.hostname,
+            why = %refused,
+            "a host is not let into the fleet"
+        );
+        status(&refused)
+    })?;
+    let signed = fleet
+        .authority
+        .sign_host((&member.host_id, &signing), now, fleet.host_lasts);
+    let issued = signed.map_err(|error| internal(&error))?;
+    if is_new {
+        tracing::info!(
+            ?peer,
+            host = member.name,
+            host_id = member.host_id,
+            key = hex(&member.key),
+            "a host joins the fleet"
+        );
+    }
+    Ok(EnrollResponse {
+        certificate: issued.certificate,
+        authorities: vec![fleet.authority.certificate().to_vec()],
+        fleet_id: fleet.authority.fleet_id().to_owned(),
+        name: member.name.clone(),
+        labels: member.labels.clone().into_iter().collect(),
+        not_after_unix_s: issued.not_after_unix_s,
+    })
+}
+
+fn status(refused: &Refused) -> Status {
+    match refused {
+        Refused::Unknown | Refused::Expired | Refused::UsedUp => {
+            Status::unauthenticated(refused.to_string())
+        }
+        Refused::Taken(_) => Status::already_exists(refused.to_string()),
+        Refused::Invalid(_) => Status::invalid_argument(refused.to_string()),
+        Refused::Store(error) => internal(error),
+    }
+}
+
+/// What went wrong is for the log of the collector, not for whoever asks.
+fn internal(error: &IdentityError) -> Status {
+    tracing::error!("{}", with_causes(error));
+    Status::internal("the collector failed to keep or to sign this; its log says why")
+}
+
+fn hex(key: &KeyHash) -> String {
+    data_encoding::HEXLOWER.encode(key)
+}
+
+/// Answers those who run the fleet.
+#[derive(Clone)]
+pub struct FleetAdmin {
+    fleet: Arc<Fleet>,
+    /// Where hosts connect.
+    listen: SocketAddr,
+}
+
+impl FleetAdmin {
+    /// For this fleet, whose hosts connect at `listen`.
+    pub fn new(fleet: Arc<Fleet>, listen: SocketAddr) -> FleetAdmin {
+        FleetAdmin { fleet, listen }
+    }
+}
+
+#[tonic::async_trait]
+impl FleetService for FleetAdmin {
+    async fn invite(
+        &self,
+        request: Request<InviteRequest>,
+    ) -> Result<Response<InviteResponse>, Status> {
+        let peer = request.remote_addr();
+        let asked = request.into_inner();
+        let invitation = Invitation {
+            name: asked.name,
+            labels: asked.labels.into_iter().collect(),
+            lifetime_s: asked.lifetime_s,
+            hosts_max: asked.hosts_max,
+            replaces: asked.replace,
+        };
+        let fleet = self.fleet.clone();
+        let inviting = move || {
+            let authority = fleet.authority.key_hash();
+            let made = fleet.registry.invite(&invitation, authority, fleet.now());
+            made.map(|made| (made, invitation))
+        };
+        let invited = tokio::task::spawn_blocking(inviting).await;
+        let invited = invited.map_err(|_| Status::internal("inviting failed"))?;
+        let ((credential, expires_unix_s), invitation) =
+            invited.map_err(|refused| status(&refused))?;
+        tracing::info!(
+            ?peer,
+            invitation = data_encoding::HEXLOWER.encode(&credential.id),
+            name = invitation.name,
+            hosts = invitation.hosts_max.max(1),
+            "an invitation into the fleet is made"
+        );
+        Ok(Response::new(InviteResponse {
+            credential: credential.reveal(),
+            expires_unix_s,
+            listen: self.listen.to_string(),
+            hostname: hostname(),
+        }))
+    }
+
+    async fn list_members(
+        &self,
+        _request: Request<ListMembersRequest>,
+    ) -> Result<Response<ListMembersResponse>, Status> {
+        let members = self.fleet.registry.members();
+        Ok(Response::new(ListMembersResponse {
+            fleet_id: self.fleet.authority.fleet_id().to_owned(),
+            authority_key_sha256: self.fleet.authority.key_hash().to_vec(),
+            members: members.iter().map(|member| wire(member)).collect(),
+        }))
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<RemoveMemberRequest>,
+    ) -> Result<Response<RemoveMemberResponse>, Status> {
+        let peer = request.remote_addr();
+        let host = request.into_inner().host;
+        let fleet = self.fleet.clone();
+        let named = host.clone();
+        let removing = move || fleet.registry.remove(&named, fleet.now());
+        let removed = tokio::task::spawn_blocking(removing).await;
+        let removed = removed.map_err(|_| Status::internal("removing failed"))?;
+        match removed.map_err(|error| internal(&error))? {
+            Some(member) => {
+                tracing::info!(
+                    ?peer,
+                    host = member.name,
+                    "a host is removed from the fleet"
+                );
+                Ok(Response::new(RemoveMemberResponse {
+                    member: Some(wire(&member)),
+                }))
+            }
+            None => Err(Status::not_found(format!(
+                "no host of the fleet has the name or the id `{host}`"
+            ))),
+        }
+    }
+}
+
+/// What this machine calls itself.
+fn hostname() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+fn wire(member: &Member) -> WireMember {
+    WireMember {
+        host_id: member.host_id.clone(),
+        name: member.name.clone(),
+        labels: member.labels.clone().into_iter().collect(),
+        key_sha256: member.key.to_vec(),
+        enrolled_unix_s: member.enrolled,
+        renewed_unix_s: member.renewed,
+    }
+}

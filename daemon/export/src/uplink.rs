@@ -1,0 +1,49 @@
+//! The thread `fp-uplink`: all that goes to the collector, on one runtime.
+//!
+//! Windows, captures and pins are services, a task each, over one connection
+//! ([`Connection`](super::connect::Connection)). None of them blocks the thread: what may wait for
+//! a disk, or begins a capture, runs on threads beside it, within a quota of each purpose.
+
+use std::io;
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Name of the thread, and of those beside it that may block: the budget counts them together.
+pub const THREAD: &str = "fp-uplink";
+
+/// Threads beside it: the quotas of windows (1), pins (1) and captures that begin (8), and one to
+/// spare.
+const BLOCKING_THREADS: usize = 11;
+
+/// How long a thread without work stays. Windows come each 10 s with the defaults: a new thread for
+/// each would cost more than the work.
+const BLOCKING_KEEP: Duration = Duration::from_secs(60);
+
+/// What runs on the uplink. It ends when the daemon stops.
+pub type Service = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The body of `fp-uplink`: ends when all services have ended. One that panics ends it.
+///
+/// # Errors
+/// When the runtime cannot be made.
+pub fn run(services: Vec<Service>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_KEEP)
+        .thread_name(THREAD)
+        .build()?;
+    runtime.block_on(async {
+        let mut tasks: JoinSet<()> = services.into_iter().collect();
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(Ok(panic)) = ended.map_err(tokio::task::JoinError::try_into_panic) {
+                resume_unwind(panic);
+            }
+        }
+    });
+    // A disk that hangs has no say in when the daemon ends.
+    runtime.shutdown_background();
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! How a host becomes a member of a fleet, and stays one.
+
+use super::pin::Pinned;
+use super::store::Membership;
+use super::{ANSWER_MAX, CONNECT_MAX};
+use proto::collector::enrollment_service_client::EnrollmentServiceClient;
+use proto::collector::{EnrollRequest, EnrollResponse};
+use proto::credential::Credential;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Status};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Most authorities that a collector may name, and the largest certificate. Unit: certificates,
+/// bytes.
+const AUTHORITIES_MAX: usize = 8;
+const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
+
+/// Largest answer. Unit: bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// What a host calls itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName {
+    /// For ever.
+    pub host_id: String,
+    /// Today.
+    pub hostname: String,
+}
+
+/// Why a host is no member.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrollError {
+    /// The address is none.
+    #[error("`{address}` is no address of a collector: HOST:PORT")]
+    Address {
+        /// As it was given.
+        address: String,
+    },
+    /// The collector cannot be reached.
+    #[error("failed to connect to `{address}`")]
+    Connect {
+        /// Where.
+        address: String,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// Somebody answers who is not the collector that invited the host.
+    #[error(
+        "whoever answers at `{address}` is not of the fleet that invited this host: its authority \
+         has another key than the invitation names"
+    )]
+    WrongFleet {
+        /// Where.
+        address: String,
+        /// What the check said.
+        source: tonic::transport::Error,
+    },
+    /// Nobody answers.
+    #[error("failed to connect to `{address}` within {} s", CONNECT_MAX.as_secs())]
+    Late {
+        /// Where.
+        address: String,
+    },
+    /// This host's clock, or the collector's, is off.
+    #[error(
+        "the certificate of the collector at `{address}` is good at another time: the clock of \
+         this host or that of the collector is wrong by more than an hour"
+    )]
+    Clock {
+        /// Where.
+        address: String,
+        /// What the check said.
+        source: tonic::transport::Error,
+    },
+    /// The collector says no.
+    #[error("the collector refuses: {}", .0.message())]
+    Refused(Status),
+    /// What it answers cannot be used.
+    #[error("failed to use the answer of the collector: {0}")]
+    Answer(String),
+    /// The key of this host cannot be used.
+    #[error("failed to use the key of this host")]
+    Key(#[source] rcgen::Error),
+}
+
+/// Joins the fleet that made an invitation. `now_unix_s` is this host's clock.
+///
+/// # Errors
+/// [`EnrollError`].
+pub async fn enroll(
+    address: &str,
+    credential: &Credential,
+    host: &HostName,
+    key_pem: &str,
+    now_unix_s: i64,
+) -> Result<Membership, EnrollError> {
+    let tls = ClientTlsConfig::new().domain_name(proto::COLLECTOR_NAME);
+    let verifier = Arc::new(Pinned::new(credential.authority));
+    let endpoint = endpoint(address)?
+        .tls_config_with_verifier(tls, verifier)
+        .map_err(|source| unreachable(address, source))?;
+    let channel = connect(address, endpoint).await?;
+    ask(
+        address,
+        channel,
+        &credential.reveal(),
+        host,
+        key_pem,
+        now_unix_s,
+    )
+    .await
+}
+
+/// Renews a certificate: the key is known, so nothing else is shown. One that has ended is not
+/// shown either, and another is had all the same.
+///
+/// # Errors
+/// [`EnrollError`].
+pub async fn renew(
+    membership: &Membership,
+    host: &HostName,
+    key_pem: &str,
+    now_unix_s: i64,
+) -> Result<Membership, EnrollError> {
+    let address = &membership.collector;
+    let authorities = membership.authorities.iter();
+    let tls = ClientTlsConfig::new()
+        .domain_name(proto::COLLECTOR_NAME)
+        .ca_certificates(authorities.map(tonic::transport::Certificate::from_pem));
+    let endpoint = endpoint(address)?
+        .tls_config(tls)
+        .map_err(|source| unreachable(address, source))?;
+    let channel = connect(address, endpoint).await?;
+    ask(address, channel, "", host, key_pem, now_unix_s).await
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, EnrollError> {
+    let wrong = || EnrollError::Address {
+        address: address.to_owned(),
+    };
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    if host.is_empty() || port == 0 {
+        return Err(wrong());
+    }
+    Ok(Endpoint::from_shared(format!("https://{address}"))
+        .map_err(|_| wrong())?
+        .connect_timeout(CONNECT_MAX))
+}
+
+async fn connect(address: &str, endpoint: Endpoint) -> Result<Channel, EnrollError> {
+    // It resolves within its own bound; this one covers the handshake.
+    match timeout(CONNECT_MAX + Duration::from_secs(1), endpoint.connect()).await {
+        Ok(connected) => connected.map_err(|source| unreachable(address, source)),
+        Err(_) => Err(EnrollError::Late {
+            address: address.to_owned(),
+        }),
+    }
+}
+
+/// Why there is no connection, in the words of whoever reads it.
+fn unreachable(address: &str, source: tonic::transport::Error) -> EnrollError {
+    use rustls::CertificateError::{
+        Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,
+    };
+    let address = address.to_owned();
+    match tls_error(&source) {
+        Some(rustls::Error::InvalidCertificate(error)) => match error {
+            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. } => {
+                EnrollError::Clock { address, source }
+            }
+            UnknownIssuer => EnrollError::WrongFleet { address, source },
+            _ => EnrollError::Connect { address, source },
+        },
+        _ => EnrollError::Connect { address, source },
+    }
+}
+
+/// The error of TLS among the causes of another.
+fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    let mut error = error;
+    loop {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return Some(found);
+        }
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && let Some(inner) = io.get_ref()
+        {
+            if let Some(found) = inner.downcast_ref::<rustls::Error>() {
+                return Some(found);
+            }
+            error = inner;
+            continue;
+        }
+        error = error.source()?;
+    }
+}
+
+async fn ask(
+    address: &str,
+    channel: Channel,
+    credential: &str,
+    host: &HostName,
+    key_pem: &str,
+    now_unix_s: i64,
+) -> Result<Membership, EnrollError> {
+    let request = EnrollRequest {
+        signing_request: signing_request(key_pem)?,
+        host_id: host.host_id.clone(),
+        hostname: host.hostname.clone(),
+        credential: credential.to_owned(),
+    };
+    let mut client =
+        EnrollmentServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    let answer = match timeout(ANSWER_MAX, client.enroll(request)).await {
+        Ok(answer) => answer.map_err(EnrollError::Refused)?.into_inner(),
+        Err(_) => {
+            let text = format!("it did not answer within {} s", ANSWER_MAX.as_secs());
+            return Err(EnrollError::Refused(Status::new(
+                Code::DeadlineExceeded,
+                text,
+            )));
+        }
+    };
+    membership(address, host, key_pem, answer, now_unix_s)
+}
+
+fn signing_request(key_pem: &str) -> Result<Vec<u8>, EnrollError> {
+    let key = KeyPair::from_pem(key_pem).map_err(EnrollError::Key)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let request = params.serialize_request(&key).map_err(EnrollError::Key)?;
+    Ok(request.der().to_vec())
+}
+
+/// What an answer makes of the host, when it can be used: the certificate must be of its own key.
+fn membership(
+    address: &str,
+    host: &HostName,
+    key_pem: &str,
+    answer: EnrollResponse,
+    now_unix_s: i64,
+) -> Result<Membership, EnrollError> {
+    let wrong = |why: &str| EnrollError::Answer(why.to_owned());
+    let key = KeyPair::from_pem(key_pem).map_err(EnrollError::Key)?;
+    let (_, parsed) = X509Certificate::from_der(&answer.certificate)
+        .map_err(|_| wrong("the certificate is none"))?;
+    if parsed.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&key) {
+        return Err(wrong("the certificate is of another key"));
+    }
+    let authorities = &answer.authorities;
+    if authorities.is_empty() || authorities.len() > AUTHORITIES_MAX {
+        return Err(wrong("it names no authority, or too many"));
+    }
+    let large = |der: &Vec<u8>| der.len() > CERTIFICATE_BYTES_MAX;
+    if large(&answer.certificate) || authorities.iter().any(large) {
+        return Err(wrong("a certificate is too large"));
+    }
+    Ok(Membership {
+        collector: address.to_owned(),
+        fleet_id: answer.fleet_id,
+        host_id: host.host_id.clone(),
+        name: answer.name,
+        labels: answer.labels.into_iter().collect(),
+        certificate: pem(&answer.certificate),
+        authorities: authorities.iter().map(|der| pem(der)).collect(),
+        issued_unix_s: now_unix_s,
+        not_after_unix_s: answer.not_after_unix_s,
+    })
+}
+
+/// A certificate as text, which is what the transport takes and people can look at.
+fn pem(der: &[u8]) -> String {
+    let digits = data_encoding::BASE64.encode(der);
+    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = digits.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at(rest.len().min(64));
+        text.push_str(line);
+        text.push('\n');
+        rest = after;
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+
+    #[test]
+    fn a_certificate_as_text_is_the_same_certificate() {
+        for len in [1, 47, 48, 49, 300] {
+            let der: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
+            let read = CertificateDer::from_pem_slice(pem(&der).as_bytes()).expect("reads");
+            assert_eq!(read.as_ref(), der);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_at_once() {
+        for address in ["", "c1", ":7601", "c1:", "c1:0", "c1:99999", "c 1:7601"] {
+            assert!(
+                matches!(endpoint(address), Err(EnrollError::Address { .. })),
+                "{address}"
+            );
+        }
+        for address in [
+            "c1:7601",
+            "c1.example.net:443",
+            "10.0.0.1:7601",
+            "[::1]:7601",
+        ] {
+            assert!(endpoint(address).is_ok(), "{address}");
+        }
+    }
+}

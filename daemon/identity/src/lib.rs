@@ -1,0 +1,64 @@
+//! Who this host is to its fleet: a key that never leaves it, a certificate that says whose key it
+//! is, and how it gets both.
+//!
+//! A host joins with the string of an invitation, which holds the hash of the key of the fleet's
+//! authority: the first connection already goes to the right collector or to none. From then on the
+//! certificate is enough; it is renewed with the key alone, however long the host was off.
+#![forbid(unsafe_code)]
+
+mod enroll;
+mod member;
+mod pin;
+mod store;
+
+pub use enroll::{EnrollError, HostName, enroll, renew};
+pub use member::{HostMember, JoinError, Renewal};
+pub use store::{IdentityStore, Membership, StoreError};
+
+use std::time::Duration;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+/// Longest time for a connection and its handshake.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+impl Membership {
+    /// How a member speaks TLS with its collector: it trusts the fleet's authorities and no others,
+    /// and whoever answers must have the name that all collectors of a fleet have.
+    pub fn tls(&self, key_pem: &str) -> ClientTlsConfig {
+        let authorities = self.authorities.iter().map(Certificate::from_pem);
+        ClientTlsConfig::new()
+            .domain_name(proto::COLLECTOR_NAME)
+            .ca_certificates(authorities)
+            .identity(Identity::from_pem(&self.certificate, key_pem))
+    }
+
+    /// True when it is time to renew the certificate: two thirds of its time are over, or all of
+    /// it, or the clock says that it has not begun.
+    pub fn is_due(&self, now_unix_s: i64) -> bool {
+        let lasts = self.not_after_unix_s.saturating_sub(self.issued_unix_s);
+        let due = self.issued_unix_s.saturating_add(lasts / 3 * 2);
+        now_unix_s >= due || now_unix_s < self.issued_unix_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_after_two_thirds_of_its_time() {
+        let membership = Membership {
+            issued_unix_s: 1000,
+            not_after_unix_s: 1300,
+            ..Membership::default()
+        };
+        assert!(!membership.is_due(1000));
+        assert!(!membership.is_due(1199));
+        assert!(membership.is_due(1200));
+        assert!(membership.is_due(99_999));
+        assert!(membership.is_due(900));
+    }
+}

@@ -1,0 +1,266 @@
+//! The host as a member of a fleet: joins, leaves, and keeps its certificate fresh.
+
+use super::enroll::{EnrollError, HostName, enroll, renew};
+use super::store::{IdentityStore, Membership, StoreError};
+use host::sync::lock;
+use profile::text::with_causes;
+use proto::credential::Credential;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tonic::transport::ClientTlsConfig;
+
+/// How often it is looked whether the certificate is to be renewed: clocks are set, and hosts
+/// sleep.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Why a host does not join or leave.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Its key or its membership cannot be read or kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The collector does not take it.
+    #[error(transparent)]
+    Enroll(#[from] EnrollError),
+    /// The thread that touches the disk is gone.
+    #[error("failed to keep the identity: its thread ended")]
+    Thread,
+}
+
+/// What there is to know of the membership, beside itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Renewal {
+    /// Why the last renewal failed; none when it did not.
+    pub failed: Option<String>,
+    /// When that was first. Unit: seconds since the Unix epoch.
+    pub failed_unix_s: i64,
+}
+
+/// See the file.
+pub struct HostMember {
+    dir: PathBuf,
+    host: HostName,
+    /// Open from the first use on: its directory is locked, so that no second daemon renews.
+    store: Mutex<Option<Arc<IdentityStore>>>,
+    /// The key, PEM, with what it is a member of.
+    membership: watch::Sender<Option<Arc<(String, Membership)>>>,
+    /// How often it joined or left: a certificate that is renewed is the same membership.
+    joined: AtomicU64,
+    renewal: Mutex<Renewal>,
+}
+
+impl HostMember {
+    /// The host with its identity in `dir`. Reads what is there, and makes nothing. Blocks on the
+    /// disk.
+    ///
+    /// # Errors
+    /// When what is there cannot be read.
+    pub fn open(dir: PathBuf, host: HostName) -> Result<HostMember, StoreError> {
+        let member = HostMember {
+            dir,
+            host,
+            store: Mutex::default(),
+            membership: watch::Sender::new(None),
+            joined: AtomicU64::new(0),
+            renewal: Mutex::default(),
+        };
+        if member.dir.exists() {
+            let store = member.store()?;
+            if let Some(membership) = store.membership()? {
+                let known = Arc::new((store.key()?, membership));
+                member.membership.send_replace(Some(known));
+            }
+        }
+        Ok(member)
+    }
+
+    fn store(&self) -> Result<Arc<IdentityStore>, StoreError> {
+        let mut store = lock(&self.store);
+        if let Some(store) = &*store {
+            return Ok(Arc::clone(store));
+        }
+        let opened = Arc::new(IdentityStore::open(&self.dir)?);
+        Ok(Arc::clone(store.insert(opened)))
+    }
+
+    /// What it is a member of.
+    pub fn membership(&self) -> Option<Membership> {
+        let known = self.membership.borrow();
+        known.as_ref().map(|known| known.1.clone())
+    }
+
+    /// Where its collector is, and how to speak TLS with it.
+    pub fn collector(&self) -> Option<(String, ClientTlsConfig)> {
+        let known = self.membership.borrow().clone()?;
+        let (key, membership) = &*known;
+        Some((membership.collector.clone(), membership.tls(key)))
+    }
+
+    /// Tells memberships apart: another number once the host has joined anew or left.
+    pub fn joined(&self) -> u64 {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    /// How renewing goes.
+    pub fn renewal(&self) -> Renewal {
+        lock(&self.renewal).clone()
+    }
+
+    /// Tells of each change of the membership.
+    pub fn changes(&self) -> watch::Receiver<Option<Arc<(String, Membership)>>> {
+        self.membership.subscribe()
+    }
+
+    /// Joins the fleet that made an invitation, in place of the one before.
+    ///
+    /// # Errors
+    /// [`JoinError`]; then all is as it was.
+    pub async fn join(
+        self: &Arc<Self>,
+        address: &str,
+        credential: &Credential,
+        now_unix_s: i64,
+    ) -> Result<Membership, JoinError> {
+        let key = self.on_disk(|store| store.key()).await?;
+        let joined = enroll(address, credential, &self.host, &key, now_unix_s).await?;
+        self.keep(key, joined.clone(), 1).await?;
+        Ok(joined)
+    }
+
+    /// Leaves the fleet. The key stays: it is the host's.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub async fn leave(self: &Arc<Self>) -> Result<(), JoinError> {
+        self.on_disk(|store| store.forget()).await?;
+        self.joined.fetch_add(1, Ordering::Relaxed);
+        self.membership.send_replace(None);
+        *lock(&self.renewal) = Renewal::default();
+        Ok(())
+    }
+
+    /// Renews the certificate whenever it is due, for as long as this is polled. What fails is
+    /// tried again each minute; the old certificate is good for a third of its time still.
+    pub async fn keep_fresh(self: Arc<Self>, now_unix_s: impl Fn() -> i64 + Send) {
+        loop {
+            let due = self.membership.borrow().clone();
+            if let Some(known) = due.filter(|known| known.1.is_due(now_unix_s())) {
+                let (key, membership) = &*known;
+                let renewed = renew(membership, &self.host, key, now_unix_s()).await;
+                let kept = match renewed {
+                    // It was left or joined anew meanwhile.
+                    Ok(_) if !self.is_now(&known) => Ok(()),
+                    Ok(renewed) => self.keep(key.clone(), renewed, 0).await,
+                    Err(error) => Err(error.into()),
+                };
+                let mut renewal = lock(&self.renewal);
+                match kept {
+                    Ok(()) => *renewal = Renewal::default(),
+                    Err(error) => {
+                        if renewal.failed.is_none() {
+                            renewal.failed_unix_s = now_unix_s();
+                        }
+                        renewal.failed = Some(with_causes(&error));
+                    }
+                }
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    fn is_now(&self, known: &Arc<(String, Membership)>) -> bool {
+        let now = self.membership.borrow();
+        now.as_ref().is_some_and(|now| Arc::ptr_eq(now, known))
+    }
+
+    async fn keep(
+        self: &Arc<Self>,
+        key: String,
+        membership: Membership,
+        joins: u64,
+    ) -> Result<(), JoinError> {
+        let kept = membership.clone();
+        self.on_disk(move |store| store.keep(&kept)).await?;
+        // Before those who wait are told.
+        self.joined.fetch_add(joins, Ordering::Relaxed);
+        self.membership
+            .send_replace(Some(Arc::new((key, membership))));
+        *lock(&self.renewal) = Renewal::default();
+        Ok(())
+    }
+
+    async fn on_disk<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&IdentityStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let member = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&*member.store()?));
+        Ok(done.await.map_err(|_| JoinError::Thread)??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> HostName {
+        HostName {
+            host_id: "a".to_owned(),
+            hostname: "a".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_host_that_never_joined_makes_nothing_on_the_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("identity");
+        let member = HostMember::open(path.clone(), name()).expect("opens");
+        assert_eq!(member.membership(), None);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_membership_is_there_at_the_next_start_and_gone_after_leaving() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("identity");
+        let membership = Membership {
+            collector: "c1:7601".to_owned(),
+            ..Membership::default()
+        };
+        {
+            let store = IdentityStore::open(&path).expect("opens");
+            store.keep(&membership).expect("kept");
+        }
+        let member = Arc::new(HostMember::open(path.clone(), name()).expect("opens"));
+        assert_eq!(member.membership(), Some(membership));
+        member.leave().await.expect("leaves");
+        drop(member);
+        let member = HostMember::open(path, name()).expect("opens");
+        assert_eq!(member.membership(), None);
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_is_not_there_leaves_the_host_as_it_was() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("identity");
+        let member = Arc::new(HostMember::open(path, name()).expect("opens"));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        drop(listener);
+        let credential = Credential {
+            id: [0; 8],
+            secret: [0; 20],
+            authority: [0; 32],
+        };
+        let joined = member.join(&address, &credential, 0).await;
+        assert!(matches!(
+            joined,
+            Err(JoinError::Enroll(EnrollError::Connect { .. }))
+        ));
+        assert_eq!(member.membership(), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! When the samples of a window were taken, as they stand behind its accounts.
+//!
+//! Numbers are varints: how many found no room, how many there are, and for each the nanoseconds
+//! since the one before (first: since the window began), `row << 1 | explicit weight`, and the
+//! weight where it is not the window's period. Nothing at all stands there where no times are
+//! known. Read as a stranger's.
+
+use super::window::{DecodeError, Facts, Times, get, put};
+use aggregate::batch::RawMoment;
+use host::time::MonotonicTime;
+
+/// Appends the times of a window.
+pub(super) fn encode(out: &mut Vec<u8>, facts: &Facts, times: &Times) {
+    put(out, times.refused);
+    put(out, times.moments.len() as u64);
+    let mut last = facts.start().0;
+    for moment in &times.moments {
+        put(out, moment.time.0.saturating_sub(last));
+        last = last.max(moment.time.0);
+        let explicit = moment.weight != facts.period;
+        put(out, u64::from(moment.row) << 1 | u64::from(explicit));
+        if explicit {
+            put(out, moment.weight);
+        }
+    }
+}
+
+/// The times of a window of so many rows.
+///
+/// # Errors
+/// When the bytes make no sense.
+pub(super) fn decode(mut rest: &[u8], facts: &Facts, rows: usize) -> Result<Times, DecodeError> {
+    let refused = get(&mut rest)?;
+    let mut moments = Vec::new();
+    let mut time = facts.start().0;
+    for _ in 0..get(&mut rest)? {
+        time = time.saturating_add(get(&mut rest)?);
+        let head = get(&mut rest)?;
+        let row = u32::try_from(head >> 1).map_err(|_| DecodeError("a row"))?;
+        if row as usize >= rows {
+            return Err(DecodeError("a row"));
+        }
+        let weight = match head & 1 {
+            0 => facts.period,
+            _ => get(&mut rest)?,
+        };
+        moments.push(RawMoment {
+            row,
+            time: MonotonicTime(time),
+            weight,
+        });
+    }
+    match rest.is_empty() {
+        true => Ok(Times { moments, refused }),
+        false => Err(DecodeError("bytes after the end")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn facts(start_unix_ns: i64, period: u64) -> Facts {
+        Facts {
+            start_unix_ns,
+            period,
+            ..Facts::default()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn moments_come_back(
+            mut times in prop::collection::vec((0u64..1 << 40, 0u32..50, 0u64..20), 0..60),
+            refused in any::<u64>(),
+        ) {
+            times.sort_unstable();
+            let facts = facts(77, 10);
+            let moment = |&(after, row, weight): &(u64, u32, u64)| RawMoment {
+                row,
+                time: MonotonicTime(77 + after),
+                weight,
+            };
+            let moments: Vec<RawMoment> = times.iter().map(moment).collect();
+            let times = Times { moments, refused };
+            let mut bytes = Vec::new();
+            encode(&mut bytes, &facts, &times);
+            prop_assert_eq!(decode(&bytes, &facts, 50), Ok(times));
+        }
+
+        #[test]
+        fn rubbish_is_refused_or_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(times) = decode(&bytes, &facts(5, 1), 3) {
+                let mut moments = times.moments.iter();
+                prop_assert!(moments.all(|moment| moment.row < 3 && moment.time.0 >= 5));
+            }
+        }
+    }
+}

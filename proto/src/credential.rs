@@ -1,0 +1,151 @@
+//! Strings that carry a secret from who hands it out to who uses it: `fpj1_…` lets a host join a
+//! fleet.
+//!
+//! A string holds who made it (its number), the secret, and the SHA-256 of the public key of the
+//! fleet's authority: whoever uses it knows from the first connection on that the right collector
+//! answers. A checksum tells a string that was cut or mistyped from one that is wrong. Shape: the
+//! prefix, then base64url of 8, 20, 32 and 4 bytes.
+
+use data_encoding::BASE64URL_NOPAD;
+use std::fmt;
+
+/// Bytes of a number.
+pub const ID_BYTES: usize = 8;
+
+/// Bytes of a secret: 160 random bits, which nobody guesses however often.
+pub const SECRET_BYTES: usize = 20;
+
+/// Bytes of the SHA-256 of a public key.
+pub const KEY_HASH_BYTES: usize = 32;
+
+const CRC_BYTES: usize = 4;
+const BYTES: usize = ID_BYTES + SECRET_BYTES + KEY_HASH_BYTES + CRC_BYTES;
+
+/// What the string of an invitation begins with. Scanners for secrets look for it.
+const JOIN: &str = "fpj1_";
+
+/// The string of an invitation, taken apart.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// Which invitation it is of.
+    pub id: [u8; ID_BYTES],
+    /// What proves it.
+    pub secret: [u8; SECRET_BYTES],
+    /// SHA-256 of the public key of the fleet's authority, as it stands in a certificate.
+    pub authority: [u8; KEY_HASH_BYTES],
+}
+
+/// Why a string is no invitation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialError {
+    /// It begins in another way.
+    #[error("an invitation begins with `{JOIN}`")]
+    Prefix,
+    /// It is too short or too long, has another character, or another checksum.
+    #[error("the invitation is incomplete or mistyped: its checksum is wrong")]
+    Damaged,
+}
+
+impl Credential {
+    /// Takes a string apart.
+    ///
+    /// # Errors
+    /// [`CredentialError`].
+    pub fn parse(text: &str) -> Result<Credential, CredentialError> {
+        let rest = text
+            .trim()
+            .strip_prefix(JOIN)
+            .ok_or(CredentialError::Prefix)?;
+        let bytes = BASE64URL_NOPAD
+            .decode(rest.as_bytes())
+            .map_err(|_| CredentialError::Damaged)?;
+        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| CredentialError::Damaged)?;
+        let (body, crc) = bytes.split_at(BYTES - CRC_BYTES);
+        if crc32fast::hash(body).to_be_bytes() != *crc {
+            return Err(CredentialError::Damaged);
+        }
+        let (id, rest) = body.split_at(ID_BYTES);
+        let (secret, authority) = rest.split_at(SECRET_BYTES);
+        let damaged = |_| CredentialError::Damaged;
+        Ok(Credential {
+            id: id.try_into().map_err(damaged)?,
+            secret: secret.try_into().map_err(damaged)?,
+            authority: authority.try_into().map_err(damaged)?,
+        })
+    }
+
+    /// The string.
+    pub fn reveal(&self) -> String {
+        let mut bytes = Vec::with_capacity(BYTES);
+        bytes.extend_from_slice(&self.id);
+        bytes.extend_from_slice(&self.secret);
+        bytes.extend_from_slice(&self.authority);
+        let crc = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        format!("{JOIN}{}", BASE64URL_NOPAD.encode(&bytes))
+    }
+}
+
+impl fmt::Debug for Credential {
+    /// Without the secret: what is printed ends up in logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("id", &data_encoding::HEXLOWER.encode(&self.id))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_string_says_what_it_was_made_of(
+            id in any::<[u8; ID_BYTES]>(),
+            secret in any::<[u8; SECRET_BYTES]>(),
+            authority in any::<[u8; KEY_HASH_BYTES]>(),
+        ) {
+            let credential = Credential { id, secret, authority };
+            prop_assert_eq!(Credential::parse(&credential.reveal()), Ok(credential));
+        }
+
+        #[test]
+        fn one_wrong_character_is_noticed(at in 5usize..91, letter in "[A-Za-z0-9_-]") {
+            let credential = Credential { id: [1; 8], secret: [2; 20], authority: [3; 32] };
+            let mut text = credential.reveal();
+            text.replace_range(at..at + 1, &letter);
+            prop_assert!(text == credential.reveal() || Credential::parse(&text).is_err());
+        }
+    }
+
+    #[test]
+    fn spaces_around_it_do_no_harm() {
+        let credential = Credential {
+            id: [1; 8],
+            secret: [2; 20],
+            authority: [3; 32],
+        };
+        let text = format!(" {}\n", credential.reveal());
+        assert_eq!(Credential::parse(&text), Ok(credential));
+    }
+
+    #[test]
+    fn other_strings_are_told_apart() {
+        assert_eq!(Credential::parse("abc"), Err(CredentialError::Prefix));
+        assert_eq!(Credential::parse("fpj1_abc"), Err(CredentialError::Damaged));
+        assert_eq!(Credential::parse("fpj1_"), Err(CredentialError::Damaged));
+    }
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        let credential = Credential {
+            id: [1; 8],
+            secret: [0x5a; 20],
+            authority: [3; 32],
+        };
+        let text = format!("{credential:?}");
+        assert_eq!(text, "Credential { id: \"0101010101010101\", .. }");
+    }
+}

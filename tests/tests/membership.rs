@@ -1,0 +1,223 @@
+//! Hosts that join a fleet: the printed line, followed literally, with the real daemon, the real
+//! collector and the real command. Nothing restarts, nothing goes in clear, and who is removed is
+//! out.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use testkit::ctl::ctl;
+use testkit::fleet::{Collector, Options};
+use testkit::process::wait_for;
+use testkit::workload::c;
+use testkit::{Cgroup, Daemon, Need, beside};
+
+const NEEDS: &[Need] = &[Need::Root, Need::Program("cc")];
+
+/// Longest wait for windows to arrive, or for a connection to end.
+const ARRIVE: Duration = Duration::from_secs(90);
+
+/// What the names of functions begin with that nothing else has.
+const CANARY: &str = "canary_in_the_mine_";
+
+/// Carries bytes to another port, and keeps a copy of all that it carried.
+struct Tap {
+    address: String,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Tap {
+    fn to(target: String) -> Tap {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let copy = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let Ok(to) = TcpStream::connect(&target) else {
+                    continue;
+                };
+                let (back, from) = (to.try_clone().unwrap(), stream.try_clone().unwrap());
+                for (mut from, mut to) in [(from, to), (back, stream)] {
+                    let copy = Arc::clone(&copy);
+                    std::thread::spawn(move || {
+                        let mut buffer = [0; 16 << 10];
+                        while let Ok(read @ 1..) = from.read(&mut buffer) {
+                            copy.lock().unwrap().extend_from_slice(&buffer[..read]);
+                            if to.write_all(&buffer[..read]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Tap { address, seen }
+    }
+
+    fn has_seen(&self, text: &str) -> bool {
+        let seen = self.seen.lock().unwrap();
+        seen.windows(text.len()).any(|part| part == text.as_bytes())
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn daemon(dir: &Path, host: &str) -> Daemon {
+    Daemon::with()
+        .set("windows.length_s=2")
+        .set(&format!("collector.host_id={host}"))
+        .set(&format!(
+            "collector.identity_dir={}",
+            dir.join(host).display()
+        ))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.join("spool").join(host).display()
+        ))
+        .start()
+        .sampling()
+}
+
+/// What `agent-ctl` prints when it succeeds.
+fn asked(collector: &Collector, args: &[&str]) -> String {
+    let grpc = collector.options().grpc();
+    let output = ctl([&["--collector", &grpc], args].concat());
+    assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
+    output.text()
+}
+
+/// The invitation in the line that `hosts invite` prints.
+fn invitation(collector: &Collector, args: &[&str]) -> String {
+    let line = asked(collector, &[&["hosts", "invite"], args].concat());
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words[..3], ["sudo", "agent-ctl", "join"], "{line}");
+    words[4].to_owned()
+}
+
+fn pushes(daemon: &Daemon) {
+    let before = daemon.export().acked_windows;
+    let pushed = wait_for(ARRIVE, || {
+        (daemon.export().acked_windows > before + 1).then_some(())
+    });
+    assert!(pushed.is_some(), "{}", daemon.log());
+}
+
+#[test]
+fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
+    let Some(_live) = beside(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tls = format!("127.0.0.1:{}", free_port());
+    let options = Options::new().set(&format!("listen.tls={tls}"));
+    let collector = options.start(dir.path());
+    let tap = Tap::to(tls);
+    let mut agent = daemon(dir.path(), "one");
+    let pid = agent.pid();
+    let cgroup = Cgroup::new("membership");
+    let recipe = c("split.c").prefixed(CANARY).named("canary");
+    let _burner = recipe.start_in(&cgroup, &[]);
+    // It has no collector, and keeps nothing for one.
+    assert!(agent.client().status().unwrap().export.is_none());
+    let invited = invitation(&collector, &["--name", "web-1", "--label", "cluster=eu"]);
+    let joined = agent.ctl(&["join", &tap.address, &invited]);
+    assert_eq!(joined.code, Some(0), "{}", joined.stderr);
+    assert!(joined.text().contains("as web-1"), "{}", joined.text());
+    pushes(&agent);
+    assert_eq!(agent.pid(), pid);
+    let selector = "host=\"web-1\",cluster=\"eu\"";
+    let found = wait_for(ARRIVE, || {
+        let folded = asked(
+            &collector,
+            &[
+                "profile",
+                "--since",
+                "5m",
+                "--selector",
+                selector,
+                "--format",
+                "folded",
+            ],
+        );
+        folded.contains(CANARY).then_some(())
+    });
+    assert!(found.is_some(), "the collector has what the host sampled");
+    assert!(!tap.has_seen(CANARY));
+    assert!(!tap.has_seen("PRI * HTTP/2.0"));
+    assert!(
+        tap.seen.lock().unwrap().len() > 4096,
+        "it went through here"
+    );
+    // The same after a restart, without being invited again.
+    agent.signal(rustix::process::Signal::TERM);
+    assert!(agent.wait(ARRIVE).is_some());
+    drop(agent);
+    let agent = daemon(dir.path(), "one");
+    pushes(&agent);
+    let used = agent.ctl(&["join", &tap.address, &invited]);
+    // Its own key is known: joining again is renewing.
+    assert_eq!(used.code, Some(0), "{}", used.stderr);
+}
+
+#[test]
+fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
+    let Some(_live) = beside(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tls = format!("127.0.0.1:{}", free_port());
+    let options = Options::new().set(&format!("listen.tls={tls}"));
+    let collector = options.start(dir.path());
+    let agent = daemon(dir.path(), "one");
+    let invited = invitation(&collector, &["--name", "one"]);
+    let joined = agent.ctl(&["join", &tls, &invited]);
+    assert_eq!(joined.code, Some(0), "{}", joined.stderr);
+    pushes(&agent);
+    // A second machine with the id of the first: its disk was copied, or it lies.
+    let copy = Daemon::with()
+        .set("collector.host_id=one")
+        .set(&format!(
+            "collector.identity_dir={}",
+            dir.path().join("copy").display()
+        ))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.path().join("copied").display()
+        ))
+        .start();
+    let second = invitation(&collector, &[]);
+    let refused = copy.ctl(&["join", &tls, &second]);
+    assert_ne!(refused.code, Some(0));
+    assert!(
+        refused.stderr.contains("a member already"),
+        "{}",
+        refused.stderr
+    );
+    drop(copy);
+    asked(&collector, &["hosts", "remove", "one"]);
+    let away = wait_for(ARRIVE, || {
+        let export = agent.export();
+        (export.connected_since_unix_ns == 0 && export.last_error.contains("removed")).then_some(())
+    });
+    assert!(away.is_some(), "{:?}", agent.export());
+    let acked = agent.export().acked_windows;
+    // What it samples meanwhile waits, and arrives when it is let in again.
+    let waiting = wait_for(ARRIVE, || {
+        (agent.export().waiting_windows > 1).then_some(())
+    });
+    assert!(waiting.is_some());
+    assert_eq!(agent.export().acked_windows, acked);
+    let again = invitation(&collector, &[]);
+    let joined = agent.ctl(&["join", &tls, &again]);
+    assert_eq!(joined.code, Some(0), "{}", joined.stderr);
+    pushes(&agent);
+    // It leaves by itself.
+    assert_eq!(agent.ctl(&["leave"]).code, Some(0));
+    let away = wait_for(ARRIVE, || {
+        (agent.export().connected_since_unix_ns == 0).then_some(())
+    });
+    assert!(away.is_some());
+}
