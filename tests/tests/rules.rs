@@ -123,6 +123,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-agent-config",
             "fleetprof-aggregate",
             "fleetprof-host",
+            "fleetprof-identity",
             "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
@@ -175,6 +176,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "fleetprof-control",
         &[
+            "fleetprof-agent-config",
             "fleetprof-capture",
             "fleetprof-export",
             "fleetprof-host",
@@ -195,6 +197,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-control",
             "fleetprof-export",
             "fleetprof-host",
+            "fleetprof-identity",
             "fleetprof-jit",
             "fleetprof-metrics",
             "fleetprof-offcpu",

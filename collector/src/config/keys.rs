@@ -16,7 +16,12 @@ const ENGINES: &[(Engine, &str)] = &[
 pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "listen",
-        "Where the collector listens. Loopback only: this version has no TLS.",
+        "Where the collector listens: for people and agents of this machine on loopback, for agents of \
+         other hosts with TLS.",
+    ),
+    (
+        "identity",
+        "Who the hosts of the fleet are. The authority and the members are in data_dir/identity.",
     ),
     (
         "retention",

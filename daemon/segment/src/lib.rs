@@ -18,7 +18,6 @@
 
 pub mod dir;
 pub mod file;
-mod moments;
 pub mod record;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,8 @@
 //! Numbers are LEB128 varints. Decoding treats bytes as a stranger's: every id, count and number is
 //! checked against what is there, and nothing is reserved on a count's word.
 
-use super::moments;
+mod moments;
+
 use aggregate::batch::RawMoment;
 use aggregate::recorder::{Row, varint};
 use host::time::MonotonicTime;

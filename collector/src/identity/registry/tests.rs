@@ -1,3 +1,5 @@
+//! Who becomes a member, who stays one, and who does not.
+
 use super::*;
 
 const NOW: i64 = 1_790_000_000;

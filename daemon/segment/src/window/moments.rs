@@ -5,7 +5,7 @@
 //! weight where it is not the window's period. Nothing at all stands there where no times are
 //! known. Read as a stranger's.
 
-use super::window::{DecodeError, Facts, Times, get, put};
+use super::{DecodeError, Facts, Times, get, put};
 use aggregate::batch::RawMoment;
 use host::time::MonotonicTime;
 
