@@ -13,6 +13,7 @@ use collector::store::{
     Cancel, Limits, PushOutcome, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape, WINDOW_NS};
+use metrics::counted;
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -90,9 +91,9 @@ fn ask(store: &EmbeddedStore, name: &str, range: TimeRange, by: &[&str]) -> Resu
 }
 
 fn counter(store: &EmbeddedStore, name: &str) -> u64 {
-    let counters = store.counters();
-    let found = counters.into_iter().find(|(of, _)| of == name);
-    found.map_or(0, |(_, value)| value)
+    let metrics = store.metrics();
+    let found = counted(&metrics).find(|of| of.name == name);
+    found.map_or(0, |of| of.value)
 }
 
 /// Lets everything be done that is due; returns the CPU it took and the longest call.

@@ -13,6 +13,7 @@ use collector::store::{
     Cancel, Limits, NewWindow, PushOutcome, Scope, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape, WINDOW_NS};
+use metrics::counted;
 use profile::{Dictionary, GroupBy, Query, Selector, TopBy, TopSort};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -217,9 +218,9 @@ fn shape(hosts: u64) -> Shape {
 }
 
 fn counter(store: &EmbeddedStore, name: &str) -> u64 {
-    let all = store.counters().into_iter();
-    let found = all.filter(|(own, _)| own == name);
-    found.map(|(_, value)| value).sum()
+    let metrics = store.metrics();
+    let found = counted(&metrics).filter(|of| of.name == name);
+    found.map(|of| of.value).sum()
 }
 
 fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {

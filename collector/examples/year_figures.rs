@@ -20,6 +20,7 @@ use collector::store::{
     Cancel, Limits, NewWindow, PushOutcome, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape, WINDOW_NS};
+use metrics::counted;
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
 use std::process::Command;
@@ -87,9 +88,9 @@ fn options() -> Options {
 }
 
 fn counter(store: &EmbeddedStore, name: &str) -> u64 {
-    let counters = store.counters();
-    let found = counters.into_iter().find(|(of, _)| of == name);
-    found.map_or(0, |(_, value)| value)
+    let metrics = store.metrics();
+    let found = counted(&metrics).find(|of| of.name == name);
+    found.map_or(0, |of| of.value)
 }
 
 /// Which of the made-up windows of a host stands for one.

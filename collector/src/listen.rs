@@ -239,7 +239,7 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        self.metrics.connections_grpc.sub(1);
+        self.metrics.connections_grpc.dec();
     }
 }
 

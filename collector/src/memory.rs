@@ -4,7 +4,8 @@
 //! captures (`control/`), and answers that wait to be read (`query/held.rs`). What a pool refuses,
 //! and what the one who asked is told, is theirs to say.
 
-use crate::metrics::{Metric, Metrics};
+use crate::metrics::Metrics;
+use metrics::Gauge;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Mutex, Notify};
@@ -20,7 +21,7 @@ pub struct MemoryPool {
     turn: Mutex<()>,
     freed: Notify,
     metrics: Arc<Metrics>,
-    gauge: fn(&Metrics) -> &Metric,
+    gauge: fn(&Metrics) -> &Gauge,
 }
 
 /// Memory that is held until this is dropped. The default one is of no pool and holds nothing.
@@ -44,7 +45,7 @@ impl MemoryPool {
     pub fn new(
         bytes_max: usize,
         metrics: Arc<Metrics>,
-        gauge: fn(&Metrics) -> &Metric,
+        gauge: fn(&Metrics) -> &Gauge,
     ) -> Arc<MemoryPool> {
         Arc::new(MemoryPool {
             bytes_max,
@@ -104,12 +105,12 @@ impl MemoryPool {
     }
 
     fn add(&self, more: usize) {
-        (self.gauge)(&self.metrics).add(more as u64);
+        (self.gauge)(&self.metrics).inc_by(more as u64);
     }
 
     fn give_back(&self, less: usize) {
         self.used.fetch_sub(less, Ordering::Relaxed);
-        (self.gauge)(&self.metrics).sub(less as u64);
+        (self.gauge)(&self.metrics).dec_by(less as u64);
         self.freed.notify_one();
     }
 }

@@ -11,6 +11,7 @@ use collector::store::{
     StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape};
+use metrics::counted;
 use profile::{Dictionary, GroupBy, Profile, Query};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
@@ -89,9 +90,9 @@ fn push(store: &EmbeddedStore, fleet: &Fleet, window: NewWindow, now: i64) -> Pu
 }
 
 fn counter(store: &EmbeddedStore, name: &str) -> u64 {
-    let counters = store.counters();
-    let found = counters.iter().find(|(of, _)| of == name);
-    found.unwrap_or_else(|| panic!("no counter {name}")).1
+    let metrics = store.metrics();
+    let found = counted(&metrics).find(|of| of.name == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
 /// Calls `maintain` until everything due at `now` is done.

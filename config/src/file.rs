@@ -6,11 +6,13 @@
 
 use crate::key::{Key, nearest_path};
 use crate::value::{Kind, Value, items, shown};
+use crate::yaml;
 use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
+use std::marker::PhantomData;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -116,11 +118,10 @@ fn apply_all<C: Configuration>(
     most: usize,
 ) -> (Vec<ConfigError>, BTreeSet<String>) {
     // What is no YAML is told as that, and not by the first key before the place.
-    if let Err(error) = serde_yaml::from_str::<de::IgnoredAny>(text) {
-        let line = error.location().map(|location| location.line());
+    if let Err(error) = yaml::read(text, PhantomData::<de::IgnoredAny>) {
         let error = ConfigError::Syntax {
-            place: Place::File(path.to_path_buf(), line),
-            message: shown_whole(&error.to_string()),
+            place: Place::File(path.to_path_buf(), error.line),
+            message: shown_whole(&error.message),
         };
         return (vec![error], BTreeSet::new());
     }
@@ -133,7 +134,7 @@ fn apply_all<C: Configuration>(
             config: &mut read,
             found: &mut found,
         };
-        let Err(error) = root.deserialize(serde_yaml::Deserializer::from_str(text)) else {
+        let Err(error) = yaml::read(text, root) else {
             *config = read;
             return (errors, found.told);
         };
@@ -145,11 +146,11 @@ fn apply_all<C: Configuration>(
             }
             _ => None,
         };
-        let line = line.or_else(|| error.location().map(|location| location.line()));
+        let line = line.or(error.line);
         let place = Place::File(path.to_path_buf(), line);
         let about = problem.as_ref().map(Problem::path).unwrap_or_default();
         let is_new = !about.is_empty() && found.told.insert(about.to_owned());
-        errors.push(told::<C>(problem, place, &error));
+        errors.push(told::<C>(problem, place, &error.message));
         if !is_new || errors.len() >= most {
             return (errors, found.told);
         }
@@ -157,11 +158,7 @@ fn apply_all<C: Configuration>(
 }
 
 /// The error for what is wrong.
-fn told<C: Configuration>(
-    problem: Option<Problem<C>>,
-    place: Place,
-    error: &serde_yaml::Error,
-) -> ConfigError {
+fn told<C: Configuration>(problem: Option<Problem<C>>, place: Place, message: &str) -> ConfigError {
     match problem {
         Some(Problem::Unknown(key)) => ConfigError::UnknownKey {
             nearest: nearest_path::<C>(&key),
@@ -190,7 +187,7 @@ fn told<C: Configuration>(
         }
         None => ConfigError::Syntax {
             place,
-            message: shown_whole(&error.to_string()),
+            message: shown_whole(message),
         },
     }
 }
@@ -510,10 +507,8 @@ pub(crate) fn line_of(text: &str, path: &str) -> Option<usize> {
     let dotted = path.replace('[', ".").replace(']', "");
     let names: Vec<&str> = dotted.split('.').collect();
     (1..=names.len()).rev().find_map(|depth| {
-        let walk = Walk(&names[..depth]);
-        let found = walk.deserialize(serde_yaml::Deserializer::from_str(text));
-        let location = found.err()?.location()?;
-        Some(location.line())
+        let found = yaml::read(text, Walk(&names[..depth]));
+        found.err()?.line
     })
 }
 

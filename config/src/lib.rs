@@ -15,6 +15,7 @@ mod nearest;
 mod reference;
 mod sample;
 mod value;
+mod yaml;
 
 pub use key::{Key, Reload, as_text, put_bool, put_int, put_word, word};
 pub use nearest::{nearest, nearest_word};
@@ -132,8 +133,7 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
 
     /// The configuration as YAML, defaults filled in. [`Configuration::parse`] reads it back.
     fn to_yaml(&self) -> String {
-        // The types have string keys and plain scalars only, which serde_yaml always can write.
-        serde_yaml::to_string(self).unwrap_or_default()
+        yaml::write(self)
     }
 
     /// How `other` differs from this configuration.

@@ -84,7 +84,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "fleetprof-offcpu",
         &["fleetprof-host", "fleetprof-profile", "fleetprof-unwind"],
     ),
-    ("fleetprof-metrics", &["fleetprof-host"]),
+    ("fleetprof-metrics", &[]),
     (
         "fleetprof-aggregate",
         &[
@@ -124,6 +124,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-aggregate",
             "fleetprof-host",
             "fleetprof-identity",
+            "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
             "fleetprof-segment",
@@ -215,6 +216,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "fleetprof-config",
             "fleetprof-debuginfod",
+            "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
         ],
@@ -398,6 +400,23 @@ fn no_field_of_an_expression_takes_a_lock() {
         wrong.is_empty(),
         "take these locks before:\n{}",
         wrong.join("\n")
+    );
+}
+
+#[test]
+fn one_module_alone_knows_the_yaml_parser() {
+    let others: Vec<PathBuf> = rust_sources()
+        .into_iter()
+        .filter(|(_, text)| {
+            text.lines()
+                .any(|line| code(line).contains(concat!("serde_yaml", "::")))
+        })
+        .map(|(file, _)| file)
+        .filter(|file| !file.ends_with("config/src/yaml.rs") && !file.ends_with("tests.rs"))
+        .collect();
+    assert!(
+        others.is_empty(),
+        "go through config/src/yaml.rs: {others:?}"
     );
 }
 

@@ -177,7 +177,7 @@ impl Drop for Ticket {
         }
         drop(inner);
         self.attendant.close();
-        self.attendance.metrics.control_streams.sub(1);
+        self.attendance.metrics.control_streams.dec();
     }
 }
 

@@ -490,7 +490,7 @@ impl Run {
         };
         let metrics = self.fanout.control.0.metrics.clone();
         if times_shed > 0 {
-            metrics.control_times_shed.add(times_shed);
+            metrics.control_times_shed.inc_by(times_shed);
             info.notices.push(format!(
                 "the times of {times_shed} samples are left out: they found no room in the result, which has all \
                  samples; capture fewer hosts, for a shorter time, or with less of the time before"

@@ -186,16 +186,16 @@ impl Drop for Slot {
         let mut info = running.info();
         info.running = false;
         let metrics = &self.fanouts.metrics;
-        metrics.fanouts_running.sub(1);
+        metrics.fanouts_running.dec();
         match info.ended_by.as_str() {
             "" => metrics.fanouts_done.inc(),
             CLIENT_LEFT => metrics.fanouts_left.inc(),
             other if other.starts_with(CANCELLED) => metrics.fanouts_cancelled.inc(),
             _ => metrics.fanouts_failed.inc(),
-        }
-        metrics.fanout_answered.add(info.answered.into());
-        metrics.fanout_failed.add(info.failed.into());
-        metrics.fanout_lost.add(info.lost.into());
+        };
+        metrics.fanout_answered.inc_by(info.answered.into());
+        metrics.fanout_failed.inc_by(info.failed.into());
+        metrics.fanout_lost.inc_by(info.lost.into());
         info.hosts.retain(|host| host.state() != HostState::Done);
         info.hosts.truncate(HISTORY_HOSTS);
         inner.ended.push_front(info);

@@ -243,9 +243,9 @@ impl Part {
             _ => HostState::Failed,
         };
         match error {
-            PartError::Unusable(_) => self.metrics.control_malformed.inc(),
+            PartError::Unusable(_) => _ = self.metrics.control_malformed.inc(),
             PartError::Memory { .. } | PartError::Large { .. } => {
-                self.metrics.control_refused.inc()
+                self.metrics.control_refused.inc();
             }
             PartError::Left | PartError::Refused(_) => {}
         }

@@ -80,8 +80,8 @@ impl Share {
         };
         let arrived = ended.unwrap_or_else(|error| {
             match error {
-                ShareError::Unusable(_) => self.metrics.control_malformed.inc(),
-                ShareError::Memory(_) => self.metrics.control_refused.inc(),
+                ShareError::Unusable(_) => _ = self.metrics.control_malformed.inc(),
+                ShareError::Memory(_) => _ = self.metrics.control_refused.inc(),
                 _ => {}
             }
             let lost = matches!(

@@ -191,7 +191,7 @@ impl TlsConn {
 
 impl Drop for TlsConn {
     fn drop(&mut self) {
-        self.metrics.connections_grpc.sub(1);
+        self.metrics.connections_grpc.dec();
     }
 }
 

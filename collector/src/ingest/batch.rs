@@ -216,8 +216,10 @@ fn call(
     let begin = Instant::now();
     let result = store.push_defined(windows, definitions, now);
     metrics.pushes.inc();
-    metrics.push_ns.add(begin.elapsed().as_nanos() as u64);
-    metrics.pushes_failed.add(u64::from(result.is_err()));
+    let took = begin.elapsed();
+    metrics.push_ns.inc_by(took.as_nanos() as u64);
+    metrics.push_time.observe(took.as_secs_f64());
+    metrics.pushes_failed.inc_by(u64::from(result.is_err()));
     result
 }
 
@@ -228,10 +230,10 @@ fn answer(jobs: Vec<Job>, outcomes: Vec<Result<PushOutcome, String>>, metrics: &
                 metrics.windows_stored.inc();
                 metrics
                     .rows_stored
-                    .add(job.pending.window.rows.len() as u64);
+                    .inc_by(job.pending.window.rows.len() as u64);
             }
-            Ok(PushOutcome::Duplicate) => metrics.windows_repeated.inc(),
-            Ok(PushOutcome::Rejected(_)) => metrics.windows_refused.inc(),
+            Ok(PushOutcome::Duplicate) => _ = metrics.windows_repeated.inc(),
+            Ok(PushOutcome::Rejected(_)) => _ = metrics.windows_refused.inc(),
             Ok(PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_)) | Err(_) => {}
         }
         let pending = job.pending;

@@ -262,7 +262,7 @@ impl Hosts {
                 return loaded;
             }
             if let Err(error) = store.sink.put_hosts(&records) {
-                self.metrics.hosts_failed.add(records.len() as u64);
+                self.metrics.hosts_failed.inc_by(records.len() as u64);
                 let keys = records.into_iter().map(|record| record.key);
                 self.lock().unsaved.extend(keys);
                 return Err(error);
@@ -645,6 +645,6 @@ impl Drop for Ticket {
             inner.unsaved.insert(self.key.clone());
         }
         drop(inner);
-        self.hosts.metrics.streams.sub(1);
+        self.hosts.metrics.streams.dec();
     }
 }

@@ -17,9 +17,10 @@ use super::limits::{
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::identity::{self, Member};
 use crate::memory::Reservation;
-use crate::metrics::Metric;
+use crate::metrics::Metrics;
 use crate::store::{Defined, HOST_ID_BYTES_MAX, HostKey, PushOutcome};
 use hashbrown::{HashMap, HashSet};
+use metrics::Counter;
 use profile::ContentId;
 use proto::TableAssembler;
 use proto::collector::{
@@ -132,7 +133,7 @@ fn shutting_down() -> End {
 }
 
 impl Ingest {
-    fn cut(&self, cause: impl Fn(&crate::metrics::Metrics) -> &Metric, status: Status) -> End {
+    fn cut(&self, cause: impl Fn(&Metrics) -> &Counter, status: Status) -> End {
         cause(&self.metrics).inc();
         End::Cut(status)
     }
@@ -437,6 +438,12 @@ impl<'s> Session<'s> {
         let Answered { pending, outcome } = answered;
         self.defining -= usize::from(pending.defines);
         let sequence = pending.window.origin.sequence;
+        if let Ok(PushOutcome::Stored | PushOutcome::Duplicate | PushOutcome::Rejected(_)) =
+            &outcome
+        {
+            let took = pending.arrived.elapsed();
+            self.ingest.metrics.window_time.observe(took.as_secs_f64());
+        }
         match outcome {
             Ok(PushOutcome::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
             Ok(PushOutcome::Duplicate) => {

@@ -104,7 +104,7 @@ impl Inner {
                 let reason = with_causes(&error);
                 Status::unavailable(format!("pins are not kept here: {reason}"))
             })?;
-            self.metrics.pins_damaged.add(files.damaged);
+            self.metrics.pins_damaged.inc_by(files.damaged);
             self.measure(&files);
             Ok(files)
         };
@@ -122,9 +122,9 @@ impl Inner {
             return;
         };
         let Removed { age, host, disk } = files.prune(self.clock.now_unix_ns());
-        self.metrics.pins_aged.add(age);
-        self.metrics.pins_over_host.add(host);
-        self.metrics.pins_over_disk.add(disk);
+        self.metrics.pins_aged.inc_by(age);
+        self.metrics.pins_over_host.inc_by(host);
+        self.metrics.pins_over_disk.inc_by(disk);
         if host + disk > 0 {
             tracing::info!(host, disk, "pins of agents removed: their room is used up");
         }

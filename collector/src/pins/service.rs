@@ -50,8 +50,8 @@ impl EvidenceService for Pins {
         });
         let metrics = &self.0.metrics;
         match &kept {
-            Ok(true) => metrics.pins_repeated.inc(),
-            Ok(false) => metrics.pins_kept.inc(),
+            Ok(true) => _ = metrics.pins_repeated.inc(),
+            Ok(false) => _ = metrics.pins_kept.inc(),
             Err(status) if status.code() == Code::InvalidArgument => {
                 metrics.pins_refused.inc();
                 tracing::warn!(?peer, "pin of an agent refused: {}", status.message());

@@ -23,6 +23,7 @@ use crate::store::{
     StoreQueries, StoreStatus, TimeRange,
 };
 use crate::time::Clock;
+use metrics::{Format, Histogram, encode};
 use profile::{Profile, Query, key};
 use proto::agent;
 use std::sync::Arc;
@@ -83,6 +84,39 @@ struct Inner {
     calls: Arc<Semaphore>,
 }
 
+/// What a query asks for.
+#[derive(Clone, Copy)]
+enum Ask {
+    Profile,
+    Diff,
+    Series,
+    Top,
+    Labels,
+    Hosts,
+    Cgroups,
+    Pin,
+    Attending,
+    Status,
+}
+
+impl Ask {
+    /// The times of its like.
+    fn time(self, metrics: &Metrics) -> &Histogram {
+        match self {
+            Ask::Profile => &metrics.ask_profile,
+            Ask::Diff => &metrics.ask_diff,
+            Ask::Series => &metrics.ask_series,
+            Ask::Top => &metrics.ask_top,
+            Ask::Labels => &metrics.ask_labels,
+            Ask::Hosts => &metrics.ask_hosts,
+            Ask::Cgroups => &metrics.ask_cgroups,
+            Ask::Pin => &metrics.ask_pin,
+            Ask::Attending => &metrics.ask_attending,
+            Ask::Status => &metrics.ask_status,
+        }
+    }
+}
+
 /// Gives a query up when its caller is dropped.
 struct CancelOnDrop {
     cancel: Cancel,
@@ -130,22 +164,26 @@ impl Queries {
     /// answer.
     async fn run<T: Send + 'static>(
         &self,
+        ask: Ask,
         nodes: usize,
         lines: usize,
         work: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
-        self.run_in(&self.0.places, nodes, lines, work).await
+        let places = &self.0.places;
+        self.run_in(places, ask, nodes, lines, work).await
     }
 
     async fn run_in<T: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
+        ask: Ask,
         nodes: usize,
         lines: usize,
         work: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let inner = &self.0;
-        let deadline = Instant::now() + inner.options.timeout;
+        let arrived = Instant::now();
+        let deadline = arrived + inner.options.timeout;
         let mut guard = CancelOnDrop {
             cancel: Cancel::default(),
             metrics: inner.metrics.clone(),
@@ -175,11 +213,13 @@ impl Queries {
             metrics.queries_running.inc();
             let _running = Running(metrics.clone());
             let result = work(&*store, &limits);
-            metrics.query_ns.add(begin.elapsed().as_nanos() as u64);
+            metrics.query_ns.inc_by(begin.elapsed().as_nanos() as u64);
             result
         });
         let result = working.await;
         guard.done = true;
+        let time = ask.time(&inner.metrics);
+        time.observe(arrived.elapsed().as_secs_f64());
         let result = result.unwrap_or_else(|_| {
             tracing::error!("a query ended in the middle of its work");
             Err(Failed::Status(Status::internal(
@@ -209,10 +249,15 @@ impl Queries {
             asked => (asked as usize).min(self.0.options.nodes),
         };
         let (range, now) = (selected.range(), self.0.clock.now_unix_ns());
-        self.run(nodes, self.0.options.lines, move |store, limits| {
-            let range = request::resolve(range, now, || store.kept())?;
-            make(store.profile(range, &query, limits)?, limits)
-        })
+        self.run(
+            Ask::Profile,
+            nodes,
+            self.0.options.lines,
+            move |store, limits| {
+                let range = request::resolve(range, now, || store.kept())?;
+                make(store.profile(range, &query, limits)?, limits)
+            },
+        )
         .await
     }
 
@@ -225,7 +270,8 @@ impl Queries {
         make: impl FnOnce(&Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let (nodes, lines) = (self.0.options.nodes, self.0.options.lines);
-        self.run(nodes, lines, move |_, limits| make(limits)).await
+        self.run(Ask::Pin, nodes, lines, move |_, limits| make(limits))
+            .await
     }
 
     /// Names of the hosts with samples in a scope, ordered, and whether there are more than `most`.
@@ -237,7 +283,7 @@ impl Queries {
         scope: Scope,
         most: usize,
     ) -> Result<(Vec<String>, bool), Status> {
-        self.run(0, most, move |store, limits| {
+        self.run(Ask::Labels, 0, most, move |store, limits| {
             Ok(store.label_values(&scope, key::HOST, "", most, limits)?)
         })
         .await
@@ -253,7 +299,7 @@ impl Queries {
         most: usize,
     ) -> Result<Vec<Attending>, Status> {
         let board = self.0.board.clone();
-        self.run_in(&self.0.calls, 0, most, move |_, limits| {
+        self.run_in(&self.0.calls, Ask::Attending, 0, most, move |_, limits| {
             Ok(board.attending(since_unix_ns, limits)?)
         })
         .await
@@ -265,19 +311,19 @@ impl Queries {
     /// As every query.
     pub(crate) async fn attend(&self, hosts: Vec<Attending>) -> Result<(), Status> {
         let board = self.0.board.clone();
-        self.run_in(&self.0.calls, 0, 0, move |_, _| Ok(board.attend(&hosts)?))
-            .await
+        let attend = move |_: &dyn StoreQueries, _: &Limits| Ok(board.attend(&hosts)?);
+        let calls = &self.0.calls;
+        self.run_in(calls, Ask::Attending, 0, 0, attend).await
     }
 
-    /// The names of the collector's metrics with their values, as text. One at a time: the store
-    /// may look at its files.
-    pub async fn metrics_text(&self) -> Option<String> {
+    /// The collector's metrics as text. One at a time: the store may look at its files.
+    pub async fn metrics_text(&self, format: Format) -> Option<String> {
         let call = self.0.calls.clone().acquire_owned().await.ok()?;
         let inner = self.0.clone();
         let rendering = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
             let _call = call;
-            inner.metrics.render(&*inner.status)
+            encode(inner.metrics.all(&*inner.status), format)
         });
         rendering.await.ok()
     }
@@ -292,7 +338,7 @@ struct Running(Arc<Metrics>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.queries_running.sub(1);
+        self.0.queries_running.dec();
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::request::{Selected, check, invalid, limit, step};
 use super::{
-    ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
+    ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
     resolved, spread, units,
 };
 use crate::store::{
     DataQuality, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreQueries,
     StoreStatus,
 };
+use metrics::counted;
 use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
@@ -57,7 +58,7 @@ impl QueryService for Queries {
         let selected = selected.without_filters("LabelNames")?;
         let now = self.0.clock.now_unix_ns();
         let (names, range) = self
-            .run(0, ROWS_MAX, move |store, limits| {
+            .run(Ask::Labels, 0, ROWS_MAX, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let names = store.label_names(&scope, limits)?;
                 Ok((names, scope.range))
@@ -82,7 +83,7 @@ impl QueryService for Queries {
         let limit = limit(asked.limit, VALUES_LIMIT, ROWS_MAX);
         let now = self.0.clock.now_unix_ns();
         let (values, more, range) = self
-            .run(0, ROWS_MAX, move |store, limits| {
+            .run(Ask::Labels, 0, ROWS_MAX, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let (name, prefix) = (&asked.name, &asked.prefix);
                 let (values, more) = store.label_values(&scope, name, prefix, limit, limits)?;
@@ -107,7 +108,7 @@ impl QueryService for Queries {
         let lines = limit(asked.limit, SERIES_LIMIT, LINES_MAX);
         let now = self.0.clock.now_unix_ns();
         let found = self
-            .run(0, lines, move |store, limits| {
+            .run(Ask::Series, 0, lines, move |store, limits| {
                 let mut scope = scope(store, &selected, now)?;
                 let step = step(scope.range, asked.step_ns, lines)?;
                 // A part of a step would look like less.
@@ -225,7 +226,7 @@ impl QueryService for Queries {
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         let lines = self.0.options.lines;
         let compared = self
-            .run(nodes, lines, move |store, limits| {
+            .run(Ask::Diff, nodes, lines, move |store, limits| {
                 // Never of profiles: what is cut off one to fit is charged to callers, and looks
                 // like a change.
                 let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
@@ -288,7 +289,7 @@ impl QueryService for Queries {
         let lines = self.0.options.lines;
         let known = self.0.hosts.clone();
         let (mut found, mut units, range) = self
-            .run(0, lines, move |store, limits| {
+            .run(Ask::Hosts, 0, lines, move |store, limits| {
                 let range = resolved(store, asked, now)?;
                 let found = store.hosts(range, limits)?;
                 let units = units::of_hosts(store, range, &found, &known, limits)?;
@@ -353,7 +354,7 @@ impl QueryService for Queries {
         let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
         let nodes = self.0.options.nodes;
         let (list, left_out, quality, coverage) = self
-            .run(nodes, lines, move |store, limits| {
+            .run(Ask::Cgroups, nodes, lines, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let QueryResult { data, quality } = match filtered {
                     true => {
@@ -399,7 +400,7 @@ impl QueryService for Queries {
     ) -> Result<Response<wire::StatusResponse>, Status> {
         let inner = self.0.clone();
         let (kept, issues, store_bytes, counters) = self
-            .run_in(&self.0.calls, 0, 0, move |store, _| {
+            .run_in(&self.0.calls, Ask::Status, 0, 0, move |store, _| {
                 let status = &*inner.status;
                 let counters = inner.metrics.counters(status);
                 Ok((store.kept(), status.issues(), store_bytes(status), counters))
@@ -472,13 +473,18 @@ impl Queries {
     ) -> Result<Table, Status> {
         let query = selected.query(&[])?;
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
-        self.run(nodes, self.0.options.lines, move |store, limits| {
-            let range = resolved(store, selected.range(), now)?;
-            let QueryResult { data, quality } = store.costs(range, &query, by, limits)?;
-            let top = data.into_top(sort, limit);
-            let rows = top.rows.into_iter().map(answer::top_row).collect();
-            Ok((rows, top.omitted, quality, None))
-        })
+        self.run(
+            Ask::Top,
+            nodes,
+            self.0.options.lines,
+            move |store, limits| {
+                let range = resolved(store, selected.range(), now)?;
+                let QueryResult { data, quality } = store.costs(range, &query, by, limits)?;
+                let top = data.into_top(sort, limit);
+                let rows = top.rows.into_iter().map(answer::top_row).collect();
+                Ok((rows, top.omitted, quality, None))
+            },
+        )
         .await
     }
 
@@ -492,32 +498,38 @@ impl Queries {
         let group_by = [label.clone()];
         let query = selected.query(&group_by)?;
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
-        self.run(nodes, self.0.options.lines, move |store, limits| {
-            let scope = scope(store, &selected, now)?;
-            if !selected.filters.is_empty() {
-                let QueryResult { data, quality } = store.profile(scope.range, &query, limits)?;
-                let top = data.top(&TopBy::Label(label), TopSort::Own, limit);
-                let rows = top.rows.into_iter();
+        self.run(
+            Ask::Top,
+            nodes,
+            self.0.options.lines,
+            move |store, limits| {
+                let scope = scope(store, &selected, now)?;
+                if !selected.filters.is_empty() {
+                    let QueryResult { data, quality } =
+                        store.profile(scope.range, &query, limits)?;
+                    let top = data.top(&TopBy::Label(label), TopSort::Own, limit);
+                    let rows = top.rows.into_iter();
+                    let rows = rows
+                        .map(|row| answer::label_row(row.name, row.own))
+                        .collect();
+                    return Ok((rows, top.omitted, quality, None));
+                }
+                let found = totals_by(store, &scope, &label, &group_by, limits)?;
+                let (mut rows, quality) = found;
+                rows.sort_by(|(left, a), (right, b)| {
+                    (b.weight, b.count)
+                        .cmp(&(a.weight, a.count))
+                        .then_with(|| left.cmp(right))
+                });
+                let left_out = rows.len().saturating_sub(limit);
+                rows.truncate(limit);
+                let rows = rows.into_iter();
                 let rows = rows
-                    .map(|row| answer::label_row(row.name, row.own))
+                    .map(|(name, value)| answer::label_row(name, value))
                     .collect();
-                return Ok((rows, top.omitted, quality, None));
-            }
-            let found = totals_by(store, &scope, &label, &group_by, limits)?;
-            let (mut rows, quality) = found;
-            rows.sort_by(|(left, a), (right, b)| {
-                (b.weight, b.count)
-                    .cmp(&(a.weight, a.count))
-                    .then_with(|| left.cmp(right))
-            });
-            let left_out = rows.len().saturating_sub(limit);
-            rows.truncate(limit);
-            let rows = rows.into_iter();
-            let rows = rows
-                .map(|(name, value)| answer::label_row(name, value))
-                .collect();
-            Ok((rows, left_out, quality, None))
-        })
+                Ok((rows, left_out, quality, None))
+            },
+        )
         .await
     }
 }
@@ -655,11 +667,9 @@ fn degradation(message: String) -> agent::Degradation {
 
 /// What the store says it takes on disk.
 fn store_bytes(store: &dyn StoreStatus) -> u64 {
-    let counters = store.counters();
-    let bytes = counters
-        .iter()
-        .filter(|(name, _)| name.split('{').next() == Some(STORE_BYTES));
-    bytes.map(|(_, value)| value).sum()
+    let metrics = store.metrics();
+    let bytes = counted(&metrics).filter(|counted| counted.name == STORE_BYTES);
+    bytes.map(|counted| counted.value).sum()
 }
 
 /// Name of the number by which a store tells its size on disk; with labels, all of them together.

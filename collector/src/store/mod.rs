@@ -37,6 +37,7 @@ pub use window::{
     StackMemo, StreamStacks, TimeRange, WindowAccount,
 };
 
+use metrics::Family;
 use profile::{ContentId, Selector};
 use std::sync::Arc;
 
@@ -76,9 +77,8 @@ pub trait StoreStatus: Send + Sync + 'static {
     /// Name and version of the engine: `embedded`, `SQLite 3.51`.
     fn engine(&self) -> (&'static str, String);
 
-    /// Sizes and counters, by metric name with labels as in Prometheus' text: for metrics and
-    /// status.
-    fn counters(&self) -> Vec<(String, u64)>;
+    /// Sizes and counters, for metrics and status.
+    fn metrics(&self) -> Vec<Family>;
 
     /// What does not work as it should, in sentences for the operator: a partition set aside, a
     /// disk that is full.

@@ -168,7 +168,7 @@ impl Inner {
         }
         let now = self.clock.now_unix_ns();
         let put = self.table()?.put(&functions, name, source, now)?;
-        self.metrics.symbol_builds_removed.add(put.removed);
+        self.metrics.symbol_builds_removed.inc_by(put.removed);
         Ok((functions, put))
     }
 }

@@ -117,7 +117,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.connections_http.sub(1);
+        self.0.connections_http.dec();
     }
 }
 
@@ -192,11 +192,12 @@ async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Resp
     response
 }
 
-async fn metrics_text(State(site): State<Site>) -> Response {
-    let Some(text) = site.queries.metrics_text().await else {
+async fn metrics_text(State(site): State<Site>, headers: HeaderMap) -> Response {
+    let format = metrics::asked_format(&headers);
+    let Some(text) = site.queries.metrics_text(format).await else {
         return failed("failed to read the metrics").map(Body::from);
     };
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let kind = HeaderValue::from_static(format.content_type());
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 

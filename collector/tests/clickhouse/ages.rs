@@ -123,11 +123,10 @@ fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
     let expected = model.profile(hour(), &query, &ample()).unwrap();
     let left = server.statement(&name, "SELECT count() FROM samples");
     assert_eq!(left.trim(), "40");
-    let counters = store.counters();
-    let kept = counters
-        .iter()
-        .find(|(name, _)| name == "clickhouse_days_of_samples_kept_longer");
-    assert_eq!(kept.unwrap().1, 1);
+    let metrics = store.metrics();
+    let kept =
+        metrics::counted(&metrics).find(|of| of.name == "clickhouse_days_of_samples_kept_longer");
+    assert_eq!(kept.unwrap().value, 1);
     assert_eq!(samples(&answer.data), samples(&expected.data));
     assert_eq!(answer.quality.windows, expected.quality.windows);
 }

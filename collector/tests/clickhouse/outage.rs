@@ -5,6 +5,7 @@ use crate::store::draft::{definitions, push, store_all, windows};
 use crate::store::{ample, hour};
 use collector::store::clickhouse::ClickHouseStore;
 use collector::store::{PushOutcome, StoreError, StoreQueries, StoreStatus, WindowSink};
+use metrics::counted;
 use profile::Query;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,8 +21,9 @@ const BUSY: [&str; 3] = [
 const QUESTIONS: &str = " (SELECT|WITH) (?!DISTINCT (host, sequence|day, stack))";
 
 fn counter(store: &ClickHouseStore, name: &str) -> u64 {
-    let counters = store.counters();
-    counters.iter().find(|(of, _)| of == name).unwrap().1
+    let metrics = store.metrics();
+    let found = counted(&metrics).find(|of| of.name == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
 #[test]

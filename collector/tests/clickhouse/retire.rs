@@ -7,6 +7,7 @@ use crate::store::SECOND;
 use crate::store::draft::{Draft, store_all};
 use collector::store::clickhouse::ClickHouseStore;
 use collector::store::{StoreStatus, WindowSink};
+use metrics::counted;
 
 /// When the samples of both days are over age.
 const LATER_NS: i64 = NOW_NS + 2 * 86_400 * SECOND;
@@ -33,8 +34,9 @@ fn days(server: &Front, name: &str, table: &str) -> Vec<String> {
 }
 
 fn counter(store: &ClickHouseStore, name: &str) -> u64 {
-    let counters = store.counters();
-    counters.iter().find(|(of, _)| of == name).unwrap().1
+    let metrics = store.metrics();
+    let found = counted(&metrics).find(|of| of.name == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
 #[test]

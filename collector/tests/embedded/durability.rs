@@ -8,6 +8,7 @@ use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{
     NewWindow, PushOutcome, StoreQueries as _, StoreStatus as _, WindowSink as _,
 };
+use metrics::{Counted, counted};
 use profile::Query;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,9 +42,10 @@ fn log_of(file: &Path) -> PathBuf {
 }
 
 pub fn counter(store: &EmbeddedStore, name: &str) -> u64 {
-    let all = store.counters().into_iter();
-    let found = all.filter(|(own, _)| own.contains(name));
-    found.map(|(_, value)| value).sum()
+    let metrics = store.metrics();
+    let full = |of: &Counted| format!("{}{{{}}}", of.name, of.labels);
+    let found = counted(&metrics).filter(|of| full(of).contains(name));
+    found.map(|of| of.value).sum()
 }
 
 /// A store whose second partition has windows of `host-0000` in its file, of which the log has none

@@ -340,12 +340,8 @@ impl StoreStatus for Memory {
         ("memory", "1".to_owned())
     }
 
-    fn counters(&self) -> Vec<(String, u64)> {
-        let windows = self.lock().windows.len() as u64;
-        vec![
-            ("fleetprof_store_windows".to_owned(), windows),
-            ("fleetprof_store_bytes".to_owned(), 4096),
-        ]
+    fn metrics(&self) -> Vec<metrics::Family> {
+        metrics::gather(SIZES, self).collect()
     }
 
     fn issues(&self) -> Vec<String> {
@@ -366,4 +362,11 @@ fn without_leaves(profile: &Profile) -> Profile {
         cut.add(SampleKey { stack, ..key }, value);
     }
     cut
+}
+
+metrics::rows! { SIZES: Memory;
+    /// Windows held.
+    Gauge fleetprof_store_windows = |of| of.lock().windows.len() as u64;
+    /// As large as a store says it is.
+    Gauge fleetprof_store_bytes = |_| 4096_u64;
 }

@@ -500,6 +500,8 @@ async fn metrics_and_health_are_there() {
         "fleetprof_collector_windows_total{outcome=\"stored\"} 1\n",
         "fleetprof_store_windows 1\n",
         "# TYPE fleetprof_collector_push_seconds_total counter\n",
+        "fleetprof_collector_push_duration_seconds_count 2\n",
+        "fleetprof_collector_window_duration_seconds_bucket{le=\"+Inf\"} 1\n",
     ] {
         assert!(text.contains(line), "{line}{text}");
     }

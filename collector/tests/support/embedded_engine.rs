@@ -152,8 +152,8 @@ impl StoreStatus for Flushed {
         self.0.engine()
     }
 
-    fn counters(&self) -> Vec<(String, u64)> {
-        self.0.counters()
+    fn metrics(&self) -> Vec<metrics::Family> {
+        self.0.metrics()
     }
 
     fn issues(&self) -> Vec<String> {

@@ -5,6 +5,7 @@
 
 use super::{Kind, Value, shown};
 use crate::nearest::nearest_word;
+use crate::yaml;
 use crate::{ConfigError, Place};
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -139,7 +140,7 @@ impl Items {
             key,
             found: &mut found,
         };
-        let read = list.deserialize(serde_yaml::Deserializer::from_str(text));
+        let read = yaml::read(text, list);
         match (read, found.problem) {
             (Ok(list), None) => Ok(Value::Items(list)),
             (_, Some(problem)) => Err(problem),

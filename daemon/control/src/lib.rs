@@ -18,7 +18,6 @@ use capture::Capturing;
 use export::{Exporter, Quota};
 use host::sync::lock;
 use host::time::MonotonicTime;
-use metrics::Metric;
 pub use policy::Policy;
 use policy::Spent;
 use proto::agent::CaptureRequest;
@@ -29,21 +28,22 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tonic::Status;
 
-/// What the stream to a collector came to. Counted since the start.
-#[derive(Clone, Debug, Default)]
-pub struct ControlCounts {
-    /// 1 while the agent attends.
-    pub attending: Metric,
-    /// Streams that the collector welcomed.
-    pub connections: Metric,
-    /// Captures that were begun.
-    pub captures: Metric,
-    /// Captures that were refused, here or by what makes them.
-    pub refused: Metric,
-    /// Captures given up because the collector dropped them, or went away.
-    pub given_up: Metric,
+metrics::counted! {
+    /// What the stream to a collector came to. Counted since the start.
+    #[derive(Clone)]
+    pub struct ControlCounts;
+    /// 1 while the collector can ask for captures.
+    Gauge fleetprof_control_attending = attending;
+    /// Times the collector welcomed the agent for captures.
+    Counter fleetprof_control_connections_total = connections;
+    /// Captures started for the collector.
+    Counter fleetprof_control_captures_total = captures;
+    /// Captures that the collector asked for and did not get.
+    Counter fleetprof_control_refused_total = refused;
+    /// Captures of the collector that ended because it dropped them or went away.
+    Counter fleetprof_control_given_up_total = given_up;
     /// Reports of progress left out because the collector was slow.
-    pub skipped: Metric,
+    Counter fleetprof_control_progress_skipped_total = skipped;
 }
 
 /// The handle of the service: what the supervisor and the metrics see of it.

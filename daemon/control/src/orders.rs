@@ -182,7 +182,10 @@ impl<'c> Orders<'c> {
 
 impl Drop for Orders<'_> {
     fn drop(&mut self) {
-        self.control.counts.given_up.add(self.running.len() as u64);
+        self.control
+            .counts
+            .given_up
+            .inc_by(self.running.len() as u64);
     }
 }
 

@@ -45,7 +45,7 @@ pub use connect::Target;
 pub use gaps::{Cause, SpoolGap};
 pub use identity::{HostInfo, Identity};
 pub use quota::Quota;
-pub use status::{ExportCounts, degradation};
+pub use status::{ExportCounts, ExportTimes, degradation};
 
 use agent_config as config;
 use aggregate::recorder::ClosedSink;
@@ -115,6 +115,7 @@ pub struct ExportState {
     /// What is done with and not noted on disk yet.
     notes: Mutex<disk_work::Notes>,
     progress: Mutex<status::Progress>,
+    times: status::ExportTimes,
     /// Something new waits, or the end has come.
     wake: Notify,
     /// Set at the end: until when the sender may go on.
@@ -143,6 +144,7 @@ impl ExportState {
             disk: Quota::new(1),
             notes: Mutex::default(),
             progress: Mutex::default(),
+            times: status::ExportTimes::default(),
             wake: Notify::new(),
             stop: watch::Sender::new(None),
             written: AtomicBool::new(false),

@@ -152,6 +152,7 @@ async fn end_of(answers: &mut tonic::Streaming<wire::PushResponse>) -> SessionEr
 struct InFlight {
     picked: Picked,
     needs: u32,
+    sent: Instant,
 }
 
 /// See the module.
@@ -425,7 +426,11 @@ impl<'a> Session<'a> {
         if self.in_flight.is_empty() {
             self.heard = Instant::now();
         }
-        self.in_flight.push(InFlight { picked, needs: 0 });
+        self.in_flight.push(InFlight {
+            picked,
+            needs: 0,
+            sent: Instant::now(),
+        });
     }
 
     fn tell_facts(&mut self) {
@@ -475,7 +480,9 @@ impl<'a> Session<'a> {
                 outcome: ack.outcome,
             });
         }
-        let picked = self.in_flight.remove(at).picked;
+        let InFlight { picked, sent, .. } = self.in_flight.remove(at);
+        let took = sent.elapsed().as_secs_f64();
+        self.exporter.shared.times.push.observe(took);
         // What a repeat was made of need not be where new windows go.
         let stored = outcome == wire::Outcome::Stored;
         self.stream.answered(ack.sequence, stored);

@@ -37,6 +37,15 @@ pub struct Progress {
     pub(super) unknown_outcomes: u64,
 }
 
+metrics::counted! {
+    /// How long the way to the collector takes.
+    pub struct ExportTimes;
+    /// Time from sending a window until the collector acknowledged it.
+    Histogram fleetprof_export_push_duration_seconds = push [metrics::CALL_SECONDS];
+    /// Time to write a window to the spool, fsync included.
+    Histogram fleetprof_spool_write_duration_seconds = spool_write [metrics::DISK_SECONDS];
+}
+
 /// Numbers of the exporter, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportCounts {
@@ -79,6 +88,11 @@ impl Exporter {
             connected: u64::from(progress.connected_since.is_some()),
             dropped,
         }
+    }
+
+    /// Times for metrics.
+    pub fn times(&self) -> &ExportTimes {
+        &self.shared.times
     }
 
     fn waiting(&self) -> (Waiting, super::gaps::Totals) {

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How soon a disk that failed is tried again.
 const DISK_RETRY: Duration = Duration::from_secs(60);
@@ -189,7 +189,11 @@ impl Writer {
             self.shared.rotate.store(true, Ordering::Release);
             return None;
         }
-        match file.append(packed) {
+        let begin = Instant::now();
+        let appended = file.append(packed);
+        let took = begin.elapsed().as_secs_f64();
+        self.shared.times.spool_write.observe(took);
+        match appended {
             Ok(offset) => {
                 if file.bytes() >= settings.max_bytes / SEGMENTS_MIN {
                     self.shared.rotate.store(true, Ordering::Release);

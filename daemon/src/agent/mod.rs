@@ -41,7 +41,7 @@ use host::facts::{Environment, cpus_online};
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
 use jit::runtimes::Runtimes;
-use metrics::Registry;
+use metrics::{Family, OwnCost};
 use pins::Pins;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
@@ -97,8 +97,6 @@ pub struct Agent {
     pub pins: Arc<Pins>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
-    /// The daemon's own metrics, once they are registered.
-    pub registry: OnceLock<Arc<Registry>>,
 }
 
 /// What the daemon found when it started.
@@ -134,16 +132,9 @@ pub struct StageCounters {
 }
 
 impl Agent {
-    /// Registers the metrics; once.
-    pub fn register_metrics(self: &Arc<Self>) -> Arc<Registry> {
-        Arc::clone(self.registry.get_or_init(|| catalogue::registry(self)))
-    }
-
-    /// Registers what there is to count of the way to the collector, when it comes after the start.
-    pub fn register_uplink_metrics(self: &Arc<Self>) {
-        if let Some(registry) = self.registry.get() {
-            catalogue::uplink(registry, self);
-        }
+    /// The daemon's own metrics as they are now. Reads /proc and waits for locks.
+    pub fn metrics(&self) -> Vec<Family> {
+        catalogue::families(self, &OwnCost::read())
     }
 
     /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them.

@@ -3,13 +3,13 @@
 use super::coverage::{self, LastMinute, Low};
 use super::environment;
 use super::losses::Stalls;
-use super::{Agent, Uplink, stacks};
+use super::{Agent, Uplink, catalogue, stacks};
 use aggregate::recorder::{Covered, Outcomes, RecorderStats};
 use host::health::{Degradation, Severity};
 use host::ids::CpuId;
 use host::sync::lock;
 use host::time::MonotonicTime;
-use metrics::OwnCost;
+use metrics::{Kind, OwnCost, counted};
 use perf::cpu_ring::CpuCounts;
 use perf::event::Feature;
 use profile::{Ledger, Quality};
@@ -38,10 +38,9 @@ impl Agent {
                 recorder.recent_ledger(),
             )
         };
-        let registry = self.registry.get();
-        let counters = registry
-            .map(|registry| registry.counters())
-            .unwrap_or_default();
+        // Times apart: those are in the answer by themselves.
+        let mut counters = catalogue::families(self, &cost);
+        counters.retain(|family| family.kind == Kind::Counter);
         wire::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             host: self.start.environment.host.clone(),
@@ -63,10 +62,9 @@ impl Agent {
             degradations: self.dated(&self.degradations(now, &quality, &outcomes, &recent)),
             quality: Some(quality.into()),
             cpus: self.cpu_status(now),
-            counters: counters
-                .into_iter()
+            counters: counted(&counters)
                 .map(|counted| wire::Counter {
-                    name: counted.name.into(),
+                    name: counted.name,
                     labels: counted.labels,
                     value: counted.value,
                 })

@@ -33,6 +33,7 @@ pub use listen::{CONNECTIONS, ConnectionCounts};
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
 use proto::credential::Credential;
+pub use service::TIMES;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 
 use super::Host;
 use super::held::Hold;
-use super::service::{Service, answer, blocking, status};
+use super::service::{Service, TIMES, answer, blocking, status};
 use aggregate::recorder::{RecorderQuery, WindowRange, read};
 use host::time::MonotonicTime;
 use pins::PinError;
@@ -91,7 +91,7 @@ impl Service {
             }
             ready(answer.profile)
         };
-        let (answer, _) = blocking(&self.queries, &self.host, work).await?;
+        let (answer, _) = blocking(self, &TIMES.pin, &self.queries, work).await?;
         Ok(answer)
     }
 
@@ -110,7 +110,7 @@ impl Service {
             let hold = held.hold(&answer)?;
             Ok((Chunks::new(answer), hold))
         };
-        let (answer, _) = blocking(&self.queries, &self.host, work).await?;
+        let (answer, _) = blocking(self, &TIMES.pin, &self.queries, work).await?;
         Ok(answer)
     }
 }

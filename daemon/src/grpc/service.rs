@@ -13,13 +13,14 @@ use aggregate::recorder::{
     self, Covered, QueryError, RecorderAnswer, RecorderQuery, WindowRange, read,
 };
 use host::time::MonotonicTime;
+use metrics::Histogram;
 use profile::{Profile, Query, Selector};
 use proto::agent;
 use proto::agent::agent_service_server::AgentService;
 use proto::convert::Chunks;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tonic::{Request, Response, Status};
 
@@ -73,7 +74,7 @@ impl Service {
     ) -> Result<(Chunks<Profile>, Covered, Hold), Status> {
         let held = self.held.clone();
         let ((chunks, covered, hold), _) =
-            blocking(&self.queries, &self.host, move |host, cancel| {
+            blocking(self, &TIMES.profile, &self.queries, move |host, cancel| {
                 let answer = answer(host, span, (&*query).into(), cancel)?;
                 let hold = held.hold(&answer.profile)?;
                 // Sorts the samples: too long for the runtime's thread.
@@ -114,7 +115,7 @@ impl AgentService for Service {
                  as may\nagent-ctl captures shows them"
             ))
         })?;
-        let (messages, permit) = blocking(&self.beginning, &self.host, move |host, _| {
+        let (messages, permit) = blocking(self, &TIMES.capture, &self.beginning, move |host, _| {
             captures_of(host)?.begin(asked, name)
         })
         .await?;
@@ -172,7 +173,13 @@ impl AgentService for Service {
         &self,
         _request: Request<agent::GetStatusRequest>,
     ) -> Result<Response<agent::GetStatusResponse>, Status> {
-        let (found, _) = blocking(&self.calls, &self.host, |host, _| Ok(host.status())).await?;
+        let (found, _) = blocking(
+            self,
+            &TIMES.status,
+            &self.calls,
+            |host, _| Ok(host.status()),
+        )
+        .await?;
         Ok(Response::new(found))
     }
 
@@ -181,7 +188,7 @@ impl AgentService for Service {
         request: Request<agent::ListCgroupsRequest>,
     ) -> Result<Response<agent::ListCgroupsResponse>, Status> {
         let range = request::range(request.into_inner().range, self.host.clock())?;
-        let (answer, _) = blocking(&self.queries, &self.host, move |host, cancel| {
+        let (answer, _) = blocking(self, &TIMES.cgroups, &self.queries, move |host, cancel| {
             let recorder = read(host.recorder());
             let all = Selector::default();
             let (ledger, covered) = recorder.ledger(range, &all, cancel).map_err(status)?;
@@ -210,7 +217,7 @@ impl AgentService for Service {
         let asked = request.into_inner();
         let selector = request::selector(asked.matchers)?;
         let range = request::range(asked.range, self.host.clock())?;
-        let (answer, _) = blocking(&self.queries, &self.host, move |host, cancel| {
+        let (answer, _) = blocking(self, &TIMES.ledger, &self.queries, move |host, cancel| {
             let recorder = read(host.recorder());
             let (ledger, covered) = recorder.ledger(range, &selector, cancel).map_err(status)?;
             let unit = recorder.event().1.to_owned();
@@ -283,7 +290,7 @@ impl AgentService for Service {
         &self,
         _request: Request<agent::ReloadConfigRequest>,
     ) -> Result<Response<agent::ReloadConfigResponse>, Status> {
-        let (outcome, _) = blocking(&self.calls, &self.host, |host, _| {
+        let (outcome, _) = blocking(self, &TIMES.reload, &self.calls, |host, _| {
             host.reload().map_err(Status::failed_precondition)
         })
         .await?;
@@ -343,19 +350,40 @@ pub(super) fn status(error: QueryError) -> Status {
     }
 }
 
-/// Runs `work` on a blocking thread within the limit. When the caller goes away, `work` is told by
-/// the flag; the permit is given back only when it has ended.
+metrics::counted! {
+    /// How long calls take.
+    pub struct CallTimes;
+    /// Time of calls over gRPC until their answer is made, waiting for a place included, by what
+    /// they ask for.
+    Histogram fleetprof_grpc_query_duration_seconds{kind} =
+        "profile" profile [metrics::CALL_SECONDS],
+        "cgroups" cgroups [metrics::CALL_SECONDS],
+        "ledger" ledger [metrics::CALL_SECONDS],
+        "pin" pin [metrics::CALL_SECONDS],
+        "status" status [metrics::CALL_SECONDS],
+        "reload" reload [metrics::CALL_SECONDS],
+        "capture_start" capture [metrics::CALL_SECONDS];
+}
+
+/// Of the process, as its service is.
+pub static TIMES: LazyLock<CallTimes> = LazyLock::new(CallTimes::default);
+
+/// Runs `work` on a blocking thread within the limit, and notes in `time` how long it took. When the
+/// caller goes away, `work` is told by the flag; the permit is given back only when it has ended.
 pub(super) async fn blocking<T: Send + 'static>(
+    service: &Service,
+    time: &Histogram,
     limit: &Arc<Semaphore>,
-    host: &Arc<dyn Host>,
     work: impl FnOnce(&dyn Host, &AtomicBool) -> Result<T, Status> + Send + 'static,
 ) -> Result<(T, OwnedSemaphorePermit), Status> {
+    let arrived = Instant::now();
     let Ok(permit) = limit.clone().acquire_owned().await else {
         return Err(Status::unavailable("shutting down"));
     };
-    let (host, cancel) = (host.clone(), Arc::new(AtomicBool::new(false)));
+    let (host, cancel) = (service.host.clone(), Arc::new(AtomicBool::new(false)));
     let _guard = CancelOnDrop(cancel.clone());
     let done = tokio::task::spawn_blocking(move || (work(&*host, &cancel), permit)).await;
+    time.observe(arrived.elapsed().as_secs_f64());
     let (result, permit) = done.map_err(|_| Status::internal("the call failed in the daemon"))?;
     Ok((result?, permit))
 }

@@ -84,14 +84,14 @@ async fn serve_metrics(
             return None;
         }
     };
-    let registry = agent.register_metrics();
-    let watched = Arc::clone(agent);
+    let (told, watched) = (Arc::clone(agent), Arc::clone(agent));
+    let families: metrics::Families = Arc::new(move || told.metrics());
     let health: metrics::Health = Arc::new(move || watched.health());
     Some(tokio::spawn(async move {
         let stop = async move {
             let _ = stopped.wait_for(|&stop| stop).await;
         };
-        if let Err(error) = metrics::serve(listener, registry, health, stop).await {
+        if let Err(error) = metrics::serve(listener, families, health, stop).await {
             tracing::warn!(%error, "no metrics");
         }
     }))

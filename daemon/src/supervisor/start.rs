@@ -214,7 +214,6 @@ impl Parts {
             triggers: Arc::default(),
             pins,
             watchers: Arc::default(),
-            registry: OnceLock::new(),
         };
         Arc::new(agent)
     }
@@ -243,7 +242,6 @@ impl Stages {
         let (stop_serving, stopped) = watch::channel(false);
         let (ready, is_ready) = oneshot::channel();
         let served = Arc::clone(&agent);
-        agent.register_metrics();
         threads.drains("fp-grpc", move || serve(served, ready, stopped))?;
         let Threads { ends } = threads;
         uplink::prepare(&ends, &agent);

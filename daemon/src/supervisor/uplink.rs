@@ -32,7 +32,6 @@ pub(super) fn prepare(ends: &Ends, agent: &Arc<Agent>) {
             return Ok(());
         }
         start(&ends, &agent, target)?;
-        agent.register_uplink_metrics();
         Ok(())
     });
 }

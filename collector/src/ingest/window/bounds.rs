@@ -55,7 +55,7 @@ pub(super) fn own_labels(names_values: &[String], metrics: &Metrics) -> Result<L
     let mut pairs = bounded(pairs, LABELS_PER_SET_MAX, metrics);
     let all = pairs.len();
     pairs.retain(|(name, _)| name != key::HOST);
-    metrics.label_hosts.add((all - pairs.len()) as u64);
+    metrics.label_hosts.inc_by((all - pairs.len()) as u64);
     Ok(LabelSet::new(pairs))
 }
 
@@ -80,8 +80,8 @@ fn bounded<'a>(
         dropped += (kept.len() - limit) as u64;
         kept.truncate(limit);
     }
-    metrics.labels_cut.add(cut);
-    metrics.labels_dropped.add(dropped);
+    metrics.labels_cut.inc_by(cut);
+    metrics.labels_dropped.inc_by(dropped);
     kept
 }
 

@@ -33,6 +33,7 @@ use proto::collector as wire;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use tables::Tables;
 
 /// What a part made of its window.
@@ -63,6 +64,8 @@ pub struct Pending {
     pub defines: bool,
     /// The memory it holds.
     pub held: Reservation,
+    /// When its last part had come.
+    pub arrived: Instant,
 }
 
 /// Stacks that are looked up one after the other. Some of them are on their way from memory then;
@@ -381,6 +384,7 @@ impl Decoder {
             asked: HashSet::new(),
             defines: false,
             held: open.held,
+            arrived: Instant::now(),
         })))
     }
 

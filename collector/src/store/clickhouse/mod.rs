@@ -31,11 +31,12 @@ use crate::sync::lock;
 use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
 use known::Known;
+use metrics::{Counter, Family, gather};
 use profile::{Dictionary, GroupBy, Query};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -136,17 +137,32 @@ pub enum OpenError {
     },
 }
 
-/// What happened, for metrics.
-#[derive(Default)]
-struct Counters {
-    windows: AtomicU64,
-    rows: AtomicU64,
-    stacks: AtomicU64,
-    collisions: AtomicU64,
-    reads_unavailable: AtomicU64,
-    writes_unavailable: AtomicU64,
-    partitions_dropped: AtomicU64,
-    days_kept_longer: AtomicU64,
+metrics::counted! {
+    /// Counters since the store was opened.
+    struct Counters;
+    /// Windows written to the server.
+    Counter windows_stored_total = windows;
+    /// Rows of samples written to the server.
+    Counter rows_stored_total = rows;
+    /// Stacks written to the server.
+    Counter stacks_defined_total = stacks;
+    /// Stacks whose id another stack had already.
+    Counter stack_id_collisions_total = collisions;
+    /// Reads that failed because the server was away.
+    Counter clickhouse_reads_unavailable_total = reads_unavailable;
+    /// Writes that failed because the server was away.
+    Counter clickhouse_writes_unavailable_total = writes_unavailable;
+    /// Partitions of tables that were dropped for their age.
+    Counter clickhouse_partitions_dropped_total = partitions_dropped;
+    /// Days of samples kept beyond their age because their rollups are not complete.
+    Gauge clickhouse_days_of_samples_kept_longer = days_kept_longer;
+}
+
+metrics::rows! { KNOWN: known::Known;
+    /// Ids of frames and stacks that the server is known to have.
+    Gauge clickhouse_known_ids = |k| k.len() as u64;
+    /// Such ids that were forgotten to make room for others.
+    Counter clickhouse_known_ids_forgotten_total = |k| k.forgotten;
 }
 
 /// The server does not take anything now.
@@ -292,7 +308,7 @@ impl ClickHouseStore {
     /// Waits for `work`, and counts in `unavailable` when the server is away.
     fn run<T>(
         &self,
-        unavailable: &AtomicU64,
+        unavailable: &Counter,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let Some(runtime) = &self.runtime else {
@@ -300,7 +316,7 @@ impl ClickHouseStore {
         };
         let done = runtime.block_on(work);
         if let Err(Fault::Away(_)) = &done {
-            unavailable.fetch_add(1, Ordering::Relaxed);
+            unavailable.inc();
         }
         done
     }
@@ -527,40 +543,10 @@ impl StoreStatus for ClickHouseStore {
         ("clickhouse", format!("ClickHouse {}", self.version))
     }
 
-    fn counters(&self) -> Vec<(String, u64)> {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (known, forgotten) = {
-            let known = lock(&self.known);
-            (known.len() as u64, known.forgotten)
-        };
-        let named = [
-            ("windows_stored_total", of(&self.counters.windows)),
-            ("rows_stored_total", of(&self.counters.rows)),
-            ("stacks_defined_total", of(&self.counters.stacks)),
-            ("stack_id_collisions_total", of(&self.counters.collisions)),
-            (
-                "clickhouse_reads_unavailable_total",
-                of(&self.counters.reads_unavailable),
-            ),
-            (
-                "clickhouse_writes_unavailable_total",
-                of(&self.counters.writes_unavailable),
-            ),
-            (
-                "clickhouse_partitions_dropped_total",
-                of(&self.counters.partitions_dropped),
-            ),
-            (
-                "clickhouse_days_of_samples_kept_longer",
-                of(&self.counters.days_kept_longer),
-            ),
-            ("clickhouse_known_ids", known),
-            ("clickhouse_known_ids_forgotten_total", forgotten),
-        ];
-        named
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+    fn metrics(&self) -> Vec<Family> {
+        let mut all = self.counters.families();
+        all.extend(gather(KNOWN, &lock(&self.known)));
+        all
     }
 
     fn issues(&self) -> Vec<String> {

@@ -15,7 +15,6 @@ use profile::{ContentId, Dictionary, FrameId, Quality, StackEnd, StackId, Value}
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
 /// Ids of one look-up. Unit: ids, about 20 bytes each in the request.
 const LOOKUP_MAX: usize = 20_000;
@@ -448,7 +447,7 @@ impl Push<'_> {
             if *other != content {
                 // Two stacks with one id among 2^64: the later one keeps its samples, not its
                 // frames.
-                self.counters.collisions.fetch_add(1, Ordering::Relaxed);
+                self.counters.collisions.inc();
                 return 0;
             }
             let newest = days.last().copied().unwrap_or(day);
@@ -552,8 +551,8 @@ impl Push<'_> {
         let token = batch.token();
         self.client.insert_once("feed", &batch.feed, &token).await?;
         self.client.insert("windows", &batch.windows).await?;
-        let add = |counter: &std::sync::atomic::AtomicU64, more: usize| {
-            counter.fetch_add(more as u64, Ordering::Relaxed);
+        let add = |counter: &metrics::Counter, more: usize| {
+            counter.inc_by(more as u64);
         };
         add(&self.counters.windows, batch.windows.len());
         add(&self.counters.rows, batch.feed.len());

@@ -12,7 +12,6 @@ use super::schema::{BY_DAY, Kept};
 use crate::store::{Cancel, Limits};
 use crate::sync::lock;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longest look at the rollups of one day.
@@ -144,9 +143,7 @@ impl ClickHouseStore {
         }
         if !is_away {
             let days = kept_longer.len() as u64;
-            self.counters
-                .days_kept_longer
-                .store(days, Ordering::Relaxed);
+            self.counters.days_kept_longer.set(days);
         }
         if dropped {
             let age_s = i64::try_from(longest.as_secs()).unwrap_or(i64::MAX);
@@ -175,7 +172,7 @@ impl ClickHouseStore {
             Ok(()) => {
                 lock(&self.undropped).remove(&key);
                 let count = &self.counters.partitions_dropped;
-                count.fetch_add(1, Ordering::Relaxed);
+                count.inc();
                 Dropped::Now
             }
             Err(fault) => {

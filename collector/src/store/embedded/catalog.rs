@@ -127,9 +127,7 @@ impl Catalog {
     /// Marks a partition whose file cannot be read: upkeep sets it aside.
     pub fn mark_damaged(&self, partition: &Partition, text: &str) {
         if partition.set_damaged() {
-            self.counters
-                .partitions_damaged
-                .fetch_add(1, Ordering::Relaxed);
+            self.counters.partitions_damaged.inc();
             self.note_damaged(partition.start, partition.end, &partition.path, text);
         }
     }

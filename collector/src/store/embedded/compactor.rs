@@ -73,10 +73,7 @@ impl Maintenance {
             Ok(()) => 0,
             Err(_) => 1,
         };
-        self.catalog
-            .counters
-            .compaction_pending
-            .store(pending, Ordering::Relaxed);
+        self.catalog.counters.compaction_pending.set(pending);
         match done {
             Ok(()) => {
                 self.catalog.report_issue("compaction", None);
@@ -91,10 +88,7 @@ impl Maintenance {
             Err(Stopped::File(partition, error)) => {
                 self.abandon_downsampling(&mut compactor);
                 compactor.retry_unix_ns = Some(now_unix_ns.saturating_add(RETRY_NS));
-                self.catalog
-                    .counters
-                    .compaction_failures
-                    .fetch_add(1, Ordering::Relaxed);
+                self.catalog.counters.compaction_failures.inc();
                 let path = partition.path.display();
                 let text = format!("failed to compact or coarsen `{path}`: {error}");
                 let more = "; the finer data stays and is tried again in a minute";
@@ -113,10 +107,7 @@ impl Maintenance {
             // What stays is removed when the store is opened, or written over.
             let _ = remove(&temporary);
         }
-        self.catalog
-            .counters
-            .downsampling_bytes
-            .store(0, Ordering::Relaxed);
+        self.catalog.counters.downsampling_bytes.set(0);
     }
 
     fn compact_partitions(
@@ -201,22 +192,19 @@ impl Maintenance {
         if !in_parts.is_empty() || !hours.is_empty() {
             let mut compaction = Compaction::new(partition, file)?;
             for chunk in in_parts {
+                let begin = Instant::now();
                 if !compaction.chunk(chunk, go_on)? {
                     return Ok(None);
                 }
-                self.catalog
-                    .counters
-                    .chunks_compacted
-                    .fetch_add(1, Ordering::Relaxed);
+                let took = begin.elapsed().as_secs_f64();
+                self.catalog.counters.compaction_time.observe(took);
+                self.catalog.counters.chunks_compacted.inc();
             }
             for hour in hours {
                 if !compaction.hour(hour, go_on)? {
                     return Ok(None);
                 }
-                self.catalog
-                    .counters
-                    .hours_added_up
-                    .fetch_add(1, Ordering::Relaxed);
+                self.catalog.counters.hours_added_up.inc();
             }
         }
         // Hours close with a chunk that may have nothing in it.
@@ -249,10 +237,7 @@ impl Maintenance {
         }
         let worked = downsampling.work(|| Instant::now() < until);
         let bytes = super::file::bytes(&downsampling.temporary());
-        self.catalog
-            .counters
-            .downsampling_bytes
-            .store(bytes, Ordering::Relaxed);
+        self.catalog.counters.downsampling_bytes.set(bytes);
         match worked {
             Ok(true) => {}
             Ok(false) => {
@@ -267,20 +252,14 @@ impl Maintenance {
         let done = downsampling
             .into_durable()
             .and_then(|written| self.install_downsampled(&written));
-        self.catalog
-            .counters
-            .downsampling_bytes
-            .store(0, Ordering::Relaxed);
+        self.catalog.counters.downsampling_bytes.set(0);
         let in_place = matches!(done, Ok(true));
         if !in_place {
             let _ = remove(&path.with_extension("new"));
         }
         done.map_err(failed)?;
         if in_place {
-            self.catalog
-                .counters
-                .partitions_downsampled
-                .fetch_add(1, Ordering::Relaxed);
+            self.catalog.counters.partitions_downsampled.inc();
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ use hashbrown::HashSet;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// A batch is written when it has so many bytes, even while more windows of a push come. Unit:
 /// bytes.
@@ -136,7 +137,7 @@ impl LogWriter {
                 }
                 PushOutcome::Rejected(_) => &self.catalog.counters.windows_refused,
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.inc();
         }
     }
 
@@ -317,15 +318,19 @@ impl LogWriter {
     }
 
     fn write_batch(&self, log: &mut Wal, batch: &Batch) -> Result<(), String> {
+        let begin = Instant::now();
         let written = log.write(batch);
         let counters = &self.catalog.counters;
-        counters.log_batches.fetch_add(1, Ordering::Relaxed);
+        counters
+            .log_write_time
+            .observe(begin.elapsed().as_secs_f64());
+        counters.log_batches.inc();
         if let Err(error) = written {
-            counters.log_failures.fetch_add(1, Ordering::Relaxed);
+            counters.log_failures.inc();
             return Err(error.to_string());
         }
         let bytes = batch.len() as u64;
-        counters.log_bytes.fetch_add(bytes, Ordering::Relaxed);
+        counters.log_bytes.inc_by(bytes);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use crate::store::StoreError;
 use crate::sync::{lock, read, write};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// A chunk is flushed so long after its end: agents push a window some seconds after it ended.
 /// Unit: nanoseconds.
@@ -119,12 +120,7 @@ impl Maintenance {
         for partition in self.catalog.all_partitions() {
             match partition.flush(|_, _| true) {
                 Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),
-                Err(_) => drop(
-                    self.catalog
-                        .counters
-                        .flush_failures
-                        .fetch_add(1, Ordering::Relaxed),
-                ),
+                Err(_) => drop(self.catalog.counters.flush_failures.inc()),
                 Ok(_) => {}
             }
         }
@@ -173,19 +169,17 @@ impl Maintenance {
             if partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
+            let begin = Instant::now();
             match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
+                Ok(0) => {}
                 Ok(rows) => {
-                    self.catalog
-                        .counters
-                        .rows_flushed
-                        .fetch_add(rows, Ordering::Relaxed);
+                    let took = begin.elapsed().as_secs_f64();
+                    self.catalog.counters.flush_time.observe(took);
+                    self.catalog.counters.rows_flushed.inc_by(rows);
                 }
                 Err(FileError::Damaged(text)) => self.catalog.mark_damaged(&partition, &text),
                 Err(error) => {
-                    self.catalog
-                        .counters
-                        .flush_failures
-                        .fetch_add(1, Ordering::Relaxed);
+                    self.catalog.counters.flush_failures.inc();
                     let path = partition.path.display();
                     failed.get_or_insert(format!("failed to flush into `{path}`: {error}"));
                 }
@@ -229,10 +223,7 @@ impl Maintenance {
         for partition in self.catalog.all_partitions() {
             if partition.end <= horizon {
                 self.remove_partition(&partition, undone);
-                self.catalog
-                    .counters
-                    .partitions_expired
-                    .fetch_add(1, Ordering::Relaxed);
+                self.catalog.counters.partitions_expired.inc();
             }
         }
         self.expire_quarantined(horizon);
@@ -241,12 +232,7 @@ impl Maintenance {
         }
         let mut partitions = self.catalog.all_partitions();
         let mut used = self.bytes_beside_partitions();
-        used = used.saturating_add(
-            self.catalog
-                .counters
-                .downsampling_bytes
-                .load(Ordering::Relaxed),
-        );
+        used = used.saturating_add(self.catalog.counters.downsampling_bytes.get());
         for partition in &partitions {
             used = used.saturating_add(partition.bytes());
         }
@@ -270,10 +256,7 @@ impl Maintenance {
             used = used.saturating_sub(partition.bytes());
             self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
-            self.catalog
-                .counters
-                .partitions_evicted
-                .fetch_add(1, Ordering::Relaxed);
+            self.catalog.counters.partitions_evicted.inc();
         }
     }
 
@@ -305,7 +288,7 @@ impl Maintenance {
                 let bytes = quarantined.bytes;
                 tracing::warn!("`{path}` ({bytes} bytes) is removed: the disk budget is used up");
                 let removed = &self.catalog.counters.quarantined_removed;
-                removed.fetch_add(1, Ordering::Relaxed);
+                removed.inc();
             }
             Err(error) => undone.push(format!("failed to remove `{path}`: {error}")),
         }

@@ -85,10 +85,11 @@ use catalog::Catalog;
 use level::Level;
 use log_writer::LogWriter;
 use maintenance::Maintenance;
+use metrics::{Family, gather};
 use profile::Dictionary;
 use reader::StoreReader;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A store in a directory. See the module.
 pub struct EmbeddedStore {
@@ -114,45 +115,74 @@ impl EmbeddedStore {
         Ok(taken)
     }
 
-    /// See [`StoreStatus::counters`](crate::store::StoreStatus::counters).
-    fn all_counters(&self) -> Vec<(String, u64)> {
-        let mut all = self.catalog.counters.all();
+    fn sizes(&self) -> Sizes {
         let partitions = self.catalog.all_partitions();
-        let mut add = |name: &str, value: u64| all.push((name.to_owned(), value));
-        add("fleetprof_store_partitions", partitions.len() as u64);
-        for level in Level::ALL {
-            let name = format!("fleetprof_store_level_bytes{{level=\"{}\"}}", level.name());
+        let bytes_of = |level: Level| {
             let of_level = partitions.iter().filter(|of| of.level == level);
-            add(&name, of_level.map(|of| of.bytes()).sum());
-        }
+            of_level.map(|of| of.bytes()).sum::<u64>()
+        };
         let on_disk: u64 = partitions.iter().map(|partition| partition.bytes()).sum();
-        let log = self.catalog.log_bytes();
         let beside = self.maintenance.bytes_beside_partitions();
-        add("fleetprof_store_bytes", on_disk.saturating_add(beside));
         let aside = quarantine::list(&self.catalog.dir);
-        let aside = aside.iter().map(|quarantined| quarantined.bytes).sum();
-        add("fleetprof_store_set_aside_bytes", aside);
-        add("fleetprof_store_bytes_max", self.catalog.options.disk_bytes);
-        add("fleetprof_store_log_bytes", log);
-        add(
-            "fleetprof_store_memtable_bytes",
-            self.catalog.mem_bytes() as u64,
-        );
+        let mut sizes = Sizes {
+            partitions: partitions.len() as u64,
+            levels: Level::ALL.map(|level| (level.name(), bytes_of(level))),
+            bytes: on_disk.saturating_add(beside),
+            set_aside_bytes: aside.iter().map(|quarantined| quarantined.bytes).sum(),
+            bytes_max: self.catalog.options.disk_bytes,
+            log_bytes: self.catalog.log_bytes(),
+            memtable_bytes: self.catalog.mem_bytes() as u64,
+            ..Sizes::default()
+        };
         let dicts = partitions
             .iter()
             .filter_map(|partition| partition.dict_in_memory());
-        let (mut held, mut stacks, mut series) = (0, 0, 0);
         for dict in dicts {
             let dict = read(&dict);
-            held += dict.heap_bytes() as u64;
-            stacks += dict.tables.stacks.len() as u64;
-            series += dict.series.len() as u64;
+            sizes.dictionary_bytes += dict.heap_bytes() as u64;
+            sizes.stacks += dict.tables.stacks.len() as u64;
+            sizes.series += dict.series.len() as u64;
         }
-        add("fleetprof_store_dictionary_bytes", held);
-        add("fleetprof_store_stacks", stacks);
-        add("fleetprof_store_series", series);
-        all
+        sizes
     }
+}
+
+/// What the store takes now.
+#[derive(Default)]
+struct Sizes {
+    partitions: u64,
+    levels: [(&'static str, u64); Level::ALL.len()],
+    bytes: u64,
+    set_aside_bytes: u64,
+    bytes_max: u64,
+    log_bytes: u64,
+    memtable_bytes: u64,
+    dictionary_bytes: u64,
+    stacks: u64,
+    series: u64,
+}
+
+metrics::rows! { SIZES: Sizes;
+    /// Partitions that answer.
+    Gauge fleetprof_store_partitions = |s| s.partitions;
+    /// What partitions take on disk, by how fine they are.
+    Gauge fleetprof_store_level_bytes{level} = |s| s.levels;
+    /// What the store takes on disk.
+    Gauge fleetprof_store_bytes = |s| s.bytes;
+    /// What it may take on disk; 0: no bound.
+    Gauge fleetprof_store_bytes_max = |s| s.bytes_max;
+    /// Size of damaged partitions and unusable segments of the log that were set aside.
+    Gauge fleetprof_store_set_aside_bytes = |s| s.set_aside_bytes;
+    /// Size of the write-ahead log.
+    Gauge fleetprof_store_log_bytes = |s| s.log_bytes;
+    /// Memory for windows that are in the log and not yet in their partition.
+    Gauge fleetprof_store_memtable_bytes = |s| s.memtable_bytes;
+    /// Memory for dictionaries of partitions.
+    Gauge fleetprof_store_dictionary_bytes = |s| s.dictionary_bytes;
+    /// Stacks known, over the partitions in memory.
+    Gauge fleetprof_store_stacks = |s| s.stacks;
+    /// Label sets known, over the partitions in memory.
+    Gauge fleetprof_store_series = |s| s.series;
 }
 
 impl Drop for EmbeddedStore {
@@ -221,21 +251,22 @@ impl StoreStatus for EmbeddedStore {
         ("embedded", format!("SQLite {}", rusqlite::version()))
     }
 
-    fn counters(&self) -> Vec<(String, u64)> {
-        self.all_counters()
+    fn metrics(&self) -> Vec<Family> {
+        let mut all = self.catalog.counters.families();
+        all.extend(gather(SIZES, &self.sizes()));
+        all
     }
 
     fn issues(&self) -> Vec<String> {
         let mut all: Vec<String> = lock(&self.catalog.issues).values().cloned().collect();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let stacks = count(&self.catalog.counters.stacks_folded);
+        let stacks = self.catalog.counters.stacks_folded.get();
         if stacks > 0 {
             all.push(format!(
                 "{stacks} rows were put under `[other]`: a partition's dictionary is full; raise \
                  partition_dictionary_bytes, or find what makes so many stacks"
             ));
         }
-        let sets = count(&self.catalog.counters.label_sets_folded);
+        let sets = self.catalog.counters.label_sets_folded.get();
         if sets > 0 {
             all.push(format!(
                 "{sets} label sets were put under `overflow`: a partition has too many; find the \

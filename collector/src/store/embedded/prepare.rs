@@ -315,10 +315,7 @@ fn find_missing(
                 stacks[at] = Stack::Node(own);
             } else if let Some(stack) = source.find_named(content) {
                 stacks[at] = Stack::Node(if is_full(catalog, &target) {
-                    catalog
-                        .counters
-                        .stacks_folded
-                        .fetch_add(1, Ordering::Relaxed);
+                    catalog.counters.stacks_folded.inc();
                     target.other_stack()
                 } else {
                     target.adopt_from(&source, &mut adopted, stack)
@@ -387,10 +384,7 @@ fn adopt_defined(
         };
         let own = own.or_else(|| dict.find_named(row.stack));
         *slot = Stack::Node(own.unwrap_or_else(|| {
-            catalog
-                .counters
-                .stacks_folded
-                .fetch_add(1, Ordering::Relaxed);
+            catalog.counters.stacks_folded.inc();
             dict.other_stack()
         }));
     }
@@ -406,10 +400,7 @@ fn bounded_labels(catalog: &Catalog, dict: &mut Dict, set: &LabelSet) -> (LabelS
     if let Some(known) = dict.find_labels(set) {
         return (known, true);
     }
-    catalog
-        .counters
-        .label_sets_folded
-        .fetch_add(1, Ordering::Relaxed);
+    catalog.counters.label_sets_folded.inc();
     (dict.overflow_labels(set), false)
 }
 

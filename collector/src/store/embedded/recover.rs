@@ -172,10 +172,7 @@ impl EmbeddedStore {
                 }
                 Err(FileError::Damaged(text)) => {
                     quarantine_file(&path).map_err(io_error("rename", &path))?;
-                    self.catalog
-                        .counters
-                        .partitions_damaged
-                        .fetch_add(1, Ordering::Relaxed);
+                    self.catalog.counters.partitions_damaged.inc();
                     self.catalog.note_damaged(start, end, &path, &text);
                 }
                 Err(error) => {
@@ -203,7 +200,7 @@ impl EmbeddedStore {
         known: &mut Known,
     ) -> Result<Partition, FileError> {
         let opened = &self.catalog.counters.partitions_opened;
-        opened.fetch_add(1, Ordering::Relaxed);
+        opened.inc();
         let log = self.catalog.partition_log(range.0);
         let partition = Partition::open(path.to_owned(), log, range)?;
         known.add(&partition)?;

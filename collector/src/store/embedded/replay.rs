@@ -16,7 +16,6 @@ use super::wal::{Recovered, Wal};
 use crate::sync::{lock, read, write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// First byte of the record of a window.
 pub const RECORD_WINDOW: u8 = 3;
@@ -83,8 +82,8 @@ impl Replay<'_> {
     fn report(&self) {
         let (recovered, catalog) = (&self.recovered, &self.store.catalog);
         let counters = &catalog.counters;
-        let add = |counter: &std::sync::atomic::AtomicU64, more| {
-            counter.fetch_add(more, Ordering::Relaxed);
+        let add = |counter: &metrics::Counter, more| {
+            counter.inc_by(more);
         };
         add(&counters.records_replayed, recovered.records);
         add(&counters.log_torn_bytes, recovered.torn_bytes);

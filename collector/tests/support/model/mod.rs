@@ -585,8 +585,8 @@ impl StoreStatus for Model {
         ("model", "in memory".to_owned())
     }
 
-    fn counters(&self) -> Vec<(String, u64)> {
-        vec![("windows".to_owned(), self.state().windows.len() as u64)]
+    fn metrics(&self) -> Vec<metrics::Family> {
+        Vec::new()
     }
 
     fn issues(&self) -> Vec<String> {

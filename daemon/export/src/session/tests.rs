@@ -36,6 +36,7 @@ fn session(exporter: &Exporter) -> Session<'_> {
                 fresh: true,
             },
             needs: 0,
+            sent: Instant::now(),
         });
     }
     session

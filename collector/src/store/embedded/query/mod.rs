@@ -267,7 +267,7 @@ fn read_current<T>(
     loop {
         reader.catalog.use_partition(&partition);
         let counters = &reader.catalog.counters;
-        counters.partitions_read.fetch_add(1, Ordering::Relaxed);
+        counters.partitions_read.inc();
         let is_loaded = partition.dict_in_memory().is_some();
         let done = one(&partition);
         reader.note_connected(&partition);

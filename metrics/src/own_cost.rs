@@ -2,13 +2,9 @@
 //!
 //! Read from `/proc/self` when asked for; some thirty small reads.
 
-use super::{Kind, LabelSet, Readings, Registry};
-use host::sync::lock;
-use host::time::MonotonicTime;
+use super::{Family, gather, rows};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// CPU time and wake-ups of the living threads of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -78,6 +74,18 @@ impl OwnCost {
         field(&status, "RssAnon:").unwrap_or(0) * 1024
     }
 
+    /// As families.
+    pub fn families(&self) -> impl Iterator<Item = Family> {
+        gather(ROWS, self)
+    }
+
+    fn by_thread(&self, pick: fn(&ThreadCost) -> u64) -> Vec<(String, u64)> {
+        let threads = self.threads.iter();
+        threads
+            .map(|(name, cost)| (name.clone(), pick(cost)))
+            .collect()
+    }
+
     /// Wake-ups of all living threads.
     pub fn wakeups(&self) -> u64 {
         self.threads.values().map(|cost| cost.wakeups).sum()
@@ -92,76 +100,19 @@ pub fn thread_cpu_ns(task: &Path) -> Option<u64> {
     precise.or_else(|| parse_stat(&text("stat")?))
 }
 
-/// How long one reading serves: the families of one scrape shall share it.
-const READING_TTL: Duration = Duration::from_millis(100);
-
-/// The last reading, and when it was made.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Option<(MonotonicTime, OwnCost)>>>);
-
-impl Shared {
-    fn with<T>(&self, pick: impl Fn(&OwnCost) -> T) -> T {
-        let mut last = lock(&self.0);
-        let now = MonotonicTime::now();
-        match &mut *last {
-            Some((at, cost)) if now.since(*at) < READING_TTL => pick(cost),
-            stale => pick(&stale.insert((now, OwnCost::read())).1),
-        }
-    }
-}
-
-/// Registers the families of this file, each read when asked for.
-pub fn register_own_cost(registry: &Registry) {
-    let shared = Shared::default();
-    let by_thread = |pick: fn(&ThreadCost) -> u64| {
-        let shared = shared.clone();
-        move || -> Readings {
-            let reading = |(name, cost): (&String, &ThreadCost)| -> (LabelSet, u64) {
-                (vec![("thread", name.clone())], pick(cost))
-            };
-            shared.with(|own| own.threads.iter().map(reading).collect())
-        }
-    };
-    let one = |pick: fn(&OwnCost) -> u64| {
-        let shared = shared.clone();
-        move || shared.with(pick)
-    };
-    registry.read(
-        "fleetprof_thread_cpu_seconds_total",
-        "CPU time of the daemon's living threads, by thread name.",
-        Kind::CounterNs,
-        by_thread(|thread| thread.cpu_ns),
-    );
-    registry.read(
-        "fleetprof_thread_wakeups_total",
-        "How often the daemon's living threads waited and were woken, by thread name.",
-        Kind::Counter,
-        by_thread(|thread| thread.wakeups),
-    );
-    registry.read_one(
-        "process_cpu_seconds_total",
-        "CPU time of the daemon since its start, all threads.",
-        Kind::CounterNs,
-        one(|own| own.cpu_ns),
-    );
-    registry.read_one(
-        "process_resident_memory_bytes",
-        "Memory of the daemon in use, files included.",
-        Kind::Gauge,
-        one(|own| own.rss_bytes),
-    );
-    registry.read_one(
-        "fleetprof_resident_anonymous_bytes",
-        "Memory of the daemon in use that is no file's.",
-        Kind::Gauge,
-        one(|own| own.rss_anon_bytes),
-    );
-    registry.read_one(
-        "process_open_fds",
-        "Open file descriptors of the daemon.",
-        Kind::Gauge,
-        one(|own| own.open_fds),
-    );
+rows! { ROWS: OwnCost;
+    /// CPU time of the daemon's living threads, by thread name.
+    CounterNs fleetprof_thread_cpu_seconds_total{thread} = |own| own.by_thread(|of| of.cpu_ns);
+    /// How often the daemon's living threads waited and were woken, by thread name.
+    Counter fleetprof_thread_wakeups_total{thread} = |own| own.by_thread(|of| of.wakeups);
+    /// CPU time of the daemon since its start, all threads.
+    CounterNs process_cpu_seconds_total = |own| own.cpu_ns;
+    /// Memory of the daemon in use, files included.
+    Gauge process_resident_memory_bytes = |own| own.rss_bytes;
+    /// Memory of the daemon in use that is no file's.
+    Gauge fleetprof_resident_anonymous_bytes = |own| own.rss_anon_bytes;
+    /// Open file descriptors of the daemon.
+    Gauge process_open_fds = |own| own.open_fds;
 }
 
 /// Reads `Name:  VALUE …` of a status file.
@@ -238,13 +189,9 @@ mod tests {
 
     #[test]
     fn families_are_named_as_they_should() {
-        let registry = Registry::new();
-        register_own_cost(&registry);
-        assert_eq!(registry.problems(), Vec::<String>::new());
-        assert!(
-            registry
-                .render()
-                .contains("\nprocess_resident_memory_bytes ")
-        );
+        let families: Vec<Family> = OwnCost::read().families().collect();
+        assert_eq!(crate::problems(&families), Vec::<String>::new());
+        let memory = |family: &&Family| family.name == "process_resident_memory_bytes";
+        assert_eq!(families.iter().filter(memory).count(), 1);
     }
 }

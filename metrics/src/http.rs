@@ -5,12 +5,12 @@
 //! are made on a blocking thread: they wait for locks and read /proc. Those of `/metrics` are made
 //! one at a time; `/healthz` does not wait for them.
 
-use super::Registry;
+use super::{Family, Format, encode};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -36,6 +36,9 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed (no descriptors left): trying again at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// Reads every number.
+pub type Families = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
+
 /// Says whether the daemon does its work; the reason when it does not.
 pub type Health = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
@@ -57,7 +60,7 @@ pub enum ServeError {
 /// When the listener is not on loopback.
 pub async fn serve(
     listener: TcpListener,
-    registry: Arc<Registry>,
+    families: Families,
     health: Health,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
@@ -81,7 +84,7 @@ pub async fn serve(
                     {
                         oldest.abort();
                     }
-                    let served = connection(stream, registry.clone(), health.clone(), turn.clone());
+                    let served = connection(stream, families.clone(), health.clone(), turn.clone());
                     oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => {
@@ -93,14 +96,9 @@ pub async fn serve(
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    registry: Arc<Registry>,
-    health: Health,
-    turn: Arc<Semaphore>,
-) {
+async fn connection(stream: TcpStream, families: Families, health: Health, turn: Arc<Semaphore>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (registry, health, turn) = (registry.clone(), health.clone(), turn.clone());
+        let (families, health, turn) = (families.clone(), health.clone(), turn.clone());
         async move {
             let turn = match request.uri().path() {
                 "/healthz" => None,
@@ -108,7 +106,7 @@ async fn connection(
                 _ => turn.acquire_owned().await.ok(),
             };
             let respond = move || {
-                let response = respond(request.method(), request.uri().path(), &registry, &health);
+                let response = respond(&request, &families, &health);
                 drop(turn);
                 response
             };
@@ -130,18 +128,18 @@ async fn connection(
     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, serving).await;
 }
 
-fn respond(
-    method: &Method,
-    path: &str,
-    registry: &Registry,
-    health: &Health,
-) -> Response<Full<Bytes>> {
-    let (status, body) = match path {
-        "/metrics" | "/healthz" if method != Method::GET && method != Method::HEAD => (
+fn respond<B>(request: &Request<B>, families: &Families, health: &Health) -> Response<Full<Bytes>> {
+    let mut kind = "text/plain; charset=utf-8";
+    let (status, body) = match request.uri().path() {
+        "/metrics" | "/healthz" if ![Method::GET, Method::HEAD].contains(request.method()) => (
             StatusCode::METHOD_NOT_ALLOWED,
             "only GET and HEAD\n".to_owned(),
         ),
-        "/metrics" => (StatusCode::OK, registry.render()),
+        "/metrics" => {
+            let format = asked_format(request.headers());
+            kind = format.content_type();
+            (StatusCode::OK, encode(families(), format))
+        }
         "/healthz" => match health() {
             Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
             Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
@@ -153,28 +151,38 @@ fn respond(
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    let text = match path {
-        "/metrics" if status == StatusCode::OK => "text/plain; version=0.0.4; charset=utf-8",
-        _ => "text/plain; charset=utf-8",
-    };
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(text));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        response
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+/// The form of text that a request for metrics wants.
+pub fn asked_format(headers: &HeaderMap) -> Format {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    Format::accepted(accept)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::{Kind, one};
     use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::oneshot;
+
+    fn read(value: impl Fn() -> u64 + Send + Sync + 'static) -> Families {
+        Arc::new(move || {
+            vec![Family {
+                name: "fp_a_total".into(),
+                help: "Things.",
+                kind: Kind::Counter,
+                readings: one(value()),
+            }]
+        })
+    }
 
     /// Sends `request` to a server of its own; returns status line and body.
     async fn ask(request: &str, sick: bool) -> (String, String) {
@@ -183,10 +191,7 @@ mod tests {
 
     /// The same while others are connected and say nothing.
     async fn ask_beside(others: usize, request: &str, sick: bool) -> (String, String) {
-        let registry = Arc::new(Registry::new());
-        registry
-            .metric("fp_a_total", "Things.", Kind::Counter)
-            .add(7);
+        let families = read(|| 7);
         let well = Arc::new(AtomicBool::new(!sick));
         let health: Health = Arc::new(move || match well.load(Ordering::Relaxed) {
             true => Ok(()),
@@ -195,7 +200,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(serve(listener, registry, health, async {
+        let server = tokio::spawn(serve(listener, families, health, async {
             let _ = stopped.await;
         }));
         let mut idle = Vec::new();
@@ -226,6 +231,10 @@ mod tests {
         let (status, body) = ask(&get("/metrics"), false).await;
         assert_eq!(status, "HTTP/1.1 200 OK");
         assert!(body.ends_with("fp_a_total 7\n"), "{body}");
+        let asked =
+            get("/metrics").replace("Host:", "Accept: application/openmetrics-text\r\nHost:");
+        let (_, body) = ask(&asked, false).await;
+        assert!(body.ends_with("fp_a_total 7\n# EOF\n"), "{body}");
     }
 
     #[tokio::test]
@@ -253,20 +262,19 @@ mod tests {
 
     #[tokio::test]
     async fn health_is_told_while_metrics_take_long() {
-        let registry = Arc::new(Registry::new());
         let (go_on, waits) = std::sync::mpsc::sync_channel::<()>(1);
         let (begun, begins) = std::sync::mpsc::sync_channel::<()>(1);
         let ends = std::sync::Mutex::new((begun, waits));
-        registry.read("fp_slow", "Takes long.", Kind::Gauge, move || {
+        let families = read(move || {
             let (begun, waits) = &*ends.lock().unwrap();
             let _ = begun.send(());
             let _ = waits.recv();
-            Vec::new()
+            0
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let health: Health = Arc::new(|| Ok(()));
-        let server = tokio::spawn(serve(listener, registry, health, std::future::pending()));
+        let server = tokio::spawn(serve(listener, families, health, std::future::pending()));
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(get("/metrics").as_bytes()).await.unwrap();
         let begun = tokio::task::spawn_blocking(move || begins.recv());
@@ -299,12 +307,7 @@ mod tests {
     async fn addresses_that_others_reach_are_refused() {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let health: Health = Arc::new(|| Ok(()));
-        let refused = serve(
-            listener,
-            Arc::new(Registry::new()),
-            health,
-            std::future::pending(),
-        );
+        let refused = serve(listener, read(|| 0), health, std::future::pending());
         assert!(matches!(refused.await, Err(ServeError::NotLoopback(_))));
     }
 }
