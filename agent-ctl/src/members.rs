@@ -78,8 +78,8 @@ pub struct Invite {
     /// How many hosts it lets in
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = within::<u32>(1, 1_000_000))]
     hosts: u32,
-    /// Also a host that is a member already and has lost its key
-    #[arg(long)]
+    /// The host of this name is a member already, and has lost its key
+    #[arg(long, requires = "name")]
     replace: bool,
     #[command(flatten)]
     form: Form,

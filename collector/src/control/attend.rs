@@ -109,7 +109,8 @@ fn begin(
     let inner = &control.0;
     let mut facts = hello.facts.unwrap_or_default();
     identity::bind(member, &key.host_id, &mut facts).map_err(End::Cut)?;
-    let facts = host_facts(facts, &inner.metrics);
+    let mut facts = host_facts(facts, &inner.metrics);
+    identity::assign(member, &mut facts.labels);
     let ahead = hello.now_unix_ns.saturating_sub(inner.clock.now_unix_ns());
     Ok(inner.attendance.open(key, facts, ahead, out.clone()))
 }
@@ -158,7 +159,9 @@ async fn attend(
                     Some(attend_request::Body::Facts(mut facts)) => {
                         let host_id = &attendant.key.host_id;
                         identity::bind(member, host_id, &mut facts).map_err(End::Cut)?;
-                        attendant.set_facts(host_facts(facts, &control.0.metrics));
+                        let mut facts = host_facts(facts, &control.0.metrics);
+                        identity::assign(member, &mut facts.labels);
+                        attendant.set_facts(facts);
                     }
                     Some(attend_request::Body::Pong(pong)) => {
                         attendant.pong(pong, &control.0.clock);

@@ -1,14 +1,17 @@
 //! The port for other hosts: TLS before anything else, then the member's connection, for as long as
 //! it is one.
 //!
-//! A handshake has a few seconds, and holds one of a bounded number of places meanwhile, so that
-//! those who never finish keep nobody out for long. A connection ends when its member is removed,
-//! when its certificate ends, and when nothing is called on it.
+//! A handshake has a few seconds, and where too many are under way the oldest gives way, so that
+//! those who never finish keep nobody out. Members and strangers have places of their own: whoever
+//! wants to enroll has half a minute. A connection ends when its member is removed, when its
+//! certificate ends, and when nothing is called on it.
 
 use super::{Fleet, Member};
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
+use profile::text::with_causes;
 use proto::calls::{Caller, Calls, Patience};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,6 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -29,10 +33,17 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Handshakes at a time: each may hold a key exchange.
-const HANDSHAKES: usize = 256;
+const HANDSHAKES: usize = 512;
 
-/// Longest sleep that is asked for: further away than any connection lasts.
-const FAR: Duration = Duration::from_secs(365 * 86_400);
+/// Connections of hosts that are no members: those that enroll, and nobody's for long.
+const STRANGERS: usize = 64;
+const STRANGER_LASTS: Duration = Duration::from_secs(30);
+
+/// Connections of one member: one, and those that linger after it came back.
+const CONNECTIONS_PER_MEMBER: usize = 8;
+
+/// Longest sleep that is asked for: further away than any certificate lasts.
+const FAR: Duration = Duration::from_secs(400 * 86_400);
 
 /// Connections of `listener` whose handshake succeeded, at most `places` at a time. Ends when the
 /// stream is dropped.
@@ -44,43 +55,57 @@ pub fn accept(
     metrics: Arc<Metrics>,
 ) -> ReceiverStream<io::Result<TlsConn>> {
     let (tx, rx) = mpsc::channel(16);
-    let places = Arc::new(Semaphore::new(places));
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let places = Places {
+        members: Arc::new(Semaphore::new(places)),
+        strangers: Arc::new(Semaphore::new(STRANGERS)),
+    };
     tokio::spawn(async move {
         let mut trouble = AcceptTrouble::default();
+        let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
         loop {
-            let Ok(handshake) = handshakes.clone().acquire_owned().await else {
-                return;
-            };
-            let Ok(place) = places.clone().acquire_owned().await else {
-                return;
-            };
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 // The server stopped accepting.
                 () = tx.closed() => return,
             };
-            match accepted {
-                Ok((stream, address)) => {
-                    trouble.over();
-                    let (fleet, metrics, tx) = (fleet.clone(), metrics.clone(), tx.clone());
-                    tokio::spawn(async move {
-                        let shaken = shake(stream, place, patience, &fleet, metrics.clone());
-                        match timeout(HANDSHAKE, shaken).await {
-                            Ok(Ok(conn)) => {
-                                drop(handshake);
-                                let _ = tx.send(Ok(conn)).await;
-                            }
-                            Ok(Err(error)) => refuse(&metrics, address, &error.to_string()),
-                            Err(_) => refuse(&metrics, address, "no handshake in time"),
-                        }
-                    });
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    trouble.failed(&error).await;
+                    continue;
                 }
-                Err(error) => trouble.failed(&error).await,
+            };
+            trouble.over();
+            handshakes.retain(|handshake| !handshake.is_finished());
+            if handshakes.len() >= HANDSHAKES
+                && let Some(oldest) = handshakes.pop_front()
+            {
+                oldest.abort();
+                metrics.connections_refused.inc();
             }
+            let (fleet, metrics, tx) = (fleet.clone(), metrics.clone(), tx.clone());
+            let places = places.clone();
+            let handshake = tokio::spawn(async move {
+                let shaken = shake(stream, &places, patience, &fleet, metrics.clone());
+                match timeout(HANDSHAKE, shaken).await {
+                    Ok(Ok(conn)) => {
+                        let _ = tx.send(Ok(conn)).await;
+                    }
+                    Ok(Err(error)) => refuse(&metrics, address, &error.to_string()),
+                    Err(_) => refuse(&metrics, address, "no handshake in time"),
+                }
+            });
+            handshakes.push_back(handshake.abort_handle());
         }
     });
     ReceiverStream::new(rx)
+}
+
+/// Room for connections.
+#[derive(Clone)]
+struct Places {
+    members: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
 }
 
 fn refuse(metrics: &Metrics, address: SocketAddr, why: &str) {
@@ -90,14 +115,18 @@ fn refuse(metrics: &Metrics, address: SocketAddr, why: &str) {
 
 async fn shake(
     stream: TcpStream,
-    place: OwnedSemaphorePermit,
+    places: &Places,
     patience: Patience,
-    fleet: &Fleet,
+    fleet: &Arc<Fleet>,
     metrics: Arc<Metrics>,
 ) -> io::Result<TlsConn> {
     stream.set_nodelay(true)?;
     let tcp = stream.connect_info();
-    let config = fleet.tls().map_err(io::Error::other)?;
+    let config = fleet.tls().map_err(|error| {
+        // Nobody can connect: that is not for the log of those who debug.
+        tracing::error!("{}", with_causes(&error));
+        io::Error::other(error)
+    })?;
     let stream = TlsAcceptor::from(config).accept(stream).await?;
     let (_, session) = stream.get_ref();
     let claim = match session.peer_certificates().and_then(|chain| chain.first()) {
@@ -109,7 +138,7 @@ async fn shake(
         }
     };
     let has_certificate = claim.is_some();
-    let mut lasts = FAR;
+    let mut lasts = STRANGER_LASTS;
     let mut ended: Option<Ended> = None;
     let member = match claim {
         None => None,
@@ -117,6 +146,10 @@ async fn shake(
             let member = fleet.registry.member(&claim.host_id, &claim.key);
             // Who was removed may still enroll: with an invitation, or be told why not.
             if let Some(member) = &member {
+                if member.connections() >= CONNECTIONS_PER_MEMBER {
+                    return Err(io::Error::other("the host has too many connections"));
+                }
+                member.see(fleet.now());
                 let left = claim.not_after_unix_s.saturating_sub(fleet.now());
                 lasts = Duration::from_secs(left.max(0) as u64).min(FAR);
                 let mut removed = member.ended();
@@ -127,8 +160,15 @@ async fn shake(
             member
         }
     };
+    let room = match &member {
+        Some(_) => &places.members,
+        None => &places.strangers,
+    };
+    let place = room.clone().try_acquire_owned();
+    let place = place.map_err(|_| io::Error::other("there are too many connections"))?;
     metrics.connections_grpc.inc();
     Ok(TlsConn {
+        fleet: Arc::clone(fleet),
         stream,
         peer: MemberPeer {
             tcp,
@@ -148,6 +188,7 @@ type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A connection of a member, or of a host that wants to be one.
 pub struct TlsConn {
+    fleet: Arc<Fleet>,
     stream: TlsStream<TcpStream>,
     peer: MemberPeer,
     /// Looks whether there has been a call: a peer can answer pings for ever.
@@ -191,6 +232,9 @@ impl TlsConn {
 
 impl Drop for TlsConn {
     fn drop(&mut self) {
+        if let Some(member) = &self.peer.member {
+            member.see(self.fleet.now());
+        }
         self.metrics.connections_grpc.dec();
     }
 }
@@ -245,10 +289,17 @@ impl AsyncWrite for TlsConn {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        // A peer that reads nothing is not read from either.
+        if let Poll::Ready(error) = self.poll_end(cx) {
+            return Poll::Ready(Err(error));
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Poll::Ready(error) = self.poll_end(cx) {
+            return Poll::Ready(Err(error));
+        }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -261,6 +312,9 @@ impl AsyncWrite for TlsConn {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(error) = self.poll_end(cx) {
+            return Poll::Ready(Err(error));
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 

@@ -110,11 +110,16 @@ impl Authority {
                     .map_err(|error| damaged(format!("{CERTIFICATE_FILE}: {error}")))?;
                 Authority::of(key, certificate).map_err(damaged)
             }
-            // The certificate is written last: without it the key was never used.
-            (_, None) => {
-                let (key, certificate) = make(now_unix_s).map_err(IdentityError::Sign)?;
+            // The key is the authority: its certificate can be made again, and is trusted as before.
+            (key, None) => {
+                let key = match key {
+                    Some(pem) => KeyPair::from_pem(&String::from_utf8_lossy(&pem)),
+                    None => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+                };
+                let key = key.map_err(IdentityError::Sign)?;
                 write_durably(dir, KEY_FILE, key.serialize_pem().as_bytes(), 0o600)
                     .map_err(failed("write", KEY_FILE))?;
+                let certificate = self_signed(&key, now_unix_s).map_err(IdentityError::Sign)?;
                 write_durably(dir, CERTIFICATE_FILE, certificate.pem().as_bytes(), 0o644)
                     .map_err(failed("write", CERTIFICATE_FILE))?;
                 let certificate = certificate.der().clone();
@@ -306,8 +311,7 @@ fn last(
     Ok(())
 }
 
-fn make(now_unix_s: i64) -> Result<(KeyPair, rcgen::Certificate), rcgen::Error> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+fn self_signed(key: &KeyPair, now_unix_s: i64) -> Result<rcgen::Certificate, rcgen::Error> {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, "Fleetprof fleet");
@@ -316,8 +320,7 @@ fn make(now_unix_s: i64) -> Result<(KeyPair, rcgen::Certificate), rcgen::Error> 
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let not_after = now_unix_s.saturating_add(AUTHORITY_LASTS.as_secs() as i64);
     last(&mut params, now_unix_s, not_after).map_err(|_| rcgen::Error::Time)?;
-    let certificate = params.self_signed(&key)?;
-    Ok((key, certificate))
+    params.self_signed(key)
 }
 
 fn hash_of(public_key: &[u8]) -> KeyHash {
@@ -379,10 +382,14 @@ fn read_private(path: &Path) -> io::Result<Vec<u8>> {
 /// Writes a file so that it is there completely or not at all, also after a power cut.
 fn write_durably(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
     let fresh = dir.join(format!("{name}.new"));
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Nobody else's file, whose mode it would keep.
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(mode)
         .open(&fresh)?;
     file.write_all(bytes)?;
@@ -444,6 +451,15 @@ mod tests {
             Authority::open(a.path(), NOW),
             Err(IdentityError::Authority { .. })
         ));
+    }
+
+    #[test]
+    fn a_key_without_its_certificate_is_the_same_authority() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = Authority::open(dir.path(), NOW).expect("makes one");
+        std::fs::remove_file(dir.path().join(CERTIFICATE_FILE)).expect("removed");
+        let again = Authority::open(dir.path(), NOW).expect("signs it again");
+        assert_eq!(made.key_hash(), again.key_hash());
     }
 
     #[test]

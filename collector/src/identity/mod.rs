@@ -19,6 +19,7 @@ pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
 
 use crate::time::Clock;
 use rustls::ServerConfig;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -95,7 +96,7 @@ impl Fleet {
     /// [`IdentityError`].
     pub fn open(dir: &Path, host_lasts: Duration, clock: Clock) -> Result<Fleet, IdentityError> {
         let authority = Authority::open(dir, unix_s(&clock))?;
-        let registry = Registry::open(&dir.join("members.sqlite"))?;
+        let registry = Registry::open(&dir.join("members.sqlite"), unix_s(&clock))?;
         Ok(Fleet {
             authority,
             registry,
@@ -151,10 +152,16 @@ pub fn bind(
     let Some(member) = member else { return Ok(()) };
     check_id(Some(member), host_id)?;
     facts.hostname.clone_from(&member.name);
-    for (name, value) in &member.labels {
-        facts.labels.insert(name.clone(), value.clone());
-    }
+    // They come from the fleet: whatever else there is of that name gives way.
+    facts.labels.retain(|name, _| !member.labels.contains_key(name));
     Ok(())
+}
+
+/// The labels that the fleet gave a host, in what is kept of it.
+pub fn assign(member: Option<&Arc<Member>>, labels: &mut BTreeMap<String, String>) {
+    if let Some(member) = member {
+        labels.extend(member.labels.clone());
+    }
 }
 
 /// Whether a host may speak for this id.

@@ -11,6 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
@@ -31,10 +32,14 @@ const LIFETIME_S_MAX: i64 = 366 * 86_400;
 /// Most hosts of one invitation.
 const HOSTS_MAX: u32 = 1_000_000;
 
-/// How long ago the host of a reusable invitation must have enrolled, and it must not be connected,
-/// before one with another key may take its place: an instance that was made again, not a second
-/// one next to it. Unit: seconds.
+/// How long the host of a reusable invitation must not have been connected before one with another
+/// key may take its place by the same invitation: an instance that was made again, not a second one
+/// next to it. Unit: seconds.
 const REPLACED_AFTER_S: i64 = 300;
+
+/// A host that renews again within this time gets a certificate, and nothing is written. Unit:
+/// seconds.
+const RENEWED_AGAIN_S: u64 = 60;
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS members (
@@ -104,12 +109,32 @@ pub struct Member {
     /// Unit: seconds since the Unix epoch.
     pub enrolled: i64,
     /// When it got its certificate of now.
-    pub renewed: i64,
+    renewed: AtomicI64,
+    /// When it was connected last; the start of the collector counts. Unit: seconds since the Unix
+    /// epoch.
+    seen: AtomicI64,
+    /// By which it came in.
+    invitation: [u8; ID_BYTES],
     /// True once it is a member no more, or another member in its place.
     ended: watch::Sender<bool>,
 }
 
 impl Member {
+    /// When it got its certificate of now. Unit: seconds since the Unix epoch.
+    pub fn renewed(&self) -> i64 {
+        self.renewed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is connected, or was until now.
+    pub fn see(&self, now: i64) {
+        self.seen.store(now, Ordering::Relaxed);
+    }
+
+    /// Connections that it has.
+    pub fn connections(&self) -> usize {
+        self.ended.receiver_count()
+    }
+
     /// True once it is no member any more.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.subscribe()
@@ -154,14 +179,14 @@ impl Registry {
     ///
     /// # Errors
     /// When it cannot be opened or read.
-    pub fn open(path: &Path) -> Result<Registry, IdentityError> {
+    pub fn open(path: &Path, now: i64) -> Result<Registry, IdentityError> {
         let database = Connection::open(path).map_err(IdentityError::Registry)?;
         let members = (|| {
             database.pragma_update(None, "journal_mode", "WAL")?;
             database.pragma_update(None, "synchronous", "FULL")?;
             database.execute_batch(SCHEMA)?;
             let mut rows = database.prepare(
-                "SELECT host_id, name, key, labels, enrolled, renewed FROM members
+                "SELECT host_id, name, key, labels, enrolled, renewed, invitation FROM members
                  WHERE removed IS NULL",
             )?;
             let read = rows.query_map([], |row| {
@@ -171,7 +196,9 @@ impl Registry {
                     key: row.get(2)?,
                     labels: labels_of(&row.get::<_, String>(3)?),
                     enrolled: row.get(4)?,
-                    renewed: row.get(5)?,
+                    renewed: AtomicI64::new(row.get(5)?),
+                    seen: AtomicI64::new(now),
+                    invitation: row.get(6)?,
                     ended: watch::Sender::new(false),
                 };
                 Ok((member.host_id.clone(), Arc::new(member)))
@@ -212,6 +239,10 @@ impl Registry {
         if hosts_max > HOSTS_MAX {
             let text = format!("an invitation lets in {HOSTS_MAX} hosts at most");
             return Err(Refused::Invalid(text));
+        }
+        if invitation.replaces && invitation.name.is_empty() {
+            let text = "an invitation that replaces a host says which one, by its name";
+            return Err(Refused::Invalid(text.to_owned()));
         }
         if !invitation.name.is_empty() {
             check_name(&invitation.name)?;
@@ -274,29 +305,42 @@ impl Registry {
         applicant: &Applicant<'_>,
         now: i64,
     ) -> Result<(Arc<Member>, bool), Refused> {
-        if applicant.host_id.is_empty() || applicant.host_id.len() > crate::store::HOST_ID_BYTES_MAX
-        {
-            return Err(Refused::Invalid("a host id has 1 to 128 bytes".to_owned()));
+        let id = applicant.host_id;
+        let plain = id.chars().all(|c| !profile::text::is_hostile(c));
+        if id.is_empty() || id.len() > crate::store::HOST_ID_BYTES_MAX || !plain {
+            let text = "a host id has 1 to 128 printable bytes";
+            return Err(Refused::Invalid(text.to_owned()));
         }
-        let mut database = lock(&self.database);
         if let Some(known) = self.member(applicant.host_id, &applicant.key) {
+            // Whoever asks again and again makes no work for the disk.
+            if now.saturating_sub(known.renewed()).unsigned_abs() < RENEWED_AGAIN_S {
+                return Ok((known, false));
+            }
+            let mut database = lock(&self.database);
             let change = database.transaction()?;
             change.execute(
                 "UPDATE members SET renewed = ?2 WHERE host_id = ?1",
                 params![applicant.host_id, now],
             )?;
             change.commit()?;
+            known.renewed.store(now, Ordering::Relaxed);
             return Ok((known, false));
         }
         let credential = applicant.credential.ok_or(Refused::Unknown)?;
+        let mut database = lock(&self.database);
+        // It may have come in meanwhile.
+        if let Some(known) = self.member(applicant.host_id, &applicant.key) {
+            return Ok((known, false));
+        }
         let change = database.transaction()?;
-        let invitation = invitation(&change, credential, now)?;
+        let (invitation, made) = invitation(&change, credential, now)?;
+        check_not_removed(&change, applicant, made)?;
         let name = match invitation.name.is_empty() {
             true => applicant.hostname,
             false => &invitation.name,
         };
         check_name(name)?;
-        self.check_free(applicant, name, &invitation, now)?;
+        self.check_free(applicant, name, (&invitation, credential.id), now)?;
         change.execute(
             "UPDATE invitations SET hosts = hosts + 1 WHERE id = ?1",
             params![credential.id],
@@ -319,7 +363,9 @@ impl Registry {
             labels: invitation.labels,
             key: applicant.key,
             enrolled: now,
-            renewed: now,
+            renewed: AtomicI64::new(now),
+            seen: AtomicI64::new(now),
+            invitation: credential.id,
             ended: watch::Sender::new(false),
         });
         let before = lock(&self.members).insert(member.host_id.clone(), member.clone());
@@ -334,16 +380,18 @@ impl Registry {
         &self,
         applicant: &Applicant<'_>,
         name: &str,
-        invitation: &Invitation,
+        (invitation, id): (&Invitation, [u8; ID_BYTES]),
         now: i64,
     ) -> Result<(), Refused> {
         let members = lock(&self.members);
         for member in members.values() {
             if member.host_id == applicant.host_id {
-                let silent = now.saturating_sub(member.renewed) >= REPLACED_AFTER_S;
-                let connected = member.ended.receiver_count() > 0;
-                let again = invitation.hosts_max > 1 && silent && !connected;
-                if !invitation.replaces && !again {
+                let seen = member.seen.load(Ordering::Relaxed);
+                let silent = now.saturating_sub(seen) >= REPLACED_AFTER_S;
+                let gone = silent && member.connections() == 0;
+                let again = invitation.hosts_max > 1 && member.invitation == id && gone;
+                let replaces = invitation.replaces && invitation.name == member.name;
+                if !replaces && !again {
                     return Err(Refused::Taken(format!(
                         "a host with this id is a member already, as `{}`, with another key: it was \
                          cloned, or set up again (invite it with --replace, or remove it first)",
@@ -396,10 +444,10 @@ fn invitation(
     change: &Transaction<'_>,
     credential: &Credential,
     now: i64,
-) -> Result<Invitation, Refused> {
+) -> Result<(Invitation, i64), Refused> {
     let found = change
         .query_row(
-            "SELECT secret, name, labels, expires, hosts_max, hosts, replaces FROM invitations
+            "SELECT secret, name, labels, expires, hosts_max, hosts, replaces, made FROM invitations
              WHERE id = ?1",
             params![credential.id],
             |row| {
@@ -411,12 +459,12 @@ fn invitation(
                     hosts_max: row.get(4)?,
                     replaces: row.get(6)?,
                 };
-                let (expires, hosts): (i64, u32) = (row.get(3)?, row.get(5)?);
-                Ok((secret, invitation, expires, hosts))
+                let counts: (i64, u32, i64) = (row.get(3)?, row.get(5)?, row.get(7)?);
+                Ok((secret, invitation, counts))
             },
         )
         .optional()?;
-    let (secret, invitation, expires, hosts) = found.ok_or(Refused::Unknown)?;
+    let (secret, invitation, (expires, hosts, made)) = found.ok_or(Refused::Unknown)?;
     // Of hashes: comparing them in whatever time tells nothing of the secret.
     if secret != hashed(credential) {
         return Err(Refused::Unknown);
@@ -427,7 +475,27 @@ fn invitation(
     if hosts >= invitation.hosts_max {
         return Err(Refused::UsedUp);
     }
-    Ok(invitation)
+    Ok((invitation, made))
+}
+
+/// A host that was removed comes back by an invitation that was made after that, and by no other.
+fn check_not_removed(
+    change: &Transaction<'_>,
+    applicant: &Applicant<'_>,
+    made: i64,
+) -> Result<(), Refused> {
+    let removed: Option<i64> = change.query_row(
+        "SELECT max(removed) FROM members WHERE host_id = ?1 OR key = ?2",
+        params![applicant.host_id, applicant.key],
+        |row| row.get(0),
+    )?;
+    match removed {
+        Some(removed) if removed > made => Err(Refused::Taken(
+            "this host was removed from the fleet after the invitation was made; invite it again"
+                .to_owned(),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// What is kept of a secret.
@@ -436,8 +504,8 @@ fn hashed(credential: &Credential) -> [u8; 32] {
 }
 
 fn check_name(name: &str) -> Result<(), Refused> {
-    let printable = name.chars().all(|c| !c.is_control());
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !printable {
+    let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || hostile {
         let text = format!("a name of a host has 1 to {NAME_BYTES_MAX} printable bytes");
         return Err(Refused::Invalid(text));
     }

@@ -13,6 +13,7 @@ use proto::collector::{
 use proto::credential::Credential;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 /// Largest request. Unit: bytes.
@@ -20,12 +21,25 @@ pub const REQUEST_BYTES_MAX: usize = 32 << 10;
 
 /// Answers hosts that enroll.
 #[derive(Clone)]
-pub struct Enrollment(Arc<Fleet>);
+pub struct Enrollment {
+    fleet: Arc<Fleet>,
+    /// Hosts that enroll at a time.
+    turns: Arc<Semaphore>,
+}
+
+/// Most hosts that enroll at a time: each takes a thread that queries take too.
+const TURNS: usize = 2;
+
+/// Longest text of a stranger in the log. Unit: bytes.
+const SAID_BYTES_MAX: usize = 128;
 
 impl Enrollment {
     /// For this fleet.
     pub fn new(fleet: Arc<Fleet>) -> Enrollment {
-        Enrollment(fleet)
+        Enrollment {
+            fleet,
+            turns: Arc::new(Semaphore::new(TURNS)),
+        }
     }
 }
 
@@ -37,7 +51,12 @@ impl EnrollmentService for Enrollment {
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = request.remote_addr();
         let asked = request.into_inner();
-        let fleet = self.0.clone();
+        let fleet = self.fleet.clone();
+        // Whoever has neither an invitation nor a certificate makes no work at all, and those who
+        // have one wait for each other, not queries for them.
+        let Ok(_turn) = self.turns.acquire().await else {
+            return Err(Status::unavailable("the collector stops"));
+        };
         let enrolling = move || enroll(&fleet, &asked, peer);
         match tokio::task::spawn_blocking(enrolling).await {
             Ok(answer) => answer.map(Response::new),
@@ -70,8 +89,8 @@ fn enroll(
     let (member, is_new) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
         tracing::warn!(
             ?peer,
-            host_id = asked.host_id,
-            hostname = asked.hostname,
+            host_id = said(&asked.host_id),
+            hostname = said(&asked.hostname),
             why = %refused,
             "a host is not let into the fleet"
         );
@@ -98,6 +117,12 @@ fn enroll(
         labels: member.labels.clone().into_iter().collect(),
         not_after_unix_s: issued.not_after_unix_s,
     })
+}
+
+/// Text of a stranger, fit for the log.
+fn said(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(SAID_BYTES_MAX)];
+    text.escape_debug().collect()
 }
 
 fn status(refused: &Refused) -> Status {
@@ -230,6 +255,6 @@ fn wire(member: &Member) -> WireMember {
         labels: member.labels.clone().into_iter().collect(),
         key_sha256: member.key.to_vec(),
         enrolled_unix_s: member.enrolled,
-        renewed_unix_s: member.renewed,
+        renewed_unix_s: member.renewed(),
     }
 }

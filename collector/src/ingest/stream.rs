@@ -223,7 +223,8 @@ impl<'s> Session<'s> {
         };
         let mut facts = hello.facts.unwrap_or_default();
         identity::bind(member.as_ref(), &host.host_id, &mut facts).map_err(End::Cut)?;
-        let facts = host_facts(facts, &ingest.metrics);
+        let mut facts = host_facts(facts, &ingest.metrics);
+        identity::assign(member.as_ref(), &mut facts.labels);
         let ahead = hello.now_unix_ns.saturating_sub(ingest.clock.now_unix_ns());
         let assigned = member.as_ref().map(|member| member.labels.clone());
         let assigned = assigned.unwrap_or_default();
@@ -341,7 +342,8 @@ impl<'s> Session<'s> {
             Some(push_request::Body::Facts(mut facts)) => {
                 identity::bind(self.member.as_ref(), &self.host.host_id, &mut facts)
                     .map_err(End::Cut)?;
-                let facts = host_facts(facts, &self.ingest.metrics);
+                let mut facts = host_facts(facts, &self.ingest.metrics);
+                identity::assign(self.member.as_ref(), &mut facts.labels);
                 self.decoder.set_facts(&facts);
                 self.ticket.facts(facts);
                 Ok(())

@@ -24,7 +24,6 @@ use proto::agent::CaptureRequest;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::sync::watch;
 use tonic::Status;
 
@@ -85,12 +84,12 @@ impl Control {
     }
 
     /// Lets a capture through, or says why not.
-    fn admit(&self, request: &CaptureRequest) -> Result<(), Status> {
+    fn admit(&self, request: CaptureRequest) -> Result<CaptureRequest, Status> {
         let (policy, now) = (lock(&self.policy).clone(), MonotonicTime::now());
         let mut spent = lock(&self.spent);
-        policy.check(request, spent.at(now))?;
-        spent.add(now, Duration::from_nanos(request.duration_ns));
-        Ok(())
+        policy.check(&request, spent.at(now))?;
+        spent.add(now, policy::charge(&request));
+        Ok(policy.bounded(request))
     }
 
     /// Has the service end: when all that came of captures is with the collector, and by the

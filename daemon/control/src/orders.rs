@@ -127,13 +127,14 @@ impl<'c> Orders<'c> {
     }
 
     fn capture(&mut self, number: u64, request: CaptureRequest) {
-        let peer = match self.admit(&request) {
-            Ok(peer) => peer,
+        let asked = (who(&request.who), who(&request.event));
+        let (request, peer) = match self.admit(request) {
+            Ok(admitted) => admitted,
             Err(status) => {
                 tracing::warn!(
                     collector = %self.control.exporter.collector(),
-                    who = who(&request.who),
-                    event = request.event,
+                    who = asked.0,
+                    event = asked.1,
                     reason = status.message(),
                     "a capture that the collector asked for is refused"
                 );
@@ -154,19 +155,20 @@ impl<'c> Orders<'c> {
         self.running.insert(number, Running { cancel, task });
     }
 
-    /// Who asks, when they may.
-    fn admit(&self, request: &CaptureRequest) -> Result<String, Status> {
+    /// What is captured and who asks, when they may.
+    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, String), Status> {
         if self.running.len() >= ORDERS_MAX {
             return Err(Status::resource_exhausted(format!(
                 "{ORDERS_MAX} captures of the collector run already, which is the limit"
             )));
         }
-        self.control.admit(request)?;
+        let request = self.control.admit(request)?;
         let address = self.control.exporter.collector();
-        Ok(match who(&request.who) {
+        let peer = match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
-        })
+        };
+        Ok((request, peer))
     }
 
     /// Says that an order will come to nothing.
@@ -190,6 +192,7 @@ impl Drop for Orders<'_> {
 }
 
 /// Who asks, in one line without anything that logs or terminals take for more than text.
+/// Text of a collector, within bounds and fit for a log.
 fn who(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(WHO_BYTES_MAX)];
     text.chars().filter(|&c| !is_hostile(c)).collect()

@@ -16,9 +16,17 @@ use tonic::Status;
 /// The time over which captures are added up.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Rate where a request names none. Unit: samples a second; no event is sampled more often by
-/// itself.
-const RATE_DEFAULT: u32 = 99;
+/// Rate where a request names none. Unit: samples a second.
+const RATE_DEFAULT: u32 = 499;
+
+/// Shortest capture. Unit: milliseconds; what makes captures refuses shorter ones too.
+const DURATION_MIN: Duration = Duration::from_millis(10);
+
+/// What a capture counts for at least: each opens events on all CPUs and reads `/proc`.
+const CHARGE_MIN: Duration = Duration::from_secs(10);
+
+/// Longest name of an event, and longest filter. Unit: bytes; the kernel takes a page.
+const EVENT_BYTES_MAX: usize = 4096;
 
 /// Events that only look at stacks: where CPU time goes, what hardware counts, and where threads
 /// wait. They read no memory, stop nobody at an instruction of anybody's choice, and have no
@@ -80,10 +88,12 @@ impl Policy {
                     .to_owned(),
             );
         }
-        let event = match request.event.trim() {
-            "" => STACKS[0],
-            event => event,
-        };
+        if request.event.len() > EVENT_BYTES_MAX || request.filter.len() > EVENT_BYTES_MAX {
+            return denied(format!(
+                "an event and a filter have {EVENT_BYTES_MAX} bytes at most"
+            ));
+        }
+        let event = event_of(request);
         if !request.filter.trim().is_empty() && self.level != RemoteCaptures::All {
             return denied(
                 "this host takes no filters from a collector: their answers tell what is in its \
@@ -93,22 +103,29 @@ impl Policy {
         }
         if !self.allows(event) {
             return denied(format!(
-                "this host does not let a collector capture `{event}` (`captures.remote_events` \
-                 lists more events)"
+                "this host does not let a collector capture `{}` (`captures.remote_events` lists \
+                 more events)",
+                event.escape_default().take(200).collect::<String>()
             ));
         }
-        let rate = match request.rate_hz {
-            0 => RATE_DEFAULT,
-            rate => rate,
-        };
-        if request.period == 0 && rate > self.rate_max_hz {
+        if request.period > 0 && self.level != RemoteCaptures::All {
+            return denied(
+                "this host samples by rate for a collector, not each so many events \
+                 (`captures.remote: all` allows a period)"
+                    .to_owned(),
+            );
+        }
+        if request.rate_hz > self.rate_max_hz {
             return denied(format!(
-                "this host lets a collector sample {} times a second at most, not {rate} \
+                "this host lets a collector sample {} times a second at most, not {} \
                  (`captures.remote_rate_max_hz`)",
-                self.rate_max_hz
+                self.rate_max_hz, request.rate_hz
             ));
         }
         let duration = Duration::from_nanos(request.duration_ns);
+        if duration < DURATION_MIN {
+            return denied(format!("a capture takes {} ms at least", DURATION_MIN.as_millis()));
+        }
         if duration > self.duration_max {
             return denied(format!(
                 "this host lets a collector capture for {} s at most, not {} s \
@@ -117,7 +134,7 @@ impl Policy {
                 duration.as_secs()
             ));
         }
-        if used.saturating_add(duration) > self.per_hour {
+        if used.saturating_add(charge(request)) > self.per_hour {
             return Err(Status::resource_exhausted(format!(
                 "captures through a collector took {} of {} minutes of this hour on this host \
                  (`captures.remote_minutes_per_hour`); come again later",
@@ -128,7 +145,21 @@ impl Policy {
         Ok(())
     }
 
+    /// A request that may run, at no more than the rate that is allowed: where it names none, that
+    /// which the event has by itself may be higher.
+    pub fn bounded(&self, mut request: CaptureRequest) -> CaptureRequest {
+        let unnamed = request.rate_hz == 0 && request.period == 0;
+        if unnamed && self.rate_max_hz < RATE_DEFAULT && event_of(&request) != "off-cpu" {
+            request.rate_hz = self.rate_max_hz;
+        }
+        request
+    }
+
     fn allows(&self, event: &str) -> bool {
+        // A path that is looked up elsewhere than it reads: a prefix would say nothing.
+        if ["/../", "/./", "//"].iter().any(|part| event.contains(part)) {
+            return self.level == RemoteCaptures::All;
+        }
         let listed = |allowed: &String| match allowed.strip_suffix('*') {
             Some(prefix) => event.starts_with(prefix),
             None => allowed == event,
@@ -137,6 +168,19 @@ impl Policy {
             || STACKS.contains(&event)
             || self.events.iter().any(listed)
     }
+}
+
+/// The event that a request means.
+fn event_of(request: &CaptureRequest) -> &str {
+    match request.event.trim() {
+        "" => STACKS[0],
+        event => event,
+    }
+}
+
+/// What a request counts for.
+pub fn charge(request: &CaptureRequest) -> Duration {
+    Duration::from_nanos(request.duration_ns).max(CHARGE_MIN)
 }
 
 /// Time that captures took in the last hour.
@@ -264,6 +308,52 @@ mod tests {
             .check(&request("cpu-clock"), used)
             .expect_err("refused");
         assert_eq!(refused.code(), Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn a_period_is_no_way_round_the_rate() {
+        let each = CaptureRequest {
+            period: 1,
+            ..request("cycles")
+        };
+        denied(&policy(), &each, "`captures.remote: all`");
+    }
+
+    #[test]
+    fn where_no_rate_is_named_the_allowed_one_is_the_bound() {
+        let slow = Policy {
+            rate_max_hz: 49,
+            ..policy()
+        };
+        assert_eq!(slow.bounded(request("cpu-clock")).rate_hz, 49);
+        assert_eq!(slow.bounded(request("off-cpu")).rate_hz, 0);
+        assert_eq!(policy().bounded(request("cpu-clock")).rate_hz, 0);
+    }
+
+    #[test]
+    fn a_prefix_is_not_walked_out_of() {
+        let policy = Policy {
+            events: vec!["uprobe:/opt/app/*".to_owned()],
+            ..policy()
+        };
+        let inside = request("uprobe:/opt/app/api:serve");
+        assert!(policy.check(&inside, Duration::ZERO).is_ok());
+        let outside = request("uprobe:/opt/app/../../lib/libc.so.6:malloc");
+        denied(&policy, &outside, "remote_events");
+    }
+
+    #[test]
+    fn captures_of_no_time_are_refused_and_short_ones_cost_their_start() {
+        let none = CaptureRequest {
+            duration_ns: 0,
+            ..request("cpu-clock")
+        };
+        denied(&policy(), &none, "10 ms");
+        let short = CaptureRequest {
+            duration_ns: 10_000_000,
+            ..request("cpu-clock")
+        };
+        assert_eq!(charge(&short), CHARGE_MIN);
     }
 
     #[test]

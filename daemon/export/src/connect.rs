@@ -1,7 +1,7 @@
 //! The connection to the collector, for all that goes over it: windows, captures and pins. The one
 //! place that knows of certificates.
 
-use ::identity::HostMember;
+use ::identity::{HostMember, Membership};
 use host::sync::lock;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::error::Error;
@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
@@ -62,6 +63,14 @@ impl Target {
         };
         let collector = member.membership().map(|membership| membership.collector);
         Some((member.joined(), collector.unwrap_or_default()))
+    }
+
+    /// Tells of each change of the membership.
+    fn changes(&self) -> Option<watch::Receiver<Option<Arc<(String, Membership)>>>> {
+        match self {
+            Target::Configured(_) => None,
+            Target::Fleet(member) => Some(member.changes()),
+        }
     }
 
     /// How to connect to it now.
@@ -127,6 +136,8 @@ struct Attempts {
     failed: u32,
     /// The next one comes then.
     next_at: Instant,
+    /// Where they led.
+    destination: Destination,
     /// When the last one failed, and why.
     last_error: Option<(Instant, ConnectError)>,
 }
@@ -141,6 +152,7 @@ impl Connection {
                 connected: 0,
                 failed: 0,
                 next_at: Instant::now(),
+                destination: None,
                 last_error: None,
             }),
         }
@@ -171,7 +183,28 @@ impl Connection {
         {
             return Err(error.clone());
         }
-        sleep_until(attempts.next_at).await;
+        if attempts.destination != destination {
+            // Another collector owes nothing for what the last one did.
+            attempts.destination.clone_from(&destination);
+            attempts.next_at = asked;
+            attempts.failed = 0;
+        }
+        let mut changes = self.target.changes();
+        let moved = async {
+            match &mut changes {
+                Some(changes) => drop(changes.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        if destination.as_ref().is_some_and(|(_, collector)| collector.is_empty()) {
+            // Who asks has no back-off of its own.
+            let _ = timeout(BACKOFF_MAX, moved).await;
+            return Err(ConnectError::Left);
+        }
+        tokio::select! {
+            () = sleep_until(attempts.next_at) => {}
+            () = moved => return Err(ConnectError::Left),
+        }
         match channel(&self.target).await {
             Ok(channel) => {
                 attempts.connected += 1;

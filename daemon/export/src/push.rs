@@ -49,7 +49,8 @@ async fn push(exporter: &Arc<Exporter>) {
     exporter.shared.wake.notified().await;
     loop {
         let (result, worked) = connect_once(exporter, &mut strikes).await;
-        lock(&exporter.shared.index).unsend(&exporter.identity);
+        // Those of other boots too: their session ends with the connection.
+        lock(&exporter.shared.index).unsend_all();
         write_notes(exporter).await;
         if stop.borrow().is_some() {
             return;

@@ -472,6 +472,14 @@ impl Index {
         }
     }
 
+    /// The same of all hosts and boots: no stream is left.
+    pub fn unsend_all(&mut self) {
+        let records = self.segments.iter_mut().flat_map(|of| &mut of.records);
+        for record in records.filter(|record| record.state == State::Sent) {
+            record.state = State::Waiting;
+        }
+    }
+
     /// A record that was picked and not sent waits again, unless it was given up.
     pub fn unsend_one(&mut self, id: u64, record: usize) {
         let at = self.at(id);

@@ -35,15 +35,19 @@ pub fn run(services: Vec<Service>) -> io::Result<()> {
         .thread_keep_alive(BLOCKING_KEEP)
         .thread_name(THREAD)
         .build()?;
-    runtime.block_on(async {
+    let panicked = runtime.block_on(async {
         let mut tasks: JoinSet<()> = services.into_iter().collect();
         while let Some(ended) = tasks.join_next().await {
             if let Err(Ok(panic)) = ended.map_err(tokio::task::JoinError::try_into_panic) {
-                resume_unwind(panic);
+                return Some(panic);
             }
         }
+        None
     });
-    // A disk that hangs has no say in when the daemon ends.
+    // Work that a disk holds up is left behind: dropping the runtime would wait for it.
     runtime.shutdown_background();
-    Ok(())
+    match panicked {
+        Some(panic) => resume_unwind(panic),
+        None => Ok(()),
+    }
 }

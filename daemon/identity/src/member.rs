@@ -51,6 +51,8 @@ pub struct HostMember {
     /// How often it joined or left: a certificate that is renewed is the same membership.
     joined: AtomicU64,
     renewal: Mutex<Renewal>,
+    /// Joining, leaving and renewing, one at a time: the disk and what is known must say the same.
+    change: tokio::sync::Mutex<()>,
 }
 
 impl HostMember {
@@ -67,6 +69,7 @@ impl HostMember {
             membership: watch::Sender::new(None),
             joined: AtomicU64::new(0),
             renewal: Mutex::default(),
+            change: tokio::sync::Mutex::default(),
         };
         if member.dir.exists() {
             let store = member.store()?;
@@ -85,6 +88,11 @@ impl HostMember {
         }
         let opened = Arc::new(IdentityStore::open(&self.dir)?);
         Ok(Arc::clone(store.insert(opened)))
+    }
+
+    /// What it calls itself.
+    pub fn host(&self) -> &HostName {
+        &self.host
     }
 
     /// What it is a member of.
@@ -125,6 +133,7 @@ impl HostMember {
         credential: &Credential,
         now_unix_s: i64,
     ) -> Result<Membership, JoinError> {
+        let _change = self.change.lock().await;
         let key = self.on_disk(|store| store.key()).await?;
         let joined = enroll(address, credential, &self.host, &key, now_unix_s).await?;
         self.keep(key, joined.clone(), 1).await?;
@@ -136,6 +145,7 @@ impl HostMember {
     /// # Errors
     /// When the disk does not take it.
     pub async fn leave(self: &Arc<Self>) -> Result<(), JoinError> {
+        let _change = self.change.lock().await;
         self.on_disk(|store| store.forget()).await?;
         self.joined.fetch_add(1, Ordering::Relaxed);
         self.membership.send_replace(None);
@@ -147,13 +157,12 @@ impl HostMember {
     /// tried again each minute; the old certificate is good for a third of its time still.
     pub async fn keep_fresh(self: Arc<Self>, now_unix_s: impl Fn() -> i64 + Send) {
         loop {
+            let change = self.change.lock().await;
             let due = self.membership.borrow().clone();
             if let Some(known) = due.filter(|known| known.1.is_due(now_unix_s())) {
                 let (key, membership) = &*known;
                 let renewed = renew(membership, &self.host, key, now_unix_s()).await;
                 let kept = match renewed {
-                    // It was left or joined anew meanwhile.
-                    Ok(_) if !self.is_now(&known) => Ok(()),
                     Ok(renewed) => self.keep(key.clone(), renewed, 0).await,
                     Err(error) => Err(error.into()),
                 };
@@ -168,13 +177,9 @@ impl HostMember {
                     }
                 }
             }
+            drop(change);
             sleep(LOOK_INTERVAL).await;
         }
-    }
-
-    fn is_now(&self, known: &Arc<(String, Membership)>) -> bool {
-        let now = self.membership.borrow();
-        now.as_ref().is_some_and(|now| Arc::ptr_eq(now, known))
     }
 
     async fn keep(

@@ -252,7 +252,11 @@ impl PinUploader {
         let connection = self.exporter.connection();
         let link = connection.link().await?;
         let channel = link.channel.clone();
-        let result = self.bring_over(channel, pin, has_capture, head_first).await;
+        let result = tokio::select! {
+            result = self.bring_over(channel, pin, has_capture, head_first) => result,
+            // Not to a fleet that the host has just left.
+            () = connection.moved(&link) => Err(BringError::Connect(ConnectError::Left)),
+        };
         if result.as_ref().is_err_and(BringError::blames_connection) {
             connection.give_up(&link);
         }

@@ -114,8 +114,28 @@ impl Fleet {
                 severity: Severity::Warning,
             }];
         }
-        let (Some(membership), Some(why)) = (member.membership(), member.renewal().failed) else {
+        let Some(membership) = member.membership() else {
             return Vec::new();
+        };
+        if membership.host_id != member.host().host_id {
+            return vec![Degradation {
+                id: "certificate_of_another_id",
+                message: format!(
+                    "the certificate of this host is for the id `{}`, and it calls itself `{}` now: the \
+                     collector takes nothing from it",
+                    membership.host_id,
+                    member.host().host_id
+                ),
+                remedy: "join again with an invitation of `agent-ctl hosts invite`".to_owned(),
+                severity: Severity::Error,
+            }];
+        }
+        let ended = membership.not_after_unix_s <= now_unix_ns / SECOND_NS;
+        let failed = member.renewal().failed;
+        let why = match (failed, ended) {
+            (Some(why), _) => why,
+            (None, true) => "nothing renews it, as `collector.address` names a collector".to_owned(),
+            (None, false) => return Vec::new(),
         };
         let left_s = membership.not_after_unix_s - now_unix_ns / SECOND_NS;
         let (severity, when) = match left_s {

@@ -13,4 +13,6 @@ pub struct Uplink {
     pub pins: Arc<PinUploader>,
     /// Takes requests for captures, once captures can be taken.
     pub control: OnceLock<Arc<Control>>,
+    /// Set once all of its threads run.
+    pub started: OnceLock<()>,
 }

@@ -28,8 +28,13 @@ pub(super) fn prepare(ends: &Ends, agent: &Arc<Agent>) {
             return Ok(());
         };
         // It follows the host to its next fleet by itself.
-        if agent.uplink.get().is_some() {
-            return Ok(());
+        match agent.uplink.get().map(|uplink| uplink.started.get()) {
+            Some(Some(())) => return Ok(()),
+            Some(None) => {
+                let text = "what pushes could not be started before: restart the agent";
+                return Err(io::Error::other(text));
+            }
+            None => {}
         }
         start(&ends, &agent, target)?;
         Ok(())
@@ -59,6 +64,7 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
         pins: Arc::clone(&pins),
         exporter: Arc::clone(&exporter),
         control: OnceLock::new(),
+        started: OnceLock::new(),
     };
     if agent.uplink.set(uplink).is_err() {
         return Ok(());
@@ -87,5 +93,9 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
             }
         }));
     }
-    ends.spawn_awaited(way::THREAD, move || Ok(way::run(services)?))
+    ends.spawn_awaited(way::THREAD, move || Ok(way::run(services)?))?;
+    if let Some(uplink) = agent.uplink.get() {
+        uplink.started.get_or_init(|| ());
+    }
+    Ok(())
 }

@@ -253,7 +253,9 @@ impl Maintenance {
             if used <= self.catalog.options.disk_bytes {
                 break;
             }
-            used = used.saturating_sub(partition.bytes());
+            // Its log and the copy of its dictionary go with it.
+            let log = partition.log.bytes() + partition.log.copy_bytes();
+            used = used.saturating_sub(partition.bytes().saturating_add(log));
             self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
             self.catalog.counters.partitions_evicted.inc();

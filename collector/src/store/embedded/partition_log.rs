@@ -144,9 +144,16 @@ impl DictCopy {
             }
             decoded.is_ok()
         });
-        let Ok((wal, found)) = opened else {
-            let wal = Wal::closed(place);
-            return DictCopy { wal, version };
+        let (wal, found) = match opened {
+            Ok(opened) => opened,
+            // What was read so far is no base for what comes: the next part is complete again.
+            Err(error) => {
+                let wal = Wal::closed(place);
+                let folder = wal.folder().display();
+                tracing::warn!("the copy of a dictionary in `{folder}` is started again: {error}");
+                let version = DictVersion::EMPTY;
+                return DictCopy { wal, version };
+            }
         };
         let mut copy = DictCopy { wal, version };
         if found.records_lost > 0 || found.segments_unusable > 0 {
