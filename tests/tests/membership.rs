@@ -109,6 +109,15 @@ fn pushes(daemon: &Daemon) {
     assert!(pushed.is_some(), "{}", daemon.log());
 }
 
+/// Whether the daemon has metrics of the way to a collector, of windows and of captures.
+fn counts_pushes(daemon: &Daemon) -> bool {
+    let counters = daemon.client().status().unwrap().counters;
+    let has = |name: &str| counters.iter().any(|counter| counter.name == name);
+    let both = has("fleetprof_export_windows_total");
+    assert_eq!(both, has("fleetprof_control_connections_total"));
+    both
+}
+
 #[test]
 fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
@@ -124,11 +133,13 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
     let _burner = recipe.start_in(&cgroup, &[]);
     // It has no collector, and keeps nothing for one.
     assert!(agent.client().status().unwrap().export.is_none());
+    assert!(!counts_pushes(&agent));
     let invited = invitation(&collector, &["--name", "web-1", "--label", "cluster=eu"]);
     let joined = agent.ctl(&["join", &tap.address, &invited]);
     assert_eq!(joined.code, Some(0), "{}", joined.stderr);
     assert!(joined.text().contains("as web-1"), "{}", joined.text());
     pushes(&agent);
+    assert!(counts_pushes(&agent));
     assert_eq!(agent.pid(), pid);
     let selector = "host=\"web-1\",cluster=\"eu\"";
     let found = wait_for(ARRIVE, || {
