@@ -43,7 +43,7 @@ pub struct Args {
 /// Has this host push to its fleet no more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Run it as root on the host. What waits on the host's disk stays there. The fleet still knows the host until \
+Run it as root on the host. What waits on the host's disk stays there, and goes to the next fleet that the host joins. The fleet still knows the host until \
 `agent-ctl hosts remove` takes it out.
 
 Examples:

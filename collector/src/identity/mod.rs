@@ -153,7 +153,9 @@ pub fn bind(
     check_id(Some(member), host_id)?;
     facts.hostname.clone_from(&member.name);
     // They come from the fleet: whatever else there is of that name gives way.
-    facts.labels.retain(|name, _| !member.labels.contains_key(name));
+    facts
+        .labels
+        .retain(|name, _| !member.labels.contains_key(name));
     Ok(())
 }
 

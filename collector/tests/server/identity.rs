@@ -419,8 +419,10 @@ async fn pusher(name: String, place: watch::Receiver<Place>, windows: u64) -> u6
         // Certificates of two seconds: each connection begins with a new one.
         match renew(&membership, &host.name, &host.key, now()).await {
             Ok(renewed) => membership = renewed,
-            // The collector is away.
-            Err(EnrollError::Connect { .. } | EnrollError::Late { .. }) => {
+            // The collector is away, or goes in the middle of it.
+            Err(
+                EnrollError::Connect { .. } | EnrollError::Late { .. } | EnrollError::Refused(_),
+            ) => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }

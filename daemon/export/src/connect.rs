@@ -1,7 +1,7 @@
 //! The connection to the collector, for all that goes over it: windows, captures and pins. The one
 //! place that knows of certificates.
 
-use ::identity::{HostMember, Membership};
+use ::identity::{Changes, HostMember};
 use host::sync::lock;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::error::Error;
@@ -10,7 +10,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
@@ -66,7 +65,7 @@ impl Target {
     }
 
     /// Tells of each change of the membership.
-    fn changes(&self) -> Option<watch::Receiver<Option<Arc<(String, Membership)>>>> {
+    fn changes(&self) -> Option<Changes> {
         match self {
             Target::Configured(_) => None,
             Target::Fleet(member) => Some(member.changes()),
@@ -196,7 +195,10 @@ impl Connection {
                 None => std::future::pending().await,
             }
         };
-        if destination.as_ref().is_some_and(|(_, collector)| collector.is_empty()) {
+        if destination
+            .as_ref()
+            .is_some_and(|(_, collector)| collector.is_empty())
+        {
             // Who asks has no back-off of its own.
             let _ = timeout(BACKOFF_MAX, moved).await;
             return Err(ConnectError::Left);
@@ -239,6 +241,14 @@ impl Connection {
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// Done when the membership changes: the host joins, leaves, or has another certificate.
+    pub async fn target_changed(&self) {
+        match self.target.changes() {
+            Some(mut changes) => drop(changes.changed().await),
+            None => std::future::pending().await,
         }
     }
 

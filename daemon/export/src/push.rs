@@ -65,6 +65,8 @@ async fn push(exporter: &Arc<Exporter>) {
         attempts = if worked { 0 } else { attempts + 1 };
         tokio::select! {
             () = sleep(backoff(attempts)) => {}
+            // Another collector owes nothing for what the last one did.
+            () = exporter.connection.target_changed() => attempts = 0,
             // At the end: what waits stays in the spool.
             _ = stop.wait_for(Option::is_some) => return,
         }

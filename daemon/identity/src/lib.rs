@@ -12,7 +12,7 @@ mod pin;
 mod store;
 
 pub use enroll::{EnrollError, HostName, enroll, renew};
-pub use member::{HostMember, JoinError, Renewal};
+pub use member::{Changes, HostMember, JoinError, Renewal};
 pub use store::{IdentityStore, Membership, StoreError};
 
 use std::time::Duration;
@@ -39,7 +39,10 @@ impl Membership {
     /// it, or the clock says that it has not begun.
     pub fn is_due(&self, now_unix_s: i64) -> bool {
         // At least an hour: a clock that is days off must not make each minute the time.
-        let lasts = self.not_after_unix_s.saturating_sub(self.issued_unix_s).max(3600);
+        let lasts = self
+            .not_after_unix_s
+            .saturating_sub(self.issued_unix_s)
+            .max(3600);
         let due = self.issued_unix_s.saturating_add(lasts / 3 * 2);
         now_unix_s >= due || now_unix_s < self.issued_unix_s
     }

@@ -17,6 +17,9 @@ use tonic::transport::ClientTlsConfig;
 /// sleep.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// What a host is a member of, with its key; tells of each change.
+pub type Changes = watch::Receiver<Option<Arc<(String, Membership)>>>;
+
 /// Why a host does not join or leave.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
@@ -119,7 +122,7 @@ impl HostMember {
     }
 
     /// Tells of each change of the membership.
-    pub fn changes(&self) -> watch::Receiver<Option<Arc<(String, Membership)>>> {
+    pub fn changes(&self) -> Changes {
         self.membership.subscribe()
     }
 

@@ -134,7 +134,9 @@ impl Fleet {
         let failed = member.renewal().failed;
         let why = match (failed, ended) {
             (Some(why), _) => why,
-            (None, true) => "nothing renews it, as `collector.address` names a collector".to_owned(),
+            (None, true) => {
+                "nothing renews it, as `collector.address` names a collector".to_owned()
+            }
             (None, false) => return Vec::new(),
         };
         let left_s = membership.not_after_unix_s - now_unix_ns / SECOND_NS;

@@ -12,7 +12,7 @@ struct Case {
 
 fn case() -> Case {
     let dir = tempfile::tempdir().expect("a directory");
-    let registry = Registry::open(&dir.path().join("members.sqlite")).expect("opens");
+    let registry = Registry::open(&dir.path().join("members.sqlite"), NOW).expect("opens");
     Case {
         _dir: dir,
         registry,
@@ -162,7 +162,15 @@ fn an_invitation_may_let_a_host_come_back_with_another_key() {
     let (before, _) = case
         .enroll(("a", "a", 1), Some(&credential), NOW)
         .expect("let in");
+    let other = case.invite(&Invitation {
+        name: "b".to_owned(),
+        replaces: true,
+        ..Invitation::default()
+    });
+    let refused = case.enroll(("a", "a", 2), Some(&other), NOW);
+    assert!(matches!(refused, Err(Refused::Taken(_))));
     let replacing = case.invite(&Invitation {
+        name: "a".to_owned(),
         replaces: true,
         ..Invitation::default()
     });
@@ -188,7 +196,30 @@ fn an_instance_made_again_takes_its_place_when_the_old_one_is_gone() {
     let connection = member.ended();
     assert!(matches!(again(NOW + 1000), Err(Refused::Taken(_))));
     drop(connection);
+    // Not by another line, however many hosts it lets in.
+    let other = case.invite(&Invitation {
+        hosts_max: 10,
+        ..Invitation::default()
+    });
+    let stolen = case.enroll(("node-1", "node-1", 3), Some(&other), NOW + 1000);
+    assert!(matches!(stolen, Err(Refused::Taken(_))));
     again(NOW + 1000).expect("let in");
+}
+
+#[test]
+fn a_removed_host_does_not_come_back_by_a_line_from_before() {
+    let case = case();
+    let line = case.invite(&Invitation {
+        hosts_max: 10,
+        ..Invitation::default()
+    });
+    case.enroll(("a", "web", 1), Some(&line), NOW)
+        .expect("let in");
+    case.registry.remove("web", NOW + 1).expect("removes");
+    for key in [1, 2] {
+        let back = case.enroll(("a", "web", key), Some(&line), NOW + 2);
+        assert!(matches!(back, Err(Refused::Taken(_))), "{key}");
+    }
 }
 
 #[test]
@@ -240,7 +271,7 @@ fn members_are_there_after_a_restart() {
     let path = dir.path().join("members.sqlite");
     let labels: BTreeMap<_, _> = [("cluster".to_owned(), "a=b".to_owned())].into();
     {
-        let registry = Registry::open(&path).expect("opens");
+        let registry = Registry::open(&path, NOW).expect("opens");
         let invitation = Invitation {
             labels: labels.clone(),
             hosts_max: 2,
@@ -258,7 +289,7 @@ fn members_are_there_after_a_restart() {
         }
         registry.remove("b", NOW).expect("removes");
     }
-    let registry = Registry::open(&path).expect("opens");
+    let registry = Registry::open(&path, NOW).expect("opens");
     let members = registry.members();
     assert_eq!(members.len(), 1);
     assert_eq!(
@@ -286,6 +317,10 @@ fn what_cannot_be_an_invitation_is_refused() {
     assert!(refused(&Invitation {
         name: "one".to_owned(),
         hosts_max: 2,
+        ..Invitation::default()
+    }));
+    assert!(refused(&Invitation {
+        replaces: true,
         ..Invitation::default()
     }));
     assert!(refused(&Invitation {
