@@ -69,7 +69,7 @@ pub struct Invite {
     /// Name of the host in the fleet [default: what it calls itself]
     #[arg(long, conflicts_with = "hosts")]
     name: Option<String>,
-    /// Label of the hosts it lets in, which nothing they send can change; may be given several times
+    /// Label of the hosts it lets in, which they cannot change; may be given several times
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
     /// For how long it is good

@@ -110,7 +110,8 @@ impl Authority {
                     .map_err(|error| damaged(format!("{CERTIFICATE_FILE}: {error}")))?;
                 Authority::of(key, certificate).map_err(damaged)
             }
-            // The key is the authority: its certificate can be made again, and is trusted as before.
+            // The key is the authority: its certificate can be made again, and is trusted as
+            // before.
             (key, None) => {
                 let key = match key {
                     Some(pem) => KeyPair::from_pem(&String::from_utf8_lossy(&pem)),
@@ -329,7 +330,8 @@ fn hash_of(public_key: &[u8]) -> KeyHash {
     hash
 }
 
-/// A host id as part of a path: letters, digits, `-`, `.`, `_` and `~` as they are, others as `%XX`.
+/// A host id as part of a path: letters, digits, `-`, `.`, `_` and `~` as they are, others as
+/// `%XX`.
 fn escaped(id: &str) -> String {
     let mut text = String::with_capacity(id.len());
     for byte in id.bytes() {

@@ -1,4 +1,5 @@
-//! Who is a member of the fleet: hosts with their keys, and invitations, in a database of their own.
+//! Who is a member of the fleet: hosts with their keys, and invitations, in a database of their
+//! own.
 //!
 //! A change is on the disk before anybody is told of it. Members are in memory as well, so that a
 //! connection asks no disk. A member that is removed is told to all its connections.
