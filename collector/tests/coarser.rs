@@ -91,7 +91,11 @@ fn push(store: &EmbeddedStore, fleet: &Fleet, window: NewWindow, now: i64) -> Pu
 
 fn counter(store: &EmbeddedStore, name: &str) -> u64 {
     let metrics = store.metrics();
-    let found = counted(&metrics).find(|of| of.name == name);
+    let (name, labels) = match name.split_once('{') {
+        Some((name, labels)) => (name, labels.trim_end_matches('}')),
+        None => (name, ""),
+    };
+    let found = counted(&metrics).find(|of| of.name == name && of.labels == labels);
     found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
