@@ -2,7 +2,7 @@
 //! nothing or takes the port for another.
 
 use crate::metrics::Metrics;
-use proto::calls::{Caller, Calls, Patience};
+use proto::calls::{Caller, Calls, IdleTimer, Patience};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -142,8 +142,7 @@ pub struct Conn {
     silence: Option<Pin<Box<tokio::time::Sleep>>>,
     read: usize,
     calls: Arc<Calls>,
-    /// Looks whether there has been a call: a peer can answer pings for ever.
-    idle: Pin<Box<tokio::time::Sleep>>,
+    idle: IdleTimer,
     begin: Begin,
     page: SocketAddr,
     metrics: Arc<Metrics>,
@@ -170,12 +169,13 @@ impl Conn {
         metrics: Arc<Metrics>,
     ) -> Conn {
         metrics.connections_grpc.inc();
+        let calls = Calls::new(patience);
         Conn {
             stream,
             silence: Some(Box::pin(tokio::time::sleep(PREFACE_TIMEOUT))),
             read: 0,
-            calls: Calls::new(patience),
-            idle: Box::pin(tokio::time::sleep(patience.first_call.min(patience.idle))),
+            idle: IdleTimer::new(Arc::clone(&calls)),
+            calls,
             begin: Begin::Open,
             page,
             metrics,
@@ -203,20 +203,6 @@ impl Conn {
             }
         }
         Poll::Ready(Ok(self.begin == Begin::Other))
-    }
-
-    /// Ready when the connection has had no call for too long.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.idle.as_mut().poll(cx));
-            let now = tokio::time::Instant::now();
-            let deadline = self.calls.deadline();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return Poll::Ready(());
-            }
-            let next = deadline.unwrap_or(now + self.calls.patience().idle);
-            self.idle.as_mut().reset(next);
-        }
     }
 
     /// Says where the page is. A connection that does not take so little at once gets nothing.
@@ -288,7 +274,7 @@ impl AsyncRead for Conn {
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if conn.poll_idle(cx).is_ready() {
+        if conn.idle.poll(cx).is_ready() {
             conn.metrics.connections_silent.inc();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

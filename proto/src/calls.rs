@@ -9,9 +9,9 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tonic::codegen::Body;
 use tonic::codegen::http::{Extensions, Request, Response};
 use tower::{Layer, Service};
@@ -70,11 +70,6 @@ impl Calls {
         })
     }
 
-    /// For how long it may be without a call.
-    pub fn patience(&self) -> Patience {
-        self.patience
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,7 +90,7 @@ impl Calls {
     }
 
     /// When the connection is to be closed unless a call comes before; `None` while there is one.
-    pub fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         let state = *self.lock();
         let limit = if state.called || state.probed {
             self.patience.idle
@@ -110,6 +105,40 @@ impl Calls {
     pub fn worth(&self) -> Option<(bool, Instant)> {
         let state = *self.lock();
         (state.under_way == 0).then_some((state.called, state.since))
+    }
+}
+
+/// Tells when a connection has had no call for too long: a peer can answer pings for ever.
+#[derive(Debug)]
+pub struct IdleTimer {
+    calls: Arc<Calls>,
+    /// Until it may be so.
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl IdleTimer {
+    /// Of a connection with these calls.
+    pub fn new(calls: Arc<Calls>) -> IdleTimer {
+        let patience = calls.patience;
+        let sleep = tokio::time::sleep(patience.first_call.min(patience.idle));
+        IdleTimer {
+            calls,
+            sleep: Box::pin(sleep),
+        }
+    }
+
+    /// Ready when the connection is to be closed.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.sleep.as_mut().poll(cx));
+            let now = Instant::now();
+            let deadline = self.calls.deadline();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Poll::Ready(());
+            }
+            let next = deadline.unwrap_or(now + self.calls.patience.idle);
+            self.sleep.as_mut().reset(next);
+        }
     }
 }
 

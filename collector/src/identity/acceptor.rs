@@ -10,7 +10,7 @@ use super::{Fleet, Member};
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
 use profile::text::with_causes;
-use proto::calls::{Caller, Calls, Patience};
+use proto::calls::{Caller, Calls, IdleTimer, Patience};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -167,16 +167,17 @@ async fn shake(
     let place = room.clone().try_acquire_owned();
     let place = place.map_err(|_| io::Error::other("there are too many connections"))?;
     metrics.connections_grpc.inc();
+    let calls = Calls::new(patience);
     Ok(TlsConn {
         fleet: Arc::clone(fleet),
         stream,
         peer: MemberPeer {
             tcp,
-            calls: Calls::new(patience),
+            calls: Arc::clone(&calls),
             was_member: member.is_none() && has_certificate,
             member,
         },
-        idle: Box::pin(tokio::time::sleep(patience.first_call.min(patience.idle))),
+        idle: IdleTimer::new(calls),
         expires: Box::pin(sleep_until(Instant::now() + lasts)),
         ended,
         metrics,
@@ -191,8 +192,7 @@ pub struct TlsConn {
     fleet: Arc<Fleet>,
     stream: TlsStream<TcpStream>,
     peer: MemberPeer,
-    /// Looks whether there has been a call: a peer can answer pings for ever.
-    idle: Pin<Box<Sleep>>,
+    idle: IdleTimer,
     /// When the certificate ends.
     expires: Pin<Box<Sleep>>,
     /// Done when the member is removed.
@@ -215,18 +215,9 @@ impl TlsConn {
             let why = "the certificate has ended";
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         }
-        loop {
-            ready!(self.idle.as_mut().poll(cx));
-            let now = Instant::now();
-            let calls = &self.peer.calls;
-            let deadline = calls.deadline();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                self.metrics.connections_silent.inc();
-                return Poll::Ready(io::ErrorKind::TimedOut.into());
-            }
-            let next = deadline.unwrap_or(now + calls.patience().idle);
-            self.idle.as_mut().reset(next);
-        }
+        ready!(self.idle.poll(cx));
+        self.metrics.connections_silent.inc();
+        Poll::Ready(io::ErrorKind::TimedOut.into())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
 use host::sync::lock;
-use proto::calls::{Caller, Calls, Patience};
+use proto::calls::{Caller, Calls, IdleTimer, Patience};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -358,8 +358,7 @@ pub(super) struct Conn<S> {
     /// Ends a connection that sends no preface; `None` once it has come.
     silence: Option<Pin<Box<tokio::time::Sleep>>>,
     read: usize,
-    /// Looks whether there has been a call.
-    idle: Pin<Box<tokio::time::Sleep>>,
+    idle: IdleTimer,
     /// Goes with the connection.
     lives: Arc<()>,
     _place: OwnedSemaphorePermit,
@@ -368,11 +367,11 @@ pub(super) struct Conn<S> {
 impl<S> Conn<S> {
     fn new(stream: S, origin: Origin, place: OwnedSemaphorePermit) -> Conn<S> {
         let (close, closed) = oneshot::channel();
-        let patience = Patience::default();
+        let calls = Calls::new(Patience::default());
         let peer = Peer {
             name: origin.name.into(),
             uid: origin.uid,
-            calls: Calls::new(patience),
+            calls: Arc::clone(&calls),
             close: Arc::new(Mutex::new(Some(close))),
         };
         let silence = Some(Box::pin(tokio::time::sleep(HANDSHAKE_TIMEOUT)));
@@ -382,7 +381,7 @@ impl<S> Conn<S> {
             closed,
             silence,
             read: 0,
-            idle: Box::pin(tokio::time::sleep(patience.first_call)),
+            idle: IdleTimer::new(calls),
             lives: Arc::new(()),
             _place: place,
         }
@@ -414,15 +413,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Conn<S> {
             CONNECTIONS.silent.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        while conn.idle.as_mut().poll(cx).is_ready() {
-            let now = tokio::time::Instant::now();
-            let deadline = conn.peer.calls.deadline();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                CONNECTIONS.silent.fetch_add(1, Ordering::Relaxed);
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            let next = deadline.unwrap_or(now + conn.peer.calls.patience().idle);
-            conn.idle.as_mut().reset(next);
+        if conn.idle.poll(cx).is_ready() {
+            CONNECTIONS.silent.fetch_add(1, Ordering::Relaxed);
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buf.filled().len();
         let polled = Pin::new(&mut conn.stream).poll_read(cx, buf);
