@@ -121,7 +121,8 @@ impl Ends {
         })
     }
 
-    /// Starts a thread that is waited for at the end.
+    /// Starts a thread that has something to bring to its end when the daemon stops, and is waited
+    /// for.
     pub fn spawn_awaited(
         &self,
         name: &'static str,
@@ -146,6 +147,7 @@ impl Ends {
         !runs(&mut ended)
     }
 
+    /// Starts a thread that may be cut off when the process ends.
     pub fn spawn(
         &self,
         name: &'static str,

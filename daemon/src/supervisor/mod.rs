@@ -80,7 +80,7 @@ pub fn run(
 struct Stages {
     agent: Arc<Agent>,
     ends: Ends,
-    /// Threads that are waited for at the end: those that drain, and those that talk to clients and
+    /// True: the server takes no more connections.
     stop_serving: watch::Sender<bool>,
     manager: Notifier,
 }

@@ -4,7 +4,7 @@
 //! [`Parts`] are opened before any thread runs. Then each function here starts a stage and returns
 //! the ends of the queues that lead to it.
 
-use super::ends::{Ends, RunError, StageError};
+use super::ends::{Ends, RunError};
 use super::serve::{listen_at, serve};
 use super::{Notifier, Stages, uplink};
 use crate::agent::{
@@ -58,38 +58,6 @@ const FILES_QUEUED_MAX: usize = 1024;
 
 /// Modules read and not yet taken by the sampler, which takes all of them once a second.
 const MODULES_QUEUED_MAX: usize = 1024;
-
-/// Threads that run.
-struct Threads {
-    ends: Ends,
-}
-
-impl Threads {
-    fn new() -> Result<Threads, RunError> {
-        Ok(Threads {
-            ends: Ends::new().map_err(RunError::Setup)?,
-        })
-    }
-
-    /// Starts a stage.
-    fn start(
-        &self,
-        name: &'static str,
-        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> Result<(), RunError> {
-        self.ends.spawn(name, body).map_err(RunError::Setup)
-    }
-
-    /// Starts a stage that has something to bring to its end when the daemon stops.
-    fn drains(
-        &mut self,
-        name: &'static str,
-        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> Result<(), RunError> {
-        let started = self.ends.spawn_awaited(name, body);
-        started.map_err(RunError::Setup)
-    }
-}
 
 /// What stages work with.
 struct Parts {
@@ -233,17 +201,17 @@ impl Stages {
         let recorders = Arc::<Recorders>::default();
         agent.take_captures(parts.cgroups.containers().clone(), Arc::clone(&recorders));
         agent.keep_times(&config);
-        let mut threads = Threads::new()?;
-        start_pipeline(&mut threads, &agent, &config, parts, recorders)?;
+        let ends = Ends::new().map_err(RunError::Setup)?;
+        start_pipeline(&ends, &agent, &config, parts, recorders).map_err(RunError::Setup)?;
         if let Some(target) = agent.fleet.target(&config) {
-            uplink::start(&threads.ends, &agent, target).map_err(RunError::Setup)?;
+            uplink::start(&ends, &agent, target).map_err(RunError::Setup)?;
         }
 
         let (stop_serving, stopped) = watch::channel(false);
         let (ready, is_ready) = oneshot::channel();
         let served = Arc::clone(&agent);
-        threads.drains("fp-grpc", move || serve(served, ready, stopped))?;
-        let Threads { ends } = threads;
+        ends.spawn_awaited("fp-grpc", move || serve(served, ready, stopped))
+            .map_err(RunError::Setup)?;
         uplink::prepare(&ends, &agent);
         ends.prepare_triggers(&agent);
         agent.configure_triggers(&config).map_err(RunError::Setup)?;
@@ -266,12 +234,12 @@ impl Stages {
 
 /// Starts what leads from the kernel's samples to the recorder.
 fn start_pipeline(
-    threads: &mut Threads,
+    ends: &Ends,
     agent: &Arc<Agent>,
     config: &Config,
     parts: Parts,
     recorders: Arc<Recorders>,
-) -> Result<(), RunError> {
+) -> io::Result<()> {
     let Parts {
         rings,
         facts,
@@ -289,9 +257,9 @@ fn start_pipeline(
         false => kernel.idle_ranges(),
     };
     let copies = facts.plan.stack_bytes > 0;
-    let files = start_files(threads, agent, config, scout, &store, copies)?;
-    let (code, generated) = start_jit(threads, agent, config)?;
-    let fetched = start_debuginfod(threads, agent, config)?;
+    let files = start_files(ends, agent, config, scout, &store, copies)?;
+    let (code, generated) = start_jit(ends, agent, config)?;
+    let fetched = start_debuginfod(ends, agent, config)?;
     let mut debug_dirs = config.symbols.debug_dirs.clone();
     debug_dirs.extend(
         fetched
@@ -313,15 +281,15 @@ fn start_pipeline(
         recorders,
         lines_bytes: config.captures.lines_bytes(),
     };
-    let (batches, recycled) = start_symbolizer(threads, agent, naming)?;
+    let (batches, recycled) = start_symbolizer(ends, agent, naming)?;
     if let Some(asker) = asker {
-        threads.drains("fp-containers", move || {
+        ends.spawn_awaited("fp-containers", move || {
             asker.run();
             Ok(())
         })?;
     }
     let looks = match config.unwind.look {
-        true => Some(start_looker(threads)?),
+        true => Some(start_looker(ends)?),
         false => None,
     };
     let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.budget.bounds));
@@ -348,7 +316,7 @@ fn start_pipeline(
         code,
         looks,
     };
-    threads.drains("fp-sampler", move || {
+    ends.spawn_awaited("fp-sampler", move || {
         if !Priority::prefer_this_thread(sampler::NICE) {
             tracing::info!(
                 nice = sampler::NICE,
@@ -370,13 +338,13 @@ struct Files {
 
 /// `copies`: stacks are copied, so unwind tables are wanted.
 fn start_files(
-    threads: &mut Threads,
+    ends: &Ends,
     agent: &Agent,
     config: &Config,
     scout: FileLoader,
     store: &Arc<FileStore>,
     copies: bool,
-) -> Result<Files, RunError> {
+) -> io::Result<Files> {
     let (wanted, requests) = sync_channel(FILES_QUEUED_MAX);
     let (scans, scanned) = sync_channel(1);
     let (loaded, modules) = sync_channel(MODULES_QUEUED_MAX);
@@ -389,7 +357,7 @@ fn start_files(
         derive: config.unwind.derive,
     };
     let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.health.files));
-    threads.drains("fp-files", move || {
+    ends.spawn_awaited("fp-files", move || {
         scout.run(&requests, &store, &scans, &for_sampler, &heartbeat);
         Ok(())
     })?;
@@ -403,10 +371,10 @@ fn start_files(
 /// Starts what asks debuginfod servers, where there are any. Without a place to keep files nobody
 /// is asked.
 fn start_debuginfod(
-    threads: &Threads,
+    ends: &Ends,
     agent: &Agent,
     config: &Config,
-) -> Result<Option<Arc<FetchedFiles>>, RunError> {
+) -> io::Result<Option<Arc<FetchedFiles>>> {
     let symbols = &config.symbols;
     if symbols.debuginfod.is_empty() {
         return Ok(None);
@@ -424,17 +392,17 @@ fn start_debuginfod(
     };
     let (fetching, urls) = (Arc::clone(&files), symbols.debuginfod.clone());
     // It goes on until the process ends: what it has fetched is on disk by then.
-    threads.start("fp-debuginfod", move || fetching.run(&urls))?;
+    ends.spawn("fp-debuginfod", move || fetching.run(&urls))?;
     Ok(Some(files))
 }
 
 /// Starts what follows generated code. Returns where its processes are told of, and where rules for
 /// it come from.
 fn start_jit(
-    threads: &mut Threads,
+    ends: &Ends,
     agent: &Agent,
     config: &Config,
-) -> Result<(SyncSender<Notice>, Receiver<Generated>), RunError> {
+) -> io::Result<(SyncSender<Notice>, Receiver<Generated>)> {
     let options = jit::Options {
         perf_maps: config.jit.perf_maps,
         jitdumps: config.jit.jitdumps,
@@ -455,8 +423,8 @@ fn start_jit(
     // It may wait for helpers. All that it leaves behind is what runtimes wrote because they were
     // asked.
     match asks {
-        true => threads.drains("fp-jit", body)?,
-        false => threads.start("fp-jit", body)?,
+        true => ends.spawn_awaited("fp-jit", body)?,
+        false => ends.spawn("fp-jit", body)?,
     }
     Ok((code, generated))
 }
@@ -476,10 +444,10 @@ struct SymbolizeStage {
 
 /// Starts the symbolizer. Returns where batches go, and where they come back.
 fn start_symbolizer(
-    threads: &mut Threads,
+    ends: &Ends,
     agent: &Arc<Agent>,
     naming: SymbolizeStage,
-) -> Result<(SyncSender<RawBatch>, Receiver<RawBatch>), RunError> {
+) -> io::Result<(SyncSender<RawBatch>, Receiver<RawBatch>)> {
     let (batches, from_sampler) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
     let (recycle, recycled) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
     for _ in 0..BATCHES {
@@ -487,7 +455,7 @@ fn start_symbolizer(
         let _ = recycle.try_send(RawBatch::default());
     }
     let agent = Arc::clone(agent);
-    threads.drains("fp-symbolize", move || {
+    ends.spawn_awaited("fp-symbolize", move || {
         naming.run(&agent, &from_sampler, &recycle);
         Ok(())
     })?;
@@ -538,10 +506,10 @@ type Looks = (
 );
 
 /// Starts what looks into the memory of threads.
-fn start_looker(threads: &mut Threads) -> Result<Looks, RunError> {
+fn start_looker(ends: &Ends) -> io::Result<Looks> {
     let (ask, asked) = sync_channel(stack_reader::QUEUED_MAX);
     let (answer, answers) = sync_channel(stack_reader::QUEUED_MAX);
-    threads.drains("fp-look", move || {
+    ends.spawn_awaited("fp-look", move || {
         StackReader::default().run(&asked, &answer);
         Ok(())
     })?;
