@@ -15,7 +15,7 @@ pub const TEXT_BYTES_MAX: usize = 256;
 
 /// Longest name of an event, and longest kernel filter. Unit: bytes; the kernel takes a page of the
 /// latter.
-const EVENT_BYTES_MAX: usize = 4096;
+pub const EVENT_BYTES_MAX: usize = 4096;
 
 /// Largest copy of a user stack. Unit: bytes; a sample record has 64 KiB for all it holds.
 const STACK_BYTES_MAX: u32 = 56 << 10;

@@ -7,6 +7,8 @@
 //! that name the key.
 
 use agent_config::{Captures, RemoteCaptures};
+use capture::event::{Event, RATE_HZ};
+use capture::request::{EVENT_BYTES_MAX, EVENT_DEFAULT, OFF_CPU};
 use host::time::MonotonicTime;
 use proto::agent::CaptureRequest;
 use std::collections::VecDeque;
@@ -16,40 +18,8 @@ use tonic::Status;
 /// The time over which captures are added up.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Rate where a request names none. Unit: samples a second.
-const RATE_DEFAULT: u32 = 499;
-
 /// What a capture counts for at least: each opens events on all CPUs and reads `/proc`.
 const CHARGE_MIN: Duration = Duration::from_secs(10);
-
-/// Longest name of an event, and longest filter. Unit: bytes; the kernel takes a page.
-const EVENT_BYTES_MAX: usize = 4096;
-
-/// Events that only look at stacks: where CPU time goes, what hardware counts, and where threads
-/// wait. They read no memory, stop nobody at an instruction of anybody's choice, and have no
-/// filter.
-const STACKS: [&str; 20] = [
-    "cpu-clock",
-    "task-clock",
-    "cycles",
-    "instructions",
-    "ref-cycles",
-    "bus-cycles",
-    "cache-references",
-    "cache-misses",
-    "branches",
-    "branch-misses",
-    "stalled-cycles-frontend",
-    "stalled-cycles-backend",
-    "LLC-loads",
-    "LLC-load-misses",
-    "off-cpu",
-    "page-faults",
-    "minor-faults",
-    "major-faults",
-    "context-switches",
-    "cpu-migrations",
-];
 
 /// What the configuration allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +113,7 @@ impl Policy {
     /// which the event has by itself may be higher.
     pub fn bounded(&self, mut request: CaptureRequest) -> CaptureRequest {
         let unnamed = request.rate_hz == 0 && request.period == 0;
-        if unnamed && self.rate_max_hz < RATE_DEFAULT && event_of(&request) != "off-cpu" {
+        if unnamed && self.rate_max_hz < RATE_HZ && event_of(&request) != OFF_CPU {
             request.rate_hz = self.rate_max_hz;
         }
         request
@@ -162,15 +132,22 @@ impl Policy {
             None => allowed == event,
         };
         self.level == RemoteCaptures::All
-            || STACKS.contains(&event)
+            || is_stacks_alone(event)
             || self.events.iter().any(listed)
     }
+}
+
+/// Whether an event only looks at stacks: where CPU time goes, what is counted, and where threads
+/// wait. Such events read no memory, stop nobody at an instruction of anybody's choice, and have no
+/// filter.
+fn is_stacks_alone(event: &str) -> bool {
+    event == OFF_CPU || matches!(Event::parse(event), Ok(Event::Counted(_)))
 }
 
 /// The event that a request means.
 fn event_of(request: &CaptureRequest) -> &str {
     match request.event.trim() {
-        "" => STACKS[0],
+        "" => EVENT_DEFAULT,
         event => event,
     }
 }
@@ -208,6 +185,7 @@ impl Spent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use capture::event::COUNTED;
     use tonic::Code;
 
     fn policy() -> Policy {
@@ -230,7 +208,8 @@ mod tests {
 
     #[test]
     fn what_looks_at_stacks_alone_is_allowed() {
-        for event in STACKS.iter().chain(&["", " cycles "]) {
+        let counted = COUNTED.iter().map(|event| event.name);
+        for event in counted.chain([OFF_CPU, "", " cycles ", "cs"]) {
             assert!(
                 policy().check(&request(event), Duration::ZERO).is_ok(),
                 "{event}"
