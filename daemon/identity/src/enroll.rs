@@ -3,6 +3,7 @@
 use super::pin::Pinned;
 use super::store::Membership;
 use super::{ANSWER_MAX, CONNECT_MAX};
+use pem::{EncodeConfig, LineEnding, Pem};
 use proto::collector::enrollment_service_client::EnrollmentServiceClient;
 use proto::collector::{EnrollRequest, EnrollResponse};
 use proto::credential::Credential;
@@ -267,42 +268,22 @@ fn membership(
         host_id: host.host_id.clone(),
         name: answer.name,
         labels: answer.labels.into_iter().collect(),
-        certificate: pem(&answer.certificate),
-        authorities: authorities.iter().map(|der| pem(der)).collect(),
+        certificate: pem(answer.certificate),
+        authorities: answer.authorities.into_iter().map(pem).collect(),
         issued_unix_s: now_unix_s,
         not_after_unix_s: answer.not_after_unix_s,
     })
 }
 
 /// A certificate as text, which is what the transport takes and people can look at.
-fn pem(der: &[u8]) -> String {
-    let digits = data_encoding::BASE64.encode(der);
-    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
-    let mut rest = digits.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(64));
-        text.push_str(line);
-        text.push('\n');
-        rest = after;
-    }
-    text.push_str("-----END CERTIFICATE-----\n");
-    text
+fn pem(der: Vec<u8>) -> String {
+    let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
+    pem::encode_config(&Pem::new("CERTIFICATE", der), lines)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-
-    #[test]
-    fn a_certificate_as_text_is_the_same_certificate() {
-        for len in [1, 47, 48, 49, 300] {
-            let der: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
-            let read = CertificateDer::from_pem_slice(pem(&der).as_bytes()).expect("reads");
-            assert_eq!(read.as_ref(), der);
-        }
-    }
 
     #[test]
     fn what_is_no_address_is_told_at_once() {
