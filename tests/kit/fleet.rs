@@ -18,6 +18,8 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 pub struct Options {
     grpc: u16,
     http: u16,
+    /// For hosts that join; none while it is not asked for.
+    tls: Option<u16>,
     settings: Vec<String>,
 }
 
@@ -34,6 +36,7 @@ impl Options {
         Options {
             grpc: free_port(),
             http: free_port(),
+            tls: None,
             settings: Vec::new(),
         }
     }
@@ -42,6 +45,20 @@ impl Options {
     pub fn set(mut self, setting: &str) -> Options {
         self.settings.push(setting.to_owned());
         self
+    }
+
+    /// Adds a port for hosts of other machines, which join.
+    pub fn with_tls(mut self) -> Options {
+        self.tls = Some(free_port());
+        self
+    }
+
+    /// `HOST:PORT` for hosts that join, the same at every start.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn tls(&self) -> String {
+        format!("127.0.0.1:{}", self.tls.expect("a port for TLS"))
     }
 
     /// `HOST:PORT` for agents and commands, the same at every start.
@@ -66,6 +83,9 @@ impl Options {
             "--listen-http",
             &self.http(),
         ]);
+        if self.tls.is_some() {
+            command.args(["--listen-tls", &self.tls()]);
+        }
         for setting in &self.settings {
             command.args(["--set", setting]);
         }

@@ -1,4 +1,5 @@
-//! A network that can be cut: a loopback port that carries bytes to another one, or to nowhere.
+//! A network that can be cut and listened to: a loopback port that carries bytes to another one, or
+//! to nowhere.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -22,6 +23,8 @@ struct State {
     cut: AtomicBool,
     ended: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
+    /// All that it carried, where it is listened to.
+    heard: Option<Mutex<Vec<u8>>>,
 }
 
 impl State {
@@ -39,12 +42,31 @@ impl Wire {
     /// # Panics
     /// When no port can be bound.
     pub fn to(target: &str) -> Wire {
+        Wire::with(target, State::default())
+    }
+
+    /// A wire to `HOST:PORT` that keeps a copy of all bytes, of both directions.
+    ///
+    /// # Panics
+    /// When no port can be bound.
+    pub fn tapped(target: &str) -> Wire {
+        let heard = Some(Mutex::default());
+        Wire::with(
+            target,
+            State {
+                heard,
+                ..State::default()
+            },
+        )
+    }
+
+    fn with(target: &str, state: State) -> Wire {
         let listener = TcpListener::bind("127.0.0.1:0").expect("failed to bind a port");
         listener
             .set_nonblocking(true)
             .expect("failed to set a socket up");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(State::default());
+        let state = Arc::new(state);
         let (shared, target) = (state.clone(), target.to_owned());
         let thread = std::thread::spawn(move || accept(&listener, &target, &shared));
         Wire {
@@ -57,6 +79,15 @@ impl Wire {
     /// `HOST:PORT` of this end.
     pub fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    /// What a tapped wire has carried so far.
+    ///
+    /// # Panics
+    /// When it is not tapped.
+    pub fn heard(&self) -> Vec<u8> {
+        let heard = self.state.heard.as_ref().expect("a tapped wire");
+        heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends all connections; new ones end at once.
@@ -101,14 +132,20 @@ fn accept(listener: &TcpListener, target: &str, state: &Arc<State>) {
         let mut open = state.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.extend([near.try_clone(), far.try_clone()].into_iter().flatten());
         drop(open);
-        std::thread::spawn(move || carry(near, far));
-        std::thread::spawn(move || carry(far_again, near_again));
+        for (from, to) in [(near, far), (far_again, near_again)] {
+            let state = state.clone();
+            std::thread::spawn(move || carry(from, to, state.heard.as_ref()));
+        }
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream) {
+fn carry(mut from: TcpStream, mut to: TcpStream, heard: Option<&Mutex<Vec<u8>>>) {
     let mut bytes = [0; 16 << 10];
     while let Ok(len) = from.read(&mut bytes) {
+        if let Some(heard) = heard {
+            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            heard.extend_from_slice(&bytes[..len]);
+        }
         if len == 0 || to.write_all(&bytes[..len]).is_err() {
             break;
         }

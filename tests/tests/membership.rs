@@ -3,14 +3,12 @@
 //! out.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::ctl::ctl;
 use testkit::fleet::{Collector, Options};
 use testkit::process::wait_for;
+use testkit::wire::Wire;
 use testkit::workload::c;
 use testkit::{Cgroup, Daemon, Need, beside};
 
@@ -22,51 +20,10 @@ const ARRIVE: Duration = Duration::from_secs(90);
 /// What the names of functions begin with that nothing else has.
 const CANARY: &str = "canary_in_the_mine_";
 
-/// Carries bytes to another port, and keeps a copy of all that it carried.
-struct Tap {
-    address: String,
-    seen: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Tap {
-    fn to(target: String) -> Tap {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let copy = Arc::clone(&seen);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let Ok(to) = TcpStream::connect(&target) else {
-                    continue;
-                };
-                let (back, from) = (to.try_clone().unwrap(), stream.try_clone().unwrap());
-                for (mut from, mut to) in [(from, to), (back, stream)] {
-                    let copy = Arc::clone(&copy);
-                    std::thread::spawn(move || {
-                        let mut buffer = [0; 16 << 10];
-                        while let Ok(read @ 1..) = from.read(&mut buffer) {
-                            copy.lock().unwrap().extend_from_slice(&buffer[..read]);
-                            if to.write_all(&buffer[..read]).is_err() {
-                                break;
-                            }
-                        }
-                        let _ = to.shutdown(std::net::Shutdown::Both);
-                    });
-                }
-            }
-        });
-        Tap { address, seen }
-    }
-
-    fn has_seen(&self, text: &str) -> bool {
-        let seen = self.seen.lock().unwrap();
-        seen.windows(text.len()).any(|part| part == text.as_bytes())
-    }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|part| part == text.as_bytes())
 }
 
 fn daemon(dir: &Path, host: &str) -> Daemon {
@@ -122,10 +79,9 @@ fn counts_pushes(daemon: &Daemon) -> bool {
 fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let tls = format!("127.0.0.1:{}", free_port());
-    let options = Options::new().set(&format!("listen.tls={tls}"));
+    let options = Options::new().with_tls();
     let collector = options.start(dir.path());
-    let tap = Tap::to(tls);
+    let wire = Wire::tapped(&options.tls());
     let mut agent = daemon(dir.path(), "one");
     let pid = agent.pid();
     let cgroup = Cgroup::new("membership");
@@ -135,7 +91,7 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
     assert!(agent.client().status().unwrap().export.is_none());
     assert!(!counts_pushes(&agent));
     let invited = invitation(&collector, &["--name", "web-1", "--label", "cluster=eu"]);
-    let joined = agent.ctl(&["join", &tap.address, &invited]);
+    let joined = agent.ctl(&["join", &wire.address(), &invited]);
     assert_eq!(joined.code, Some(0), "{}", joined.stderr);
     assert!(joined.text().contains("as web-1"), "{}", joined.text());
     pushes(&agent);
@@ -158,19 +114,17 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
         folded.contains(CANARY).then_some(())
     });
     assert!(found.is_some(), "the collector has what the host sampled");
-    assert!(!tap.has_seen(CANARY));
-    assert!(!tap.has_seen("PRI * HTTP/2.0"));
-    assert!(
-        tap.seen.lock().unwrap().len() > 4096,
-        "it went through here"
-    );
+    let heard = wire.heard();
+    assert!(!contains(&heard, CANARY));
+    assert!(!contains(&heard, "PRI * HTTP/2.0"));
+    assert!(heard.len() > 4096, "it went through here");
     // The same after a restart, without being invited again.
     agent.signal(rustix::process::Signal::TERM);
     assert!(agent.wait(ARRIVE).is_some());
     drop(agent);
     let agent = daemon(dir.path(), "one");
     pushes(&agent);
-    let used = agent.ctl(&["join", &tap.address, &invited]);
+    let used = agent.ctl(&["join", &wire.address(), &invited]);
     // Its own key is known: joining again is renewing.
     assert_eq!(used.code, Some(0), "{}", used.stderr);
 }
@@ -179,8 +133,7 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
 fn a_host_of_an_image_joins_by_itself_when_the_collector_is_there_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let tls = format!("127.0.0.1:{}", free_port());
-    let options = Options::new().set(&format!("listen.tls={tls}"));
+    let options = Options::new().with_tls();
     let collector = options.start(dir.path());
     let grpc = options.grpc();
     let line = asked(
@@ -230,12 +183,11 @@ fn a_host_of_an_image_joins_by_itself_when_the_collector_is_there_needs_root() {
 fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let tls = format!("127.0.0.1:{}", free_port());
-    let options = Options::new().set(&format!("listen.tls={tls}"));
+    let options = Options::new().with_tls();
     let collector = options.start(dir.path());
     let agent = daemon(dir.path(), "one");
     let invited = invitation(&collector, &["--name", "one"]);
-    let joined = agent.ctl(&["join", &tls, &invited]);
+    let joined = agent.ctl(&["join", &options.tls(), &invited]);
     assert_eq!(joined.code, Some(0), "{}", joined.stderr);
     pushes(&agent);
     // A second machine with the id of the first: its disk was copied, or it lies.
@@ -251,7 +203,7 @@ fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
         ))
         .start();
     let second = invitation(&collector, &[]);
-    let refused = copy.ctl(&["join", &tls, &second]);
+    let refused = copy.ctl(&["join", &options.tls(), &second]);
     assert_ne!(refused.code, Some(0));
     assert!(
         refused.stderr.contains("a member already"),
@@ -273,7 +225,7 @@ fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
     assert!(waiting.is_some());
     assert_eq!(agent.export().acked_windows, acked);
     let again = invitation(&collector, &[]);
-    let joined = agent.ctl(&["join", &tls, &again]);
+    let joined = agent.ctl(&["join", &options.tls(), &again]);
     assert_eq!(joined.code, Some(0), "{}", joined.stderr);
     pushes(&agent);
     // It leaves by itself.
