@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod control;
+mod durable;
 pub mod grpc;
 pub mod identity;
 pub mod ingest;

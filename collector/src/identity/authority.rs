@@ -5,6 +5,7 @@
 //! throughout: browsers take no Ed25519.
 
 use super::IdentityError;
+use crate::durable::replace;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -16,8 +17,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, version};
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -118,11 +119,15 @@ impl Authority {
                     None => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
                 };
                 let key = key.map_err(IdentityError::Sign)?;
-                write_durably(dir, KEY_FILE, key.serialize_pem().as_bytes(), 0o600)
+                replace(&dir.join(KEY_FILE), key.serialize_pem().as_bytes(), 0o600)
                     .map_err(failed("write", KEY_FILE))?;
                 let certificate = self_signed(&key, now_unix_s).map_err(IdentityError::Sign)?;
-                write_durably(dir, CERTIFICATE_FILE, certificate.pem().as_bytes(), 0o644)
-                    .map_err(failed("write", CERTIFICATE_FILE))?;
+                replace(
+                    &dir.join(CERTIFICATE_FILE),
+                    certificate.pem().as_bytes(),
+                    0o644,
+                )
+                .map_err(failed("write", CERTIFICATE_FILE))?;
                 let certificate = certificate.der().clone();
                 Authority::of(key, certificate).map_err(|why| IdentityError::Authority {
                     dir: dir.to_owned(),
@@ -379,25 +384,6 @@ fn read_private(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, FILE_BYTES_MAX), &mut bytes)?;
     Ok(bytes)
-}
-
-/// Writes a file so that it is there completely or not at all, also after a power cut.
-fn write_durably(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let fresh = dir.join(format!("{name}.new"));
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // Nobody else's file, whose mode it would keep.
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, dir.join(name))?;
-    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ mod tests {
     use proto::DESCRIPTORS;
 
     /// Every call of the protocol, and who may make it here. A call that is not in this table fails
-    /// the test: whoever adds one says whose it is.
+    /// the test, so that nobody adds one without deciding that.
     const TABLE: [(&str, bool, bool); 8] = [
         // Service, who is no member, members.
         ("fleetprof.collector.v1.EnrollmentService", true, true),

@@ -12,9 +12,9 @@ mod registry;
 mod service;
 
 pub use acceptor::{MemberPeer, TlsConn, accept};
-pub use authority::{Authority, Claim, KeyHash, SigningRequest};
+pub use authority::Authority;
 pub use gate::MembersOnly;
-pub use registry::{Applicant, Invitation, Member, Refused, Registry};
+pub use registry::{Invitation, Member, Refused, Registry};
 pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
 
 use crate::time::Clock;
@@ -150,7 +150,17 @@ pub fn bind(
     facts: &mut proto::collector::HostFacts,
 ) -> Result<(), Status> {
     let Some(member) = member else { return Ok(()) };
-    check_id(Some(member), host_id)?;
+    if member.host_id != host_id {
+        tracing::warn!(
+            member = member.name,
+            claimed = host_id,
+            "a host claims the id of another"
+        );
+        return Err(Status::permission_denied(format!(
+            "the certificate is of the host `{}`, which is not the id in the Hello",
+            member.host_id
+        )));
+    }
     facts.hostname.clone_from(&member.name);
     // They come from the fleet: whatever else there is of that name gives way.
     facts
@@ -163,26 +173,5 @@ pub fn bind(
 pub fn assign(member: Option<&Arc<Member>>, labels: &mut BTreeMap<String, String>) {
     if let Some(member) = member {
         labels.extend(member.labels.clone());
-    }
-}
-
-/// Whether a host may speak for this id.
-///
-/// # Errors
-/// PERMISSION_DENIED for another than the member's.
-pub fn check_id(member: Option<&Arc<Member>>, host_id: &str) -> Result<(), Status> {
-    match member {
-        Some(member) if member.host_id != host_id => {
-            tracing::warn!(
-                member = member.name,
-                claimed = host_id,
-                "a host claims the id of another"
-            );
-            Err(Status::permission_denied(format!(
-                "the certificate is of the host `{}`, which is not the id in the Hello",
-                member.host_id
-            )))
-        }
-        _ => Ok(()),
     }
 }

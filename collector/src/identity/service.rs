@@ -1,8 +1,8 @@
 //! The calls about members: Enroll for hosts, the rest for those who run the fleet.
 
-use super::authority::SigningRequest;
+use super::authority::{KeyHash, SigningRequest};
 use super::registry::{Applicant, Invitation, Refused};
-use super::{Fleet, IdentityError, KeyHash, Member};
+use super::{Fleet, IdentityError, Member};
 use profile::text::with_causes;
 use proto::collector::enrollment_service_server::EnrollmentService;
 use proto::collector::fleet_service_server::FleetService;

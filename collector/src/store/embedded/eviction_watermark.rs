@@ -5,7 +5,7 @@
 //! and again. The instant is kept in a file with the budget it was true for: a larger budget starts
 //! again.
 
-use super::hosts::replace;
+use crate::durable::replace;
 use std::path::Path;
 
 /// Reads up to when partitions were removed for a budget of `disk_bytes`. Unit: nanoseconds since
@@ -31,7 +31,7 @@ pub fn load(path: &Path, disk_bytes: u64) -> i64 {
 pub fn save(path: &Path, before_unix_ns: i64, disk_bytes: u64) -> std::io::Result<()> {
     let seconds = before_unix_ns.div_euclid(1_000_000_000);
     let text = format!("before_s {seconds}\ndisk_bytes {disk_bytes}\n");
-    replace(path, text.as_bytes())
+    replace(path, text.as_bytes(), 0o666)
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use super::codec::{
     Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,
 };
+use crate::durable::replace;
 use crate::store::{HostFacts, HostKey, HostRecord};
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Most boots of hosts that are remembered; of more, those heard of longest ago are forgotten.
@@ -64,7 +64,7 @@ impl HostTable {
         }
         let mut sealed = Vec::new();
         SectionWriter::new()?.seal(&mut sealed, &raw)?;
-        replace(path, &sealed)?;
+        replace(path, &sealed, 0o666)?;
         self.dirty = false;
         self.saved_record = self.last_record;
         Ok(())
@@ -91,19 +91,6 @@ impl HostTable {
             last_record,
             ..HostTable::default()
         })
-    }
-}
-
-/// Puts a file in the place of another at once.
-pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = std::fs::File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(folder) => std::fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
     }
 }
 

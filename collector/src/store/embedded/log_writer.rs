@@ -34,7 +34,7 @@ const HOSTS_LOG_BYTES: u64 = 4 << 20;
 /// Windows on their way into the logs of their partitions.
 #[derive(Default)]
 struct PushBatch {
-    /// By begin of the partition.
+    /// By the time at which each partition begins.
     partitions: BTreeMap<i64, PartitionBatch>,
     origins: HashSet<Origin>,
     bytes: usize,

@@ -10,9 +10,9 @@ use super::codec::{
 };
 use super::file::names;
 use super::host_index::HostIndex;
-use super::hosts::replace;
 use super::level::Level;
 use super::partition::Partition;
+use crate::durable::replace;
 use crate::sync::{lock, read};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -102,7 +102,7 @@ pub fn save(
     read(hosts).encode(&mut raw);
     let mut sealed = Vec::new();
     SectionWriter::new()?.seal(&mut sealed, &raw)?;
-    replace(path, &sealed)
+    replace(path, &sealed, 0o666)
 }
 
 fn encode_entry(out: &mut Vec<u8>, partition: &Partition) {

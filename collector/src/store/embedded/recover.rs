@@ -4,7 +4,7 @@ use super::EmbeddedStore;
 use super::catalog::Catalog;
 use super::file::{FileError, quarantine_file, remove};
 use super::host_index::HostIndex;
-use super::hosts::{HostTable, replace};
+use super::hosts::HostTable;
 use super::log_writer::LogWriter;
 use super::maintenance::Maintenance;
 use super::manifest::{self, Entry};
@@ -12,6 +12,7 @@ use super::options::{OpenError, Options};
 use super::partition::Partition;
 use super::reader::StoreReader;
 use super::{eviction_watermark, level, partition_log};
+use crate::durable::replace;
 use crate::sync::{lock, write};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -317,7 +318,7 @@ fn check_layout(dir: &Path, options: &Options) -> Result<(), OpenError> {
         None => remove_common_log(dir)?,
     }
     let layout = format!("partition_s {wanted}\nlog {LOG_VERSION}\n");
-    replace(&path, layout.as_bytes()).map_err(io_error("write", &path))
+    replace(&path, layout.as_bytes(), 0o666).map_err(io_error("write", &path))
 }
 
 /// Removes the log that all partitions had in common up to version 2, when all of it is in files,
