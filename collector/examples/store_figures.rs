@@ -244,7 +244,7 @@ fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
     println!("  memory: {rss} MiB, at most {peak} MiB; the fleet itself {before} MiB");
     let logged = counter(&store, "fleetprof_store_log_written_bytes_total");
     println!(
-        "  log: {logged} bytes in {} batches, {:.2} a row; {} bytes of dictionaries beside it",
+        "  log: {logged} bytes in {} batches, {:.2} a row; and {} bytes of dictionaries",
         counter(&store, "fleetprof_store_log_batches_total"),
         logged as f64 / ingest.rows as f64,
         dictionaries(&folder.path().join("wal"))?

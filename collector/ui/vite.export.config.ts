@@ -13,7 +13,7 @@ export default defineConfig({
   publicDir: false,
   build: {
     outDir: place('../../profile/src/formats/html'),
-    // The crate's own files stand beside it.
+    // Files of the crate are in the same folder.
     emptyOutDir: false,
     target: 'es2022',
     cssCodeSplit: false,

@@ -1,9 +1,9 @@
 //! What reading hostile files takes: memory and CPU time of each reading, by processes that do
 //! nothing else.
 //!
-//! Each file is read three times, as `fp-blocking`, `fp-symbolize` and `fp-files` do, by this program
-//! started again with the file's name in its environment. Memory is the peak of the resident set
-//! above what it was before: what the kernel counts, and what ends a daemon.
+//! Each file is read three times, as `fp-blocking`, `fp-symbolize` and `fp-files` do, by this
+//! program started again with the file's name in its environment. Memory is the peak of the
+//! resident set above what it was before: what the kernel counts, and what ends a daemon.
 
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::thread_cpu;

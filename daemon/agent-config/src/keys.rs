@@ -855,6 +855,7 @@ const EVENTS: &[(SamplingEvent, &str)] = &[
     (SamplingEvent::CpuClock, "cpu-clock"),
     (SamplingEvent::Cycles, "cycles"),
 ];
+
 const REMOTE: &[(RemoteCaptures, &str)] = &[
     (RemoteCaptures::Off, "off"),
     (RemoteCaptures::Stacks, "stacks"),
@@ -866,6 +867,7 @@ const MODES: &[(UnwindMode, &str)] = &[
     (UnwindMode::FramePointer, "frame-pointer"),
     (UnwindMode::StackCopy, "stack-copy"),
 ];
+
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -152,7 +152,7 @@ pub struct Captures {
     pub history: u32,
     /// What the collector may ask for.
     pub remote: RemoteCaptures,
-    /// Events that it may ask for beside those that look at stacks alone.
+    /// Events that it may ask for besides those that only look at stacks.
     pub remote_events: Vec<String>,
     /// Highest rate that it may ask for, samples a second on each CPU.
     pub remote_rate_max_hz: u32,

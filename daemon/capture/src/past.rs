@@ -1,7 +1,8 @@
 //! The time before a capture, as the flight recorder has it: asked for when the capture begins,
 //! since the recorder may have given it up when it ends, and held packed until then.
 //!
-//! A thread of its own asks and packs, as those of clients' queries do, and ends. What finds no room is asked for again at the end.
+//! A thread of its own asks and packs, as those of clients' queries do, and ends. What finds no
+//! room is asked for again at the end.
 
 use super::backend::{CaptureBackend, PastQuery};
 use profile::Profile;

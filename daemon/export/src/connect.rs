@@ -43,10 +43,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Configured(address) => address.fmt(f),
-            Target::Fleet(member) => match member.membership() {
-                Some(membership) => f.write_str(&membership.collector),
-                None => f.write_str("none"),
-            },
+            Target::Fleet(member) => f.write_str(member.address().as_deref().unwrap_or("none")),
         }
     }
 }
@@ -60,8 +57,7 @@ impl Target {
         let Target::Fleet(member) = self else {
             return None;
         };
-        let collector = member.membership().map(|membership| membership.collector);
-        Some((member.joined(), collector.unwrap_or_default()))
+        Some((member.joined(), member.address().unwrap_or_default()))
     }
 
     /// Tells of each change of the membership.
@@ -230,8 +226,8 @@ impl Connection {
         }
     }
 
-    /// Done when the host belongs elsewhere than this connection leads: it has joined a fleet since,
-    /// or left. A new certificate changes nothing for those that are open.
+    /// Done when the host belongs elsewhere than this connection leads: it has joined a fleet
+    /// since, or left. A new certificate changes nothing for those that are open.
     pub async fn moved(&self, link: &Link) {
         let Target::Fleet(member) = &self.target else {
             return std::future::pending().await;

@@ -157,7 +157,7 @@ impl Writer {
                 .add(SpoolGap::of(Cause::DiskFull, about));
             return;
         }
-        // A segment is one generation: no record of it begins one anew.
+        // A segment holds one generation: none of its records starts another.
         let packed = match record::pack(payload, about, false) {
             Ok(packed) => packed,
             Err(error) => {

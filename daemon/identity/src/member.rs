@@ -34,7 +34,7 @@ pub enum JoinError {
     Thread,
 }
 
-/// What there is to know of the membership, beside itself.
+/// How renewing the certificate goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Renewal {
     /// Why the last renewal failed; none when it did not.
@@ -104,6 +104,12 @@ impl HostMember {
         known.as_ref().map(|known| known.1.clone())
     }
 
+    /// Where its collector is.
+    pub fn address(&self) -> Option<String> {
+        let known = self.membership.borrow();
+        known.as_ref().map(|known| known.1.collector.clone())
+    }
+
     /// Where its collector is, and how to speak TLS with it.
     pub fn collector(&self) -> Option<(String, ClientTlsConfig)> {
         let known = self.membership.borrow().clone()?;
@@ -111,7 +117,7 @@ impl HostMember {
         Some((membership.collector.clone(), membership.tls(key)))
     }
 
-    /// Tells memberships apart: another number once the host has joined anew or left.
+    /// Tells memberships apart: another number once the host has joined again, or left.
     pub fn joined(&self) -> u64 {
         self.joined.load(Ordering::Relaxed)
     }

@@ -368,8 +368,9 @@ metrics::counted! {
 /// Of the process, as its service is.
 pub static TIMES: LazyLock<CallTimes> = LazyLock::new(CallTimes::default);
 
-/// Runs `work` on a blocking thread within the limit, and notes in `time` how long it took. When the
-/// caller goes away, `work` is told by the flag; the permit is given back only when it has ended.
+/// Runs `work` on a blocking thread within the limit, and notes in `time` how long it took. When
+/// the caller goes away, `work` is told by the flag; the permit is given back only when it has
+/// ended.
 pub(super) async fn blocking<T: Send + 'static>(
     service: &Service,
     time: &Histogram,

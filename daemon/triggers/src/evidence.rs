@@ -1,5 +1,5 @@
-//! The capture that a trigger starts: has it begun, waits on a thread of the pool for what it finds,
-//! and keeps that with the pin.
+//! The capture that a trigger starts: has it begun, waits on a thread of the pool for what it
+//! finds, and keeps that with the pin.
 
 use super::Triggers;
 use agent_config::TriggerCapture;

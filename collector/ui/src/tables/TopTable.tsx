@@ -1,5 +1,5 @@
-// Where the time went: functions of the graph beside it, or modules and labels as somebody adds
-// them up.
+// Where the time went: the functions of the graph next to it, or modules or labels, as the caller
+// adds them up.
 
 import { useMemo } from 'preact/hooks';
 import { type Graph, analysis } from '../analysis/client';

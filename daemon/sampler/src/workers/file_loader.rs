@@ -4,8 +4,8 @@
 //! nothing is left to open (first of those that walks stopped at), looks at single calls in them
 //! for scans of stacks (`unwind/src/walk/call_sites.rs`), and reads /proc again when records were
 //! lost: what the lost ones told (forks, execs, mappings, exits) can be learnt in no other way.
-//! Files are touched by helpers, `fp-blocking`, and waited for only so long: one on a file system that
-//! never answers holds up no other.
+//! Files are touched by helpers, `fp-blocking`, and waited for only so long: one on a file system
+//! that never answers holds up no other.
 
 use super::unread::Unread;
 use host::blocking_pool::BlockingPool;

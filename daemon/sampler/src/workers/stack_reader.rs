@@ -1,9 +1,9 @@
 //! The body of the `fp-look` thread: looks at the memory of threads for the sampler.
 //!
 //! Reading a stranger's memory may take for ever: pages that a userfaultfd or a FUSE server has to
-//! bring, locks of a process that hangs. Helpers, `fp-blocking`, do it, one process at a time, and are
-//! waited for only so long; a process that let one hang is not looked at again. What is read is a
-//! stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
+//! bring, locks of a process that hangs. Helpers, `fp-blocking`, do it, one process at a time, and
+//! are waited for only so long; a process that let one hang is not looked at again. What is read is
+//! a stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
 //! after each piece, and only addresses leave it (`unwind/src/walk/look.rs`). Pages that end copies
 //! of stacks are read for no more than that they are there (`unwind/src/walk/holes.rs`).
 
