@@ -387,7 +387,7 @@ impl Outcome {
         let parts = [
             (failed, "failed"),
             (lost, "lost"),
-            (self.plan.absent, "not attending"),
+            (self.plan.absent, "not connected"),
             (self.plan.left_out, "left out by --max-hosts"),
         ];
         let parts = parts.iter().filter(|(count, _)| *count > 0);
@@ -539,7 +539,7 @@ mod tests {
         outcome.result.ended_by = "cancelled by 10.0.0.1:7\x1b".to_owned();
         assert_eq!(
             outcome.summary(),
-            "47 of 50 hosts answered: 2 failed, 1 lost, 3 not attending, 7 left out by --max-hosts; \
+            "47 of 50 hosts answered: 2 failed, 1 lost, 3 not connected, 7 left out by --max-hosts; \
              31.4 s; cancelled by 10.0.0.1:7\\x1b"
         );
     }

@@ -65,7 +65,7 @@ pub enum GrpcError {
 pub struct AgentServices {
     /// Agents that push.
     pub ingest: Ingest,
-    /// Agents that attend, and captures.
+    /// Control streams of agents, and captures.
     pub control: Control,
     /// Pins that agents bring, and questions about them.
     pub pins: Pins,
@@ -84,19 +84,19 @@ pub struct Services {
 }
 
 type Agents = IngestServiceServer<Ingest>;
-type Attending = ControlServiceServer<Control>;
+type ControlServer = ControlServiceServer<Control>;
 type Evidence = EvidenceServiceServer<Pins>;
 type Enrolling = EnrollmentServiceServer<Enrollment>;
 
 impl AgentServices {
     /// As servers.
-    fn servers(self) -> (Agents, Attending, Evidence) {
+    fn servers(self) -> (Agents, ControlServer, Evidence) {
         // What agents are answered is some bytes a window: to compress them costs more than the
         // window's way through the transport.
         let agents = Agents::new(self.ingest)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .accept_compressed(Zstd);
-        let attending = Attending::new(self.control)
+        let control = ControlServer::new(self.control)
             .max_decoding_message_size(REPORT_BYTES_MAX)
             .accept_compressed(Zstd)
             .send_compressed(Zstd);
@@ -104,7 +104,7 @@ impl AgentServices {
             .max_decoding_message_size(PIN_BYTES_MAX)
             .accept_compressed(Zstd)
             .send_compressed(Zstd);
-        (agents, attending, evidence)
+        (agents, control, evidence)
     }
 }
 
@@ -133,7 +133,7 @@ pub async fn serve(
     type Named = SymbolServiceServer<Symbols>;
     type Members = FleetServiceServer<FleetAdmin>;
     let (control, pins) = (agents.control.clone(), agents.pins.clone());
-    let (agents, attending, evidence) = agents.servers();
+    let (agents, control, evidence) = agents.servers();
     let questions = Questions::new(queries)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .accept_compressed(Zstd)
@@ -155,7 +155,7 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
     health.set_serving::<Questions>().await;
-    health.set_serving::<Attending>().await;
+    health.set_serving::<ControlServer>().await;
     health.set_serving::<Captures>().await;
     health.set_serving::<Evidence>().await;
     health.set_serving::<Pinned>().await;
@@ -165,7 +165,7 @@ pub async fn serve(
         stopped(&mut ending).await;
         health.set_not_serving::<Agents>().await;
         health.set_not_serving::<Questions>().await;
-        health.set_not_serving::<Attending>().await;
+        health.set_not_serving::<ControlServer>().await;
         health.set_not_serving::<Captures>().await;
         health.set_not_serving::<Evidence>().await;
         health.set_not_serving::<Pinned>().await;
@@ -188,7 +188,7 @@ pub async fn serve(
         .add_service(health_service)
         .add_service(agents)
         .add_service(questions)
-        .add_service(attending)
+        .add_service(control)
         .add_service(captures)
         .add_service(evidence)
         .add_service(pinned)
@@ -216,18 +216,18 @@ pub async fn serve_members(
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Result<(), GrpcError> {
-    let (agents, attending, evidence) = services.servers();
+    let (agents, control, evidence) = services.servers();
     let enrolling = Enrolling::new(Enrollment::new(fleet.clone()))
         .max_decoding_message_size(identity::REQUEST_BYTES_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
-    health.set_serving::<Attending>().await;
+    health.set_serving::<ControlServer>().await;
     health.set_serving::<Evidence>().await;
     let mut ending = shutdown.clone();
     tokio::spawn(async move {
         stopped(&mut ending).await;
         health.set_not_serving::<Agents>().await;
-        health.set_not_serving::<Attending>().await;
+        health.set_not_serving::<ControlServer>().await;
         health.set_not_serving::<Evidence>().await;
     });
     let mut stop = shutdown;
@@ -239,7 +239,7 @@ pub async fn serve_members(
         .add_service(health_service)
         .add_service(enrolling)
         .add_service(agents)
-        .add_service(attending)
+        .add_service(control)
         .add_service(evidence)
         .serve_with_incoming_shutdown(incoming, async move {
             stopped(&mut stop).await;

@@ -95,7 +95,7 @@ counted! {
         "hosts" ask_hosts [CALL_SECONDS],
         "cgroups" ask_cgroups [CALL_SECONDS],
         "pin" ask_pin [CALL_SECONDS],
-        "attending" ask_attending [CALL_SECONDS],
+        "connected_hosts" ask_connected_hosts [CALL_SECONDS],
         "status" ask_status [CALL_SECONDS];
     /// Answers given up because the client did not read them.
     Counter fleetprof_collector_answers_stalled_total = answers_stalled;
@@ -103,12 +103,12 @@ counted! {
     Counter fleetprof_collector_answers_refused_total = answers_refused;
     /// Memory held for answers that are being read.
     Gauge fleetprof_collector_answer_bytes = answer_bytes;
-    /// Agents that attend: captures reach them.
-    Gauge fleetprof_collector_attending = control_streams;
-    /// Streams of attending agents that another of their host took the place of.
-    Counter fleetprof_collector_attending_superseded_total = control_superseded;
-    /// Streams of attending agents that broke the protocol.
-    Counter fleetprof_collector_attending_faults_total = control_faults;
+    /// Control streams of agents that are open: captures reach these agents.
+    Gauge fleetprof_collector_control_streams = control_streams;
+    /// Control streams that another stream of the same host took the place of.
+    Counter fleetprof_collector_control_streams_superseded_total = control_superseded;
+    /// Control streams ended because the agent broke the protocol.
+    Counter fleetprof_collector_control_stream_faults_total = control_faults;
     /// Reports of agents that came after the wait for them had ended.
     Counter fleetprof_collector_reports_late_total = control_late;
     /// Profiles of captures that could not be put together.

@@ -154,7 +154,7 @@ pub async fn serve(
     store.naming.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
-    let telling = tokio::spawn(control.clone().tell_others());
+    let announcing = tokio::spawn(control.clone().announce());
     let agents = grpc::AgentServices {
         ingest: ingest.clone(),
         control: control.clone(),
@@ -209,7 +209,7 @@ pub async fn serve(
     if failure.is_none() {
         drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
     }
-    telling.abort();
+    announcing.abort();
     bounding.abort();
     grpc.abort();
     http.abort();

@@ -21,8 +21,8 @@ mod versions;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
 use collector::store::{
-    Attending, HostFacts, HostKey, HostRecord, Limits, NoticeBoard, PushOutcome, Store, StoreError,
-    StoreQueries, StoreStatus, WindowSink,
+    ConnectedHost, HostFacts, HostKey, HostRecord, Limits, NoticeBoard, PushOutcome, Store,
+    StoreError, StoreQueries, StoreStatus, WindowSink,
 };
 use front::{Asked, Front, shared};
 use profile::Query;
@@ -568,7 +568,7 @@ fn a_query_that_waits_is_given_up_when_its_client_goes() {
 }
 
 #[test]
-fn collectors_tell_each_other_who_attends() {
+fn collectors_tell_each_other_which_hosts_are_connected() {
     let Some(front) = server() else {
         return;
     };
@@ -576,15 +576,15 @@ fn collectors_tell_each_other_who_attends() {
     let (one, other) = (open(&front.url(), &database), open(&front.url(), &database));
     // Of today: rows go after a day.
     let now = collector::time::Clock::system().now_unix_ns();
-    let host = |name: &str, collector: &str, seen_s: i64| Attending {
+    let host = |name: &str, collector: &str, seen_s: i64| ConnectedHost {
         host_id: format!("id-{name}"),
         hostname: name.to_owned(),
         labels: [("zone".to_owned(), format!("zone of {collector}"))].into(),
         collector: collector.to_owned(),
         seen_unix_ns: now + seen_s * SECOND,
     };
-    one.attend(&[]).unwrap();
-    one.attend(&[
+    one.announce_hosts(&[]).unwrap();
+    one.announce_hosts(&[
         host("a", "one", 0),
         host("b", "one", 0),
         host("old", "one", -61),
@@ -592,22 +592,22 @@ fn collectors_tell_each_other_who_attends() {
     .unwrap();
     // It came from the one to the other; the one has not heard of it since.
     other
-        .attend(&[host("b", "other", 7), host("c", "other", 7)])
+        .announce_hosts(&[host("b", "other", 7), host("c", "other", 7)])
         .unwrap();
     let limits = ample();
     let since = now - 60 * SECOND;
-    let found = one.attending(since, &limits).unwrap();
+    let found = one.connected_hosts(since, &limits).unwrap();
     let expected = [
         host("a", "one", 0),
         host("b", "other", 7),
         host("c", "other", 7),
     ];
     assert_eq!(found, expected);
-    one.attend(&[host("a", "one", 20)]).unwrap();
+    one.announce_hosts(&[host("a", "one", 20)]).unwrap();
     assert_eq!(
-        other.attending(since, &limits).unwrap()[0],
+        other.connected_hosts(since, &limits).unwrap()[0],
         host("a", "one", 20)
     );
     let few = Limits { lines: 1, ..limits };
-    assert_eq!(other.attending(since, &few).unwrap().len(), 1);
+    assert_eq!(other.connected_hosts(since, &few).unwrap().len(), 1);
 }

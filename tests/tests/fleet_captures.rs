@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::ctl::{self, UNREACHABLE};
 use testkit::fake::agents::Agents;
-use testkit::fake::attend::Does;
+use testkit::fake::control::Does;
 use testkit::fleet::Options;
 use testkit::process::{Output, run, wait_for};
 use testkit::workload::Workload;
@@ -19,8 +19,8 @@ use testkit::{Daemon, Need, beside};
 const PARTIAL: i32 = 6;
 /// Longest that a command may take on a machine that others use too.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Longest wait for samples to reach the collector and for the agent to attend: a back-off of up to
-/// a minute.
+/// Longest wait for samples to reach the collector and for the agent to connect: a back-off of up
+/// to a minute.
 const ARRIVE: Duration = Duration::from_secs(150);
 
 fn ask(collector: &str, args: &[&str]) -> Output {
@@ -125,7 +125,7 @@ fn of_two_hundred_hosts_a_tenth_fails_and_a_tenth_is_slow() {
     assert!(collector.stop().success());
 }
 
-/// A capture that the daemon answers, once its samples have come and it attends.
+/// A capture that the daemon answers, once its samples have come and it is connected.
 fn answered(collector: &str, file: &Path) -> Value {
     let args = [
         "capture",
@@ -149,7 +149,7 @@ fn answered(collector: &str, file: &Path) -> Value {
     json(&last)
 }
 
-/// A daemon of this machine that attends there.
+/// A daemon of this machine that is connected there.
 fn host(address: &str, dir: &Path) -> Daemon {
     let spool = dir.join("spool");
     Daemon::with()

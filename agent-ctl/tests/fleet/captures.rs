@@ -160,7 +160,7 @@ fn a_bundle_of_a_fleet_says_what_was_captured_of_whom() {
         "<dt>event</dt><dd>page-faults</dd>",
         "<dt>asked for</dt><dd>7 s</dd>",
         "<dt>ran</dt><dd>12 s</dd>",
-        "<dt>hosts</dt><dd>3 of 5 hosts answered: 1 failed, 1 lost, 1 not attending</dd>",
+        "<dt>hosts</dt><dd>3 of 5 hosts answered: 1 failed, 1 lost, 1 not connected</dd>",
         "<dt>db-3</dt><dd>lost: it left: its connection ended</dd>",
     ] {
         assert_eq!(page.matches(fact).count(), 1, "{fact}");

@@ -1,10 +1,10 @@
-//! Who attends: agents whose control stream is open, by host id, and the orders they were given.
+//! Connected agents: those whose control stream is open, by host id, and the commands sent to them.
 //!
-//! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. An
-//! order is a place in a stream: what the agent reports of it comes to who gave it, and giving it
-//! up tells the agent.
+//! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. A
+//! command is a place in a stream: what the agent reports of it comes to who sent it, and dropping
+//! it tells the agent.
 
-use super::limits::{CLOCK_WAIT, ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEUED};
+use super::limits::{CLOCK_WAIT, COMMANDS_PER_HOST_MAX, COMMANDS_QUEUED, REPORTS_QUEUED};
 use crate::memory::Reservation;
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey};
@@ -12,16 +12,16 @@ use crate::sync::lock;
 use crate::time::Clock;
 use profile::key;
 use proto::agent;
-use proto::collector::{AttendResponse, Order, Ping, Pong, attend_response, order, report};
+use proto::collector::{Command, ControlResponse, Ping, Pong, command, control_response, report};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::Status;
 
 /// What an agent's end of the stream gets.
-pub type Outbox = mpsc::Sender<Result<AttendResponse, Status>>;
+pub type Outbox = mpsc::Sender<Result<ControlResponse, Status>>;
 
-/// Those who attend.
+/// The agents that are connected.
 pub struct AgentRegistry {
     inner: Mutex<Inner>,
     metrics: Arc<Metrics>,
@@ -33,7 +33,7 @@ struct Inner {
     next: u64,
 }
 
-/// An agent that attends.
+/// An agent whose control stream is open.
 pub struct ConnectedAgent {
     /// The host and its boot.
     pub key: HostKey,
@@ -42,14 +42,14 @@ pub struct ConnectedAgent {
     number: u64,
     facts: Mutex<HostFacts>,
     out: Outbox,
-    orders: Mutex<Orders>,
+    commands: Mutex<Commands>,
     pings: Mutex<Pings>,
     /// The newest ping that was answered; [`NEVER`] once none will be.
     answered: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Orders {
+struct Commands {
     last: u64,
     open: HashMap<u64, mpsc::Sender<Reported>>,
     closed: bool,
@@ -67,7 +67,7 @@ struct Pings {
 /// Of a ping that will not be answered.
 const NEVER: u64 = u64::MAX;
 
-/// What an agent reported of an order, for who gave it.
+/// What an agent reported of a command, for who sent it.
 pub struct Reported {
     /// This; `None` where there was no memory for it.
     pub what: Option<report::What>,
@@ -75,17 +75,17 @@ pub struct Reported {
     pub held: Reservation,
 }
 
-/// Why an order cannot be given.
+/// Why a command cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OrderError {
+pub enum CommandError {
     /// Nobody is there to take it.
-    #[error("it does not attend any more")]
+    #[error("it is not connected any more")]
     Gone,
     /// It has enough to do.
-    #[error("{ORDERS_PER_HOST_MAX} captures that came from here run on it, which is the limit")]
+    #[error("{COMMANDS_PER_HOST_MAX} captures that came from here run on it, which is the limit")]
     Busy,
     /// Its connection takes nothing.
-    #[error("it does not read its orders")]
+    #[error("it does not read its commands")]
     Stalled,
 }
 
@@ -94,9 +94,9 @@ pub enum OrderError {
 pub enum Addressee {
     /// One that waits for it.
     Waiting(mpsc::Sender<Reported>),
-    /// An order that was dropped: the report crossed it.
+    /// A command that was dropped: the report crossed it.
     Past,
-    /// None was ever given with this number.
+    /// None was ever sent with this number.
     Never,
 }
 
@@ -109,7 +109,7 @@ impl AgentRegistry {
         }
     }
 
-    /// An agent has said who it is. The one that attended with its host id before is told to end:
+    /// An agent has said who it is. The one that was connected with its host id is told to end:
     /// its connection is most likely gone without a word.
     pub fn open(
         self: &Arc<Self>,
@@ -117,15 +117,15 @@ impl AgentRegistry {
         facts: HostFacts,
         clock_ahead_ns: i64,
         out: Outbox,
-    ) -> Ticket {
+    ) -> StreamGuard {
         let mut inner = lock(&self.inner);
         inner.next += 1;
-        let attendant = Arc::new(ConnectedAgent {
+        let agent = Arc::new(ConnectedAgent {
             end: Notify::new(),
             number: inner.next,
             facts: Mutex::new(facts),
             out,
-            orders: Mutex::default(),
+            commands: Mutex::default(),
             pings: Mutex::new(Pings {
                 last: 0,
                 sent_unix_ns: 0,
@@ -134,8 +134,8 @@ impl AgentRegistry {
             answered: watch::Sender::new(0),
             key,
         });
-        let host_id = attendant.key.host_id.clone();
-        let older = inner.by_host.insert(host_id, attendant.clone());
+        let host_id = agent.key.host_id.clone();
+        let older = inner.by_host.insert(host_id, agent.clone());
         drop(inner);
         if let Some(older) = older {
             self.metrics.control_superseded.inc();
@@ -143,13 +143,13 @@ impl AgentRegistry {
             older.end.notify_one();
         }
         self.metrics.control_streams.inc();
-        Ticket {
-            attendance: self.clone(),
-            attendant,
+        StreamGuard {
+            registry: self.clone(),
+            agent,
         }
     }
 
-    /// All who attend, in no order.
+    /// All that are connected, unsorted.
     pub fn all(&self) -> Vec<Arc<ConnectedAgent>> {
         lock(&self.inner).by_host.values().cloned().collect()
     }
@@ -160,24 +160,24 @@ impl AgentRegistry {
     }
 }
 
-/// An open stream; its orders have nobody any more when it is dropped.
-pub struct Ticket {
-    attendance: Arc<AgentRegistry>,
+/// An open stream; its commands have nobody any more when it is dropped.
+pub struct StreamGuard {
+    registry: Arc<AgentRegistry>,
     /// The agent.
-    pub attendant: Arc<ConnectedAgent>,
+    pub agent: Arc<ConnectedAgent>,
 }
 
-impl Drop for Ticket {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
-        let mut inner = lock(&self.attendance.inner);
-        let host_id = &self.attendant.key.host_id;
-        let own = |found: &Arc<ConnectedAgent>| found.number == self.attendant.number;
+        let mut inner = lock(&self.registry.inner);
+        let host_id = &self.agent.key.host_id;
+        let own = |found: &Arc<ConnectedAgent>| found.number == self.agent.number;
         if inner.by_host.get(host_id).is_some_and(own) {
             inner.by_host.remove(host_id);
         }
         drop(inner);
-        self.attendant.close();
-        self.attendance.metrics.control_streams.dec();
+        self.agent.close();
+        self.registry.metrics.control_streams.dec();
     }
 }
 
@@ -197,53 +197,53 @@ impl ConnectedAgent {
         lock(&self.facts).name(&self.key.host_id).to_owned()
     }
 
-    /// Gives an order to capture.
+    /// Sends a command to capture.
     ///
     /// # Errors
-    /// When it cannot be given.
+    /// When it cannot be sent.
     pub fn capture(
         self: &Arc<Self>,
         request: agent::CaptureRequest,
-    ) -> Result<Ordered, OrderError> {
+    ) -> Result<SentCommand, CommandError> {
         let (reports, receiver) = mpsc::channel(REPORTS_QUEUED);
-        let mut orders = lock(&self.orders);
-        if orders.closed {
-            return Err(OrderError::Gone);
+        let mut commands = lock(&self.commands);
+        if commands.closed {
+            return Err(CommandError::Gone);
         }
-        if orders.open.len() >= ORDERS_PER_HOST_MAX {
-            return Err(OrderError::Busy);
+        if commands.open.len() >= COMMANDS_PER_HOST_MAX {
+            return Err(CommandError::Busy);
         }
-        let number = orders.last + 1;
-        self.send(number, order::What::Capture(request))?;
-        orders.last = number;
-        orders.open.insert(number, reports);
-        Ok(Ordered {
-            attendant: self.clone(),
+        let number = commands.last + 1;
+        self.send(number, command::What::Capture(request))?;
+        commands.last = number;
+        commands.open.insert(number, reports);
+        Ok(SentCommand {
+            agent: self.clone(),
             number,
             reports: receiver,
         })
     }
 
-    /// Whom a report is for. The last report of an order has nobody waiting behind it.
+    /// Whom a report is for. The last report of a command has nobody waiting behind it.
     pub fn addressee(&self, number: u64, last: bool) -> Addressee {
-        let mut orders = lock(&self.orders);
+        let mut commands = lock(&self.commands);
         let found = match last {
-            true => orders.open.remove(&number),
-            false => orders.open.get(&number).cloned(),
+            true => commands.open.remove(&number),
+            false => commands.open.get(&number).cloned(),
         };
         match found {
             Some(waiting) => Addressee::Waiting(waiting),
-            None if number > 0 && number <= orders.last => Addressee::Past,
+            None if number > 0 && number <= commands.last => Addressee::Past,
             None => Addressee::Never,
         }
     }
 
     /// Who waits for reports learns that none will come.
     fn close(&self) {
-        let mut orders = lock(&self.orders);
-        orders.closed = true;
-        orders.open.clear();
-        drop(orders);
+        let mut commands = lock(&self.commands);
+        commands.closed = true;
+        commands.open.clear();
+        drop(commands);
         self.answered.send_replace(NEVER);
     }
 
@@ -254,8 +254,8 @@ impl ConnectedAgent {
         pings.last += 1;
         pings.sent_unix_ns = clock.now_unix_ns();
         let number = pings.last;
-        let body = Some(attend_response::Body::Ping(Ping { number }));
-        let _ = self.out.try_send(Ok(AttendResponse { body }));
+        let body = Some(control_response::Body::Ping(Ping { number }));
+        let _ = self.out.try_send(Ok(ControlResponse { body }));
         number
     }
 
@@ -296,26 +296,26 @@ impl ConnectedAgent {
         lock(&self.pings).ahead_ns
     }
 
-    fn send(&self, number: u64, what: order::What) -> Result<(), OrderError> {
+    fn send(&self, number: u64, what: command::What) -> Result<(), CommandError> {
         let what = Some(what);
-        let body = attend_response::Body::Order(Order { number, what });
-        let message = AttendResponse { body: Some(body) };
+        let body = control_response::Body::Command(Command { number, what });
+        let message = ControlResponse { body: Some(body) };
         self.out.try_send(Ok(message)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => OrderError::Stalled,
-            mpsc::error::TrySendError::Closed(_) => OrderError::Gone,
+            mpsc::error::TrySendError::Full(_) => CommandError::Stalled,
+            mpsc::error::TrySendError::Closed(_) => CommandError::Gone,
         })
     }
 }
 
-/// An order that was given. Dropped before its last report came, it tells the agent that nobody
+/// A command that was sent. Dropped before its last report came, it tells the agent that nobody
 /// waits.
-pub struct Ordered {
-    attendant: Arc<ConnectedAgent>,
+pub struct SentCommand {
+    agent: Arc<ConnectedAgent>,
     number: u64,
     reports: mpsc::Receiver<Reported>,
 }
 
-impl Ordered {
+impl SentCommand {
     /// The next report; `None` when none will come: the agent has left, or has said its last.
     pub async fn next(&mut self) -> Option<Reported> {
         self.reports.recv().await
@@ -323,30 +323,28 @@ impl Ordered {
 
     /// Has the capture end with what there is.
     pub fn cancel(&self) {
-        let mut orders = lock(&self.attendant.orders);
-        if !orders.open.contains_key(&self.number) {
+        let mut commands = lock(&self.agent.commands);
+        if !commands.open.contains_key(&self.number) {
             return;
         }
-        orders.last += 1;
-        let number = orders.last;
+        commands.last += 1;
+        let number = commands.last;
         // An agent that does not read this will be lost when the time is over.
-        let _ = self
-            .attendant
-            .send(number, order::What::Cancel(self.number));
+        let _ = self.agent.send(number, command::What::Cancel(self.number));
     }
 }
 
-impl Drop for Ordered {
+impl Drop for SentCommand {
     fn drop(&mut self) {
-        let mut orders = lock(&self.attendant.orders);
-        if orders.open.remove(&self.number).is_none() {
+        let mut commands = lock(&self.agent.commands);
+        if commands.open.remove(&self.number).is_none() {
             return;
         }
-        orders.last += 1;
-        let number = orders.last;
-        if self.attendant.send(number, order::What::Drop(self.number)) == Err(OrderError::Stalled) {
+        commands.last += 1;
+        let number = commands.last;
+        if self.agent.send(number, command::What::Drop(self.number)) == Err(CommandError::Stalled) {
             // The end of its stream ends its captures.
-            self.attendant.end.notify_one();
+            self.agent.end.notify_one();
         }
     }
 }
@@ -364,16 +362,16 @@ pub fn host_label<'a>(
     }
 }
 
-/// Orders that wait for the agent to read them, a Welcome, and a Ping of its own and of each
+/// Commands that wait for the agent to read them, a Welcome, and a Ping of its own and of each
 /// capture.
-pub const OUTBOX: usize = ORDERS_QUEUED + ORDERS_PER_HOST_MAX + 2;
+pub const OUTBOX: usize = COMMANDS_QUEUED + COMMANDS_PER_HOST_MAX + 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    fn attendance() -> Arc<AgentRegistry> {
+    fn registry() -> Arc<AgentRegistry> {
         Arc::new(AgentRegistry::new(Arc::default()))
     }
 
@@ -384,78 +382,78 @@ mod tests {
         }
     }
 
-    type Inbox = mpsc::Receiver<Result<AttendResponse, Status>>;
+    type Inbox = mpsc::Receiver<Result<ControlResponse, Status>>;
 
-    fn attend(attendance: &Arc<AgentRegistry>, boot: u8) -> (Ticket, Inbox) {
+    fn connect(registry: &Arc<AgentRegistry>, boot: u8) -> (StreamGuard, Inbox) {
         let (out, inbox) = mpsc::channel(OUTBOX);
-        let ticket = attendance.open(key(boot), HostFacts::default(), 0, out);
-        (ticket, inbox)
+        let guard = registry.open(key(boot), HostFacts::default(), 0, out);
+        (guard, inbox)
     }
 
-    fn order(inbox: &mut Inbox) -> Option<(u64, order::What)> {
+    fn command(inbox: &mut Inbox) -> Option<(u64, command::What)> {
         let message = inbox.try_recv().ok()?.ok()?;
         match message.body? {
-            attend_response::Body::Order(order) => Some((order.number, order.what?)),
+            control_response::Body::Command(command) => Some((command.number, command.what?)),
             _ => None,
         }
     }
 
     #[tokio::test]
     async fn the_newer_of_one_host_wins_whatever_ends_first() {
-        let attendance = attendance();
-        let (old, _old_inbox) = attend(&attendance, 1);
-        let mut waiting = old.attendant.capture(Default::default()).expect("room");
-        let (new, mut inbox) = attend(&attendance, 2);
+        let registry = registry();
+        let (old, _old_inbox) = connect(&registry, 1);
+        let mut waiting = old.agent.capture(Default::default()).expect("room");
+        let (new, mut inbox) = connect(&registry, 2);
         assert!(waiting.next().await.is_none());
-        old.attendant.end.notified().await;
+        old.agent.end.notified().await;
         drop(old);
-        let found = attendance.find("a").expect("the newer");
+        let found = registry.find("a").expect("the newer");
         assert_eq!(found.key.boot_id, [2; 16]);
         let _ordered = found.capture(Default::default()).expect("room");
         assert!(matches!(
-            order(&mut inbox),
-            Some((1, order::What::Capture(_)))
+            command(&mut inbox),
+            Some((1, command::What::Capture(_)))
         ));
         drop(new);
-        assert!(attendance.find("a").is_none());
+        assert!(registry.find("a").is_none());
         assert_eq!(
             found.capture(Default::default()).err(),
-            Some(OrderError::Gone)
+            Some(CommandError::Gone)
         );
     }
 
     #[tokio::test]
-    async fn an_order_given_up_is_dropped_and_its_late_reports_are_told_from_lies() {
-        let attendance = attendance();
-        let (ticket, mut inbox) = attend(&attendance, 1);
-        let agent = &ticket.attendant;
-        let ordered = agent.capture(Default::default()).expect("room");
-        order(&mut inbox);
+    async fn a_command_given_up_is_dropped_and_its_late_reports_are_told_from_lies() {
+        let registry = registry();
+        let (guard, mut inbox) = connect(&registry, 1);
+        let agent = &guard.agent;
+        let sent = agent.capture(Default::default()).expect("room");
+        command(&mut inbox);
         assert!(matches!(agent.addressee(1, false), Addressee::Waiting(_)));
-        drop(ordered);
-        assert_eq!(order(&mut inbox), Some((2, order::What::Drop(1))));
+        drop(sent);
+        assert_eq!(command(&mut inbox), Some((2, command::What::Drop(1))));
         assert!(matches!(agent.addressee(1, false), Addressee::Past));
         for never in [0, 3, u64::MAX] {
             assert!(matches!(agent.addressee(never, false), Addressee::Never));
         }
         // One that has ended needs no drop.
-        let ordered = agent.capture(Default::default()).expect("room");
-        order(&mut inbox);
+        let sent = agent.capture(Default::default()).expect("room");
+        command(&mut inbox);
         agent.addressee(3, true);
-        drop(ordered);
-        assert_eq!(order(&mut inbox), None);
+        drop(sent);
+        assert_eq!(command(&mut inbox), None);
     }
 
     #[tokio::test]
     async fn an_agent_that_does_not_read_is_given_nothing_and_cut_off() {
-        let attendance = attendance();
+        let registry = registry();
         let (out, _inbox) = mpsc::channel(1);
-        let ticket = attendance.open(key(1), HostFacts::default(), 0, out);
-        let agent = &ticket.attendant;
+        let guard = registry.open(key(1), HostFacts::default(), 0, out);
+        let agent = &guard.agent;
         let first = agent.capture(Default::default()).expect("room for one");
         assert_eq!(
             agent.capture(Default::default()).err(),
-            Some(OrderError::Stalled)
+            Some(CommandError::Stalled)
         );
         drop(first);
         agent.end.notified().await;
@@ -478,9 +476,9 @@ mod tests {
     #[tokio::test]
     async fn a_clock_that_is_set_is_known_with_the_next_answer() {
         let (now, clock) = clock();
-        let attendance = attendance();
-        let (ticket, _inbox) = attend(&attendance, 1);
-        let agent = &ticket.attendant;
+        let registry = registry();
+        let (guard, _inbox) = connect(&registry, 1);
+        let agent = &guard.agent;
         for (sent, answered, agents, ahead) in [
             // What was known agrees with the time that the answer took.
             (1_000, 1_400, 1_300, 0),
@@ -509,14 +507,14 @@ mod tests {
     #[tokio::test]
     async fn who_asks_for_a_clock_waits_for_an_answer_and_not_for_one_that_left() {
         let (now, clock) = clock();
-        let attendance = attendance();
-        let (ticket, mut inbox) = attend(&attendance, 1);
-        let agent = ticket.attendant.clone();
+        let registry = registry();
+        let (guard, mut inbox) = connect(&registry, 1);
+        let agent = guard.agent.clone();
         let answers = tokio::spawn({
             let (agent, clock) = (agent.clone(), clock.clone());
             async move {
                 let message = inbox.recv().await.expect("a ping").expect("no error");
-                let Some(attend_response::Body::Ping(ping)) = message.body else {
+                let Some(control_response::Body::Ping(ping)) = message.body else {
                     panic!("no ping");
                 };
                 agent.pong(pong(ping.number, 5_000_000), &clock);
@@ -528,21 +526,21 @@ mod tests {
         // Nobody answers this: what was known counts.
         now.store(0, Ordering::Relaxed);
         assert_eq!(agent.clock_ahead(&clock).await, 4_000_000);
-        drop(ticket);
+        drop(guard);
         assert_eq!(agent.clock_ahead(&clock).await, 4_000_000);
     }
 
     #[tokio::test]
     async fn a_host_has_so_many_captures_and_no_more() {
-        let attendance = attendance();
-        let (ticket, _inbox) = attend(&attendance, 1);
-        let agent = &ticket.attendant;
-        let all: Vec<_> = (0..ORDERS_PER_HOST_MAX)
+        let registry = registry();
+        let (guard, _inbox) = connect(&registry, 1);
+        let agent = &guard.agent;
+        let all: Vec<_> = (0..COMMANDS_PER_HOST_MAX)
             .map(|_| agent.capture(Default::default()).expect("room"))
             .collect();
         assert_eq!(
             agent.capture(Default::default()).err(),
-            Some(OrderError::Busy)
+            Some(CommandError::Busy)
         );
         drop(all);
         agent.capture(Default::default()).expect("room again");

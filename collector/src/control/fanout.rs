@@ -7,11 +7,11 @@
 
 use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count};
+use super::host_capture::{Event, HostCapture};
 use super::limits::QUIET_MAX;
 use super::merge::{Arrived, Bounds, MergeError, Merged, Span};
-use super::part::{Event, Part};
+use super::peer::PeerCollector;
 use super::select::{Checked, Chosen, Place, Plan, to_wire};
-use super::share::Share;
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT};
 use profile::Profile;
@@ -31,7 +31,7 @@ use tonic::Status;
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Part of the patience that other collectors have with their hosts.
-const SHARE_PATIENCE: f64 = 0.75;
+const PEER_PATIENCE: f64 = 0.75;
 
 /// Events of hosts that wait for the fan-out, which takes them at once.
 const EVENTS_QUEUED: usize = 64;
@@ -54,7 +54,7 @@ pub struct Fanout {
     pub plan: Plan,
 }
 
-/// How the hosts' part of it ended.
+/// How the hosts' captures of it ended.
 enum End {
     /// All hosts have ended.
     Done,
@@ -134,12 +134,12 @@ impl Run {
         let chosen = std::mem::take(&mut fanout.plan.chosen);
         let mut notices = std::mem::take(&mut fanout.plan.notices);
         if fanout.plan.absent > 0 {
-            let match_and_do = match fanout.plan.absent {
-                1 => "1 host matches and does".to_owned(),
-                absent => format!("{absent} hosts match and do"),
+            let match_and_are = match fanout.plan.absent {
+                1 => "1 host matches and is".to_owned(),
+                absent => format!("{absent} hosts match and are"),
             };
             notices.push(format!(
-                "{match_and_do} not attend: {}",
+                "{match_and_are} not connected: {}",
                 fanout.plan.absent_named.join(", ")
             ));
         }
@@ -174,12 +174,12 @@ impl Run {
             began_unix_ns: inner.clock.now_unix_ns(),
             fanout,
         };
-        let mut shares = BTreeMap::new();
+        let mut peers = BTreeMap::new();
         for (at, chosen) in chosen.into_iter().enumerate() {
-            run.order(at, chosen, &events, &mut shares);
+            run.ask_host(at, chosen, &events, &mut peers);
         }
-        for (collector, hosts) in shares {
-            run.share(collector, hosts, &events);
+        for (collector, hosts) in peers {
+            run.ask_peer(collector, hosts, &events);
         }
         run.plan = Some(FleetPlan {
             id: run.fanout.slot.id,
@@ -193,13 +193,13 @@ impl Run {
         run
     }
 
-    /// Asks a host, or leaves it for the share of its collector.
-    fn order(
+    /// Asks a host, or leaves it for its collector.
+    fn ask_host(
         &mut self,
         at: usize,
         chosen: Chosen,
         events: &mpsc::Sender<Event>,
-        shares: &mut BTreeMap<String, Ending>,
+        peers: &mut BTreeMap<String, Ending>,
     ) {
         let inner = &self.fanout.control.0;
         let mut progress = HostProgress {
@@ -208,36 +208,36 @@ impl Run {
             state: HostState::Waiting.into(),
             ..HostProgress::default()
         };
-        let (attendant, request, labels) = match chosen.place {
+        let (agent, request, labels) = match chosen.place {
             Place::Here {
-                attendant,
+                agent,
                 request,
                 labels,
-            } => (attendant, request, labels),
+            } => (agent, request, labels),
             Place::There { collector } => {
-                let share = shares.entry(collector).or_default();
-                share.push((at, progress.clone()));
+                let hosts = peers.entry(collector).or_default();
+                hosts.push((at, progress.clone()));
                 self.hosts.push(progress);
                 return;
             }
         };
-        match attendant.capture(*request) {
-            Ok(ordered) => {
-                let part = Part {
+        match agent.capture(*request) {
+            Ok(sent) => {
+                let capture = HostCapture {
                     at,
                     progress: progress.clone(),
                     labels,
-                    attendant,
+                    agent,
                     clock: inner.clock.clone(),
                     memory: inner.memory.clone(),
                     events: events.clone(),
                     cancel: self.fanout.slot.cancel.clone(),
                     metrics: inner.metrics.clone(),
                 };
-                self.tasks.spawn(part.run(ordered));
+                self.tasks.spawn(capture.run(sent));
             }
             Err(error) => {
-                let gone = error == super::agent_registry::OrderError::Gone;
+                let gone = error == super::agent_registry::CommandError::Gone;
                 let state = if gone {
                     HostState::Lost
                 } else {
@@ -252,14 +252,14 @@ impl Run {
     }
 
     /// Asks another collector.
-    fn share(&mut self, collector: String, hosts: Ending, events: &mpsc::Sender<Event>) {
+    fn ask_peer(&mut self, collector: String, hosts: Ending, events: &mpsc::Sender<Event>) {
         let inner = &self.fanout.control.0;
         let checked = &self.fanout.checked;
         let mut capture = checked.capture.clone();
         capture.matchers = checked.selector.matchers().iter().map(to_wire).collect();
         // What it has by then must come here and be merged in time.
-        let patience = checked.patience.mul_f64(SHARE_PATIENCE);
-        let share = Share {
+        let patience = checked.patience.mul_f64(PEER_PATIENCE);
+        let peer = PeerCollector {
             collector,
             request: FleetCaptureRequest {
                 capture: Some(capture),
@@ -274,7 +274,7 @@ impl Run {
             cancel: self.fanout.slot.cancel.clone(),
             metrics: inner.metrics.clone(),
         };
-        self.tasks.spawn(share.run());
+        self.tasks.spawn(peer.run());
     }
 
     /// Serves the hosts until all have ended, or nobody waits for them.
@@ -301,7 +301,7 @@ impl Run {
                     Some(event) => self.take(event),
                     None => {
                         listening = false;
-                        self.lose("its part failed in the collector");
+                        self.lose("its capture failed in the collector");
                     }
                 },
                 done = merged(&mut self.merging) => self.merge_done(done),

@@ -1,4 +1,4 @@
-//! What attending agents, captures over the fleet and their results may cost: bounds with what
+//! What control streams, captures over the fleet and their results may cost: bounds with what
 //! happens at each.
 
 use std::time::Duration;
@@ -8,33 +8,33 @@ use std::time::Duration;
 /// error.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
-/// Orders that wait for an agent to read them. At the bound a capture is refused on this host; one
-/// that cannot be dropped any more ends the stream, which ends its captures.
-pub const ORDERS_QUEUED: usize = 32;
+/// Commands that wait for an agent to read them. At the bound a capture is refused on this host;
+/// one that cannot be dropped any more ends the stream, which ends its captures.
+pub const COMMANDS_QUEUED: usize = 32;
 
 /// Captures at a time on one host that came from here. More are refused on it.
-pub const ORDERS_PER_HOST_MAX: usize = 8;
+pub const COMMANDS_PER_HOST_MAX: usize = 8;
 
-/// Reports of one order that wait for its fan-out, which takes them at once. At the bound the
+/// Reports of one command that wait for its fan-out, which takes them at once. At the bound the
 /// agent's stream is not read.
 pub const REPORTS_QUEUED: usize = 4;
 
-/// How often collectors on one store tell each other who attends.
-pub const TELL_INTERVAL: Duration = Duration::from_secs(20);
+/// How often collectors on one store tell each other which agents are connected.
+pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// How long that is believed. Unit: nanoseconds: three times as long.
-pub const TOLD_FOR_NS: i64 = 60_000_000_000;
+pub const ANNOUNCED_FOR_NS: i64 = 60_000_000_000;
 
-/// Most hosts that attend at any collector of the store and are looked at. Beyond it the fan-out
+/// Most hosts connected to any collector of the store that are looked at. Beyond it the fan-out
 /// goes on with these, and says so.
 pub const ELSEWHERE_MAX: usize = 65_536;
 
-/// Largest profile of another collector's share, past and capture each. Unit: encoded bytes.
-pub const SHARE_BYTES_MAX: usize = RESULT_BYTES_MAX;
+/// Largest profile of another collector's hosts, past and capture each. Unit: encoded bytes.
+pub const PEER_BYTES_MAX: usize = RESULT_BYTES_MAX;
 
 /// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each
 /// with up to 9 KiB.
-pub const SHARE_MESSAGE_BYTES_MAX: usize = 16 << 20;
+pub const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Time to reach another collector.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub const HOSTS_MAX: usize = 1000;
 /// on with these, and says so.
 pub const NAMES_MAX: usize = 20_000;
 
-/// Names of hosts in a plan that match and do not attend.
+/// Names of hosts in a plan that match and are not connected.
 pub const ABSENT_NAMED: usize = 20;
 
 /// How far back a host must have samples of what is selected. Unit: nanoseconds.

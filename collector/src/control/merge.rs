@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// with room to spare. Unit: nanoseconds.
 const PAST_SLACK_NS: i64 = 3_600_000_000_000;
 
-/// What came of one host, or of another collector's share, whole.
+/// What came of one host, or of another collector's hosts, complete.
 pub struct Arrived {
     /// Of the flight recorder.
     pub past: Option<Profile>,

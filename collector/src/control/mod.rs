@@ -1,47 +1,47 @@
-//! Captures over the fleet: agents attend on a stream that they keep open, and one question of a
-//! person becomes an order to each of them.
+//! Captures over the fleet: agents keep a control stream open, and one request of a person becomes
+//! a command to each of them.
 //!
 //! ```text
-//! agents ──Attend──▶ attend ──▶ attendance          (who is there, and their orders)
-//!                      │            ▲
-//!                   reports      orders
-//!                      ▼            │
-//!                    part ──────▶ fanout ──▶ merge  (blocking, one host after the other)
+//! agents ──Control──▶ stream ──▶ agent_registry     (who is there, and their commands)
+//!                       │            ▲
+//!                    reports      commands
+//!                       ▼            │
+//!                 host_capture ─▶ fanout ──▶ merge  (blocking, one host after the other)
 //!                 (a task a host)   │
-//! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ hosts that attend)
+//! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ connected hosts)
 //! ```
 //!
 //! No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have
 //! as much memory as one query (`memory.rs`).
 
 mod agent_registry;
-mod attend;
 mod fanout;
 mod history;
+mod host_capture;
 pub mod limits;
 mod merge;
-mod part;
+mod peer;
 mod select;
 mod service;
-mod share;
+mod stream;
 
 use crate::ingest::stopped;
 use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
 use crate::query::Queries;
-use crate::store::Attending;
+use crate::store::ConnectedHost;
 use crate::time::Clock;
 use agent_registry::AgentRegistry;
 use history::Fanouts;
-use limits::{TELL_INTERVAL, Timeouts};
+use limits::{ANNOUNCE_INTERVAL, Timeouts};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
-/// What attending and captures may take.
+/// What control streams and captures may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
-    /// Agents that attend at a time. More are told to come again later.
+    /// Agents that are connected at a time. More are told to come again later.
     pub streams: usize,
     /// Memory for results. Unit: bytes.
     pub memory_bytes: usize,
@@ -57,7 +57,7 @@ pub struct ControlOptions {
 pub struct Control(Arc<Inner>);
 
 struct Inner {
-    attendance: Arc<AgentRegistry>,
+    registry: Arc<AgentRegistry>,
     fanouts: Arc<Fanouts>,
     memory: Arc<MemoryPool>,
     queries: Queries,
@@ -69,7 +69,7 @@ struct Inner {
 }
 
 impl Control {
-    /// Nobody attends yet. Streams and fan-outs end when `shutdown` becomes true.
+    /// No agent is connected yet. Streams and fan-outs end when `shutdown` becomes true.
     pub fn new(
         queries: Queries,
         options: ControlOptions,
@@ -78,7 +78,7 @@ impl Control {
         shutdown: watch::Receiver<bool>,
     ) -> Control {
         Control(Arc::new(Inner {
-            attendance: Arc::new(AgentRegistry::new(metrics.clone())),
+            registry: Arc::new(AgentRegistry::new(metrics.clone())),
             fanouts: Arc::new(Fanouts::new(metrics.clone())),
             memory: MemoryPool::new(options.memory_bytes, metrics.clone(), |m| &m.control_bytes),
             queries,
@@ -90,14 +90,14 @@ impl Control {
         }))
     }
 
-    /// Tells the other collectors on the store who attends here, until the end. Done at once where
-    /// nobody is to be told.
-    pub async fn tell_others(self) {
+    /// Announces to the other collectors on the store which agents are connected here, until the
+    /// end. Done at once where nobody is to be told.
+    pub async fn announce(self) {
         let Some(collector) = self.0.options.advertise.clone() else {
             return;
         };
         let mut shutdown = self.0.shutdown.clone();
-        let mut tick = tokio::time::interval(TELL_INTERVAL);
+        let mut tick = tokio::time::interval(ANNOUNCE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failed = false;
         loop {
@@ -105,13 +105,13 @@ impl Control {
                 () = stopped(&mut shutdown) => return,
                 _ = tick.tick() => {}
             }
-            // A failure is logged when it begins, not each time.
-            match self.tell(&collector).await {
+            // A failure is logged when it starts, not each time.
+            match self.announce_once(&collector).await {
                 Ok(()) => failed = false,
                 Err(status) if !failed => {
                     failed = true;
                     tracing::warn!(
-                        "other collectors do not know which agents attend here: {}",
+                        "other collectors do not know which agents are connected here: {}",
                         status.message()
                     );
                 }
@@ -120,16 +120,16 @@ impl Control {
         }
     }
 
-    /// Tells it once.
+    /// Announces them once.
     ///
     /// # Errors
     /// When the store does not take it.
-    pub async fn tell(&self, collector: &str) -> Result<(), tonic::Status> {
+    pub async fn announce_once(&self, collector: &str) -> Result<(), tonic::Status> {
         let seen_unix_ns = self.0.clock.now_unix_ns();
-        let all = self.0.attendance.all();
-        let hosts = all.iter().map(|attendant| {
-            let (facts, host_id) = (attendant.facts(), &attendant.key.host_id);
-            Attending {
+        let all = self.0.registry.all();
+        let hosts = all.iter().map(|agent| {
+            let (facts, host_id) = (agent.facts(), &agent.key.host_id);
+            ConnectedHost {
                 host_id: host_id.clone(),
                 hostname: facts.name(host_id).to_owned(),
                 labels: facts.labels,
@@ -137,6 +137,6 @@ impl Control {
                 seen_unix_ns,
             }
         });
-        self.0.queries.attend(hosts.collect()).await
+        self.0.queries.announce_hosts(hosts.collect()).await
     }
 }

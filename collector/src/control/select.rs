@@ -1,5 +1,5 @@
-//! From a selector to hosts: those with samples of it in the last minutes that attend, and what
-//! each of them is to capture.
+//! From a selector to hosts: those with samples of it in the last minutes that are connected, and
+//! what each of them is to capture.
 //!
 //! Labels of a host itself (its name, and what its agent's configuration gives) are not on the
 //! samples that its agent takes: they are compared here and taken off. All other matchers go to the
@@ -7,11 +7,11 @@
 
 use super::agent_registry::{AgentRegistry, ConnectedAgent, host_label};
 use super::limits::{
-    ABSENT_NAMED, BEFORE_NS_MAX, DURATION_NS_MAX, ELSEWHERE_MAX, HOSTS_DEFAULT, HOSTS_MAX,
-    NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS, TOLD_FOR_NS,
+    ABSENT_NAMED, ANNOUNCED_FOR_NS, BEFORE_NS_MAX, DURATION_NS_MAX, ELSEWHERE_MAX, HOSTS_DEFAULT,
+    HOSTS_MAX, NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS,
 };
 use crate::query::Queries;
-use crate::store::{Attending, Scope, TimeRange};
+use crate::store::{ConnectedHost, Scope, TimeRange};
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use proto::collector::FleetCaptureRequest;
 use proto::{agent, query};
@@ -42,9 +42,9 @@ pub struct Plan {
     pub chosen: Vec<Chosen>,
     /// Those that match, whether they are asked or not.
     pub selected: usize,
-    /// Those that match and attend and are more than were asked for.
+    /// Those that match, are connected and are more than were asked for.
     pub left_out: usize,
-    /// How many match and do not attend.
+    /// How many match and are not connected.
     pub absent: usize,
     /// Some of their names.
     pub absent_named: Vec<String>,
@@ -62,12 +62,12 @@ pub struct Chosen {
     pub place: Place,
 }
 
-/// Where a host attends.
+/// Where a host is connected.
 pub enum Place {
     /// Here.
     Here {
         /// Its agent.
-        attendant: Arc<ConnectedAgent>,
+        agent: Arc<ConnectedAgent>,
         /// What it is asked.
         request: Box<agent::CaptureRequest>,
         /// Labels of the host that the result is grouped by.
@@ -141,7 +141,7 @@ pub fn check(request: &FleetCaptureRequest) -> Result<Checked, Status> {
 /// NOT_FOUND when there is none; those of the query for hosts.
 pub async fn plan(
     checked: &Checked,
-    attendance: &AgentRegistry,
+    registry: &AgentRegistry,
     queries: &Queries,
     own_address: Option<&str>,
     now_unix_ns: i64,
@@ -149,8 +149,8 @@ pub async fn plan(
     let mut plan = Plan::default();
     if !checked.host_ids.is_empty() {
         for id in checked.host_ids.iter().collect::<BTreeSet<_>>() {
-            match attendance.find(id) {
-                Some(attendant) => plan.choose(checked, &attendant),
+            match registry.find(id) {
+                Some(agent) => plan.choose(checked, &agent),
                 None => plan.miss([id.clone()]),
             }
         }
@@ -170,19 +170,18 @@ pub async fn plan(
         }
         let names: HashSet<String> = names.into_iter().collect();
         let mut found = HashSet::new();
-        for attendant in attendance.all() {
-            let name = attendant.hostname();
-            if names.contains(&name) && selects(&checked.selector, &attendant.facts().labels, &name)
-            {
-                plan.choose(checked, &attendant);
+        for agent in registry.all() {
+            let name = agent.hostname();
+            if names.contains(&name) && selects(&checked.selector, &agent.facts().labels, &name) {
+                plan.choose(checked, &agent);
                 found.insert(name);
             }
         }
-        match elsewhere(attendance, queries, own_address, now_unix_ns).await {
+        match elsewhere(registry, queries, own_address, now_unix_ns).await {
             Ok((all, more)) => {
                 if more {
                     plan.notices.push(format!(
-                        "more than {ELSEWHERE_MAX} hosts attend at the collectors of this store: only \
+                        "more than {ELSEWHERE_MAX} hosts are connected to the collectors of this store: only \
                          these were looked at"
                     ));
                 }
@@ -196,7 +195,7 @@ pub async fn plan(
                 }
             }
             Err(status) => plan.notices.push(format!(
-                "hosts that attend at other collectors are left out: {}",
+                "hosts connected to other collectors are left out: {}",
                 status.message()
             )),
         }
@@ -209,27 +208,27 @@ pub async fn plan(
     }
 }
 
-/// Hosts that attend at other collectors and not here, and whether there are more than are looked
+/// Hosts connected to other collectors and not here, and whether there are more than are looked
 /// at.
 async fn elsewhere(
-    attendance: &AgentRegistry,
+    registry: &AgentRegistry,
     queries: &Queries,
     own_address: Option<&str>,
     now_unix_ns: i64,
-) -> Result<(Vec<Attending>, bool), Status> {
-    let since = now_unix_ns.saturating_sub(TOLD_FOR_NS);
-    let mut all = queries.attending(since, ELSEWHERE_MAX + 1).await?;
+) -> Result<(Vec<ConnectedHost>, bool), Status> {
+    let since = now_unix_ns.saturating_sub(ANNOUNCED_FOR_NS);
+    let mut all = queries.connected_hosts(since, ELSEWHERE_MAX + 1).await?;
     let more = all.len() > ELSEWHERE_MAX;
     all.truncate(ELSEWHERE_MAX);
     // One that left here a moment ago is still told of as being here.
     all.retain(|host| {
-        attendance.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
+        registry.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
     });
     Ok((all, more))
 }
 
 impl Plan {
-    fn choose_there(&mut self, host: Attending) {
+    fn choose_there(&mut self, host: ConnectedHost) {
         self.selected += 1;
         self.chosen.push(Chosen {
             host_id: host.host_id,
@@ -240,16 +239,16 @@ impl Plan {
         });
     }
 
-    fn choose(&mut self, checked: &Checked, attendant: &Arc<ConnectedAgent>) {
-        let (facts, host_id) = (attendant.facts(), &attendant.key.host_id);
+    fn choose(&mut self, checked: &Checked, agent: &Arc<ConnectedAgent>) {
+        let (facts, host_id) = (agent.facts(), &agent.key.host_id);
         let hostname = facts.name(host_id);
-        let (request, labels) = order(checked, &facts.labels, hostname);
+        let (request, labels) = request_for(checked, &facts.labels, hostname);
         self.selected += 1;
         self.chosen.push(Chosen {
             host_id: host_id.clone(),
             hostname: hostname.to_owned(),
             place: Place::Here {
-                attendant: attendant.clone(),
+                agent: agent.clone(),
                 request: Box::new(request),
                 labels,
             },
@@ -297,7 +296,7 @@ impl Plan {
             false => "",
         };
         Status::not_found(format!(
-            "{} hosts match and none of them attends ({}{dots}): their agents are of an older version, or \
+            "{} hosts match and none of them is connected ({}{dots}): their agents are of an older version, or \
              cannot reach this collector",
             self.absent,
             self.absent_named.join(", ")
@@ -313,7 +312,7 @@ fn selects(selector: &Selector, configured: &BTreeMap<String, String>, name: &st
 }
 
 /// What an agent is asked, and the labels of its host that go onto what comes.
-fn order(
+fn request_for(
     checked: &Checked,
     configured: &BTreeMap<String, String>,
     name: &str,
@@ -407,7 +406,7 @@ mod tests {
                 selected,
                 "{selector}"
             );
-            let (request, _) = order(&checked, &facts.labels, "web-1");
+            let (request, _) = request_for(&checked, &facts.labels, "web-1");
             let found = query::selector(request.matchers).expect("valid");
             assert_eq!(found.to_string(), rest, "{selector}");
         }
@@ -421,7 +420,7 @@ mod tests {
             (&["zone", "host"], &[], &["host=web-1", "zone=a"]),
             (&["*"], &["*"], &["host=web-1", "zone=a"]),
         ] {
-            let (request, found) = order(&checked("", group_by), &facts().labels, "web-1");
+            let (request, found) = request_for(&checked("", group_by), &facts().labels, "web-1");
             assert_eq!(request.group_by, asked);
             let found: Vec<_> = found.iter().map(|(k, v)| format!("{k}={v}")).collect();
             assert_eq!(found, labels);
@@ -478,7 +477,7 @@ mod tests {
 
     #[test]
     fn of_too_many_hosts_the_same_stay_each_time() {
-        let attendance = Arc::new(AgentRegistry::new(Arc::default()));
+        let registry = Arc::new(AgentRegistry::new(Arc::default()));
         let checked = checked("", &[]);
         let tickets: Vec<_> = (0..20)
             .map(|at| {
@@ -491,13 +490,13 @@ mod tests {
                     ..HostFacts::default()
                 };
                 let (out, _) = tokio::sync::mpsc::channel(1);
-                attendance.open(key, facts, 0, out)
+                registry.open(key, facts, 0, out)
             })
             .collect();
         let names = || {
             let mut plan = Plan::default();
-            for attendant in attendance.all() {
-                plan.choose(&checked, &attendant);
+            for agent in registry.all() {
+                plan.choose(&checked, &agent);
             }
             plan.cut(5);
             assert_eq!((plan.selected, plan.left_out), (20, 15));
@@ -511,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_do_not_attend_some_are_named() {
+    fn some_of_many_that_are_not_connected_are_named() {
         let mut plan = Plan::default();
         plan.miss((0..100).map(|at| format!("web-{at:03}")));
         plan.miss(["a".to_owned()]);

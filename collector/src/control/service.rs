@@ -1,15 +1,15 @@
-//! The calls: Attend for agents; Capture, Cancel and List for people.
+//! The calls: Control for agents; Capture, Cancel and List for people.
 
 use super::agent_registry::OUTBOX;
 use super::fanout::{self, Fanout};
 use super::limits::{FANOUTS_MAX, WHO_BYTES_MAX};
-use super::{Control, attend, select};
+use super::{Control, select, stream};
 use crate::identity;
 use crate::query::busy;
 use proto::collector::capture_service_server::CaptureService;
 use proto::collector::control_service_server::ControlService;
 use proto::collector::{
-    AttendRequest, AttendResponse, CancelFleetCaptureRequest, CancelFleetCaptureResponse,
+    CancelFleetCaptureRequest, CancelFleetCaptureResponse, ControlRequest, ControlResponse,
     FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, ListFleetCapturesRequest,
     ListFleetCapturesResponse,
 };
@@ -22,22 +22,22 @@ const PAGE: &str = "page";
 
 #[tonic::async_trait]
 impl ControlService for Control {
-    type AttendStream = ReceiverStream<Result<AttendResponse, Status>>;
+    type ControlStream = ReceiverStream<Result<ControlResponse, Status>>;
 
-    async fn attend(
+    async fn control(
         &self,
-        request: Request<Streaming<AttendRequest>>,
-    ) -> Result<Response<Self::AttendStream>, Status> {
+        request: Request<Streaming<ControlRequest>>,
+    ) -> Result<Response<Self::ControlStream>, Status> {
         let Ok(place) = self.0.places.clone().try_acquire_owned() else {
             let streams = self.0.options.streams;
             return Err(Status::unavailable(format!(
-                "{streams} agents attend, which is the limit (`ingest.streams_max`)"
+                "{streams} agents are connected, which is the limit (`ingest.streams_max`)"
             )));
         };
         let who = (peer(&request), identity::member(&request));
         let (out, responses) = mpsc::channel(OUTBOX);
         let requests = request.into_inner();
-        tokio::spawn(attend::run(self.clone(), requests, out, who, place));
+        tokio::spawn(stream::run(self.clone(), requests, out, who, place));
         Ok(Response::new(ReceiverStream::new(responses)))
     }
 }
@@ -78,7 +78,7 @@ impl CaptureService for Control {
         let now = inner.clock.now_unix_ns();
         let plan = select::plan(
             &checked,
-            &inner.attendance,
+            &inner.registry,
             &inner.queries,
             inner.options.advertise.as_deref(),
             now,

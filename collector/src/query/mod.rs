@@ -19,7 +19,7 @@ pub use request::Selected;
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
 use crate::store::{
-    Attending, Cancel, Limits, NoticeBoard, OpenStore, QueryResult, Scope, StoreError,
+    Cancel, ConnectedHost, Limits, NoticeBoard, OpenStore, QueryResult, Scope, StoreError,
     StoreQueries, StoreStatus, TimeRange,
 };
 use crate::time::Clock;
@@ -95,7 +95,7 @@ enum Ask {
     Hosts,
     Cgroups,
     Pin,
-    Attending,
+    ConnectedHosts,
     Status,
 }
 
@@ -111,7 +111,7 @@ impl Ask {
             Ask::Hosts => &metrics.ask_hosts,
             Ask::Cgroups => &metrics.ask_cgroups,
             Ask::Pin => &metrics.ask_pin,
-            Ask::Attending => &metrics.ask_attending,
+            Ask::ConnectedHosts => &metrics.ask_connected_hosts,
             Ask::Status => &metrics.ask_status,
         }
     }
@@ -289,31 +289,36 @@ impl Queries {
         .await
     }
 
-    /// Hosts that attend at any collector of the store, at most `most`.
+    /// Hosts connected to any collector of the store, at most `most`.
     ///
     /// # Errors
     /// As every query.
-    pub(crate) async fn attending(
+    pub(crate) async fn connected_hosts(
         &self,
         since_unix_ns: i64,
         most: usize,
-    ) -> Result<Vec<Attending>, Status> {
+    ) -> Result<Vec<ConnectedHost>, Status> {
         let board = self.0.board.clone();
-        self.run_in(&self.0.calls, Ask::Attending, 0, most, move |_, limits| {
-            Ok(board.attending(since_unix_ns, limits)?)
-        })
+        self.run_in(
+            &self.0.calls,
+            Ask::ConnectedHosts,
+            0,
+            most,
+            move |_, limits| Ok(board.connected_hosts(since_unix_ns, limits)?),
+        )
         .await
     }
 
-    /// Tells the store who attends here.
+    /// Announces on the store which hosts are connected here.
     ///
     /// # Errors
     /// As every query.
-    pub(crate) async fn attend(&self, hosts: Vec<Attending>) -> Result<(), Status> {
+    pub(crate) async fn announce_hosts(&self, hosts: Vec<ConnectedHost>) -> Result<(), Status> {
         let board = self.0.board.clone();
-        let attend = move |_: &dyn StoreQueries, _: &Limits| Ok(board.attend(&hosts)?);
+        let announce = move |_: &dyn StoreQueries, _: &Limits| Ok(board.announce_hosts(&hosts)?);
         let calls = &self.0.calls;
-        self.run_in(calls, Ask::Attending, 0, 0, attend).await
+        self.run_in(calls, Ask::ConnectedHosts, 0, 0, announce)
+            .await
     }
 
     /// The collector's metrics as text. One at a time: the store may look at its files.

@@ -1,44 +1,44 @@
-//! Which host's agent attends at which collector, where several share a store: a notice board, no
+//! Which host is connected to which collector, where several share a store: a notice board, no
 //! storage of windows.
 
 use super::{Limits, StoreError};
 use std::collections::BTreeMap;
 
-/// A host whose agent attends somewhere.
+/// A host whose agent has a control stream to some collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attending {
+pub struct ConnectedHost {
     /// The host.
     pub host_id: String,
     /// Its name, as its samples have it.
     pub hostname: String,
     /// Labels that its agent's configuration gives.
     pub labels: BTreeMap<String, String>,
-    /// Where other collectors reach the one it attends at: `HOST:PORT`.
+    /// Where other collectors reach the one it is connected to: `HOST:PORT`.
     pub collector: String,
     /// When it was there last, on that collector's clock.
     pub seen_unix_ns: i64,
 }
 
-/// Where collectors that share a store tell each other which hosts attend at them. A store that
-/// nobody shares has nobody to tell.
+/// Where collectors that share a store announce to each other which hosts are connected to them. A
+/// store that nobody shares has nobody to tell.
 pub trait NoticeBoard: Send + Sync + 'static {
-    /// Tells other collectors on this store which hosts attend at this one.
+    /// Announces to other collectors on this store which hosts are connected to this one.
     ///
     /// # Errors
     /// When they could not be told.
-    fn attend(&self, _hosts: &[Attending]) -> Result<(), StoreError> {
+    fn announce_hosts(&self, _hosts: &[ConnectedHost]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Hosts that any collector told to attend since then, each once, where it was last.
+    /// Hosts that any collector announced as connected since then, each once, where it was last.
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn attending(
+    fn connected_hosts(
         &self,
         _since_unix_ns: i64,
         _limits: &Limits,
-    ) -> Result<Vec<Attending>, StoreError> {
+    ) -> Result<Vec<ConnectedHost>, StoreError> {
         Ok(Vec::new())
     }
 

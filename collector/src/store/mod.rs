@@ -22,7 +22,7 @@ mod window;
 
 pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX};
 pub use batching::BatchPolicy;
-pub use board::{Attending, NoticeBoard};
+pub use board::{ConnectedHost, NoticeBoard};
 pub use exact::Exact;
 pub use names::{Found, FrameNaming, Names};
 pub use queries::StoreQueries;

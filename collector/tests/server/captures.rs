@@ -12,7 +12,7 @@ use proto::collector::{
     FleetPlan, HostProgress, HostState, ListFleetCapturesRequest,
 };
 use std::time::{Duration, Instant};
-use testkit::fake::attend::{ConnectedAgent, Does, attend};
+use testkit::fake::control::{ConnectedAgent, Does, connect};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
@@ -265,7 +265,7 @@ async fn agents_that_restart_in_the_middle_are_lost_and_come_again() {
     assert_eq!(outcome.samples(), 3);
     leaving = {
         drop(leaving);
-        rig.attend(hello("web-1", 1), Does::Answers(4)).await
+        rig.connect(hello("web-1", 1), Does::Answers(4)).await
     };
     let outcome = rig.capture(request("", LIMIT)).await;
     assert_eq!((outcome.counts(), outcome.samples()), ((2, 2, 0, 0), 7));
@@ -384,7 +384,7 @@ async fn times_that_find_no_room_are_left_out_and_told() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_after_its_agent_attended_is_set_right() {
+async fn a_clock_that_was_set_after_its_agent_connected_is_set_right() {
     let rig = Rig::start().await;
     let _fleet = fleet(&rig, 2, |at| match at {
         0 => Does::Stepped(3),
@@ -438,23 +438,23 @@ async fn of_two_hundred_captures_asked_for_at_once_a_few_run_and_the_others_may_
 }
 
 #[tokio::test]
-async fn hosts_are_those_with_samples_and_the_labels_that_attend() {
+async fn hosts_are_those_with_samples_and_the_labels_that_are_connected() {
     let rig = Rig::start().await;
     let mut zone_b = hello("b", 1);
     zone_b.facts.as_mut().expect("facts").labels = [("zone".to_owned(), "b".to_owned())].into();
     rig.sampled("b").await;
-    let b = rig.attend(zone_b, Does::Answers(2)).await;
+    let b = rig.connect(zone_b, Does::Answers(2)).await;
     let a = rig.host("a", Does::Answers(1)).await;
-    // It attends, and has nothing of what is selected.
-    let _idle = rig.attend(hello("idle", 1), Does::Answers(9)).await;
-    // It has, and does not attend.
+    // It is connected, and has nothing of what is selected.
+    let _idle = rig.connect(hello("idle", 1), Does::Answers(9)).await;
+    // It has, and is not connected.
     rig.sampled("away").await;
     let outcome = rig.capture(request("unit=\"web.service\"", LIMIT)).await;
     assert_eq!((outcome.counts(), outcome.samples()), ((2, 2, 0, 0), 3));
     let plan = &outcome.plan;
     assert_eq!((plan.selected, plan.absent, plan.left_out), (3, 1, 0));
     assert_eq!(plan.absent_hosts, ["away"]);
-    assert!(outcome.result.notices[0].contains("does not attend: away"));
+    assert!(outcome.result.notices[0].contains("is not connected: away"));
     let matchers = &a.captures()[0].matchers;
     assert_eq!((matchers.len(), matchers[0].label.as_str()), (1, "unit"));
 
@@ -476,7 +476,7 @@ async fn hosts_are_those_with_samples_and_the_labels_that_attend() {
 
     for (selector, expected) in [
         ("unit=\"nobody\"", "no host has samples"),
-        ("host=\"away\"", "none of them attends (away)"),
+        ("host=\"away\"", "none of them is connected (away)"),
     ] {
         let refused = rig.begin(request(selector, LIMIT)).await;
         let Err(status) = refused else {
@@ -520,7 +520,7 @@ async fn samples_have_the_labels_of_their_host_that_are_grouped_by() {
 async fn the_newer_stream_of_a_host_counts() {
     let rig = Rig::start().await;
     let old = rig.host("a", Does::Answers(1)).await;
-    let _new = rig.attend(hello("a", 2), Does::Answers(2)).await;
+    let _new = rig.connect(hello("a", 2), Does::Answers(2)).await;
     assert_eq!(old.end().await.code(), Code::Aborted);
     assert_eq!(rig.capture(request("", LIMIT)).await.samples(), 2);
     assert_eq!(rig.metrics.control_superseded.get(), 1);
@@ -539,7 +539,7 @@ async fn hellos_that_make_no_sense_are_refused() {
         ..hello("a", 1)
     };
     for wrong in [no_id, short] {
-        let refused = attend(rig.grpc, wrong, Does::Silent, || NOW).await;
+        let refused = connect(rig.grpc, wrong, Does::Silent, || NOW).await;
         let status = refused.err().expect("no welcome");
         assert_eq!(status.code(), Code::InvalidArgument);
     }
@@ -551,18 +551,18 @@ async fn an_agent_that_answers_no_ping_is_gone() {
     let mut options = Options::default();
     options.control.timeouts.ping = Duration::from_millis(50);
     let rig = Rig::with(options).await;
-    let alive = rig.attend(hello("alive", 1), Does::Silent).await;
+    let alive = rig.connect(hello("alive", 1), Does::Silent).await;
     let (say, queue) = tokio::sync::mpsc::channel(4);
     let mut client =
         proto::collector::control_service_client::ControlServiceClient::new(rig.channel().await);
-    let body = Some(proto::collector::attend_request::Body::Hello(hello(
+    let body = Some(proto::collector::control_request::Body::Hello(hello(
         "mute", 1,
     )));
-    say.send(proto::collector::AttendRequest { body })
+    say.send(proto::collector::ControlRequest { body })
         .await
         .expect("room");
     let stream = tokio_stream::wrappers::ReceiverStream::new(queue);
-    let mut told = client.attend(stream).await.expect("a stream").into_inner();
+    let mut told = client.control(stream).await.expect("a stream").into_inner();
     let end = loop {
         match tokio::time::timeout(LIMIT, told.message())
             .await
@@ -590,10 +590,14 @@ async fn a_collector_asks_the_agents_of_another_on_the_same_store() {
     let _lost = nowhere.host("lost", Does::Answers(9)).await;
     other
         .control
-        .tell(&other.grpc.to_string())
+        .announce_once(&other.grpc.to_string())
         .await
         .expect("told");
-    nowhere.control.tell("127.0.0.1:1").await.expect("told");
+    nowhere
+        .control
+        .announce_once("127.0.0.1:1")
+        .await
+        .expect("told");
     drop(gone);
     until("left", || other.metrics.control_streams.get() == 2).await;
 
@@ -611,7 +615,7 @@ async fn a_collector_asks_the_agents_of_another_on_the_same_store() {
     let hosts: std::collections::BTreeSet<_> = hosts.flatten().collect();
     assert_eq!(hosts.into_iter().collect::<Vec<_>>(), ["here", "there"]);
     assert!(outcome.host("lost").message.contains("cannot be reached"));
-    assert!(outcome.host("gone").message.contains("does not attend"));
+    assert!(outcome.host("gone").message.contains("is not connected"));
     assert!(
         outcome
             .host("there-too")
@@ -635,7 +639,7 @@ async fn a_client_that_vanishes_ends_it_at_other_collectors_too() {
     let there = other.host("there", Does::Runs(2)).await;
     other
         .control
-        .tell(&other.grpc.to_string())
+        .announce_once(&other.grpc.to_string())
         .await
         .expect("told");
     let mut asked = request("", LIMIT);

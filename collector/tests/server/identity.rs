@@ -12,8 +12,8 @@ use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    AttendRequest, Hello, HostsRequest, InviteRequest, KeepRequest, ListMembersRequest, Outcome,
-    PinHead, RemoveMemberRequest, attend_request, keep_request,
+    ControlRequest, Hello, HostsRequest, InviteRequest, KeepRequest, ListMembersRequest, Outcome,
+    PinHead, RemoveMemberRequest, control_request, keep_request,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -231,13 +231,13 @@ async fn a_member_speaks_for_itself_on_every_stream() {
         .expect("a connection");
     let pushed = refused_push(channel.clone(), hello_of("b")).await;
     assert_eq!(pushed.code(), Code::PermissionDenied, "{pushed}");
-    let attending = AttendRequest {
-        body: Some(attend_request::Body::Hello(hello_of("b"))),
+    let request = ControlRequest {
+        body: Some(control_request::Body::Hello(hello_of("b"))),
     };
-    let attended = ControlServiceClient::new(channel.clone())
-        .attend(tokio_stream::iter([attending]))
+    let opened = ControlServiceClient::new(channel.clone())
+        .control(tokio_stream::iter([request]))
         .await;
-    let status = match attended {
+    let status = match opened {
         Err(status) => status,
         Ok(answers) => answers.into_inner().message().await.expect_err("refused"),
     };

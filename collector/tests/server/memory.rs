@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use collector::store::{
-    Attending, BatchPolicy, Defined, FrameNaming, HostKey, HostRange, HostRecord, LabelTotals,
+    BatchPolicy, ConnectedHost, Defined, FrameNaming, HostKey, HostRange, HostRecord, LabelTotals,
     Limits, NewWindow, NoticeBoard, PushOutcome, QueryResult, Scope, StoreError, StoreQueries,
     StoreStatus, TimeRange, TimeSeries, WindowSink,
 };
@@ -27,7 +27,7 @@ struct State {
     /// Memory that each profile was allowed.
     allowed: Vec<usize>,
     closed: bool,
-    attending: BTreeMap<String, Attending>,
+    connected: BTreeMap<String, ConnectedHost>,
 }
 
 /// What a push fails with.
@@ -317,17 +317,21 @@ impl StoreQueries for Memory {
 }
 
 impl NoticeBoard for Memory {
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
+    fn announce_hosts(&self, hosts: &[ConnectedHost]) -> Result<(), StoreError> {
         let mut state = self.lock();
         for host in hosts {
-            state.attending.insert(host.host_id.clone(), host.clone());
+            state.connected.insert(host.host_id.clone(), host.clone());
         }
         Ok(())
     }
 
-    fn attending(&self, since: i64, _limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+    fn connected_hosts(
+        &self,
+        since: i64,
+        _limits: &Limits,
+    ) -> Result<Vec<ConnectedHost>, StoreError> {
         let state = self.lock();
-        let all = state.attending.values();
+        let all = state.connected.values();
         Ok(all
             .filter(|host| host.seen_unix_ns >= since)
             .cloned()

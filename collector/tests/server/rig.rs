@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use testkit::fake::attend::{ConnectedAgent, Does, attend};
+use testkit::fake::control::{ConnectedAgent, Does, connect};
 pub use testkit::fake::push::{LIMIT, PushStream, channel, hello};
 pub use testkit::fake::window::{
     NOW, SECOND, facts, hash, labels, sequence, start, starting, tables, window,
@@ -278,10 +278,10 @@ impl Rig {
         agent
     }
 
-    /// A host that attends, with samples of a moment ago.
+    /// A host that is connected, with samples of a moment ago.
     pub async fn host(&self, host: &str, does: Does) -> ConnectedAgent {
         self.sampled(host).await;
-        self.attend(hello(host, 1), does).await
+        self.connect(hello(host, 1), does).await
     }
 
     /// Samples of a host from a moment ago.
@@ -292,8 +292,8 @@ impl Rig {
     }
 
     /// An agent that says this of itself.
-    pub async fn attend(&self, hello: Hello, does: Does) -> ConnectedAgent {
-        let agent = attend(self.grpc, hello, does, || NOW).await;
+    pub async fn connect(&self, hello: Hello, does: Does) -> ConnectedAgent {
+        let agent = connect(self.grpc, hello, does, || NOW).await;
         agent.expect("a welcome")
     }
 }

@@ -26,7 +26,7 @@ use proto::agent;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Starts, lists and ends captures: what every way in (gRPC, a collector's order, a trigger) goes
+/// Starts, lists and ends captures: what every way in (gRPC, a collector's command, a trigger) goes
 /// through.
 pub trait Capturing: Send + Sync + 'static {
     /// Starts one. Its messages come in the order of `CaptureResponse`; the receiver that is

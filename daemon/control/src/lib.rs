@@ -1,16 +1,16 @@
-//! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no
-//! port is open on the host.
+//! Captures that a collector asks for: the agent connects to it with a stream of its own, so that
+//! no port is open on the host.
 //!
-//! A service on `fp-uplink` holds the stream open (`attend.rs`), on the connection of the exporter,
-//! and does what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's own socket
+//! A service on `fp-uplink` holds the stream open (`stream.rs`), on the connection of the exporter,
+//! and runs its commands (`commands.rs`) through [`Capturing`]: as a call on the host's own socket
 //! would. What a collector may ask is what that allows; nothing else is taken from it. A
 //! collector that is slow holds up its own captures alone, and one that goes away ends them.
 //! Without a collector in the configuration nothing of this exists.
 #![forbid(unsafe_code)]
 
-mod attend;
-mod orders;
+mod commands;
 mod policy;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +22,7 @@ pub use policy::Policy;
 use policy::Spent;
 use proto::agent::CaptureRequest;
 use proto::collector as wire;
-use proto::collector::attend_request::Body as Say;
+use proto::collector::control_request::Body as AgentMessage;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tonic::Status;
@@ -32,7 +32,7 @@ metrics::counted! {
     #[derive(Clone)]
     pub struct ControlCounts;
     /// 1 while the collector can ask for captures.
-    Gauge fleetprof_control_attending = attending;
+    Gauge fleetprof_control_connected = connected;
     /// Times the collector welcomed the agent for captures.
     Counter fleetprof_control_connections_total = connections;
     /// Captures started for the collector.
@@ -60,7 +60,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// One that does not attend yet.
+    /// One that is not connected yet.
     pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, policy: Policy) -> Control {
         Control {
             exporter,
@@ -68,14 +68,14 @@ impl Control {
             policy: Mutex::new(policy),
             spent: Mutex::default(),
             counts: ControlCounts::default(),
-            begins: Quota::new(orders::ORDERS_MAX),
+            begins: Quota::new(commands::COMMANDS_MAX),
             stop: watch::Sender::new(None),
         }
     }
 
-    /// Attends, a service of the uplink: ends soon after [`Control::stop`].
-    pub async fn attend(self: Arc<Self>) {
-        attend::run(&self).await;
+    /// Keeps the stream open, a service of the uplink: ends soon after [`Control::stop`].
+    pub async fn run(self: Arc<Self>) {
+        stream::run(&self).await;
     }
 
     /// What is allowed from now on; captures that run go on.
@@ -105,6 +105,6 @@ impl Control {
 }
 
 /// A message to the collector.
-fn request(body: Say) -> wire::AttendRequest {
-    wire::AttendRequest { body: Some(body) }
+fn request(body: AgentMessage) -> wire::ControlRequest {
+    wire::ControlRequest { body: Some(body) }
 }

@@ -1,4 +1,4 @@
-//! What a collector may order on this host: the host has the last word, and the collector cannot
+//! What a collector may command on this host: the host has the last word, and the collector cannot
 //! change it.
 //!
 //! A collector that somebody else has taken over asks for whatever hurts: probes on functions that
@@ -160,15 +160,15 @@ pub fn charge(request: &CaptureRequest) -> Duration {
 /// Time that captures took in the last hour.
 #[derive(Debug, Default)]
 pub struct Spent {
-    /// When each was ordered, and for how long.
+    /// When each was asked for, and for how long.
     captures: VecDeque<(MonotonicTime, Duration)>,
 }
 
 impl Spent {
     /// The sum at `now`.
     pub fn at(&mut self, now: MonotonicTime) -> Duration {
-        while let Some(&(ordered, _)) = self.captures.front()
-            && now.since(ordered) >= HOUR
+        while let Some(&(asked, _)) = self.captures.front()
+            && now.since(asked) >= HOUR
         {
             self.captures.pop_front();
         }

@@ -1,18 +1,18 @@
-//! Attending at a collector: what it may ask, what it gets, and what a bad one costs.
+//! The control stream to a collector: what it may ask, what it gets, and what a bad one costs.
 
 use super::Control;
-use super::orders::{OrderError, Orders};
+use super::commands::{CommandError, Commands};
 use super::policy::Policy;
 use capture::Capturing;
 use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use host::time::{MonotonicTime, WallAnchor};
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
-use proto::collector::attend_request::Body as Say;
-use proto::collector::attend_response::Body as Told;
+use proto::collector::control_request::Body as AgentMessage;
+use proto::collector::control_response::Body as CollectorMessage;
 use proto::collector::control_service_server::{ControlService, ControlServiceServer};
 use proto::collector::{
-    AttendRequest, AttendResponse, ControlWelcome, Order, Ping, Refusal, order, report,
+    Command, ControlRequest, ControlResponse, ControlWelcome, Ping, Refusal, command, report,
 };
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -108,13 +108,13 @@ fn nowhere(fake: &Arc<Fake>) -> Arc<Control> {
     control(([127, 0, 0, 1], 7600).into(), fake)
 }
 
-fn capture(number: u64, who: &str) -> Order {
+fn capture(number: u64, who: &str) -> Command {
     let request = CaptureRequest {
         who: who.to_owned(),
         ..CaptureRequest::default()
     };
-    let what = Some(order::What::Capture(request));
-    Order { number, what }
+    let what = Some(command::What::Capture(request));
+    Command { number, what }
 }
 
 fn accepted(id: u64) -> CaptureResponse {
@@ -143,23 +143,25 @@ fn result() -> CaptureResponse {
     }
 }
 
-/// The next report, while the orders' tasks run.
+/// The next report, while the commands' tasks run.
 async fn reported(
-    orders: &mut Orders<'_>,
-    out: &mut mpsc::Receiver<AttendRequest>,
+    commands: &mut Commands<'_>,
+    out: &mut mpsc::Receiver<ControlRequest>,
 ) -> (u64, report::What) {
     let next = async {
         loop {
             tokio::select! {
                 biased;
                 message = out.recv() => return message.expect("a report"),
-                () = orders.one_ended() => {}
+                () = commands.one_ended() => {}
             }
         }
     };
     let message = tokio::time::timeout(LIMIT, next).await.expect("in time");
     match message.body {
-        Some(Say::Report(report)) => (report.number, report.what.expect("it says something")),
+        Some(AgentMessage::Report(report)) => {
+            (report.number, report.what.expect("it says something"))
+        }
         other => panic!("no report but {other:?}"),
     }
 }
@@ -171,10 +173,10 @@ fn refusal(what: report::What) -> Refusal {
     }
 }
 
-/// Attends on a thread, as the supervisor has it do.
+/// Runs on a thread, as the supervisor has it do.
 fn run(control: &Arc<Control>) -> JoinHandle<std::io::Result<()>> {
     let control = Arc::clone(control);
-    std::thread::spawn(move || export::uplink::run(vec![Box::pin(control.attend())]))
+    std::thread::spawn(move || export::uplink::run(vec![Box::pin(control.run())]))
 }
 
 async fn ended(thread: JoinHandle<std::io::Result<()>>) {
@@ -187,8 +189,10 @@ async fn a_capture_is_begun_in_the_name_of_who_asks_and_reported_in_order() {
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(8);
-    let mut orders = Orders::new(&control, out);
-    orders.take(capture(3, "ada\x1b[2J\n at 10.0.0.1")).unwrap();
+    let mut commands = Commands::new(&control, out);
+    commands
+        .take(capture(3, "ada\x1b[2J\n at 10.0.0.1"))
+        .unwrap();
     fake.begun(1).await;
     assert_eq!(
         fake.begun.lock().unwrap()[0].peer,
@@ -197,11 +201,11 @@ async fn a_capture_is_begun_in_the_name_of_who_asks_and_reported_in_order() {
     let messages = fake.sender(0);
     for message in [accepted(9), progress(), result()] {
         messages.send(message.clone()).await.unwrap();
-        let (number, what) = reported(&mut orders, &mut reports).await;
+        let (number, what) = reported(&mut commands, &mut reports).await;
         assert_eq!((number, what), (3, report::What::Response(message)));
     }
-    orders.one_ended().await;
-    drop(orders);
+    commands.one_ended().await;
+    drop(commands);
     assert_eq!(control.counts().captures.get(), 1);
     assert_eq!(control.counts().given_up.get(), 0);
 }
@@ -214,25 +218,25 @@ async fn what_the_operator_or_the_host_refuses_is_told() {
     });
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(8);
-    let mut orders = Orders::new(&control, out);
-    orders.take(capture(1, "")).unwrap();
-    let (number, what) = reported(&mut orders, &mut reports).await;
+    let mut commands = Commands::new(&control, out);
+    commands.take(capture(1, "")).unwrap();
+    let (number, what) = reported(&mut commands, &mut reports).await;
     let refused = refusal(what);
     assert_eq!((number, refused.code), (1, Code::FailedPrecondition as i32));
     control.allow(Policy::of(&agent_config::Captures {
         remote: agent_config::RemoteCaptures::Off,
         ..agent_config::Captures::default()
     }));
-    orders.take(capture(2, "")).unwrap();
-    let (_, what) = reported(&mut orders, &mut reports).await;
+    commands.take(capture(2, "")).unwrap();
+    let (_, what) = reported(&mut commands, &mut reports).await;
     assert!(refusal(what).message.contains("`captures.remote`"));
     // Of a later version.
-    let unknown = Order {
+    let unknown = Command {
         number: 3,
         what: None,
     };
-    orders.take(unknown).unwrap();
-    let (_, what) = reported(&mut orders, &mut reports).await;
+    commands.take(unknown).unwrap();
+    let (_, what) = reported(&mut commands, &mut reports).await;
     assert_eq!(refusal(what).code, Code::Unimplemented as i32);
     assert_eq!(control.counts().refused.get(), 3);
 }
@@ -242,28 +246,28 @@ async fn a_cancel_waits_for_the_id_and_a_drop_gives_up() {
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(8);
-    let mut orders = Orders::new(&control, out);
-    orders.take(capture(1, "")).unwrap();
-    let cancel = |number, of| Order {
+    let mut commands = Commands::new(&control, out);
+    commands.take(capture(1, "")).unwrap();
+    let cancel = |number, of| Command {
         number,
-        what: Some(order::What::Cancel(of)),
+        what: Some(command::What::Cancel(of)),
     };
-    orders.take(cancel(2, 1)).unwrap();
-    // Of no order, or one that has ended: nothing.
-    orders.take(cancel(3, 77)).unwrap();
+    commands.take(cancel(2, 1)).unwrap();
+    // Of no command, or one that has ended: nothing.
+    commands.take(cancel(3, 77)).unwrap();
     assert!(fake.cancelled.lock().unwrap().is_empty());
     fake.begun(1).await;
     fake.sender(0).send(accepted(9)).await.unwrap();
-    reported(&mut orders, &mut reports).await;
+    reported(&mut commands, &mut reports).await;
     until("cancelled", || *fake.cancelled.lock().unwrap() == [9]).await;
-    let drop_it = Order {
+    let drop_it = Command {
         number: 4,
-        what: Some(order::What::Drop(1)),
+        what: Some(command::What::Drop(1)),
     };
-    orders.take(drop_it).unwrap();
+    commands.take(drop_it).unwrap();
     fake.sender(0).closed().await;
     assert_eq!(control.counts().given_up.get(), 1);
-    drop(orders);
+    drop(commands);
     assert_eq!(control.counts().given_up.get(), 1);
 }
 
@@ -272,12 +276,12 @@ async fn a_stream_that_ends_gives_up_all_it_asked_for() {
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, _reports) = mpsc::channel(8);
-    let mut orders = Orders::new(&control, out);
+    let mut commands = Commands::new(&control, out);
     for number in 1..=3 {
-        orders.take(capture(number, "")).unwrap();
+        commands.take(capture(number, "")).unwrap();
     }
     fake.begun(3).await;
-    drop(orders);
+    drop(commands);
     for at in 0..3 {
         let closed = tokio::time::timeout(LIMIT, async { fake.sender(at).closed().await });
         closed.await.expect("given up");
@@ -290,8 +294,8 @@ async fn a_collector_that_does_not_read_gets_the_profile_later_and_no_progress()
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(1);
-    let mut orders = Orders::new(&control, out);
-    orders.take(capture(1, "")).unwrap();
+    let mut commands = Commands::new(&control, out);
+    commands.take(capture(1, "")).unwrap();
     fake.begun(1).await;
     let messages = fake.sender(0);
     messages.send(accepted(9)).await.unwrap();
@@ -308,7 +312,7 @@ async fn a_collector_that_does_not_read_gets_the_profile_later_and_no_progress()
             body: Some(Body::Result(_))
         }))
     ) {
-        last = Some(reported(&mut orders, &mut reports).await.1);
+        last = Some(reported(&mut commands, &mut reports).await.1);
     }
 }
 
@@ -317,154 +321,159 @@ async fn a_capture_without_a_result_is_told_as_failed() {
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(8);
-    let mut orders = Orders::new(&control, out);
-    orders.take(capture(1, "")).unwrap();
+    let mut commands = Commands::new(&control, out);
+    commands.take(capture(1, "")).unwrap();
     fake.begun(1).await;
     fake.begun.lock().unwrap().clear();
-    let (_, what) = reported(&mut orders, &mut reports).await;
+    let (_, what) = reported(&mut commands, &mut reports).await;
     assert_eq!(refusal(what).code, Code::Internal as i32);
 }
 
 #[tokio::test]
-async fn orders_are_bounded_and_their_numbers_grow() {
+async fn commands_are_bounded_and_their_numbers_grow() {
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(1);
-    let mut orders = Orders::new(&control, out);
+    let mut commands = Commands::new(&control, out);
     for number in 1..=8 {
-        orders.take(capture(number, "")).unwrap();
+        commands.take(capture(number, "")).unwrap();
     }
-    orders.take(capture(9, "")).unwrap();
-    let (number, what) = reported(&mut orders, &mut reports).await;
+    commands.take(capture(9, "")).unwrap();
+    let (number, what) = reported(&mut commands, &mut reports).await;
     assert_eq!(
         (number, refusal(what).code),
         (9, Code::ResourceExhausted as i32)
     );
     for number in [9, 0] {
-        let refused = orders.take(capture(number, ""));
-        assert!(matches!(refused, Err(OrderError::Number { .. })));
+        let refused = commands.take(capture(number, ""));
+        assert!(matches!(refused, Err(CommandError::Number { .. })));
     }
-    let flood = (10..200).try_for_each(|number| orders.take(capture(number, "")));
-    assert!(matches!(flood, Err(OrderError::Unread)));
+    let flood = (10..200).try_for_each(|number| commands.take(capture(number, "")));
+    assert!(matches!(flood, Err(CommandError::Unread)));
 }
 
 /// A collector that hands each stream to the test.
-struct Collector(mpsc::Sender<Attending>);
+struct Collector(mpsc::Sender<AgentStream>);
 
-struct Attending {
-    requests: Streaming<AttendRequest>,
-    tell: mpsc::Sender<Result<AttendResponse, Status>>,
+struct AgentStream {
+    requests: Streaming<ControlRequest>,
+    tell: mpsc::Sender<Result<ControlResponse, Status>>,
 }
 
-impl Attending {
-    async fn said(&mut self) -> Option<Say> {
+impl AgentStream {
+    async fn said(&mut self) -> Option<AgentMessage> {
         let message = tokio::time::timeout(LIMIT, self.requests.message()).await;
         message.expect("in time").ok()??.body
     }
 
-    async fn tell(&self, body: Told) {
-        let message = AttendResponse { body: Some(body) };
+    async fn tell(&self, body: CollectorMessage) {
+        let message = ControlResponse { body: Some(body) };
         self.tell.send(Ok(message)).await.expect("it reads");
     }
 
     async fn welcome(&mut self) -> proto::collector::Hello {
-        let Some(Say::Hello(hello)) = self.said().await else {
+        let Some(AgentMessage::Hello(hello)) = self.said().await else {
             panic!("the agent says who it is first");
         };
-        self.tell(Told::Welcome(ControlWelcome::default())).await;
+        self.tell(CollectorMessage::Welcome(ControlWelcome::default()))
+            .await;
         hello
     }
 }
 
 #[tonic::async_trait]
 impl ControlService for Collector {
-    type AttendStream = ReceiverStream<Result<AttendResponse, Status>>;
+    type ControlStream = ReceiverStream<Result<ControlResponse, Status>>;
 
-    async fn attend(
+    async fn control(
         &self,
-        request: Request<Streaming<AttendRequest>>,
-    ) -> Result<Response<Self::AttendStream>, Status> {
+        request: Request<Streaming<ControlRequest>>,
+    ) -> Result<Response<Self::ControlStream>, Status> {
         let (tell, told) = mpsc::channel(8);
         let requests = request.into_inner();
-        let _ = self.0.send(Attending { requests, tell }).await;
+        let _ = self.0.send(AgentStream { requests, tell }).await;
         Ok(Response::new(ReceiverStream::new(told)))
     }
 }
 
-async fn collector() -> (SocketAddr, mpsc::Receiver<Attending>) {
+async fn collector() -> (SocketAddr, mpsc::Receiver<AgentStream>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (streams, attending) = mpsc::channel(4);
-    let service = ControlServiceServer::new(Collector(streams))
+    let (sender, streams) = mpsc::channel(4);
+    let service = ControlServiceServer::new(Collector(sender))
         .accept_compressed(tonic::codec::CompressionEncoding::Zstd)
         .send_compressed(tonic::codec::CompressionEncoding::Zstd);
     let serving = tonic::transport::Server::builder()
         .add_service(service)
         .serve_with_incoming(TcpListenerStream::new(listener));
     tokio::spawn(serving);
-    (address, attending)
+    (address, streams)
 }
 
-async fn next(attending: &mut mpsc::Receiver<Attending>) -> Attending {
-    let next = tokio::time::timeout(LIMIT, attending.recv()).await;
-    next.expect("it attends in time").expect("a stream")
+async fn next(streams: &mut mpsc::Receiver<AgentStream>) -> AgentStream {
+    let next = tokio::time::timeout(LIMIT, streams.recv()).await;
+    next.expect("it connects in time").expect("a stream")
 }
 
 #[tokio::test]
-async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
-    let (address, mut attending) = collector().await;
+async fn it_connects_answers_pings_and_comes_again_after_a_restart() {
+    let (address, mut streams) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
     let thread = run(&control);
-    let mut stream = next(&mut attending).await;
+    let mut stream = next(&mut streams).await;
     let hello = stream.welcome().await;
     assert_eq!(hello.host_id, "id-1");
     let facts = hello.facts.expect("facts");
     assert_eq!((&*facts.hostname, &*facts.labels["zone"]), ("web-1", "a"));
-    stream.tell(Told::Ping(Ping { number: 5 })).await;
+    stream
+        .tell(CollectorMessage::Ping(Ping { number: 5 }))
+        .await;
     match stream.said().await {
-        Some(Say::Pong(pong)) => {
+        Some(AgentMessage::Pong(pong)) => {
             assert_eq!(pong.number, 5);
             assert!(pong.now_unix_ns >= hello.now_unix_ns, "{pong:?}");
         }
         other => panic!("no pong but {other:?}"),
     }
     control.exporter.configure(Settings::default());
-    stream.tell(Told::Ping(Ping::default())).await;
-    assert!(matches!(stream.said().await, Some(Say::Pong(_))));
+    stream.tell(CollectorMessage::Ping(Ping::default())).await;
+    assert!(matches!(stream.said().await, Some(AgentMessage::Pong(_))));
     match stream.said().await {
-        Some(Say::Facts(facts)) => assert!(facts.labels.is_empty()),
+        Some(AgentMessage::Facts(facts)) => assert!(facts.labels.is_empty()),
         other => panic!("no facts but {other:?}"),
     }
-    stream.tell(Told::Order(capture(1, "ada"))).await;
+    stream
+        .tell(CollectorMessage::Command(capture(1, "ada")))
+        .await;
     fake.begun(1).await;
     // The collector restarts: what it asked for ends, and the agent comes again.
     drop(stream);
     let closed = tokio::time::timeout(LIMIT, async { fake.sender(0).closed().await });
     closed.await.expect("given up");
-    let mut stream = next(&mut attending).await;
+    let mut stream = next(&mut streams).await;
     stream.welcome().await;
-    stream.tell(Told::Order(capture(1, ""))).await;
+    stream.tell(CollectorMessage::Command(capture(1, ""))).await;
     fake.begun(2).await;
     assert_eq!(control.counts().connections.get(), 2);
-    // Orders that make no sense end the stream.
-    stream.tell(Told::Order(capture(1, ""))).await;
-    let mut stream = next(&mut attending).await;
+    // Commands that make no sense end the stream.
+    stream.tell(CollectorMessage::Command(capture(1, ""))).await;
+    let mut stream = next(&mut streams).await;
     stream.welcome().await;
     control.stop(soon());
     ended(thread).await;
-    assert_eq!(control.counts().attending.get(), 0);
+    assert_eq!(control.counts().connected.get(), 0);
 }
 
 #[tokio::test]
 async fn what_captures_have_left_is_sent_before_the_end() {
-    let (address, mut attending) = collector().await;
+    let (address, mut streams) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
     let thread = run(&control);
-    let mut stream = next(&mut attending).await;
+    let mut stream = next(&mut streams).await;
     stream.welcome().await;
-    stream.tell(Told::Order(capture(1, ""))).await;
+    stream.tell(CollectorMessage::Command(capture(1, ""))).await;
     fake.begun(1).await;
     control.stop(soon());
     // The capture ends meanwhile with what it has.
@@ -477,7 +486,7 @@ async fn what_captures_have_left_is_sent_before_the_end() {
     while let Some(said) = stream.said().await {
         last = Some(said);
     }
-    let Some(Say::Report(report)) = last else {
+    let Some(AgentMessage::Report(report)) = last else {
         panic!("no report but {last:?}");
     };
     let is_result = matches!(
@@ -494,13 +503,13 @@ async fn what_captures_have_left_is_sent_before_the_end() {
 
 #[tokio::test]
 async fn a_capture_that_does_not_end_is_given_up_at_the_deadline() {
-    let (address, mut attending) = collector().await;
+    let (address, mut streams) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
     let thread = run(&control);
-    let mut stream = next(&mut attending).await;
+    let mut stream = next(&mut streams).await;
     stream.welcome().await;
-    stream.tell(Told::Order(capture(1, ""))).await;
+    stream.tell(CollectorMessage::Command(capture(1, ""))).await;
     fake.begun(1).await;
     control.stop(MonotonicTime::now());
     ended(thread).await;

@@ -82,9 +82,9 @@ impl Agent {
         self.sampling.sampler.command(Command::KeepTimes(keep));
     }
 
-    /// Takes orders of the collector from now on, once; `None` without a collector. The result is
+    /// Takes commands of the collector from now on, once; `None` without a collector. The result is
     /// what its thread runs.
-    pub fn take_orders(&self) -> Option<Arc<Control>> {
+    pub fn take_commands(&self) -> Option<Arc<Control>> {
         let uplink = self.uplink.get()?;
         let exporter = Arc::clone(&uplink.exporter);
         let captures = Arc::clone(self.captures.get()?);

@@ -80,8 +80,8 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
         .set_sink(sink);
     let pusher = Arc::clone(&exporter);
     let mut services: Vec<Service> = vec![Box::pin(pusher.push()), Box::pin(pins.upload())];
-    if let Some(control) = agent.take_orders() {
-        services.push(Box::pin(control.attend()));
+    if let Some(control) = agent.take_commands() {
+        services.push(Box::pin(control.run()));
     }
     if let Target::Fleet(member) = target {
         let clock = Arc::clone(&agent.clock);

@@ -1,7 +1,7 @@
 //! A fleet of agents on a thread of its own, for tests that run the collector as a process: each
-//! pushes a window, so that its host is known by its samples, and attends.
+//! pushes a window, so that its host is known by its samples, and connects.
 
-use super::attend::{Does, attend};
+use super::control::{Does, connect};
 use super::push::{PushStream, channel, hello};
 use super::window::{SECOND, labels, starting, window};
 use crate::clock::unix_ns;
@@ -10,20 +10,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Longest wait for all of them to attend.
-const ATTEND: Duration = Duration::from_secs(120);
+/// Longest wait for all of them to connect.
+const CONNECT: Duration = Duration::from_secs(120);
 
 /// The one stack of their windows.
 const STACKS: &[&str] = &["main;spin"];
 
-/// Agents that attend until they are dropped.
+/// Agents that are connected until they are dropped.
 pub struct Agents {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Agents {
-    /// Has each host push a window of unit `api.service` and attend at `collector`; returns when
+    /// Has each host push a window of unit `api.service` and connect to `collector`; returns when
     /// all do.
     ///
     /// # Panics
@@ -37,17 +37,17 @@ impl Agents {
                 .enable_all()
                 .build();
             runtime.expect("a runtime").block_on(async {
-                let mut attending = Vec::new();
+                let mut connected = Vec::new();
                 for (host, does) in hosts {
                     push(&collector, &host).await;
-                    let agent = attend(&collector, now(&host), does, unix_ns).await;
-                    attending.push(agent.expect("a welcome"));
+                    let agent = connect(&collector, now(&host), does, unix_ns).await;
+                    connected.push(agent.expect("a welcome"));
                 }
                 let _ = ready.send(());
                 let _ = stopped.await;
             });
         });
-        is_ready.recv_timeout(ATTEND).expect("all attend");
+        is_ready.recv_timeout(CONNECT).expect("all connect");
         Agents {
             stop: Some(stop),
             thread: Some(thread),

@@ -7,14 +7,14 @@
 //! | [`collector::FakeCollector`] answers on a port | agent-ctl |
 //! | [`ingest::IngestCollector`] takes windows | the daemon |
 //! | [`push::PushStream`] pushes windows | the collector |
-//! | [`attend::ConnectedAgent`] takes orders | the collector |
+//! | [`control::ConnectedAgent`] takes commands | the collector |
 //! | [`member::Host`] joins a fleet | the collector |
 //! | [`agents::Agents`] do both, on a thread | the collector as a process |
 
 pub mod agent;
 pub mod agents;
-pub mod attend;
 pub mod collector;
+pub mod control;
 pub mod ingest;
 pub mod member;
 pub mod push;

@@ -4,8 +4,8 @@
 //! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread
 //! on a small runtime of the store's own; none may be made from asynchronous code.
 
-mod attendance;
 mod client;
+mod connected_hosts;
 mod hosts;
 mod keys;
 mod known;
@@ -24,7 +24,7 @@ use super::query::{
     Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
 };
 use super::{
-    Attending, BatchPolicy, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome, Scope,
+    BatchPolicy, ConnectedHost, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome, Scope,
     StoreError, StoreStatus, TimeRange, WindowSink,
 };
 use crate::sync::lock;
@@ -522,14 +522,21 @@ impl WindowSource for ClickHouseStore {
 }
 
 impl NoticeBoard for ClickHouseStore {
-    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        self.write("tell who attends", attendance::put(&self.client, hosts))
+    fn announce_hosts(&self, hosts: &[ConnectedHost]) -> Result<(), StoreError> {
+        self.write(
+            "announce connected hosts",
+            connected_hosts::put(&self.client, hosts),
+        )
     }
 
-    fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+    fn connected_hosts(
+        &self,
+        since_unix_ns: i64,
+        limits: &Limits,
+    ) -> Result<Vec<ConnectedHost>, StoreError> {
         self.read(
-            "ask who attends",
-            attendance::find(&self.client, since_unix_ns, limits),
+            "read connected hosts",
+            connected_hosts::find(&self.client, since_unix_ns, limits),
         )
     }
 

@@ -27,7 +27,7 @@ const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, 
 const SYSTEM_NAMES: &[&str] =
     &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS system_name String CODEC(ZSTD(3))"];
 
-/// Which host attends at which collector. Nothing is lost with it: it is told again every few
+/// Which host is connected to which collector. Nothing is lost with it: it is announced every few
 /// seconds.
 const ATTENDANCE: &[&str] = &["CREATE TABLE IF NOT EXISTS attendance (
         collector String, host_id String, hostname String, labels Map(String, String), seen_ns Int64

@@ -1,12 +1,12 @@
-// A made-up agent that attends at a real collector and says that it captured: it samples nothing.
+// A made-up agent that connects to a real collector and says that it captured: it samples nothing.
 
 import { create } from '@bufbuild/protobuf';
 import { createClient } from '@connectrpc/connect';
 import { createGrpcTransport } from '@connectrpc/connect-node';
 import { CaptureState, type CaptureRequest, CaptureResponseSchema } from '../../src/gen/fleetprof/agent/v1/agent_pb';
 import {
-  type AttendRequest,
-  AttendRequestSchema,
+  type ControlRequest,
+  ControlRequestSchema,
   ControlService,
 } from '../../src/gen/fleetprof/collector/v1/control_pb';
 import { timed } from '../mock/timed';
@@ -17,21 +17,21 @@ const STEP_MS = 100;
 export interface MadeUpAgent {
   /** Resolves when the collector has welcomed it. */
   welcomed: Promise<void>;
-  /** What it was ordered to capture. */
-  orders: CaptureRequest[];
+  /** What it was asked to capture. */
+  captures: CaptureRequest[];
   leave: () => void;
 }
 
-type Body = AttendRequest['body'];
+type Body = ControlRequest['body'];
 
-/** Attends as a host; `refuses`: what it answers orders with, in place of a profile. */
-export function attend(grpcUrl: string, hostname: string, refuses = ''): MadeUpAgent {
+/** Connects as a host; `refuses`: what it answers commands with, in place of a profile. */
+export function connect(grpcUrl: string, hostname: string, refuses = ''): MadeUpAgent {
   const control = new AbortController();
   const client = createClient(ControlService, createGrpcTransport({ baseUrl: grpcUrl }));
   const queue: Body[] = [
     {
       case: 'hello',
-      value: create(AttendRequestSchema, {
+      value: create(ControlRequestSchema, {
         body: {
           case: 'hello',
           value: {
@@ -49,30 +49,30 @@ export function attend(grpcUrl: string, hostname: string, refuses = ''): MadeUpA
     queue.push(body);
     wake();
   };
-  async function* requests(): AsyncGenerator<AttendRequest> {
+  async function* requests(): AsyncGenerator<ControlRequest> {
     while (!control.signal.aborted) {
-      for (let body = queue.shift(); body; body = queue.shift()) yield create(AttendRequestSchema, { body });
+      for (let body = queue.shift(); body; body = queue.shift()) yield create(ControlRequestSchema, { body });
       await new Promise<void>((resolve) => {
         wake = resolve;
         setTimeout(resolve, STEP_MS);
       });
     }
   }
-  const agent: MadeUpAgent = { welcomed: Promise.resolve(), orders: [], leave: () => control.abort() };
+  const agent: MadeUpAgent = { welcomed: Promise.resolve(), captures: [], leave: () => control.abort() };
   const cancelled = new Set<bigint>();
   agent.welcomed = new Promise((resolve, reject) => {
     void (async () => {
-      for await (const { body } of client.attend(requests(), { signal: control.signal, timeoutMs: 0 })) {
+      for await (const { body } of client.control(requests(), { signal: control.signal, timeoutMs: 0 })) {
         if (body.case === 'welcome') resolve();
         if (body.case === 'ping')
           say({
             case: 'pong',
-            value: create(AttendRequestSchema, { body: { case: 'pong', value: {} } }).body.value as never,
+            value: create(ControlRequestSchema, { body: { case: 'pong', value: {} } }).body.value as never,
           });
-        if (body.case !== 'order') continue;
+        if (body.case !== 'command') continue;
         const { number, what } = body.value;
         if (what.case === 'capture') {
-          agent.orders.push(what.value);
+          agent.captures.push(what.value);
           void capture(
             number,
             what.value,
@@ -99,7 +99,7 @@ async function capture(
   ended: () => boolean,
 ): Promise<void> {
   const report = (what: object) =>
-    say(create(AttendRequestSchema, { body: { case: 'report', value: { number, what: what as never } } }).body);
+    say(create(ControlRequestSchema, { body: { case: 'report', value: { number, what: what as never } } }).body);
   if (refuses !== '') {
     // FAILED_PRECONDITION
     report({ case: 'refusal', value: { code: 9, message: refuses } });

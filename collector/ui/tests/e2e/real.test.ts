@@ -3,7 +3,7 @@
 
 import type { Page } from 'playwright-core';
 import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { attend } from './agent';
+import { connect } from './agent';
 import { BASE_URL, SEEDED, drawn, levelPoint, param, settled, useSite } from './browser';
 
 /** gRPC port of the collector. */
@@ -143,7 +143,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
     });
 
     test('reach agents, and come back as a profile with times, in part', async () => {
-      const agents = [attend(GRPC_URL, 'web-1'), attend(GRPC_URL, 'web-2', 'this machine has no `cpu-clock`')];
+      const agents = [connect(GRPC_URL, 'web-1'), connect(GRPC_URL, 'web-2', 'this machine has no `cpu-clock`')];
       try {
         for (const agent of agents) await agent.welcomed;
         const page = await site.open();
@@ -153,13 +153,13 @@ describe.skipIf(SEEDED)('a real collector', () => {
         await drawn(page);
         expect(await page.locator('.capture-hosts strong').textContent()).toContain('1 of 2 hosts answered: 1 failed');
         expect(await page.locator('.capture-hosts').textContent()).toContain(
-          '1 host matches and does not attend: db-1',
+          '1 host matches and is not connected: db-1',
         );
         expect(await page.locator('.heat-box canvas').getAttribute('data-columns').then(Number)).toBeGreaterThan(1);
         await page.locator('.top tbody .cell-name', { hasText: 'metrics::flush' }).first().waitFor();
         await page.getByRole('button', { name: 'Hosts', exact: true }).click();
         expect(await page.locator('.host-lines').textContent()).toContain('this machine has no `cpu-clock`');
-        expect(agents[0].orders[0]).toMatchObject({
+        expect(agents[0].captures[0]).toMatchObject({
           durationNs: 2_000_000_000n,
           event: 'cpu-clock',
           reason: 'a test of the page',
@@ -178,7 +178,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
     });
 
     test('end when they are told to, with what there is', async () => {
-      const agent = attend(GRPC_URL, 'web-1');
+      const agent = connect(GRPC_URL, 'web-1');
       try {
         await agent.welcomed;
         const page = await site.open(`query=${encodeURIComponent('host="web-1"')}`);

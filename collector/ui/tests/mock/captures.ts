@@ -45,7 +45,7 @@ export interface FakeCaptures {
 const ERRORS: Record<string, [Code, string]> = {
   'error-limit': [Code.ResourceExhausted, '4 captures run, and no more may'],
   'error-refused': [Code.InvalidArgument, 'failed to parse event `sneeze`: <b>unknown</b>'],
-  nobody: [Code.NotFound, 'no host of the selection attends'],
+  nobody: [Code.NotFound, 'no host of the selection is connected'],
 };
 
 /** Answers calls of CaptureService. */
@@ -117,7 +117,7 @@ async function* fanOut(
         absentHosts: ['old-1', HOSTILE.script].slice(0, absent),
       } as never,
     });
-    if (absent > 0) info.notices.push(`${absent} hosts match and do not attend: old-1, ${HOSTILE.script}`);
+    if (absent > 0) info.notices.push(`${absent} hosts match and are not connected: old-1, ${HOSTILE.script}`);
     if (matching.length > hosts.length)
       info.notices.push(`${matching.length - hosts.length} hosts match beyond the limit of ${hosts.length}`);
     yield* running(run, hosts, scenario, durationMs, signal);

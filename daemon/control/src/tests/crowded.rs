@@ -45,11 +45,11 @@ impl EvidenceService for Unreading {
     }
 }
 
-async fn collector() -> (SocketAddr, mpsc::Receiver<Attending>) {
+async fn collector() -> (SocketAddr, mpsc::Receiver<AgentStream>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (streams, attending) = mpsc::channel(4);
-    let service = ControlServiceServer::new(Collector(streams))
+    let (sender, streams) = mpsc::channel(4);
+    let service = ControlServiceServer::new(Collector(sender))
         .accept_compressed(tonic::codec::CompressionEncoding::Zstd)
         .send_compressed(tonic::codec::CompressionEncoding::Zstd);
     // As collectors serve.
@@ -61,7 +61,7 @@ async fn collector() -> (SocketAddr, mpsc::Receiver<Attending>) {
         .add_service(EvidenceServiceServer::new(Unreading))
         .serve_with_incoming(TcpListenerStream::new(listener));
     tokio::spawn(serving);
-    (address, attending)
+    (address, streams)
 }
 
 /// Fills a stream, and counts its messages.
@@ -129,23 +129,23 @@ async fn crowd(control: Arc<Control>, sent: Vec<Arc<AtomicUsize>>) {
 
 #[tokio::test]
 async fn a_capture_runs_and_is_answered_while_the_collector_reads_nothing_else() {
-    let (address, mut attending) = collector().await;
+    let (address, mut streams) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
     let sent: Vec<Arc<AtomicUsize>> = (1..STREAMS_PER_AGENT).map(|_| Arc::default()).collect();
     let services: Vec<export::uplink::Service> = vec![
-        Box::pin(Arc::clone(&control).attend()),
+        Box::pin(Arc::clone(&control).run()),
         Box::pin(crowd(Arc::clone(&control), sent.clone())),
     ];
     let thread = std::thread::spawn(move || export::uplink::run(services));
-    let mut stream = next(&mut attending).await;
+    let mut stream = next(&mut streams).await;
     stream.welcome().await;
     until("full", || {
         let full = |sent: &Arc<AtomicUsize>| sent.load(Ordering::Relaxed) >= FILLING;
         sent.iter().all(full)
     })
     .await;
-    stream.tell(Told::Order(capture(1, ""))).await;
+    stream.tell(CollectorMessage::Command(capture(1, ""))).await;
     fake.begun(1).await;
     let messages = fake.sender(0);
     let profile = CaptureResponse {
@@ -158,7 +158,7 @@ async fn a_capture_runs_and_is_answered_while_the_collector_reads_nothing_else()
     {
         messages.send(message.clone()).await.unwrap();
         match stream.said().await {
-            Some(Say::Report(report)) => {
+            Some(AgentMessage::Report(report)) => {
                 assert_eq!(report.what, Some(report::What::Response(message)));
             }
             other => panic!("no report but {other:?}"),

@@ -1,5 +1,5 @@
 //! The captures of a fake collector: three hosts that answer, one that fails, one that is lost, one
-//! that does not attend; or as its behaviour says.
+//! that is not connected; or as its behaviour says.
 
 use super::{Fake, HOSTS, everything};
 use crate::fake::samples::{Answers, NOW_NS, S, chunks};
@@ -28,7 +28,7 @@ fn host(name: &str, state: HostState, message: &str) -> HostProgress {
 }
 
 impl Fake {
-    /// The hosts at the end, and how many match and do not attend.
+    /// The hosts at the end, and how many match and are not connected.
     fn outcome(&self) -> (Vec<HostProgress>, u32) {
         let state = match self.behaviour.empty {
             true => HostState::Failed,

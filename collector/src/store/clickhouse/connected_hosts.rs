@@ -1,11 +1,11 @@
-//! Which host attends at which collector: told by each of them every few seconds, read when hosts
-//! are selected.
+//! Which host is connected to which collector: announced by each of them every few seconds, read
+//! when hosts are selected.
 //!
 //! The newest row of a host counts. Rows are small, written for all hosts of a collector in one
 //! insert, and gone after a day.
 
 use super::client::{Client, Fault, Statement};
-use crate::store::{Attending, Limits};
+use crate::store::{ConnectedHost, Limits};
 
 #[derive(clickhouse::Row, serde::Serialize)]
 struct NewRow {
@@ -25,8 +25,8 @@ struct Found {
     last_ns: i64,
 }
 
-/// Tells who attends.
-pub(super) async fn put(client: &Client, hosts: &[Attending]) -> Result<(), Fault> {
+/// Announces connected hosts.
+pub(super) async fn put(client: &Client, hosts: &[ConnectedHost]) -> Result<(), Fault> {
     let rows = hosts.iter().map(|host| NewRow {
         collector: host.collector.clone(),
         host_id: host.host_id.clone(),
@@ -41,12 +41,12 @@ pub(super) async fn put(client: &Client, hosts: &[Attending]) -> Result<(), Faul
     client.insert("attendance", &rows.collect::<Vec<_>>()).await
 }
 
-/// Who has attended since then, each host once, where it was last.
+/// Who was connected since then, each host once, where it was last.
 pub(super) async fn find(
     client: &Client,
     since_unix_ns: i64,
     limits: &Limits,
-) -> Result<Vec<Attending>, Fault> {
+) -> Result<Vec<ConnectedHost>, Fault> {
     let most = limits.lines;
     // Of one row, not of several: a host that moved has the labels it has now.
     let statement = Statement::of(format!(
@@ -60,7 +60,7 @@ pub(super) async fn find(
     ));
     let mut all = Vec::new();
     let take = |row: Found| {
-        all.push(Attending {
+        all.push(ConnectedHost {
             host_id: row.host_id,
             hostname: row.hostname,
             labels: row.labels.into_iter().collect(),

@@ -1,13 +1,13 @@
-//! Another collector's share of a fan-out: the hosts that attend there, asked through it.
+//! Another collector's hosts in a fan-out: those that are connected there, asked through it.
 //!
-//! A task of its own, as a host's part is (`part.rs`). The other collector merges what its hosts
-//! answer, so that one profile comes for all of them, with the labels of hosts on it. It is asked
-//! by id and forwards nothing itself.
+//! A task of its own, as a host's capture is (`host_capture.rs`). The other collector merges what
+//! its hosts answer, so that one profile comes for all of them, with the labels of hosts on it. It
+//! is asked by id and forwards nothing itself.
 
 use super::fanout::cancel_asked;
-use super::limits::{CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};
+use super::host_capture::{Event, Incoming, IncomingError, bounded, notices};
+use super::limits::{CONNECT_TIMEOUT, PEER_BYTES_MAX, PEER_MESSAGE_BYTES_MAX};
 use super::merge::Arrived;
-use super::part::{Event, Incoming, IncomingError, bounded, notices};
 use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
 use proto::collector::capture_service_client::CaptureServiceClient;
@@ -27,8 +27,8 @@ use tonic::{Status, Streaming};
 /// Longest silence of the other collector, which tells something every two seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Another collector's share, before it runs.
-pub struct Share {
+/// Another collector and the hosts that are asked through it, before it runs.
+pub struct PeerCollector {
     /// Where that is.
     pub collector: String,
     /// What it is asked, without the hosts.
@@ -45,9 +45,9 @@ pub struct Share {
     pub metrics: Arc<Metrics>,
 }
 
-/// Why a share failed.
+/// Why nothing came of it.
 #[derive(Debug, thiserror::Error)]
-enum ShareError {
+enum PeerError {
     #[error("failed to use the address")]
     Address,
     #[error("it cannot be reached")]
@@ -70,7 +70,7 @@ struct Got {
     result: Option<FleetCaptureInfo>,
 }
 
-impl Share {
+impl PeerCollector {
     /// Takes what the other collector tells until its result.
     pub async fn run(mut self) {
         let got = self.ask().await;
@@ -80,13 +80,13 @@ impl Share {
         };
         let arrived = ended.unwrap_or_else(|error| {
             match error {
-                ShareError::Unusable(_) => _ = self.metrics.control_malformed.inc(),
-                ShareError::Memory(_) => _ = self.metrics.control_refused.inc(),
+                PeerError::Unusable(_) => _ = self.metrics.control_malformed.inc(),
+                PeerError::Memory(_) => _ = self.metrics.control_refused.inc(),
                 _ => {}
             }
             let lost = matches!(
                 error,
-                ShareError::Ended | ShareError::Silent | ShareError::Unreachable
+                PeerError::Ended | PeerError::Silent | PeerError::Unreachable
             );
             let state = if lost {
                 HostState::Lost
@@ -103,16 +103,16 @@ impl Share {
         let _ = self.events.send(Event::Ended(self.hosts, arrived)).await;
     }
 
-    async fn ask(&mut self) -> Result<Got, ShareError> {
+    async fn ask(&mut self) -> Result<Got, PeerError> {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.collector));
         let endpoint = endpoint
-            .map_err(|_| ShareError::Address)?
+            .map_err(|_| PeerError::Address)?
             .connect_timeout(CONNECT_TIMEOUT);
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect());
-        let channel = connecting.await.map_err(|_| ShareError::Unreachable)?;
-        let channel = channel.map_err(|_| ShareError::Unreachable)?;
+        let channel = connecting.await.map_err(|_| PeerError::Unreachable)?;
+        let channel = channel.map_err(|_| PeerError::Unreachable)?;
         let mut client = CaptureServiceClient::new(channel)
-            .max_decoding_message_size(SHARE_MESSAGE_BYTES_MAX)
+            .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
             .accept_compressed(Zstd)
             .send_compressed(Zstd);
         self.request.host_ids = self
@@ -124,8 +124,8 @@ impl Share {
         let call = client.capture(self.request.clone());
         let call = tokio::time::timeout(SILENCE_MAX, call).await;
         let stream = call
-            .map_err(|_| ShareError::Silent)?
-            .map_err(ShareError::Status)?;
+            .map_err(|_| PeerError::Silent)?
+            .map_err(PeerError::Status)?;
         self.follow(client, stream.into_inner()).await
     }
 
@@ -133,12 +133,12 @@ impl Share {
         &mut self,
         mut client: CaptureServiceClient<Channel>,
         mut stream: Streaming<FleetCaptureResponse>,
-    ) -> Result<Got, ShareError> {
+    ) -> Result<Got, PeerError> {
         let mut got = Got {
             profiles: {
                 // Of many hosts, each of which has its bound there: all memory that is free.
                 let heap_max = self.memory.bytes_max();
-                Incoming::new(self.memory.reserve(), SHARE_BYTES_MAX, heap_max)
+                Incoming::new(self.memory.reserve(), PEER_BYTES_MAX, heap_max)
             },
             result: None,
         };
@@ -155,10 +155,10 @@ impl Share {
                     continue;
                 }
             };
-            let message = message.map_err(|_| ShareError::Silent)?;
+            let message = message.map_err(|_| PeerError::Silent)?;
             let message = message
-                .map_err(ShareError::Status)?
-                .ok_or(ShareError::Ended)?;
+                .map_err(PeerError::Status)?
+                .ok_or(PeerError::Ended)?;
             match message.body {
                 Some(Body::Plan(plan)) => id = Some(plan.id),
                 Some(Body::Host(host)) => self.tell(host).await,
@@ -194,22 +194,22 @@ impl Share {
         }
     }
 
-    fn unusable(&self, error: IncomingError) -> ShareError {
+    fn unusable(&self, error: IncomingError) -> PeerError {
         match error {
-            // One share may have all of the room, so that too large is that there is no room.
+            // One collector may have all of the room, so that too large is that there is no room.
             IncomingError::Memory | IncomingError::Large { .. } => {
-                ShareError::Memory(self.memory.mib())
+                PeerError::Memory(self.memory.mib())
             }
-            error => ShareError::Unusable(error),
+            error => PeerError::Unusable(error),
         }
     }
 
     /// States of the hosts, and the profile of those that answered.
-    fn finish(&mut self, got: Got) -> Result<Option<Box<Arrived>>, ShareError> {
+    fn finish(&mut self, got: Got) -> Result<Option<Box<Arrived>>, PeerError> {
         let whole = got.profiles.whole();
         let (past, own, held) = whole.map_err(|error| self.unusable(error))?;
         let result = got.result.unwrap_or_default();
-        // Of the whole share, and so of each host of it.
+        // Of all its hosts, and so of each of them.
         let of_all = notices(result.notices).into_iter();
         let of_all: Vec<_> = of_all
             .map(|notice| bounded(&format!("collector {}: {notice}", self.collector)))
@@ -223,7 +223,7 @@ impl Share {
             let Some(told) = told.remove(&host.host_id) else {
                 host.state = HostState::Lost.into();
                 host.message = format!(
-                    "it does not attend at collector {} any more",
+                    "it is not connected to collector {} any more",
                     self.collector
                 );
                 continue;

@@ -1,11 +1,11 @@
-//! One host's part of a fan-out: the order, what the agent reports of it, and the profile put
+//! One host's capture in a fan-out: the command, what the agent reports of it, and the profile put
 //! together.
 //!
 //! A task of its own. It takes every report at once and never waits for the client, so that an
-//! agent's stream is not held up; what an agent sends is an attacker's, and costs its own part
+//! agent's stream is not held up; what an agent sends is an attacker's, and costs its own capture
 //! alone.
 
-use super::agent_registry::{ConnectedAgent, Ordered, Reported};
+use super::agent_registry::{ConnectedAgent, Reported, SentCommand};
 use super::fanout::cancel_asked;
 use super::limits::{HOST_BYTES_MAX, HOST_MEMORY_PART, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::merge::Arrived;
@@ -28,9 +28,9 @@ pub enum Event {
     Ended(Vec<(usize, HostProgress)>, Option<Box<Arrived>>),
 }
 
-/// Why a host's part failed.
+/// Why a host's capture failed.
 #[derive(Debug, thiserror::Error)]
-pub enum PartError {
+pub enum HostCaptureError {
     /// The agent, or its connection, has gone.
     #[error("it left: its connection ended")]
     Left,
@@ -60,8 +60,8 @@ pub enum PartError {
     },
 }
 
-/// A host's part, before it runs.
-pub struct Part {
+/// A host's capture, before it runs.
+pub struct HostCapture {
     /// Its place in the plan.
     pub at: usize,
     /// What is known of it so far.
@@ -69,7 +69,7 @@ pub struct Part {
     /// Labels to put on its samples.
     pub labels: Vec<(String, String)>,
     /// Its agent.
-    pub attendant: Arc<ConnectedAgent>,
+    pub agent: Arc<ConnectedAgent>,
     /// What the collector's clock says.
     pub clock: Clock,
     /// Where profiles are put together.
@@ -111,14 +111,14 @@ pub enum IncomingError {
     Memory,
 }
 
-impl Part {
-    /// Takes what is reported of the order until the last.
-    pub async fn run(mut self, mut ordered: Ordered) {
+impl HostCapture {
+    /// Takes what is reported of the command until the last.
+    pub async fn run(mut self, mut sent: SentCommand) {
         let heap_max = self.memory.bytes_max() / HOST_MEMORY_PART;
         let mut incoming = Incoming::new(self.memory.reserve(), HOST_BYTES_MAX, heap_max);
-        let outcome = self.reports(&mut ordered, &mut incoming).await;
+        let outcome = self.reports(&mut sent, &mut incoming).await;
         // Tells the agent where it has not said its last.
-        drop(ordered);
+        drop(sent);
         let arrived = match outcome {
             Ok(info) => self.finish(info, incoming).await,
             Err(error) => {
@@ -133,23 +133,26 @@ impl Part {
 
     async fn reports(
         &mut self,
-        ordered: &mut Ordered,
+        sent: &mut SentCommand,
         incoming: &mut Incoming,
-    ) -> Result<CaptureInfo, PartError> {
+    ) -> Result<CaptureInfo, HostCaptureError> {
         let mut cancelled = false;
         loop {
             let reported = tokio::select! {
-                reported = ordered.next() => reported.ok_or(PartError::Left)?,
+                reported = sent.next() => reported.ok_or(HostCaptureError::Left)?,
                 () = cancel_asked(&mut self.cancel), if !cancelled => {
                     cancelled = true;
-                    ordered.cancel();
+                    sent.cancel();
                     continue;
                 }
             };
             let Reported { what, held: _held } = reported;
             match what.ok_or_else(|| self.no_room())? {
                 report::What::Refusal(refusal) => {
-                    return Err(PartError::Refused(refused(refusal.code, &refusal.message)));
+                    return Err(HostCaptureError::Refused(refused(
+                        refusal.code,
+                        &refusal.message,
+                    )));
                 }
                 report::What::Response(CaptureResponse { body }) => match body {
                     Some(capture_response::Body::Accepted(info)) => self.running(info).await,
@@ -171,16 +174,16 @@ impl Part {
         }
     }
 
-    fn no_room(&self) -> PartError {
+    fn no_room(&self) -> HostCaptureError {
         let mib = self.memory.mib();
-        PartError::Memory { mib }
+        HostCaptureError::Memory { mib }
     }
 
-    fn unusable(&self, error: IncomingError) -> PartError {
+    fn unusable(&self, error: IncomingError) -> HostCaptureError {
         match error {
             IncomingError::Memory => self.no_room(),
-            IncomingError::Large { mib } => PartError::Large { mib },
-            error => PartError::Unusable(error),
+            IncomingError::Large { mib } => HostCaptureError::Large { mib },
+            error => HostCaptureError::Unusable(error),
         }
     }
 
@@ -208,7 +211,7 @@ impl Part {
                     true => "it failed for a reason it did not say".to_owned(),
                     false => bounded(&info.error),
                 };
-                self.failed(&PartError::Refused(error));
+                self.failed(&HostCaptureError::Refused(error));
                 return None;
             }
         };
@@ -221,7 +224,7 @@ impl Part {
                 self.progress.state = host.into();
                 self.progress.message = bounded(&info.error);
                 // A clock may have been set since the agent said who it is.
-                let clock_ahead_ns = self.attendant.clock_ahead(&self.clock).await;
+                let clock_ahead_ns = self.agent.clock_ahead(&self.clock).await;
                 Some(Box::new(Arrived {
                     past,
                     own: Some(own),
@@ -237,17 +240,17 @@ impl Part {
         }
     }
 
-    fn failed(&mut self, error: &PartError) {
+    fn failed(&mut self, error: &HostCaptureError) {
         let state = match error {
-            PartError::Left => HostState::Lost,
+            HostCaptureError::Left => HostState::Lost,
             _ => HostState::Failed,
         };
         match error {
-            PartError::Unusable(_) => _ = self.metrics.control_malformed.inc(),
-            PartError::Memory { .. } | PartError::Large { .. } => {
+            HostCaptureError::Unusable(_) => _ = self.metrics.control_malformed.inc(),
+            HostCaptureError::Memory { .. } | HostCaptureError::Large { .. } => {
                 self.metrics.control_refused.inc();
             }
-            PartError::Left | PartError::Refused(_) => {}
+            HostCaptureError::Left | HostCaptureError::Refused(_) => {}
         }
         self.progress.state = state.into();
         self.progress.message = error.to_string();

@@ -1,4 +1,4 @@
-//! An agent that takes orders of a collector: it attends, and does with orders what a test wants.
+//! An agent with a control stream to a collector: it does with commands what a test wants.
 
 use super::push::{LIMIT, channel};
 use super::window::{SECOND, dictionary};
@@ -6,12 +6,12 @@ use profile::{Moment, Profile, SampleKey, StackEnd, StackId, Value};
 use proto::Chunks;
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
-use proto::collector::attend_request::Body as Say;
-use proto::collector::attend_response::Body as Message;
+use proto::collector::command::What as Command;
+use proto::collector::control_request::Body as AgentMessage;
+use proto::collector::control_response::Body as CollectorMessage;
 use proto::collector::control_service_client::ControlServiceClient;
-use proto::collector::order::What as Order;
 use proto::collector::report::What;
-use proto::collector::{AttendRequest, AttendResponse, Hello, Pong, Refusal, Report};
+use proto::collector::{ControlRequest, ControlResponse, Hello, Pong, Refusal, Report};
 use proto::wire::{Frame, Info, ProfileChunk};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::CompressionEncoding::Zstd;
 use tonic::{Status, Streaming};
 
-/// What an agent does with an order to capture.
+/// What an agent does with a command to capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// Captures so many samples, with their times, at once.
     Answers(u64),
     /// The same with as many of the past.
     AnswersWithPast(u64),
-    /// The same as [`Does::Answers`], by a clock that was set an hour ahead after it attended.
+    /// The same as [`Does::Answers`], by a clock that was set an hour ahead after it connected.
     Stepped(u64),
     /// Says that it runs, and captures until it is cancelled.
     Runs(u64),
@@ -42,7 +42,7 @@ pub enum Does {
     Silent,
     /// Ends its stream.
     Leaves,
-    /// Reports of an order that was never given.
+    /// Reports of a command that was never sent.
     Lies,
     /// Sends chunks that are no profile.
     Scrambles,
@@ -59,7 +59,7 @@ pub enum Does {
 }
 
 impl Does {
-    /// By how much its clock is ahead, once it attends.
+    /// By how much its clock is ahead, once it is connected.
     fn clock_ahead_ns(self) -> i64 {
         match self {
             Does::Stepped(_) => 3600 * SECOND,
@@ -68,13 +68,13 @@ impl Does {
     }
 }
 
-/// Orders that came, by what they say.
-pub type Orders = Arc<Mutex<Vec<Order>>>;
+/// Commands that came, by what they say.
+pub type Commands = Arc<Mutex<Vec<Command>>>;
 
-/// An agent that attends until it is dropped.
+/// An agent that is connected until it is dropped.
 pub struct ConnectedAgent {
     /// What it was told.
-    pub orders: Orders,
+    pub commands: Commands,
     task: JoinHandle<Status>,
 }
 
@@ -94,7 +94,7 @@ impl ConnectedAgent {
         end.expect("the stream ends").expect("no panic")
     }
 
-    /// True when it was told to drop an order.
+    /// True when it was told to drop a command.
     ///
     /// # Panics
     /// As [`Self::drops`].
@@ -102,15 +102,15 @@ impl ConnectedAgent {
         self.drops() > 0
     }
 
-    /// How many orders it was told to drop.
+    /// How many commands it was told to drop.
     ///
     /// # Panics
     /// After its stream panicked.
     pub fn drops(&self) -> usize {
-        let orders = self.orders.lock().expect("no panic");
-        let drops = orders
+        let commands = self.commands.lock().expect("no panic");
+        let drops = commands
             .iter()
-            .filter(|order| matches!(order, Order::Drop(_)));
+            .filter(|command| matches!(command, Command::Drop(_)));
         drops.count()
     }
 
@@ -119,9 +119,9 @@ impl ConnectedAgent {
     /// # Panics
     /// After its stream panicked.
     pub fn captures(&self) -> Vec<CaptureRequest> {
-        let orders = self.orders.lock().expect("no panic");
-        let captures = orders.iter().filter_map(|order| match order {
-            Order::Capture(request) => Some(request.clone()),
+        let commands = self.commands.lock().expect("no panic");
+        let captures = commands.iter().filter_map(|command| match command {
+            Command::Capture(request) => Some(request.clone()),
             _ => None,
         });
         captures.collect()
@@ -131,14 +131,14 @@ impl ConnectedAgent {
 /// The clock of an agent. Unit: nanoseconds since the Unix epoch.
 pub type Clock = fn() -> i64;
 
-/// Attends as the host of `hello`, and waits for the Welcome.
+/// Connects as the host of `hello`, and waits for the Welcome.
 ///
 /// # Errors
 /// When the collector refuses it.
 ///
 /// # Panics
 /// When another answer comes.
-pub async fn attend(
+pub async fn connect(
     address: impl Display,
     hello: Hello,
     does: Does,
@@ -148,35 +148,35 @@ pub async fn attend(
     let mut client = ControlServiceClient::new(channel(address).await)
         .send_compressed(Zstd)
         .accept_compressed(Zstd);
-    let body = Some(Say::Hello(hello));
-    requests.send(AttendRequest { body }).await.expect("room");
-    let call = client.attend(ReceiverStream::new(queue)).await?;
+    let body = Some(AgentMessage::Hello(hello));
+    requests.send(ControlRequest { body }).await.expect("room");
+    let call = client.control(ReceiverStream::new(queue)).await?;
     let mut messages = call.into_inner();
     match messages.message().await?.and_then(|message| message.body) {
-        Some(Message::Welcome(_)) => {}
+        Some(CollectorMessage::Welcome(_)) => {}
         other => panic!("no Welcome but {other:?}"),
     }
-    let orders = Orders::default();
-    let agent = Attending {
+    let commands = Commands::default();
+    let agent = AgentStream {
         requests,
         does,
         clock,
-        orders: orders.clone(),
+        commands: commands.clone(),
     };
     let task = tokio::spawn(async move { agent.serve(messages).await });
-    Ok(ConnectedAgent { orders, task })
+    Ok(ConnectedAgent { commands, task })
 }
 
 /// The agent's end of the stream.
-struct Attending {
-    requests: mpsc::Sender<AttendRequest>,
+struct AgentStream {
+    requests: mpsc::Sender<ControlRequest>,
     does: Does,
     clock: Clock,
-    orders: Orders,
+    commands: Commands,
 }
 
-impl Attending {
-    async fn serve(&self, mut messages: Streaming<AttendResponse>) -> Status {
+impl AgentStream {
+    async fn serve(&self, mut messages: Streaming<ControlResponse>) -> Status {
         loop {
             let message = match messages.message().await {
                 Ok(Some(message)) => message,
@@ -184,36 +184,36 @@ impl Attending {
                 Err(status) => return status,
             };
             match message.body {
-                Some(Message::Ping(ping)) => {
+                Some(CollectorMessage::Ping(ping)) => {
                     let pong = Pong {
                         number: ping.number,
                         now_unix_ns: (self.clock)() + self.does.clock_ahead_ns(),
                     };
-                    self.send(Say::Pong(pong)).await;
+                    self.send(AgentMessage::Pong(pong)).await;
                 }
-                Some(Message::Order(order)) => {
-                    let what = order.what.expect("an order says something");
-                    self.orders.lock().expect("no panic").push(what.clone());
-                    if !self.obey(order.number, what).await {
+                Some(CollectorMessage::Command(command)) => {
+                    let what = command.what.expect("a command says something");
+                    self.commands.lock().expect("no panic").push(what.clone());
+                    if !self.obey(command.number, what).await {
                         return Status::ok("it left");
                     }
                 }
-                other => panic!("neither order nor ping but {other:?}"),
+                other => panic!("neither command nor ping but {other:?}"),
             }
         }
     }
 
     /// Does what it does; false when it leaves.
-    async fn obey(&self, number: u64, what: Order) -> bool {
+    async fn obey(&self, number: u64, what: Command) -> bool {
         let request = match what {
-            Order::Capture(request) => request,
-            Order::Cancel(of) => {
+            Command::Capture(request) => request,
+            Command::Cancel(of) => {
                 if let Does::Runs(samples) = self.does {
                     self.answer(of, samples, CaptureState::Cancelled).await;
                 }
                 return true;
             }
-            Order::Drop(_) => return true,
+            Command::Drop(_) => return true,
         };
         match self.does {
             Does::Silent => return true,
@@ -325,12 +325,13 @@ impl Attending {
     }
 
     async fn report(&self, number: u64, what: Option<What>) {
-        self.send(Say::Report(Report { number, what })).await;
+        self.send(AgentMessage::Report(Report { number, what }))
+            .await;
     }
 
-    async fn send(&self, body: Say) {
+    async fn send(&self, body: AgentMessage) {
         let body = Some(body);
-        let _ = self.requests.send(AttendRequest { body }).await;
+        let _ = self.requests.send(ControlRequest { body }).await;
     }
 
     fn profile(&self, samples: u64, unit: &str) -> Profile {

@@ -1,13 +1,13 @@
 //! Keeps a stream to the collector open, with back-off, and hands on what comes over it.
 
-use super::orders::{OrderError, Orders};
+use super::commands::{CommandError, Commands};
 use super::{Control, request};
 use export::connect::{ConnectError, Link, backoff, is_of_connection};
 use host::time::MonotonicTime;
 use profile::text::with_causes;
 use proto::collector as wire;
-use proto::collector::attend_request::Body as Say;
-use proto::collector::attend_response::Body as Told;
+use proto::collector::control_request::Body as AgentMessage;
+use proto::collector::control_response::Body as CollectorMessage;
 use proto::collector::control_service_client::ControlServiceClient;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -30,12 +30,12 @@ const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 /// captures.
 const OUTGOING: usize = 4;
 
-/// Largest message of a collector. Unit: bytes. An order is a few KiB.
-const ORDER_BYTES_MAX: usize = 1 << 20;
+/// Largest message of a collector. Unit: bytes. A command is a few KiB.
+const COMMAND_BYTES_MAX: usize = 1 << 20;
 
-/// Why the agent does not attend.
+/// Why the agent has no control stream.
 #[derive(Debug, thiserror::Error)]
-enum AttendError {
+enum StreamError {
     /// No connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -54,17 +54,17 @@ enum AttendError {
     /// It does not answer the Hello with a Welcome.
     #[error("the collector did not welcome the agent")]
     NoWelcome,
-    /// It gives orders that make no sense.
+    /// Its commands make no sense.
     #[error(transparent)]
-    Order(#[from] OrderError),
+    Command(#[from] CommandError),
 }
 
-impl AttendError {
+impl StreamError {
     /// True when the next stream should go over another connection.
     fn blames_connection(&self) -> bool {
         match self {
-            AttendError::Status(status) => is_of_connection(status),
-            AttendError::Silent(_) => true,
+            StreamError::Status(status) => is_of_connection(status),
+            StreamError::Silent(_) => true,
             _ => false,
         }
     }
@@ -75,7 +75,7 @@ fn code(status: &Status) -> &'static str {
         Code::Unavailable => "the collector is unavailable",
         Code::InvalidArgument => "the collector says that the agent breaks the protocol",
         Code::Unimplemented => "the collector takes no captures: it is of an older version",
-        Code::Aborted => "another agent attends as this host",
+        Code::Aborted => "another agent is connected as this host",
         Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
         _ => "the connection failed",
     }
@@ -96,34 +96,34 @@ async fn stopped(control: &Control) {
     }
 }
 
-/// Attends until the end of the daemon.
+/// Keeps a stream open until the end of the daemon.
 pub async fn run(control: &Control) {
     let mut attempts = 0;
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let mut welcomed = false;
         let result = tokio::select! {
-            result = attend(control, &mut welcomed) => result,
+            result = run_stream(control, &mut welcomed) => result,
             () = stopped(control) => Ok(()),
         };
-        control.counts.attending.set(0);
+        control.counts.connected.set(0);
         let Err(error) = result else {
             return;
         };
         let reason = bounded(&with_causes(&error));
         // A collector that is away is told each minute at most by the exporter; here once for each
         // reason.
-        if welcomed || reason != told {
+        if welcomed || reason != logged {
             tracing::info!(reason, "no captures through the collector for now");
         }
-        told = reason;
-        if let AttendError::Connect(_) = error {
+        logged = reason;
+        if let StreamError::Connect(_) = error {
             // The connection has a back-off of its own.
             continue;
         }
         attempts = if welcomed { 0 } else { attempts + 1 };
         // Two agents as one host take turns; they should not do so twice a second.
-        if matches!(&error, AttendError::Status(status) if status.code() == Code::Aborted) {
+        if matches!(&error, StreamError::Status(status) if status.code() == Code::Aborted) {
             attempts = attempts.max(6);
         }
         tokio::select! {
@@ -140,105 +140,111 @@ fn bounded(reason: &str) -> String {
 
 /// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it
 /// ends with it.
-async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendError> {
+async fn run_stream(control: &Control, welcomed: &mut bool) -> Result<(), StreamError> {
     let connection = control.exporter.connection();
     let link = tokio::select! {
         link = connection.link() => link?,
         () = stopping(control) => return Ok(()),
     };
     let result = tokio::select! {
-        result = attend_on(control, &link, welcomed) => result,
+        result = run_stream_on(control, &link, welcomed) => result,
         // Captures that it asked for end with it.
-        () = connection.moved(&link) => Err(AttendError::Moved),
+        () = connection.moved(&link) => Err(StreamError::Moved),
     };
-    if result.as_ref().is_err_and(AttendError::blames_connection) {
+    if result.as_ref().is_err_and(StreamError::blames_connection) {
         connection.give_up(&link);
     }
     result
 }
 
 /// The same on this connection.
-async fn attend_on(control: &Control, link: &Link, welcomed: &mut bool) -> Result<(), AttendError> {
-    let (say, queue) = mpsc::channel(OUTGOING);
+async fn run_stream_on(
+    control: &Control,
+    link: &Link,
+    welcomed: &mut bool,
+) -> Result<(), StreamError> {
+    let (out, queue) = mpsc::channel(OUTGOING);
     let mut facts = control.exporter.facts_version();
     // There is room for it.
-    let _ = say.try_send(request(Say::Hello(control.exporter.hello())));
-    let mut told = tokio::select! {
-        told = open(link.channel.clone(), queue) => told?,
+    let _ = out.try_send(request(AgentMessage::Hello(control.exporter.hello())));
+    let mut messages = tokio::select! {
+        messages = open(link.channel.clone(), queue) => messages?,
         () = stopping(control) => return Ok(()),
     };
     *welcomed = true;
-    control.counts.attending.set(1);
+    control.counts.connected.set(1);
     control.counts.connections.inc();
-    tracing::debug!(collector = %control.exporter.collector(), "attending");
-    let mut orders = Orders::new(control, say.clone());
+    tracing::debug!(collector = %control.exporter.collector(), "the control stream is open");
+    let mut commands = Commands::new(control, out.clone());
     let mut heard = Instant::now();
     // What is said beside reports: it must not wait for their room.
     let (mut pong, mut new_facts) = (None, false);
     let mut ends = false;
     loop {
-        if ends && orders.is_empty() {
+        if ends && commands.is_empty() {
             break;
         }
         tokio::select! {
-            message = told.message() => {
-                let message = message.map_err(AttendError::Status)?.ok_or(AttendError::Ended)?;
+            message = messages.message() => {
+                let message = message.map_err(StreamError::Status)?.ok_or(StreamError::Ended)?;
                 heard = Instant::now();
                 match message.body {
                     // What makes captures refuses those that come while it stops.
-                    Some(Told::Order(order)) => orders.take(order)?,
-                    Some(Told::Ping(ping)) => {
+                    Some(CollectorMessage::Command(command)) => commands.take(command)?,
+                    Some(CollectorMessage::Ping(ping)) => {
                         // Of two the newer tells the time as well.
                         pong = Some(ping.number);
                         new_facts = control.exporter.facts_version() != facts;
                     }
                     // What a later version may say.
-                    Some(Told::Welcome(_)) | None => {}
+                    Some(CollectorMessage::Welcome(_)) | None => {}
                 }
             }
-            permit = say.reserve(), if pong.is_some() || new_facts => {
+            permit = out.reserve(), if pong.is_some() || new_facts => {
                 let Ok(permit) = permit else {
-                    return Err(AttendError::Ended);
+                    return Err(StreamError::Ended);
                 };
                 if let Some(number) = pong.take() {
                     let now_unix_ns = control.exporter.now_unix_ns();
-                    permit.send(request(Say::Pong(wire::Pong { number, now_unix_ns })));
+                    permit.send(request(AgentMessage::Pong(wire::Pong { number, now_unix_ns })));
                 } else {
                     new_facts = false;
                     facts = control.exporter.facts_version();
-                    permit.send(request(Say::Facts(control.exporter.facts())));
+                    permit.send(request(AgentMessage::Facts(control.exporter.facts())));
                 }
             }
-            () = orders.one_ended() => {}
+            () = commands.one_ended() => {}
             () = stopping(control), if !ends => ends = true,
             () = sleep_until(heard + SILENCE_MAX) => {
-                return Err(AttendError::Silent(SILENCE_MAX));
+                return Err(StreamError::Silent(SILENCE_MAX));
             }
         }
     }
     // The collector has all of it when it ends the stream in its turn.
-    drop((orders, say));
-    let ended = async { while let Ok(Some(_)) = told.message().await {} };
+    drop((commands, out));
+    let ended = async { while let Ok(Some(_)) = messages.message().await {} };
     let _ = timeout(LAST_WORD_MAX, ended).await;
     Ok(())
 }
 
 async fn open(
     channel: Channel,
-    queue: mpsc::Receiver<wire::AttendRequest>,
-) -> Result<tonic::Streaming<wire::AttendResponse>, AttendError> {
+    queue: mpsc::Receiver<wire::ControlRequest>,
+) -> Result<tonic::Streaming<wire::ControlResponse>, StreamError> {
     let mut client = ControlServiceClient::new(channel)
-        .max_decoding_message_size(ORDER_BYTES_MAX)
+        .max_decoding_message_size(COMMAND_BYTES_MAX)
         .send_compressed(CompressionEncoding::Zstd)
         .accept_compressed(CompressionEncoding::Zstd);
-    let silent = |_| AttendError::Silent(WELCOME_MAX);
-    let call = timeout(WELCOME_MAX, client.attend(ReceiverStream::new(queue)));
+    let silent = |_| StreamError::Silent(WELCOME_MAX);
+    let call = timeout(WELCOME_MAX, client.control(ReceiverStream::new(queue)));
     let response = call.await.map_err(silent)?;
-    let mut told = response.map_err(AttendError::Status)?.into_inner();
-    let first = timeout(WELCOME_MAX, told.message()).await.map_err(silent)?;
-    let first = first.map_err(AttendError::Status)?;
+    let mut messages = response.map_err(StreamError::Status)?.into_inner();
+    let first = timeout(WELCOME_MAX, messages.message())
+        .await
+        .map_err(silent)?;
+    let first = first.map_err(StreamError::Status)?;
     match first.and_then(|message| message.body) {
-        Some(Told::Welcome(_)) => Ok(told),
-        _ => Err(AttendError::NoWelcome),
+        Some(CollectorMessage::Welcome(_)) => Ok(messages),
+        _ => Err(StreamError::NoWelcome),
     }
 }

@@ -1,11 +1,11 @@
-//! The stream of one attending agent, from its Hello to its end.
+//! The control stream of one agent, from its Hello to its end.
 //!
-//! Runs as one task, which never blocks. Reports are handed to the fan-out that gave the order;
+//! Runs as one task, which never blocks. Reports are handed to the fan-out that sent the command;
 //! nothing of an agent is kept here. What breaks the protocol ends the stream, and with it the
 //! captures of this host alone.
 
 use super::Control;
-use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, Ticket};
+use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, StreamGuard};
 use super::limits::BYTES_PER_ENCODED;
 use crate::identity::{self, Member};
 use crate::ingest::stopped;
@@ -14,8 +14,8 @@ use crate::store::{HOST_ID_BYTES_MAX, HostKey};
 use prost::Message;
 use proto::agent::capture_response::Body;
 use proto::collector::{
-    AttendRequest, AttendResponse, ControlWelcome, Hello, Report, attend_request, attend_response,
-    report,
+    ControlRequest, ControlResponse, ControlWelcome, Hello, Report, control_request,
+    control_response, report,
 };
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -37,7 +37,7 @@ enum End {
 /// Serves one stream to its end. `place` is given back then.
 pub async fn run(
     control: Control,
-    mut requests: Streaming<AttendRequest>,
+    mut requests: Streaming<ControlRequest>,
     out: Outbox,
     (peer, member): (String, Option<Arc<Member>>),
     place: OwnedSemaphorePermit,
@@ -46,9 +46,9 @@ pub async fn run(
     if let Err(End::Cut(status)) = ended {
         if status.code() == Code::InvalidArgument {
             control.0.metrics.control_faults.inc();
-            tracing::warn!(%peer, "attending agent cut off: {}", status.message());
+            tracing::warn!(%peer, "agent cut off: {}", status.message());
         } else {
-            tracing::debug!(%peer, code = ?status.code(), "agent attends no more: {}", status.message());
+            tracing::debug!(%peer, code = ?status.code(), "control stream ended: {}", status.message());
         }
         // It may be gone, or not read: then it learns by the end of the connection.
         let _ = out
@@ -60,7 +60,7 @@ pub async fn run(
 
 async fn serve(
     control: &Control,
-    requests: &mut Streaming<AttendRequest>,
+    requests: &mut Streaming<ControlRequest>,
     out: &Outbox,
     peer: &str,
     member: Option<Arc<Member>>,
@@ -76,22 +76,22 @@ async fn serve(
         return Err(End::Cut(Status::deadline_exceeded(text)));
     };
     let body = received(first)?.body;
-    let Some(attend_request::Body::Hello(hello)) = body else {
+    let Some(control_request::Body::Hello(hello)) = body else {
         return Err(fault("the first message must be a Hello"));
     };
-    let ticket = begin(control, hello, member.as_ref(), out)?;
-    tracing::debug!(%peer, host_id = ticket.attendant.key.host_id, "agent attends");
-    // There is room: orders leave two places.
+    let guard = open(control, hello, member.as_ref(), out)?;
+    tracing::debug!(%peer, host_id = guard.agent.key.host_id, "agent connected");
+    // There is room: commands leave two places.
     let _ = out.try_send(Ok(welcome()));
-    attend(control, &ticket, requests, member.as_ref(), out).await
+    serve_open(control, &guard, requests, member.as_ref(), out).await
 }
 
-fn begin(
+fn open(
     control: &Control,
     hello: Hello,
     member: Option<&Arc<Member>>,
     out: &Outbox,
-) -> Result<Ticket, End> {
+) -> Result<StreamGuard, End> {
     if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
         return Err(fault(format!(
             "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
@@ -112,24 +112,24 @@ fn begin(
     let mut facts = host_facts(facts, &inner.metrics);
     identity::assign(member, &mut facts.labels);
     let ahead = hello.now_unix_ns.saturating_sub(inner.clock.now_unix_ns());
-    Ok(inner.attendance.open(key, facts, ahead, out.clone()))
+    Ok(inner.registry.open(key, facts, ahead, out.clone()))
 }
 
-fn welcome() -> AttendResponse {
-    let body = attend_response::Body::Welcome(ControlWelcome {
+fn welcome() -> ControlResponse {
+    let body = control_response::Body::Welcome(ControlWelcome {
         collector_version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    AttendResponse { body: Some(body) }
+    ControlResponse { body: Some(body) }
 }
 
-async fn attend(
+async fn serve_open(
     control: &Control,
-    ticket: &Ticket,
-    requests: &mut Streaming<AttendRequest>,
+    guard: &StreamGuard,
+    requests: &mut Streaming<ControlRequest>,
     member: Option<&Arc<Member>>,
     out: &Outbox,
 ) -> Result<(), End> {
-    let attendant = &ticket.attendant;
+    let agent = &guard.agent;
     let ping = control.0.options.timeouts.ping;
     let mut shutdown = control.0.shutdown.clone();
     let mut heard = Instant::now();
@@ -138,35 +138,35 @@ async fn attend(
         tokio::select! {
             biased;
             () = stopped(&mut shutdown) => return Err(shutting_down()),
-            () = attendant.end.notified() => return Err(ended(control, attendant)),
+            () = agent.end.notified() => return Err(ended(control, agent)),
             () = out.closed() => return Err(End::Gone),
             _ = pings.tick() => {
                 if heard.elapsed() >= ping * PINGS_MISSED_MAX {
                     let text = format!("nothing was heard for {} s", heard.elapsed().as_secs());
                     return Err(End::Cut(Status::deadline_exceeded(text)));
                 }
-                attendant.ping(&control.0.clock);
+                agent.ping(&control.0.clock);
             }
             message = requests.message() => {
                 let request = received(message)?;
                 heard = Instant::now();
                 match request.body {
-                    Some(attend_request::Body::Report(report)) => {
-                        take(control, attendant, report).await?;
+                    Some(control_request::Body::Report(report)) => {
+                        take(control, agent, report).await?;
                         // The agent is not at fault where its report had to wait.
                         heard = Instant::now();
                     }
-                    Some(attend_request::Body::Facts(mut facts)) => {
-                        let host_id = &attendant.key.host_id;
+                    Some(control_request::Body::Facts(mut facts)) => {
+                        let host_id = &agent.key.host_id;
                         identity::bind(member, host_id, &mut facts).map_err(End::Cut)?;
                         let mut facts = host_facts(facts, &control.0.metrics);
                         identity::assign(member, &mut facts.labels);
-                        attendant.set_facts(facts);
+                        agent.set_facts(facts);
                     }
-                    Some(attend_request::Body::Pong(pong)) => {
-                        attendant.pong(pong, &control.0.clock);
+                    Some(control_request::Body::Pong(pong)) => {
+                        agent.pong(pong, &control.0.clock);
                     }
-                    Some(attend_request::Body::Hello(_)) => return Err(fault("a second Hello")),
+                    Some(control_request::Body::Hello(_)) => return Err(fault("a second Hello")),
                     None => return Err(fault("it has no body this version knows")),
                 }
             }
@@ -175,14 +175,10 @@ async fn attend(
 }
 
 /// Hands a report to who waits for it.
-async fn take(
-    control: &Control,
-    attendant: &Arc<ConnectedAgent>,
-    report: Report,
-) -> Result<(), End> {
+async fn take(control: &Control, agent: &Arc<ConnectedAgent>, report: Report) -> Result<(), End> {
     let Some(what) = report.what else {
         return Err(fault(format!(
-            "the report of order {} says nothing this version knows",
+            "the report of command {} says nothing this version knows",
             report.number
         )));
     };
@@ -192,7 +188,7 @@ async fn take(
             matches!(response.body, Some(Body::Result(_)))
         }
     };
-    let waiting = match attendant.addressee(report.number, last) {
+    let waiting = match agent.addressee(report.number, last) {
         Addressee::Waiting(waiting) => waiting,
         Addressee::Past => {
             control.0.metrics.control_late.inc();
@@ -200,7 +196,7 @@ async fn take(
         }
         Addressee::Never => {
             return Err(fault(format!(
-                "a report of order {}, which was never given",
+                "a report of command {}, which was never sent",
                 report.number
             )));
         }
@@ -239,18 +235,18 @@ fn heap_bytes(what: &report::What) -> usize {
     }
 }
 
-fn ended(control: &Control, attendant: &ConnectedAgent) -> End {
-    let now = control.0.attendance.find(&attendant.key.host_id);
+fn ended(control: &Control, agent: &ConnectedAgent) -> End {
+    let now = control.0.registry.find(&agent.key.host_id);
     End::Cut(match now {
-        Some(now) if !std::ptr::eq(&*now, attendant) => {
+        Some(now) if !std::ptr::eq(&*now, agent) => {
             Status::aborted("another stream of this host has started")
         }
-        _ => Status::unavailable("it does not read its orders"),
+        _ => Status::unavailable("it does not read its commands"),
     })
 }
 
 /// A message, or why there is none.
-fn received(message: Result<Option<AttendRequest>, Status>) -> Result<AttendRequest, End> {
+fn received(message: Result<Option<ControlRequest>, Status>) -> Result<ControlRequest, End> {
     match message {
         Ok(Some(request)) => Ok(request),
         Ok(None) => Err(End::Gone),

@@ -1,4 +1,5 @@
-//! The orders of one stream: captures that were begun for the collector, and what comes of them.
+//! The commands of one stream: captures that were started for the collector, and what comes of
+//! them.
 //!
 //! A task a capture takes its messages to the stream. Where the stream is slow, progress is left
 //! out, and the profile waits with what makes it: nothing is stored here. A task that ends, or is
@@ -10,8 +11,8 @@ use export::Quota;
 use profile::text::is_hostile;
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureRequest, CaptureResponse};
-use proto::collector::attend_request::Body as Say;
-use proto::collector::{AttendRequest, Order, Refusal, Report, order, report};
+use proto::collector::control_request::Body as AgentMessage;
+use proto::collector::{Command, ControlRequest, Refusal, Report, command, report};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,35 +22,35 @@ use tonic::Status;
 
 /// Captures of a collector at a time. More are refused; what makes captures has a bound of its own
 /// over all who ask.
-pub const ORDERS_MAX: usize = 8;
+pub const COMMANDS_MAX: usize = 8;
 
-/// Orders whose last report waits for the stream, with those that run. A collector that gives more
-/// and reads nothing is cut off.
+/// Commands whose last report waits for the stream, with those that run. A collector that sends
+/// more and reads nothing is cut off.
 const UNREAD_MAX: usize = 64;
 
 /// Longest word on who asks that goes into the peer of a capture. Unit: bytes.
 const WHO_BYTES_MAX: usize = 256;
 
-/// An order that no collector of this protocol gives.
+/// A command that no collector of this protocol sends.
 #[derive(Debug, thiserror::Error)]
-pub enum OrderError {
+pub enum CommandError {
     /// Numbers grow.
-    #[error("the collector gave order `{number}` after `{last}`")]
+    #[error("the collector sent command `{number}` after `{last}`")]
     Number {
-        /// The order's.
+        /// The command's.
         number: u64,
         /// Of the one before.
         last: u64,
     },
     /// It only talks.
-    #[error("the collector gives orders and does not read what comes of them")]
+    #[error("the collector sends commands and does not read the reports")]
     Unread,
 }
 
 /// See the module.
-pub struct Orders<'c> {
+pub struct Commands<'c> {
     control: &'c Control,
-    out: mpsc::Sender<AttendRequest>,
+    out: mpsc::Sender<ControlRequest>,
     last: u64,
     running: HashMap<u64, Running>,
     tasks: JoinSet<()>,
@@ -60,10 +61,10 @@ struct Running {
     task: AbortHandle,
 }
 
-impl<'c> Orders<'c> {
+impl<'c> Commands<'c> {
     /// None yet; their reports go to `out`.
-    pub fn new(control: &'c Control, out: mpsc::Sender<AttendRequest>) -> Orders<'c> {
-        Orders {
+    pub fn new(control: &'c Control, out: mpsc::Sender<ControlRequest>) -> Commands<'c> {
+        Commands {
             control,
             out,
             last: 0,
@@ -76,31 +77,31 @@ impl<'c> Orders<'c> {
     ///
     /// # Errors
     /// When it makes no sense: the stream cannot go on.
-    pub fn take(&mut self, order: Order) -> Result<(), OrderError> {
-        let (number, last) = (order.number, self.last);
+    pub fn take(&mut self, command: Command) -> Result<(), CommandError> {
+        let (number, last) = (command.number, self.last);
         if number <= last {
-            return Err(OrderError::Number { number, last });
+            return Err(CommandError::Number { number, last });
         }
         if self.tasks.len() >= UNREAD_MAX {
-            return Err(OrderError::Unread);
+            return Err(CommandError::Unread);
         }
         self.last = number;
-        match order.what {
-            Some(order::What::Capture(request)) => self.capture(number, request),
-            Some(order::What::Cancel(of)) => {
+        match command.what {
+            Some(command::What::Capture(request)) => self.capture(number, request),
+            Some(command::What::Cancel(of)) => {
                 // One that has ended has said so.
                 if let Some(running) = self.running.get(&of) {
                     running.cancel.send_replace(true);
                 }
             }
-            Some(order::What::Drop(of)) => {
+            Some(command::What::Drop(of)) => {
                 if let Some(running) = self.running.remove(&of) {
                     self.control.counts.given_up.inc();
                     running.task.abort();
                 }
             }
             None => {
-                let status = Status::unimplemented("this version does not know such an order");
+                let status = Status::unimplemented("this version does not know such a command");
                 self.refuse(number, status);
             }
         }
@@ -157,9 +158,9 @@ impl<'c> Orders<'c> {
 
     /// What is captured and who asks, when they may.
     fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, String), Status> {
-        if self.running.len() >= ORDERS_MAX {
+        if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
-                "{ORDERS_MAX} captures of the collector run already, which is the limit"
+                "{COMMANDS_MAX} captures of the collector run already, which is the limit"
             )));
         }
         let request = self.control.admit(request)?;
@@ -171,7 +172,7 @@ impl<'c> Orders<'c> {
         Ok((request, peer))
     }
 
-    /// Says that an order will come to nothing.
+    /// Says that a command will come to nothing.
     fn refuse(&mut self, number: u64, status: Status) {
         self.control.counts.refused.inc();
         let (out, message) = (self.out.clone(), refusal(number, status));
@@ -182,7 +183,7 @@ impl<'c> Orders<'c> {
     }
 }
 
-impl Drop for Orders<'_> {
+impl Drop for Commands<'_> {
     fn drop(&mut self) {
         self.control
             .counts
@@ -198,12 +199,12 @@ fn who(text: &str) -> String {
     text.chars().filter(|&c| !is_hostile(c)).collect()
 }
 
-fn report(number: u64, what: report::What) -> AttendRequest {
+fn report(number: u64, what: report::What) -> ControlRequest {
     let what = Some(what);
-    request(Say::Report(Report { number, what }))
+    request(AgentMessage::Report(Report { number, what }))
 }
 
-fn refusal(number: u64, status: Status) -> AttendRequest {
+fn refusal(number: u64, status: Status) -> ControlRequest {
     let what = report::What::Refusal(Refusal {
         code: status.code().into(),
         message: status.message().to_owned(),
@@ -214,7 +215,7 @@ fn refusal(number: u64, status: Status) -> AttendRequest {
 /// Takes the messages of one capture to the stream.
 struct Pump {
     number: u64,
-    out: mpsc::Sender<AttendRequest>,
+    out: mpsc::Sender<ControlRequest>,
     capturing: Arc<dyn Capturing>,
     begins: Quota,
     counts: ControlCounts,
@@ -281,7 +282,7 @@ impl Pump {
     }
 
     /// Leaves out what finds no room; false when the stream has ended.
-    fn try_send(&self, message: AttendRequest) -> bool {
+    fn try_send(&self, message: ControlRequest) -> bool {
         match self.out.try_send(message) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Full(_)) => {
