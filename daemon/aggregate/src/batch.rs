@@ -145,7 +145,7 @@ pub struct RawBatch {
     pub passed_over: u64,
     /// Of a capture: samples that were there and that the sampler had no time to take; counted as
     /// lost too.
-    pub shed: u64,
+    pub dropped: u64,
     /// Of a capture: CPUs that came or went while it ran, which it sampled in part.
     pub cpus_changed: u32,
     /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
@@ -194,7 +194,7 @@ impl RawBatch {
         self.losses.clear();
         self.lost_after = 0;
         self.passed_over = 0;
-        self.shed = 0;
+        self.dropped = 0;
         self.cpus_changed = 0;
         self.cgroups_refused = 0;
         self.counted_ns = (0, 0);

@@ -43,7 +43,7 @@ pub struct BatchTotals {
     /// Samples that its pre-filter refused.
     pub passed_over: u64,
     /// Samples that the sampler had no time to take.
-    pub shed: u64,
+    pub dropped: u64,
     /// CPUs that came or went.
     pub cpus_changed: u64,
     /// cgroups made for which its pre-filter had no room.
@@ -72,7 +72,7 @@ impl CaptureRecording {
     pub fn note(&self, batch: &RawBatch) {
         let mut beside = lock(&self.beside);
         beside.passed_over += batch.passed_over;
-        beside.shed += batch.shed;
+        beside.dropped += batch.dropped;
         beside.cpus_changed += u64::from(batch.cpus_changed);
         beside.cgroups_refused += batch.cgroups_refused;
         beside.counted_ns.0 += batch.counted_ns.0;

@@ -510,7 +510,7 @@ fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
 /// `waits`: it was a capture of waits, which has no rate.
 fn beside_notices(beside: &BatchTotals, waits: bool) -> Vec<String> {
     let mut notices = Vec::new();
-    if beside.shed > 0 {
+    if beside.dropped > 0 {
         let (records, remedy) = match waits {
             true => (
                 "records of switches and wake-ups",
@@ -520,7 +520,7 @@ fn beside_notices(beside: &BatchTotals, waits: bool) -> Vec<String> {
         };
         notices.push(format!(
             "{} {records} were dropped because the sampler had no time for them: {remedy}",
-            beside.shed
+            beside.dropped
         ));
     }
     if beside.cpus_changed > 0 {

@@ -1,8 +1,8 @@
 //! One ring of a CPU: its event, and what is known of its losses.
 //!
-//! A look at a ring goes over its records once, in the order they were written, which is where the
-//! record before and the record after a loss stand beside each other. What a look finds is kept
-//! apart until the drain is done with it: a drain that takes less than it saw looks again.
+//! A scan of a ring goes over its records once, in the order they were written, which is where the
+//! record before and the record after a loss stand beside each other. What a scan finds is kept
+//! apart until the drain is done with it: a drain that takes less than it saw scans again.
 //!
 //! A ring goes on, whatever lies in it. A record waits for its time only while that is not later
 //! than now; one from the future is damaged, and is skipped and counted. Times of one ring never go
@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-/// Counts of one CPU. Of a look at its ring, and added up since the daemon started.
+/// Counts of one CPU. Of a scan of its ring, and added up since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
     /// Samples read.
@@ -37,7 +37,7 @@ pub struct CpuCounts {
     pub throttled: u64,
     /// Samples that were there and that nobody had the time to take: of captures alone. Counted as
     /// lost too.
-    pub shed: u64,
+    pub dropped: u64,
     /// Damaged records, and rings emptied because of a damaged header.
     pub malformed: u64,
     /// Times the ring was nearly full, did not move, and was flushed.
@@ -50,26 +50,26 @@ pub struct CpuCounts {
 }
 
 impl CpuCounts {
-    /// Adds those of a look.
-    pub(super) fn add(&mut self, look: CpuCounts) {
-        self.samples += look.samples;
-        self.lost = self.lost.saturating_add(look.lost);
-        self.lost_side_band = self.lost_side_band.saturating_add(look.lost_side_band);
-        self.missed = self.missed.saturating_add(look.missed);
-        self.throttled += look.throttled;
-        self.shed += look.shed;
-        self.malformed += look.malformed;
-        self.flushed += look.flushed;
-        self.lost_stalled = self.lost_stalled.saturating_add(look.lost_stalled);
-        self.newest = self.newest.max(look.newest);
+    /// Adds those of a scan.
+    pub(super) fn add(&mut self, scan: CpuCounts) {
+        self.samples += scan.samples;
+        self.lost = self.lost.saturating_add(scan.lost);
+        self.lost_side_band = self.lost_side_band.saturating_add(scan.lost_side_band);
+        self.missed = self.missed.saturating_add(scan.missed);
+        self.throttled += scan.throttled;
+        self.dropped += scan.dropped;
+        self.malformed += scan.malformed;
+        self.flushed += scan.flushed;
+        self.lost_stalled = self.lost_stalled.saturating_add(scan.lost_stalled);
+        self.newest = self.newest.max(scan.newest);
     }
 }
 
 /// What is known of the records of a ring up to some position.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct RingState {
     meter: LossMeter,
-    /// Of the look alone.
+    /// Of the scan alone.
     counts: CpuCounts,
     /// Records lost by the `LOST` records.
     told: u64,
@@ -81,7 +81,7 @@ struct Known {
     youngest: MonotonicTime,
 }
 
-impl Known {
+impl RingState {
     /// Loss told by a record; the event's own count may have known before.
     fn lost_record(&mut self, records: u64) {
         let before = self.told.max(self.counted);
@@ -120,17 +120,17 @@ pub struct CpuRing {
     told_lost: Option<u64>,
     /// What each sample stands for, where samples do not say; else 0.
     fixed_period: u64,
-    /// After the records given back, and after those of the look.
-    known: Known,
-    seen: Known,
-    /// Head when the look began, and up to where it has gone.
+    /// After the records given back, and after those of the scan.
+    known: RingState,
+    seen: RingState,
+    /// Head when the scan began, and up to where it has gone.
     head: Position,
-    looked: Position,
+    scanned: Position,
     /// Its CPU is not to be sampled through this ring any more: it goes when it is empty.
     leaving: bool,
-    /// The look ended because it found its share, not because there was no more.
+    /// The scan ended because it found its share, not because there was no more.
     more: bool,
-    /// It was full at a look since which its count of losses was not read. The `LOST` record comes
+    /// It was full at a scan since which its count of losses was not read. The `LOST` record comes
     /// with the next of the side band, which may never come.
     was_full: bool,
     still: Still,
@@ -140,12 +140,12 @@ pub struct CpuRing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Still {
     since: Option<MonotonicTime>,
-    /// Looks whose losses are of a ring that stands still: the one now, and the next one, because a
+    /// Scans whose losses are of a ring that stands still: the one now, and the next one, because a
     /// `LOST` record is written when there is room again.
-    looks: u8,
+    scans: u8,
 }
 
-/// What a look at all rings finds.
+/// What a scan of all rings finds.
 pub(super) struct ScanResult {
     /// Records, by time, number of the ring, and position in it.
     pub(super) index: Vec<(MonotonicTime, u32, Position)>,
@@ -157,13 +157,13 @@ pub(super) struct ScanResult {
     pub(super) scratch: Scratch,
 }
 
-/// What a look does with records beyond the share of its ring.
+/// What a scan does with records beyond the share of its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Excess {
-    /// They wait for the next look.
-    Waits,
+pub(super) enum OverloadPolicy {
+    /// They wait for the next scan.
+    Wait,
     /// They go unread, counted as lost.
-    Shed,
+    Drop,
 }
 
 /// The rings through which the continuous profile samples a CPU.
@@ -288,7 +288,7 @@ impl CpuRing {
     /// A ring that no kernel fills: for benches and tests.
     pub fn over(cpu: CpuId, ring: Ring, pace: SampleSpacing) -> CpuRing {
         let begin = MonotonicTime::now();
-        let known = Known {
+        let known = RingState {
             meter: LossMeter::new(pace, begin),
             // Tells when sampling began until there is a sample.
             counts: CpuCounts {
@@ -315,7 +315,7 @@ impl CpuRing {
             known,
             seen: known,
             head,
-            looked: head,
+            scanned: head,
             leaving: false,
             more: false,
             was_full: false,
@@ -387,37 +387,39 @@ impl CpuRing {
         self.leaving && self.ring.tail() == self.ring.head()
     }
 
-    /// Looks at the records from the tail up to `horizon`, `share` of them at most, and adds them
+    /// Scans the records from the tail up to `horizon`, `share` of them at most, and adds them
     /// to `found` under the number of this ring. Returns the time of the first record that found no
     /// room and waits.
-    pub(super) fn look(
+    pub(super) fn scan(
         &mut self,
         number: u32,
         horizon: MonotonicTime,
-        (share, excess): (usize, Excess),
+        (share, overload): (usize, OverloadPolicy),
         found: &mut ScanResult,
     ) -> Option<MonotonicTime> {
         self.head = self.ring.head();
-        self.looked = self.ring.tail();
+        self.scanned = self.ring.tail();
         self.seen = self.known;
         self.more = false;
         self.was_full |= self.is_full();
         let mut left = share;
-        let mut shed = Shed::default();
+        let mut dropped = DroppedSamples::default();
         let mut now = None;
-        while self.looked != self.head {
-            let record = self.ring.record(self.looked, self.head, &mut found.scratch);
+        while self.scanned != self.head {
+            let record = self
+                .ring
+                .record(self.scanned, self.head, &mut found.scratch);
             let Ok(bytes) = record else {
                 // Without a sound header there is no next record: start over at the head.
                 self.seen.counts.malformed += 1;
                 self.seen.meter.uncounted();
-                self.looked = self.head;
+                self.scanned = self.head;
                 break;
             };
             let (len, time) = (bytes.len(), record::time(bytes));
-            let pulse = match (record::pulse(bytes), self.fixed_period) {
+            let flow = match (record::flow_event(bytes), self.fixed_period) {
                 (FlowEvent::Sample(_), fixed @ 1..) => FlowEvent::Sample(fixed),
-                (pulse, _) => pulse,
+                (flow, _) => flow,
             };
             match time.map(|time| time.max(self.seen.youngest)) {
                 Ok(time) if time > horizon => {
@@ -426,35 +428,35 @@ impl CpuRing {
                     if time <= now.plus(CLOCKS_APART) {
                         break;
                     }
-                    self.skip(pulse);
+                    self.skip(flow);
                 }
-                Ok(time) if left == 0 && excess == Excess::Waits => {
+                Ok(time) if left == 0 && overload == OverloadPolicy::Wait => {
                     self.more = true;
                     return Some(time);
                 }
                 Ok(time) => {
-                    match pulse {
+                    match flow {
                         // It belongs to the rings before these.
                         _ if time <= found.begin => {}
-                        FlowEvent::Sample(period) if left == 0 => shed.add(time, period),
+                        FlowEvent::Sample(period) if left == 0 => dropped.add(time, period),
                         _ if left > 0 => {
-                            found.index.push((time, number, self.looked));
+                            found.index.push((time, number, self.scanned));
                             left -= 1;
                         }
                         FlowEvent::Other if self.is_side_band => self.seen.lost(1),
                         _ => {}
                     }
                     self.seen.largest = self.seen.largest.max(len);
-                    self.follow(number, pulse, time, found);
+                    self.follow(number, flow, time, found);
                     self.seen.youngest = time;
                 }
-                Err(record::Malformed) => self.skip(pulse),
+                Err(record::Malformed) => self.skip(flow),
             }
-            self.looked = Position(self.looked.0 + len as u64);
+            self.scanned = Position(self.scanned.0 + len as u64);
         }
-        if let Some(gap) = shed.gap() {
+        if let Some(gap) = dropped.gap() {
             self.seen.counts.samples -= gap.samples;
-            self.seen.counts.shed += gap.samples;
+            self.seen.counts.dropped += gap.samples;
             self.seen.counts.lost += gap.samples;
             self.tell(number, Some(gap), found);
         }
@@ -462,9 +464,9 @@ impl CpuRing {
     }
 
     /// Passes over a record whose time is not known. What it says of losses holds all the same.
-    fn skip(&mut self, pulse: FlowEvent) {
+    fn skip(&mut self, flow: FlowEvent) {
         self.seen.counts.malformed += 1;
-        match pulse {
+        match flow {
             FlowEvent::Lost(records) => self.seen.lost_record(records),
             FlowEvent::LostSamples(samples) => self.seen.lost(samples),
             FlowEvent::Throttle => {
@@ -480,11 +482,11 @@ impl CpuRing {
     fn follow(
         &mut self,
         number: u32,
-        pulse: FlowEvent,
+        flow: FlowEvent,
         time: MonotonicTime,
         found: &mut ScanResult,
     ) {
-        match pulse {
+        match flow {
             FlowEvent::Sample(period) => {
                 self.seen.counts.samples += u64::from(time > found.begin);
                 self.seen.counts.newest = time;
@@ -513,12 +515,12 @@ impl CpuRing {
         }
     }
 
-    /// After a look that saw everything up to `horizon`: adds what the ring loses at this moment. A
+    /// After a scan that saw everything up to `horizon`: adds what the ring loses at this moment. A
     /// `LOST` record is written only when there is room again, which may be after the window is
     /// closed; the event's own count knows at once. It is read only where something is amiss.
     ///
     /// `asked` is how far the drain was to go; it may reach no further than `horizon`.
-    pub(super) fn look_at_losses(
+    pub(super) fn count_losses(
         &mut self,
         number: u32,
         (horizon, asked): (MonotonicTime, MonotonicTime),
@@ -559,25 +561,25 @@ impl CpuRing {
 
     /// Flushes the ring when it is nearly full and has stood still for too long.
     fn watch(&mut self, now: MonotonicTime, scratch: &mut Scratch) {
-        if self.looked != self.ring.tail() || !self.is_nearly_full() {
+        if self.scanned != self.ring.tail() || !self.is_nearly_full() {
             self.still.since = None;
             return;
         }
-        self.still.looks = 2;
+        self.still.scans = 2;
         let since = *self.still.since.get_or_insert(now);
         if now.since(since) < STILL_MAX {
             return;
         }
         self.still.since = None;
         self.seen.counts.flushed += 1;
-        while self.looked != self.head {
-            let Ok(bytes) = self.ring.record(self.looked, self.head, scratch) else {
+        while self.scanned != self.head {
+            let Ok(bytes) = self.ring.record(self.scanned, self.head, scratch) else {
                 self.seen.meter.uncounted();
-                self.looked = self.head;
+                self.scanned = self.head;
                 break;
             };
-            let (len, pulse) = (bytes.len(), record::pulse(bytes));
-            match pulse {
+            let (len, flow) = (bytes.len(), record::flow_event(bytes));
+            match flow {
                 FlowEvent::Sample(_) => self.seen.lost(1),
                 FlowEvent::Lost(records) => self.seen.lost_record(records),
                 FlowEvent::LostSamples(samples) => self.seen.lost(samples),
@@ -585,7 +587,7 @@ impl CpuRing {
                 FlowEvent::Other if self.is_side_band => self.seen.lost(1),
                 FlowEvent::Other => {}
             }
-            self.looked = Position(self.looked.0 + len as u64);
+            self.scanned = Position(self.scanned.0 + len as u64);
         }
     }
 
@@ -617,7 +619,7 @@ impl CpuRing {
         self.told_lost = Some(records);
     }
 
-    /// A record the look found. One that wraps is copied to `scratch`.
+    /// A record the scan found. One that wraps is copied to `scratch`.
     pub(super) fn record<'a>(
         &'a self,
         position: Position,
@@ -626,28 +628,28 @@ impl CpuRing {
         self.ring.record(position, self.head, scratch).ok()
     }
 
-    /// A record the look found did not parse after all.
+    /// A record the scan found did not parse after all.
     pub(super) fn malformed(&mut self) {
         self.seen.counts.malformed += 1;
     }
 
-    /// How full the look found it, before it is released. Unit: parts of 256.
+    /// How full the scan found it, before it is released. Unit: parts of 256.
     pub(super) fn fullness(&self) -> u64 {
         (self.head.0 - self.ring.tail().0) * 256 / self.ring.size() as u64
     }
 
-    /// The look is dealt with: its records go back to the kernel. Returns what was counted.
+    /// The scan is dealt with: its records go back to the kernel. Returns what was counted.
     pub(super) fn release(&mut self) -> CpuCounts {
         self.known = self.seen;
-        if self.looked != self.ring.tail() {
-            self.ring.release(self.looked);
+        if self.scanned != self.ring.tail() {
+            self.ring.release(self.scanned);
         }
         let mut counts = std::mem::take(&mut self.known.counts);
         if self.is_side_band {
             counts.lost_side_band = std::mem::take(&mut counts.lost);
         }
-        if self.still.looks > 0 {
-            self.still.looks -= 1;
+        if self.still.scans > 0 {
+            self.still.scans -= 1;
             counts.lost_stalled = counts.lost;
         }
         counts
@@ -668,16 +670,16 @@ impl CpuRing {
     }
 }
 
-/// Samples that a look passed over.
+/// Samples that a scan passed over.
 #[derive(Default)]
-struct Shed {
+struct DroppedSamples {
     samples: u64,
     weight: u64,
     from: Option<MonotonicTime>,
     until: MonotonicTime,
 }
 
-impl Shed {
+impl DroppedSamples {
     fn add(&mut self, time: MonotonicTime, period: u64) {
         self.samples += 1;
         self.weight = self.weight.saturating_add(period);

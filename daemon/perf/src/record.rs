@@ -314,16 +314,16 @@ pub enum FlowEvent {
     Other,
 }
 
-/// The pulse of a record, without parsing the rest. A field past its end makes it
+/// The flow event of a record, without parsing the rest. A field past its end makes it
 /// [`FlowEvent::Other`], and so does a count of lost records that cannot be. Of an event that does
 /// not say the period of each sample, what stands for it means nothing.
-pub fn pulse(record: &[u8]) -> FlowEvent {
+pub fn flow_event(record: &[u8]) -> FlowEvent {
     let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
     let count = |at: usize| match word(at) {
         Ok(count @ ..=LOST_MAX) => Ok(count),
         _ => Err(Malformed),
     };
-    let pulse = match header(record) {
+    let event = match header(record) {
         // Sample: header, identifier, ip, tid, time, cpu, period.
         Ok((sys::PERF_RECORD_SAMPLE, _)) => word(48).map(FlowEvent::Sample),
         Ok((sys::PERF_RECORD_LOST, _)) => count(16).map(FlowEvent::Lost),
@@ -332,7 +332,7 @@ pub fn pulse(record: &[u8]) -> FlowEvent {
         Ok((sys::PERF_RECORD_UNTHROTTLE, _)) => Ok(FlowEvent::Unthrottle),
         _ => Ok(FlowEvent::Other),
     };
-    pulse.unwrap_or(FlowEvent::Other)
+    event.unwrap_or(FlowEvent::Other)
 }
 
 /// When a record was made: all records are put in this order before they are used.

@@ -37,7 +37,7 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(pub u64);
 
-/// What a look at a ring found wrong. The ring is then emptied up to its head.
+/// What a scan of a ring found wrong. The ring is then emptied up to its head.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Damaged;
 

@@ -5,7 +5,7 @@
 //! and hands them out; younger ones stay for the next drain, because an older one may still be on
 //! its way on another CPU.
 
-use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, Excess, ScanResult};
+use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, OverloadPolicy, ScanResult};
 use crate::error::RingsError;
 use crate::event::{EventSpec, Features};
 use crate::loss::LossGap;
@@ -48,16 +48,16 @@ const SHARE_MIN: usize = 64;
 /// How full the fullest ring of the continuous profile's samples is when captures do without what
 /// is beyond their share, in parts of 256. Until then all wait together for the next drain, which
 /// follows at once, so that the process table is that of their time.
-const SHED_FULL: u64 = 96;
+const DROP_FULL: u64 = 96;
 
 /// How far the drains may fall behind for their sake before they do without likewise.
-const SHED_LATE: Duration = Duration::from_secs(2);
+const DROP_LATE: Duration = Duration::from_secs(2);
 
-/// As [`SHED_FULL`], when the side band does: it names the samples, and a ring of samples is half
+/// As [`DROP_FULL`], when the side band does: it names the samples, and a ring of samples is half
 /// full by design when the sampler comes.
-const SHED_SIDE_BAND_FULL: u64 = 176;
+const DROP_SIDE_BAND_FULL: u64 = 176;
 
-/// How far a look came: before the first record that found no room in the index.
+/// How far a scan came: before the first record that found no room in the index.
 struct Reached {
     /// Of the continuous profile's samples.
     samples: MonotonicTime,
@@ -95,7 +95,7 @@ pub struct Rings {
     /// Time of the newest record when something was lost last.
     lost_at: Option<MonotonicTime>,
     /// What the last drain learned of.
-    pub news: DrainStats,
+    pub stats: DrainStats,
     /// Records that were older than ones already handed out.
     pub late: u64,
     /// Damaged records.
@@ -118,8 +118,8 @@ const LATE_AT_MOST: Duration = Duration::from_millis(300);
 const CAREFUL: Duration = Duration::from_secs(600);
 
 /// See [`Rings::quiet`].
-fn quiet(news: DrainStats, rings: usize, fills_in: Duration, careful: bool) -> Option<Duration> {
-    let ordinary = QUIET_FULL.contains(&news.fullest) && news.lost + news.lost_side_band == 0;
+fn quiet(stats: DrainStats, rings: usize, fills_in: Duration, careful: bool) -> Option<Duration> {
+    let ordinary = QUIET_FULL.contains(&stats.fullest) && stats.lost + stats.lost_side_band == 0;
     let often = fills_in / (rings.max(1) as u32) < OFTEN && !fills_in.is_zero();
     (ordinary && often).then(|| {
         let least = fills_in * 7 / 20;
@@ -147,7 +147,7 @@ pub struct DrainStats {
     pub fullest: u64,
     /// Samples of captures that were there and that nobody had the time to take; counted as lost
     /// too.
-    pub shed: u64,
+    pub dropped: u64,
     /// Times a ring stood still and was flushed.
     pub flushed: u64,
     /// Records lost in rings that stood still, out of `lost`.
@@ -160,7 +160,7 @@ impl DrainStats {
         self.lost_side_band = self.lost_side_band.saturating_add(counts.lost_side_band);
         self.throttled += counts.throttled;
         self.malformed += counts.malformed;
-        self.shed += counts.shed;
+        self.dropped += counts.dropped;
         self.flushed += counts.flushed;
         self.lost_stalled = self.lost_stalled.saturating_add(counts.lost_stalled);
     }
@@ -272,7 +272,7 @@ impl Rings {
             newest: MonotonicTime(0),
             fills_in: Duration::ZERO,
             lost_at: None,
-            news: DrainStats::default(),
+            stats: DrainStats::default(),
             late: 0,
             malformed: 0,
             flushed: 0,
@@ -336,7 +336,7 @@ impl Rings {
             .is_some_and(|at| self.newest.since(at) < CAREFUL);
         // What else is in rings of samples where there is no side band comes at no known rate.
         let careful = lost || !self.rings.iter().any(CpuRing::is_side_band);
-        quiet(self.news, self.cpus(), self.fills_in, careful).filter(|_| !listened)
+        quiet(self.stats, self.cpus(), self.fills_in, careful).filter(|_| !listened)
     }
 
     /// The features the kernel took.
@@ -459,9 +459,9 @@ impl Rings {
         asked: MonotonicTime,
         mut each: impl FnMut(Drained<'_>),
     ) -> MonotonicTime {
-        let horizon = self.look(asked);
+        let horizon = self.scan(asked);
         for (number, ring) in all(&mut self.rings, &mut self.sets).enumerate() {
-            ring.look_at_losses(number as u32, (horizon, asked), &mut self.found);
+            ring.count_losses(number as u32, (horizon, asked), &mut self.found);
         }
         let main = self.rings.len();
         for &(number, gap) in &self.found.gaps {
@@ -486,7 +486,7 @@ impl Rings {
                 continue;
             }
             let ring = &mut self.rings[number as usize];
-            // Looked at before, so the header is sound.
+            // Scanned before, so the header is sound.
             let Some(bytes) = ring.record(position, scratch) else {
                 continue;
             };
@@ -502,41 +502,41 @@ impl Rings {
             let cpu = ring.cpu;
             each(Drained::Record { time, cpu, record });
         }
-        self.news = DrainStats::default();
+        self.stats = DrainStats::default();
         for ring in &mut self.rings {
             if !ring.is_side_band() {
-                self.news.fullest = self.news.fullest.max(ring.fullness());
+                self.stats.fullest = self.stats.fullest.max(ring.fullness());
             }
             let counts = ring.release();
-            self.news.add(counts);
+            self.stats.add(counts);
             self.counts.entry(ring.cpu).or_default().add(counts);
         }
-        if self.news.lost + self.news.lost_side_band > 0 {
+        if self.stats.lost + self.stats.lost_side_band > 0 {
             self.lost_at = Some(self.newest);
         }
-        self.malformed += self.news.malformed;
-        self.flushed += self.news.flushed;
-        self.lost_stalled = self.lost_stalled.saturating_add(self.news.lost_stalled);
-        let lost_side_band = self.news.lost_side_band;
+        self.malformed += self.stats.malformed;
+        self.flushed += self.stats.flushed;
+        self.lost_stalled = self.lost_stalled.saturating_add(self.stats.lost_stalled);
+        let lost_side_band = self.stats.lost_side_band;
         self.lost_side_band = self.lost_side_band.saturating_add(lost_side_band);
         for set in &mut self.sets {
-            set.news = DrainStats::default();
+            set.stats = DrainStats::default();
             for it in &mut set.rings {
-                set.news.fullest = set.news.fullest.max(it.ring.fullness());
+                set.stats.fullest = set.stats.fullest.max(it.ring.fullness());
                 let counts = it.ring.release();
                 let brought = counts.samples.saturating_add(counts.lost);
                 set.seen.fetch_add(brought, Ordering::Relaxed);
-                set.news.add(counts);
+                set.stats.add(counts);
             }
-            self.flushed += set.news.flushed;
+            self.flushed += set.stats.flushed;
         }
         horizon
     }
 
-    /// Looks at the records up to `horizon`, or up to an earlier one where a ring holds more than
+    /// Scans the records up to `horizon`, or up to an earlier one where a ring holds more than
     /// its share: what is younger than the first record left behind must wait with it.
-    fn look(&mut self, horizon: MonotonicTime) -> MonotonicTime {
-        let reached = self.look_up_to(horizon, Excess::Waits, Excess::Waits);
+    fn scan(&mut self, horizon: MonotonicTime) -> MonotonicTime {
+        let reached = self.scan_up_to(horizon, OverloadPolicy::Wait, OverloadPolicy::Wait);
         if reached.all == horizon {
             return horizon;
         }
@@ -544,22 +544,31 @@ impl Rings {
         // continuous profile.
         let fullest = self.of_samples().map(CpuRing::fullness).max().unwrap_or(0);
         let pressed = |full: u64, reached: MonotonicTime| {
-            fullest > full || horizon.since(reached) > SHED_LATE
+            fullest > full || horizon.since(reached) > DROP_LATE
         };
-        let (limit, side_band, sets) = if pressed(SHED_SIDE_BAND_FULL, reached.continuous) {
-            (reached.samples, Excess::Shed, Excess::Shed)
-        } else if pressed(SHED_FULL, reached.all) {
-            (reached.continuous, Excess::Waits, Excess::Shed)
+        let (limit, side_band, sets) = if pressed(DROP_SIDE_BAND_FULL, reached.continuous) {
+            (reached.samples, OverloadPolicy::Drop, OverloadPolicy::Drop)
+        } else if pressed(DROP_FULL, reached.all) {
+            (
+                reached.continuous,
+                OverloadPolicy::Wait,
+                OverloadPolicy::Drop,
+            )
         } else {
-            (reached.all, Excess::Waits, Excess::Waits)
+            (reached.all, OverloadPolicy::Wait, OverloadPolicy::Wait)
         };
-        self.look_up_to(limit, side_band, sets);
+        self.scan_up_to(limit, side_band, sets);
         limit
     }
 
     /// Tells how far it came; `side_band` and `sets` say what becomes of what is beyond their
     /// share.
-    fn look_up_to(&mut self, horizon: MonotonicTime, side_band: Excess, sets: Excess) -> Reached {
+    fn scan_up_to(
+        &mut self,
+        horizon: MonotonicTime,
+        side_band: OverloadPolicy,
+        sets: OverloadPolicy,
+    ) -> Reached {
         let mut samples = horizon;
         self.found.index.clear();
         self.found.gaps.clear();
@@ -569,8 +578,12 @@ impl Rings {
         let main = self.rings.len();
         for (ring, number) in self.rings.iter_mut().zip(0..) {
             if !ring.is_side_band()
-                && let Some(left) =
-                    ring.look(number, horizon, (share, Excess::Waits), &mut self.found)
+                && let Some(left) = ring.scan(
+                    number,
+                    horizon,
+                    (share, OverloadPolicy::Wait),
+                    &mut self.found,
+                )
             {
                 samples = samples.min(left);
             }
@@ -581,7 +594,7 @@ impl Rings {
             let left = RECORDS_PER_DRAIN_MAX.saturating_sub(self.found.index.len());
             let share = (left.max(SHARE_MIN), side_band);
             if ring.is_side_band()
-                && let Some(left) = ring.look(number, samples, share, &mut self.found)
+                && let Some(left) = ring.scan(number, samples, share, &mut self.found)
             {
                 continuous = continuous.min(left);
             }
@@ -589,7 +602,7 @@ impl Rings {
         let mut all_of_it = continuous;
         for (ring, number) in all(&mut self.rings, &mut self.sets).zip(0..).skip(main) {
             let share = (set_share, sets);
-            if let Some(left) = ring.look(number, continuous, share, &mut self.found) {
+            if let Some(left) = ring.scan(number, continuous, share, &mut self.found) {
                 all_of_it = all_of_it.min(left);
             }
         }

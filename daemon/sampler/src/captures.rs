@@ -123,7 +123,7 @@ impl Running {
             if let Some(end) = end {
                 waits.finish(end, &mut self.folder, processes);
             }
-            self.folder.batch().waits = waits.news();
+            self.folder.batch().waits = waits.take_counts();
         }
     }
 
@@ -389,14 +389,14 @@ impl CaptureFolders {
             }
         }
         for set in rings.sets() {
-            let news = set.news;
+            let stats = set.stats;
             let its = |running: &&mut Running| running.feed(set.key).is_some();
             for running in self.list.iter_mut().filter(its) {
                 let batch = running.folder.batch();
-                batch.shed += news.shed;
-                batch.quality.lost += news.lost;
-                batch.quality.throttled += news.throttled;
-                batch.quality.malformed += news.malformed;
+                batch.dropped += stats.dropped;
+                batch.quality.lost += stats.lost;
+                batch.quality.throttled += stats.throttled;
+                batch.quality.malformed += stats.malformed;
             }
         }
     }

@@ -191,21 +191,26 @@ impl Sampler {
             }
         });
         captures.take_news(rings);
-        let news = rings.news;
+        let stats = rings.stats;
         // Kernel code that came or went may be among what was lost.
-        folder.batch().kernel_changed |= news.lost_side_band > 0;
+        folder.batch().kernel_changed |= stats.lost_side_band > 0;
         let quality = &mut folder.batch().quality;
-        quality.lost += news.lost;
-        if let Some(delay) = lateness.delay().filter(|_| news.lost > 0) {
-            quality.lost_late += news.lost;
+        quality.lost += stats.lost;
+        if let Some(delay) = lateness.delay().filter(|_| stats.lost > 0) {
+            quality.lost_late += stats.lost;
             let delay = delay.as_nanos() as u64;
             shared.longest_delay.fetch_max(delay, Ordering::Relaxed);
         }
         // What was lost, flushed or damaged may have been of the side band.
-        let missed = [news.lost, news.lost_side_band, news.flushed, news.malformed];
+        let missed = [
+            stats.lost,
+            stats.lost_side_band,
+            stats.flushed,
+            stats.malformed,
+        ];
         repair.wanted |= missed.iter().any(|&count| count > 0);
-        quality.throttled += news.throttled;
-        quality.malformed += news.malformed;
+        quality.throttled += stats.throttled;
+        quality.malformed += stats.malformed;
         shared.samples.fetch_add(folded, Ordering::Relaxed);
         shared.late_records.store(rings.late, Ordering::Relaxed);
         shared

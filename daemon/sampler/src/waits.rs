@@ -77,10 +77,10 @@ impl Waits {
     }
 
     /// What was seen since it was last asked.
-    pub(super) fn news(&mut self) -> WaitCounts {
-        let news = self.machine.counts.since(&self.told);
+    pub(super) fn take_counts(&mut self) -> WaitCounts {
+        let counts = self.machine.counts.since(&self.told);
         self.told = self.machine.counts;
-        news
+        counts
     }
 
     /// Takes a sample of event `number` of the set.

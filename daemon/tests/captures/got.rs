@@ -30,7 +30,7 @@ pub struct Got {
     pub counted: BTreeMap<u64, (u64, u64)>,
     /// Time that batches cover. Unit: nanoseconds.
     pub covered: BTreeMap<u64, u64>,
-    pub shed: u64,
+    pub dropped: u64,
     pub moments: Vec<(u64, u64)>,
     pub closed: Vec<u64>,
     pub batches: BTreeMap<u64, u32>,
@@ -51,7 +51,7 @@ impl Got {
         let counted = self.counted.entry(id).or_default();
         counted.0 += batch.counted_ns.0;
         counted.1 += batch.counted_ns.1;
-        self.shed += batch.shed;
+        self.dropped += batch.dropped;
         let moments = batch.moments.iter();
         self.moments.extend(moments.map(|it| (id, it.time.0)));
         *self.batches.entry(id).or_default() += 1;

@@ -62,7 +62,7 @@ fn a_sample_that_does_not_say_its_period_has_the_events() {
     assert_eq!((sample.time, sample.period), (MonotonicTime(500), 100));
     assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
     assert_eq!(sample.cgroup, CgroupId(44));
-    assert!(matches!(pulse(&bytes), FlowEvent::Sample(_)));
+    assert!(matches!(flow_event(&bytes), FlowEvent::Sample(_)));
 }
 
 #[test]
@@ -221,14 +221,14 @@ fn a_lost_record_counts_what_found_no_room() {
     let body = [&[1, 42][..], &TRAILER].concat();
     let bytes = record(sys::PERF_RECORD_LOST, 0, &body);
     assert!(matches!(parse(&bytes, &LAYOUT), Ok(Record::Lost(42))));
-    assert_eq!(pulse(&bytes), FlowEvent::Lost(42));
+    assert_eq!(flow_event(&bytes), FlowEvent::Lost(42));
 }
 
 #[test]
 fn the_pulse_of_a_sample_is_its_period() {
     let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &sample_body(&[7, 8], &[44]));
-    assert_eq!(pulse(&bytes), FlowEvent::Sample(10_101_010));
-    assert_eq!(pulse(&bytes[..48]), FlowEvent::Other);
+    assert_eq!(flow_event(&bytes), FlowEvent::Sample(10_101_010));
+    assert_eq!(flow_event(&bytes[..48]), FlowEvent::Other);
 }
 
 proptest! {
@@ -245,7 +245,7 @@ proptest! {
         bytes.extend(misc.to_ne_bytes());
         bytes.extend([0, 0]);
         bytes.extend(body);
-        let _ = (time(&bytes), pulse(&bytes));
+        let _ = (time(&bytes), flow_event(&bytes));
         if let Ok(Record::Sample(sample)) = parse(&bytes, &layout) {
             prop_assert!(sample.callchain.len() * 8 <= bytes.len());
         }

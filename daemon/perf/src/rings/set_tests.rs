@@ -140,9 +140,12 @@ fn the_continuous_profile_does_not_wait_for_captures_until_its_rings_are_full() 
     assert_eq!(of(SETS), own);
     let share = (SET_RECORDS_PER_DRAIN_MAX as u64) / (SETS * SET_CPUS);
     assert_eq!((of(0), handed.missing), (share, [10_000 - share, 0, 0]));
-    let news = rings.sets()[0].news;
-    assert_eq!((news.shed, news.lost), (10_000 - share, 10_000 - share));
-    assert_eq!(rings.news.lost, 0);
+    let stats = rings.sets()[0].stats;
+    assert_eq!(
+        (stats.dropped, stats.lost),
+        (10_000 - share, 10_000 - share)
+    );
+    assert_eq!(rings.stats.lost, 0);
 }
 
 #[test]

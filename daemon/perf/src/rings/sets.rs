@@ -38,7 +38,7 @@ pub struct RingSet {
     /// What its samples are taken after: before it not all of its events ran.
     pub begin: MonotonicTime,
     /// What the last drain learned of.
-    pub news: DrainStats,
+    pub stats: DrainStats,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they
     /// happen.
     pub seen: Arc<AtomicU64>,
@@ -130,7 +130,7 @@ impl RingSet {
             layouts,
             idles,
             begin: MonotonicTime::now(),
-            news: DrainStats::default(),
+            stats: DrainStats::default(),
             seen: Arc::default(),
             charge: None,
         })
@@ -245,7 +245,7 @@ pub(super) fn each_of_set(
             cpu,
             tid,
         }),
-        // Losses and throttling were counted by the look.
+        // Losses and throttling were counted by the scan.
         Ok(_) => {}
         Err(record::Malformed) => it.ring.malformed(),
     }

@@ -81,7 +81,10 @@ fn records_lost_in_the_side_band_are_counted_and_no_sample_is_missing() {
     assert!(write(&mut rings, SAMPLES, &sample(90 * PERIOD)));
     let (samples, _, missing) = drain(&mut rings, 100 * PERIOD);
     assert_eq!((samples.len(), missing), (2, 0));
-    assert_eq!((rings.news.lost, rings.news.lost_side_band), (0, 1_000_000));
+    assert_eq!(
+        (rings.stats.lost, rings.stats.lost_side_band),
+        (0, 1_000_000)
+    );
     assert_eq!(rings.lost_side_band, 1_000_000);
     let counts: Vec<_> = rings.counts().collect();
     assert_eq!(counts.len(), 1);
@@ -131,7 +134,7 @@ fn a_flood_of_the_side_band_waits_for_the_next_drain() {
 
 #[test]
 fn a_flood_of_the_side_band_is_shed_before_a_sample_is_lost() {
-    let (mut rings, records, samples) = flooded(SHED_SIDE_BAND_FULL);
+    let (mut rings, records, samples) = flooded(DROP_SIDE_BAND_FULL);
     let (found, others, missing) = drain(&mut rings, records + samples);
     assert_eq!((found.len() as u64, missing), (samples, 0));
     assert_eq!(others.len() as u64 + rings.lost_side_band, records);

@@ -217,7 +217,7 @@ fn what_a_record_of_no_time_says_of_losses_holds() {
     }
     drain(&mut rings, tick(8), &mut handed);
     assert_eq!((handed.pids.len(), handed.missing), (4, 3 + 1));
-    assert_eq!(rings.news.lost, 3, "and not as many as there cannot be");
+    assert_eq!(rings.stats.lost, 3, "and not as many as there cannot be");
 }
 
 #[test]
@@ -290,8 +290,8 @@ fn a_ring_that_moves_in_time_or_has_room_is_left_alone() {
 fn what_a_flush_threw_away_is_lost_and_not_for_want_of_room() {
     let (mut rings, handed, _) = stand_still(2, 95, 3);
     assert!(handed.missing_in_set > 100, "{}", handed.missing_in_set);
-    assert_eq!(rings.sets()[0].news.lost, handed.missing_in_set);
-    assert_eq!(rings.sets()[0].news.lost_stalled, handed.missing_in_set);
+    assert_eq!(rings.sets()[0].stats.lost, handed.missing_in_set);
+    assert_eq!(rings.sets()[0].stats.lost_stalled, handed.missing_in_set);
 
     (rings, ..) = stand_still(0, 95, 3);
     let thrown_away = rings.lost_stalled;

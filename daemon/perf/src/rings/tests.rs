@@ -195,29 +195,29 @@ fn wait_until(time: MonotonicTime) {
 #[test]
 fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
     let fills_in = Duration::from_millis(2400);
-    let news = |fullest, lost| DrainStats {
+    let stats = |fullest, lost| DrainStats {
         fullest,
         lost,
         ..DrainStats::default()
     };
     let alone = Some(Duration::from_millis(1440));
-    for (news, rings, expected) in [
-        (news(90, 0), 64, alone),
-        (news(90, 0), 2, None),
-        (news(3, 0), 64, None),
-        (news(200, 0), 64, None),
-        (news(160, 0), 64, alone),
-        (news(90, 1), 64, None),
+    for (stats, rings, expected) in [
+        (stats(90, 0), 64, alone),
+        (stats(90, 0), 2, None),
+        (stats(3, 0), 64, None),
+        (stats(200, 0), 64, None),
+        (stats(160, 0), 64, alone),
+        (stats(90, 1), 64, None),
     ] {
         assert_eq!(
-            quiet(news, rings, fills_in, false),
+            quiet(stats, rings, fills_in, false),
             expected,
-            "{news:?}, {rings} rings"
+            "{stats:?}, {rings} rings"
         );
     }
-    assert_eq!(quiet(news(90, 0), 64, Duration::ZERO, false), None);
+    assert_eq!(quiet(stats(90, 0), 64, Duration::ZERO, false), None);
     for (fills_in, expected) in [(725, 425), (500, 200), (300, 105)] {
-        let found = quiet(news(90, 0), 2, Duration::from_millis(fills_in), false);
+        let found = quiet(stats(90, 0), 2, Duration::from_millis(fills_in), false);
         let expected = Duration::from_millis(expected);
         assert_eq!(
             found,
@@ -227,7 +227,7 @@ fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
     }
     let lost_side_band = DrainStats {
         lost_side_band: 1,
-        ..news(90, 0)
+        ..stats(90, 0)
     };
     assert_eq!(quiet(lost_side_band, 64, fills_in, false), None);
 }

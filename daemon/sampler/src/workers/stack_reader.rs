@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_process_that_hangs_is_left_and_others_are_looked_at() {
-        let mut looker = StackReader {
+        let mut reader = StackReader {
             look: |wanted| match wanted.thread.0 {
                 ProcessId(1) => loop {
                     std::thread::park();
@@ -434,7 +434,7 @@ mod tests {
         };
         let mut look = |process, tid| {
             let thread = (ProcessId(process), Tid(tid));
-            looker.look(StackReadRequest {
+            reader.look(StackReadRequest {
                 thread,
                 ..wanted(8)
             })
@@ -442,7 +442,7 @@ mod tests {
         assert!(matches!(look(1, 1), Err(Failure::Late)));
         assert!(matches!(look(1, 2), Err(Failure::Shunned)));
         assert!(matches!(look(2, 3), Err(Failure::Gone)));
-        assert_eq!(looker.helpers.late(), 1);
+        assert_eq!(reader.helpers.late(), 1);
     }
 
     #[test]
