@@ -1,4 +1,4 @@
-//! Whose the lost samples were: divides what a window lost among its cgroups.
+//! Loss attribution: divides what a window lost among its cgroups.
 //!
 //! The clock of a CPU ticks on while nothing arrives, so the number of missing samples is known,
 //! busy and idle together; whose they were is not. The kernel's own accounting tells: a cgroup that
@@ -36,7 +36,7 @@ pub(super) struct Window<'a> {
 
 /// Divides losses. The sum over cgroups is what was lost less what the idle loop would have had,
 /// never more than was lost.
-pub(super) fn distribute(losses: &[RawLoss], window: &Window<'_>) -> Vec<Loss> {
+pub(super) fn attribute(losses: &[RawLoss], window: &Window<'_>) -> Vec<Loss> {
     let mut by_period: BTreeMap<u64, u64> = BTreeMap::new();
     for loss in losses {
         let sum = by_period.entry(loss.period).or_default();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     /// Losses by path of a window with these samples, accounts and idle samples.
-    fn divided(
+    fn attributed(
         samples: u64,
         rows: &[(&str, u64)],
         kernel: &[(&str, u64)],
@@ -236,7 +236,7 @@ mod tests {
             accounts: &accounts(kernel),
             is_time: true,
         };
-        distribute(&[lost(samples)], &window)
+        attribute(&[lost(samples)], &window)
             .into_iter()
             .map(|loss| (loss.path.into_string(), loss.value.count))
             .collect()
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_kernels_accounting_says_whose_they_were() {
-        let found = divided(
+        let found = attributed(
             600,
             &[("/", 10), ("/a", 500), ("/a/b", 400)],
             &[("/", 1510), ("/a", 1500), ("/a/b", 900)],
@@ -255,31 +255,31 @@ mod tests {
 
     #[test]
     fn what_the_idle_loop_lost_is_not_counted() {
-        let found = divided(600, &[("/a", 500)], &[("/", 700), ("/a", 700)], 500);
+        let found = attributed(600, &[("/a", 500)], &[("/", 700), ("/a", 700)], 500);
         assert_eq!(found, [("/a".to_owned(), 200)]);
     }
 
     #[test]
     fn without_accounting_losses_follow_what_was_taken() {
-        let found = divided(300, &[("/a", 200), ("/b", 100)], &[], 300);
+        let found = attributed(300, &[("/a", 200), ("/b", 100)], &[], 300);
         assert_eq!(found, [("/a".to_owned(), 100), ("/b".to_owned(), 50)]);
     }
 
     #[test]
     fn a_window_without_samples_goes_by_the_one_before() {
-        assert_eq!(divided(30, &[], &[], 0), [("/before".to_owned(), 30)]);
+        assert_eq!(attributed(30, &[], &[], 0), [("/before".to_owned(), 30)]);
     }
 
     #[test]
     fn a_loss_below_the_error_of_sampling_goes_by_the_busy_share() {
         // 2·√1000 is 62 samples: whether the host is owed 40 or none cannot be told.
-        let found = divided(40, &[("/a", 1000)], &[("/", 1000), ("/a", 1000)], 1000);
+        let found = attributed(40, &[("/a", 1000)], &[("/", 1000), ("/a", 1000)], 1000);
         assert_eq!(found, [("/a".to_owned(), 20)]);
     }
 
     #[test]
     fn nothing_lost_is_nothing() {
-        assert_eq!(divided(0, &[("/a", 9)], &[("/", 99)], 0), []);
+        assert_eq!(attributed(0, &[("/a", 9)], &[("/", 99)], 0), []);
     }
 
     proptest! {
@@ -319,7 +319,7 @@ mod tests {
                 .map(|(path, samples)| PathAccount { path: path.into(), ns: samples * PERIOD, estimated_ns: 0 })
                 .collect();
             let window = Window { taken: &taken, before: &BTreeMap::new(), idle, accounts: &accounts, is_time };
-            let found = distribute(&losses, &window);
+            let found = attribute(&losses, &window);
             for period in losses.iter().map(|loss| loss.period) {
                 let of = |weight: u64, count: u64| weight == count * period;
                 let given: u64 = found.iter().filter(|loss| of(loss.value.weight, loss.value.count)).map(|loss| loss.value.count).sum();

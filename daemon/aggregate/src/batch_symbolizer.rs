@@ -243,7 +243,7 @@ impl BatchSymbolizer {
             named,
             names: &mut self.names.dict,
         };
-        self.timed.divide(batch, &mut frames, &self.counters);
+        self.timed.split_rows(batch, &mut frames, &self.counters);
         self.find_contexts(batch);
         self.label_samples(batch);
         let is_time = {
@@ -316,9 +316,9 @@ impl BatchSymbolizer {
             work.frames.push(at);
         }
         let wanted = timed::wanted(batch, &work.distinct);
-        let pages = self.code.open(wanted, batch.start);
+        let maps = self.code.open(wanted, batch.start);
         let distinct = work.distinct.len();
-        self.timed.begin(pages, batch, &work.frames, distinct);
+        self.timed.begin(maps, batch, &work.frames, distinct);
         work.order.clear();
         work.order.extend(0..work.distinct.len() as u32);
         let distinct = &work.distinct;

@@ -3,8 +3,8 @@
 //!
 //! On the symbolizer's thread, outside of the recorder's lock: closing a window reads cgroupfs.
 
+use super::attribution::{self, Window};
 use super::batch::{RawBatch, RawLoss};
-use super::owners::{self, Window};
 use cgroup::containers::Containers;
 use cgroup::usage::{Blind, ClosedWindow, Meters, UsageStats};
 use cgroup::{CgroupTable, Labels};
@@ -116,7 +116,7 @@ impl LedgerKeeper {
             accounts: &accounts,
             is_time,
         };
-        let losses = owners::distribute(&self.losses, &window);
+        let losses = attribution::attribute(&self.losses, &window);
         let closed = Closed {
             losses: losses
                 .iter()

@@ -6,6 +6,7 @@
 //! [`recorder`], which answers queries.
 #![forbid(unsafe_code)]
 
+mod attribution;
 pub mod batch;
 pub mod batch_symbolizer;
 pub mod context;
@@ -13,7 +14,6 @@ pub mod fold;
 mod ledger;
 pub mod losses;
 mod names;
-mod owners;
 pub mod recorder;
 pub mod recorders;
 pub mod runtimes;

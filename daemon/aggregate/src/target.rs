@@ -4,8 +4,8 @@
 //! Each recorder has a dictionary of its own, so what the symbolizer knows of its ids is kept for
 //! each.
 
+use super::attribution::{self, Window};
 use super::batch::RawBatch;
-use super::owners::{self, Window};
 use cgroup::containers::Containers;
 use hashbrown::HashMap;
 use host::ids::CaptureId;
@@ -51,7 +51,7 @@ impl Target {
             accounts: &[],
             is_time: false,
         };
-        let losses = owners::distribute(&batch.losses, &window);
+        let losses = attribution::attribute(&batch.losses, &window);
         let losses = losses
             .iter()
             .map(|loss| {

@@ -1,10 +1,10 @@
 //! Names of generated code by the time of each sample: where code at an address changed while it
-//! was sampled, the rows of its stacks are divided by time.
+//! was sampled, the rows of its stacks are split by time.
 //!
 //! Most code stays what it is from the first to the last sample of a batch, and then its frame has
 //! one name. Where it does not, each sample of its stacks is looked up at its own time; samples of
 //! a row with the same names stay together, the others become rows of their own, with stacks of
-//! their own. Counts are those of the samples, weights are divided in proportion, and both add up
+//! their own. Counts are those of the samples, weights are split in proportion, and both add up
 //! to what the row had.
 //!
 //! On the symbolizer's thread.
@@ -14,15 +14,15 @@ use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::ProcessId;
 use host::time::MonotonicTime;
-use jit::lookup::{self, CodeMapGuard, Pages};
+use jit::lookup::{self, CodeMapGuard, CodeMaps};
 use jit::notice::SymbolRequest;
 use profile::{Dictionary, FrameId, Unnamed, Value};
 use symbolize::Named;
 use symbolize::counters::{SymbolCounters, add, bump};
 use unwind::process::ProcessInstance;
 
-/// Most frames that divided stacks add to a batch. Unit: frames; 16 MiB.
-const DIVIDED_FRAMES_MAX: usize = 1 << 20;
+/// Most frames that split stacks add to a batch. Unit: frames; 16 MiB.
+const SPLIT_FRAMES_MAX: usize = 1 << 20;
 
 /// What the naming of one batch works on: its distinct frames and their names.
 pub(super) struct Frames<'a> {
@@ -41,7 +41,7 @@ pub(super) struct Frames<'a> {
 /// Names generated code of one batch after the other. Its buffers are kept.
 #[derive(Default)]
 pub(super) struct Timed {
-    pages: Pages,
+    maps: CodeMaps,
     /// For each distinct frame of the batch: between which times it was sampled.
     ranges: Vec<(MonotonicTime, MonotonicTime)>,
     /// Distinct frames whose code changed while they were sampled.
@@ -59,19 +59,19 @@ pub(super) struct Timed {
     part_of: HashMap<Box<[u32]>, usize>,
     /// The places of one sample.
     resolved: Vec<u32>,
-    /// Where the samples of divided rows are now, by row.
-    divisions: HashMap<u32, Division>,
+    /// Where the samples of split rows are now, by row.
+    splits: HashMap<u32, RowSplit>,
 }
 
-/// Where the samples of a divided row are now.
-struct Division {
+/// Where the samples of a split row are now.
+struct RowSplit {
     /// By the time of the sample, in order.
     by_time: Vec<(MonotonicTime, u32)>,
     /// Those without a time.
     untimed: u32,
 }
 
-impl Division {
+impl RowSplit {
     /// The row of the sample of a time. Samples of one time had the same code.
     fn row_at(&self, time: MonotonicTime) -> u32 {
         let found = self.by_time.binary_search_by_key(&time, |&(time, _)| time);
@@ -110,8 +110,8 @@ pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolReque
 impl Timed {
     /// Begins a batch of which this is known. `frames` tells for each frame of the batch which of
     /// `distinct` ones it is.
-    pub fn begin(&mut self, pages: Pages, batch: &RawBatch, frames: &[u32], distinct: usize) {
-        self.pages = pages;
+    pub fn begin(&mut self, maps: CodeMaps, batch: &RawBatch, frames: &[u32], distinct: usize) {
+        self.maps = maps;
         self.changing.clear();
         self.made.clear();
         self.stacks.clear();
@@ -155,12 +155,12 @@ impl Timed {
         counters: &SymbolCounters,
         (names, out): (&mut Dictionary, &mut Named),
     ) {
-        let page = self.pages.of(process);
+        let map = self.maps.of(process);
         let mut missing = 0;
         for (&address, &member) in addresses.iter().zip(members) {
             let (from, until) = self.ranges[member as usize];
-            let frame = match &page {
-                Ok(page) => page.steady_frame(names, address, from, until),
+            let frame = match &map {
+                Ok(map) => map.steady_frame(names, address, from, until),
                 Err(reason) => Some(lookup::unnamed(names, *reason)),
             };
             let frame = frame.unwrap_or_else(|| {
@@ -170,15 +170,15 @@ impl Timed {
             missing += u64::from(names.frames.get(frame).unnamed != Unnamed::No);
             out.push(&[frame]);
         }
-        if self.pages.is_over(&page) {
+        if self.maps.is_over(&map) {
             bump(&counters.code_looked_up_too_long);
         }
         add(&counters.addresses_unnamed, missing);
         add(&counters.addresses_named, addresses.len() as u64 - missing);
     }
 
-    /// Divides the rows whose stacks have frames of code that changed while they were sampled.
-    pub fn divide(
+    /// Splits the rows whose stacks have frames of code that changed while they were sampled.
+    pub fn split_rows(
         &mut self,
         batch: &mut RawBatch,
         frames: &mut Frames<'_>,
@@ -189,30 +189,30 @@ impl Timed {
             return;
         }
         self.gather(batch, frames.frames);
-        self.divisions.clear();
-        let pages = std::mem::take(&mut self.pages);
+        self.splits.clear();
+        let maps = std::mem::take(&mut self.maps);
         let samples = std::mem::take(&mut self.samples);
         for of_process in samples.chunk_by(|a, b| a.0 == b.0) {
-            let page = pages.of(of_process[0].0);
+            let map = maps.of(of_process[0].0);
             // Without it the frames of its changing code have no names.
-            if let Ok(page) = &page {
+            if let Ok(map) = &map {
                 for of_row in of_process.chunk_by(|a, b| a.1 == b.1) {
-                    self.divide_row(page, of_row, batch, frames, counters);
+                    self.split_row(map, of_row, batch, frames, counters);
                 }
             }
-            if pages.is_over(&page) {
+            if maps.is_over(&map) {
                 bump(&counters.code_looked_up_too_long);
             }
         }
         self.samples = samples;
         for moment in &mut batch.moments {
-            if let Some(division) = self.divisions.get(&moment.row) {
-                moment.row = division.row_at(moment.time);
+            if let Some(split) = self.splits.get(&moment.row) {
+                moment.row = split.row_at(moment.time);
             }
         }
     }
 
-    /// The samples of rows to be divided, by process and row.
+    /// The samples of rows to be split, by process and row.
     fn gather(&mut self, batch: &RawBatch, frames: &[u32]) {
         let changes: Vec<bool> = batch
             .stacks
@@ -231,7 +231,7 @@ impl Timed {
             }
         }
         if batch.times_refused > 0 {
-            // Of rows that have no time at all one sample is enough to divide them by.
+            // Of rows that have no time at all one sample is enough to split them by.
             for (number, row) in batch.samples.iter().enumerate() {
                 if changes[row.stack as usize] {
                     let process = batch.processes[row.process as usize].id;
@@ -243,9 +243,9 @@ impl Timed {
         self.samples.sort_unstable();
     }
 
-    fn divide_row(
+    fn split_row(
         &mut self,
-        page: &CodeMapGuard<'_>,
+        map: &CodeMapGuard<'_>,
         samples: &[(ProcessId, u32, MonotonicTime)],
         batch: &mut RawBatch,
         frames: &mut Frames<'_>,
@@ -255,7 +255,7 @@ impl Timed {
         let row = batch.samples[number];
         let stack = batch.stacks[row.stack as usize];
         if batch.frames.len() + stack.len as usize > self.frames_max(batch) {
-            return bump(&counters.rows_undivided);
+            return bump(&counters.rows_unsplit);
         }
         self.parts.clear();
         self.part_of.clear();
@@ -263,17 +263,17 @@ impl Timed {
             .iter()
             .filter(|sample| sample.2 != MonotonicTime(u64::MAX));
         let mut untimed = row.value.count;
-        let mut division = Division {
+        let mut split = RowSplit {
             by_time: Vec::new(),
             untimed: 0,
         };
         for &(_, _, time) in timed {
-            let part = self.add_part(page, &stack, (time, 1), frames);
-            division.by_time.push((time, part));
+            let part = self.add_part(map, &stack, (time, 1), frames);
+            split.by_time.push((time, part));
             untimed = untimed.saturating_sub(1);
         }
         if untimed > 0 {
-            division.untimed = self.add_part(page, &stack, (batch.end, untimed), frames);
+            split.untimed = self.add_part(map, &stack, (batch.end, untimed), frames);
         }
         let parts = std::mem::take(&mut self.parts);
         let mut given = Value::default();
@@ -297,7 +297,7 @@ impl Timed {
                 _ => batch.samples.push(part),
             }
         }
-        add(&counters.rows_divided, u64::from(parts.len() > 1));
+        add(&counters.rows_split, u64::from(parts.len() > 1));
         if parts.len() > 1 && !batch.moments.is_empty() {
             // The first part took the row's place, the others stand at the end.
             let others = (batch.samples.len() + 1 - parts.len()) as u32;
@@ -305,28 +305,28 @@ impl Timed {
                 0 => number as u32,
                 part => others + part - 1,
             };
-            let timed = division.by_time.iter_mut();
+            let timed = split.by_time.iter_mut();
             timed.for_each(|(_, part)| *part = row_of(*part));
-            division.untimed = row_of(division.untimed);
-            self.divisions.insert(number as u32, division);
+            split.untimed = row_of(split.untimed);
+            self.splits.insert(number as u32, split);
         }
         self.parts = parts;
     }
 
-    /// Frames a batch may have with those that divided stacks add.
+    /// Frames a batch may have with those that split stacks add.
     fn frames_max(&self, batch: &RawBatch) -> usize {
         let made: usize = self.stacks.len();
         let before = batch.stacks.len() - made;
-        let undivided = batch.stacks[..before]
+        let unsplit = batch.stacks[..before]
             .last()
             .map_or(0, |last| places(last).end);
-        undivided + DIVIDED_FRAMES_MAX
+        unsplit + SPLIT_FRAMES_MAX
     }
 
     /// Adds samples of a time to the part of the row that has the same names; returns which it is.
     fn add_part(
         &mut self,
-        page: &CodeMapGuard<'_>,
+        map: &CodeMapGuard<'_>,
         stack: &RawStack,
         (time, count): (MonotonicTime, u64),
         frames: &mut Frames<'_>,
@@ -340,7 +340,7 @@ impl Timed {
             let RawFrame::Jit(_, address) = frames.distinct[at as usize] else {
                 continue;
             };
-            let frame = page.frame_at(frames.names, address.0, time);
+            let frame = map.frame_at(frames.names, address.0, time);
             let made = self.made.entry((at, frame)).or_insert_with(|| {
                 let made = frames.distinct.len() as u32;
                 frames.distinct.push(frames.distinct[at as usize]);
@@ -413,7 +413,7 @@ mod tests {
     use crate::fold::{Folder, SampleInfo};
     use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use jit::code::{CodeLookup, Lines, When};
-    use jit::notice::Lent;
+    use jit::notice::SharedCodeMap;
     use jit::reader::{GeneratedCode, Room};
     use profile::StackEnd;
     use proptest::prelude::*;
@@ -429,7 +429,7 @@ mod tests {
         folder: Folder,
         known: GeneratedCode,
         counters: SymbolCounters,
-        /// Of every sample its time and names, once the rows were divided.
+        /// Of every sample its time and names, once the rows were split.
         moments: Vec<(u64, String)>,
     }
 
@@ -491,13 +491,13 @@ mod tests {
             }
             let id = batch.processes[0].id;
             let known = std::mem::replace(&mut self.known, GeneratedCode::new(Room::new(1)));
-            let lent = Lent {
+            let shared = SharedCodeMap {
                 id,
                 known: Arc::new(Mutex::new(known)),
                 late: false,
             };
             let mut timed = Timed::default();
-            timed.begin(Pages::new(vec![lent]), &batch, &frames, distinct.len());
+            timed.begin(CodeMaps::new(vec![shared]), &batch, &frames, distinct.len());
             let (mut named, mut names) = (Named::default(), Dictionary::default());
             let mut spans = Vec::new();
             for (at, &frame) in distinct.iter().enumerate() {
@@ -521,7 +521,7 @@ mod tests {
                 named: &mut named,
                 names: &mut names,
             };
-            timed.divide(&mut batch, &mut work, &self.counters);
+            timed.split_rows(&mut batch, &mut work, &self.counters);
             let text = |sample: &RawSample| {
                 let stack = &batch.stacks[sample.stack as usize];
                 let own = &frames[places(stack)][1..];

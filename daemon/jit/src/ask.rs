@@ -2,28 +2,27 @@
 //!
 //! A runtime is asked only while its code has samples without a name, each process rarely, all
 //! together no faster than a bound, and less and less often where it does not work. Every piece of
-//! work is done by a thread of its own (`place.rs` says why), of which there are few; one that
+//! work is done by a thread of its own (`tmp_dir.rs` says why), of which there are few; one that
 //! hangs holds one of the places. What runtimes wrote because they were asked is removed once
 //! nobody needs it: when the process has ended or is not wanted any more, and at the end of the
 //! daemon. After a daemon was killed it stays; the next one takes such a map for the process's own.
 
 pub mod dotnet;
+mod dotnet_processes;
 pub mod hotspot;
-mod nets;
-pub mod place;
+pub mod tmp_dir;
 
 #[cfg(test)]
 mod tests;
 
 use crate::runtimes::{AskReport, Runtimes};
 use agent_config::Jit;
+use dotnet_processes::DotNetProcesses;
 use hashbrown::HashMap;
 use host::blocking_pool::{self, Pending};
 use host::ids::{Pid, ProcessId};
 use host::time::MonotonicTime;
 use hotspot::{AttachRequest, Attempt, LeftOver};
-use nets::Nets;
-use place::Mark;
 use profile::text::with_causes;
 use std::io;
 use std::sync::Arc;
@@ -31,6 +30,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use symbolize::SymbolCounters;
 use symbolize::counters::bump;
+use tmp_dir::Mark;
 
 /// Name of the threads that ask.
 const THREAD: &str = "fp-ask";
@@ -117,7 +117,7 @@ pub struct RuntimeAttacher {
     orphans: Vec<Pending<Attempt>>,
     left_over: Vec<LeftOver>,
     removing: Vec<Pending<io::Result<()>>>,
-    nets: Nets,
+    dotnet_processes: DotNetProcesses,
     counters: Option<Arc<SymbolCounters>>,
     runtimes: Option<Arc<Runtimes>>,
 }
@@ -152,7 +152,7 @@ impl RuntimeAttacher {
             orphans: Vec::new(),
             left_over: Vec::new(),
             removing: Vec::new(),
-            nets: Nets::default(),
+            dotnet_processes: DotNetProcesses::default(),
             counters: None,
             runtimes: None,
         }
@@ -176,7 +176,7 @@ impl RuntimeAttacher {
         if self.options.hotspot_attach {
             self.note_jvm(process, unnamed, now);
         }
-        if self.options.dotnet_enable && !self.nets.note(process, unnamed > 0, now) {
+        if self.options.dotnet_enable && !self.dotnet_processes.note(process, unnamed > 0, now) {
             self.count(|counters| &counters.attaches_over_limit);
         }
     }
@@ -217,12 +217,12 @@ impl RuntimeAttacher {
             }
         }
         self.begin_due(now);
-        let (begun, reports) = self.nets.tick(now);
+        let (begun, reports) = self.dotnet_processes.tick(now);
         written.extend(begun);
         for (id, report) in reports {
             self.report(id, report);
         }
-        self.tidy();
+        self.reap();
         written
     }
 
@@ -308,12 +308,12 @@ impl RuntimeAttacher {
             self.left_over.extend(jvm.left_over);
             self.orphans.extend(jvm.asking);
         }
-        self.nets.forget(process);
+        self.dotnet_processes.forget(process);
     }
 
     /// Has removed what is left over of processes that were forgotten.
-    fn tidy(&mut self) {
-        for _ in 0..self.nets.tidy() {
+    fn reap(&mut self) {
+        for _ in 0..self.dotnet_processes.reap() {
             self.count(|counters| &counters.attach_maps_removed);
         }
         let attempts = blocking_pool::take_done(&mut self.orphans);
@@ -346,11 +346,11 @@ impl RuntimeAttacher {
         let deadline = Instant::now() + CLOSING_MAX;
         let ids: Vec<ProcessId> = self.jvms.keys().copied().collect();
         ids.into_iter().for_each(|id| self.forget(id));
-        self.nets.forget_all();
-        self.tidy();
+        self.dotnet_processes.forget_all();
+        self.reap();
         while self.left() > 0 && Instant::now() < deadline {
             std::thread::sleep(CLOSING_STEP);
-            self.tidy();
+            self.reap();
         }
         let left = self.left();
         if left > 0 {
@@ -363,7 +363,10 @@ impl RuntimeAttacher {
 
     /// What is still to be done of processes that are forgotten.
     fn left(&self) -> usize {
-        self.orphans.len() + self.left_over.len() + self.removing.len() + self.nets.left()
+        self.orphans.len()
+            + self.left_over.len()
+            + self.removing.len()
+            + self.dotnet_processes.left()
     }
 
     fn count(&self, counter: impl Fn(&SymbolCounters) -> &AtomicU64) {

@@ -19,8 +19,8 @@ use unwind::process::maps::{self, Map};
 /// a supervisor or two.
 const ANCESTORS_MAX: usize = 4;
 
-/// A map that is another process's.
-pub struct Lent {
+/// A map that an ancestor of the process has.
+pub struct InheritedPerfMap {
     /// The file.
     pub tail: Tail,
     /// What of it counts: the memory that both share, by address.
@@ -29,7 +29,7 @@ pub struct Lent {
 
 /// Looks among the ancestors of a process that has no map of its own. `left` is as for
 /// [`tail::open_map`], of the ancestors.
-pub fn find(pid: u32, left: &mut Option<Left>) -> Option<Lent> {
+pub fn find(pid: u32, left: &mut Option<Left>) -> Option<InheritedPerfMap> {
     let own = shared(pid);
     if own.is_empty() {
         return None;
@@ -46,7 +46,7 @@ pub fn find(pid: u32, left: &mut Option<Left>) -> Option<Lent> {
             return None;
         }
         if let Ok(tail) = tail::open_map(&target, left) {
-            return Some(Lent { tail, within });
+            return Some(InheritedPerfMap { tail, within });
         }
     }
     None
@@ -138,8 +138,8 @@ os.waitpid(child, 0)
         let Some(server) = Server::start() else {
             return;
         };
-        let lent = find(server.worker, &mut None).expect("the server has one");
-        let within = &lent.within;
+        let inherited = find(server.worker, &mut None).expect("the server has one");
+        let within = &inherited.within;
         assert!(within.iter().any(|range| range.contains(&server.shared)));
         assert!(!within.iter().any(|range| range.contains(&0x1000_0000)));
         assert!(

@@ -21,7 +21,7 @@ mod allowance;
 pub mod ask;
 pub mod code;
 pub mod dump;
-mod lender;
+mod inherited_map;
 pub mod lookup;
 pub mod map;
 pub mod names;

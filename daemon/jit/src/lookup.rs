@@ -3,7 +3,7 @@
 
 use super::code::CodeLookup;
 use super::names::{self, MODULE};
-use super::notice::{Lent, Notice, SymbolRequest};
+use super::notice::{Notice, SharedCodeMap, SymbolRequest};
 use super::reader::GeneratedCode;
 use hashbrown::HashMap;
 use host::ids::ProcessId;
@@ -44,8 +44,8 @@ pub struct JitSymbolLookup {
 
 /// What is known of the processes of one batch.
 #[derive(Debug, Default)]
-pub struct Pages {
-    lent: HashMap<ProcessId, Lent>,
+pub struct CodeMaps {
+    by_process: HashMap<ProcessId, SharedCodeMap>,
     /// Nobody answered.
     unanswered: bool,
     /// Time taken by look-ups so far.
@@ -73,12 +73,12 @@ impl JitSymbolLookup {
     }
 
     /// What is known of these processes, brought up to date first.
-    pub fn open(&mut self, wanted: Vec<SymbolRequest>, named_until: MonotonicTime) -> Pages {
+    pub fn open(&mut self, wanted: Vec<SymbolRequest>, named_until: MonotonicTime) -> CodeMaps {
         if wanted.is_empty() {
             if self.owed > 0 && self.notices.try_send(Notice::Named(named_until)).is_ok() {
                 self.owed -= 1;
             }
-            return Pages::default();
+            return CodeMaps::default();
         }
         self.owed = 2;
         let (reply, answer) = sync_channel(1);
@@ -90,21 +90,21 @@ impl JitSymbolLookup {
         // Waits where the queue is full: `fp-jit` never waits for long.
         let asked = self.notices.send(notice).is_ok();
         match answer.recv_timeout(ANSWER_WAIT) {
-            Ok(lent) if asked => Pages::new(lent),
-            _ => Pages {
+            Ok(shared) if asked => CodeMaps::new(shared),
+            _ => CodeMaps {
                 unanswered: true,
-                ..Pages::default()
+                ..CodeMaps::default()
             },
         }
     }
 }
 
-impl Pages {
-    /// Of what `fp-jit` lent.
-    pub fn new(lent: Vec<Lent>) -> Pages {
-        Pages {
-            lent: lent.into_iter().map(|one| (one.id, one)).collect(),
-            ..Pages::default()
+impl CodeMaps {
+    /// Of what `fp-jit` shares.
+    pub fn new(shared: Vec<SharedCodeMap>) -> CodeMaps {
+        CodeMaps {
+            by_process: shared.into_iter().map(|one| (one.id, one)).collect(),
+            ..CodeMaps::default()
         }
     }
 
@@ -113,7 +113,7 @@ impl Pages {
     /// # Errors
     /// The reason for its frames to have no names.
     pub fn of(&self, process: ProcessId) -> Result<CodeMapGuard<'_>, Unnamed> {
-        let Some(lent) = self.lent.get(&process) else {
+        let Some(shared) = self.by_process.get(&process) else {
             return Err(match self.unanswered {
                 true => Unnamed::JitMapLate,
                 false => Unnamed::Limit,
@@ -122,18 +122,18 @@ impl Pages {
         if self.is_spent() {
             return Err(Unnamed::Limit);
         }
-        let page = |known| CodeMapGuard {
+        let map = |known| CodeMapGuard {
             known,
-            late: lent.late,
+            late: shared.late,
             begun: MonotonicTime::now(),
             over: Cell::new(false),
             spent: &self.spent,
         };
         let begin = MonotonicTime::now();
         loop {
-            match lent.known.try_lock() {
-                Ok(known) => return Ok(page(known)),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(page(poisoned.into_inner())),
+            match shared.known.try_lock() {
+                Ok(known) => return Ok(map(known)),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(map(poisoned.into_inner())),
                 Err(TryLockError::WouldBlock) => {}
             }
             if MonotonicTime::now().since(begin) >= LOCK_WAIT {
@@ -143,10 +143,10 @@ impl Pages {
         }
     }
 
-    /// True when looking up has taken as long as it may: by this page, or by all of them.
-    pub fn is_over(&self, page: &Result<CodeMapGuard<'_>, Unnamed>) -> bool {
-        match page {
-            Ok(page) => page.over.get(),
+    /// True when looking up has taken as long as it may: by this map, or by all of them.
+    pub fn is_over(&self, map: &Result<CodeMapGuard<'_>, Unnamed>) -> bool {
+        match map {
+            Ok(map) => map.over.get(),
             Err(_) => self.is_spent(),
         }
     }

@@ -24,7 +24,7 @@ pub struct SymbolRequest {
 
 /// What is known of one process, for the symbolizer.
 #[derive(Clone, Debug)]
-pub struct Lent {
+pub struct SharedCodeMap {
     /// Whose.
     pub id: ProcessId,
     /// What is known; shared, and locked for moments.
@@ -51,6 +51,6 @@ pub enum Notice {
         /// No sample before this will be asked for.
         named_until: MonotonicTime,
         /// Where the answer goes.
-        reply: SyncSender<Vec<Lent>>,
+        reply: SyncSender<Vec<SharedCodeMap>>,
     },
 }

@@ -13,7 +13,7 @@ use symbolize::counters::SymbolCounters;
 pub(super) struct Work {
     pub id: ProcessId,
     pub reader: Reader,
-    pub wish: ReadRequest,
+    pub request: ReadRequest,
     pub known: Arc<Mutex<GeneratedCode>>,
     pub outcome: ReadOutcome,
     pub begun: MonotonicTime,
@@ -35,7 +35,7 @@ impl ReadBatch {
         while let Some(mut work) = self.take() {
             let begin = MonotonicTime::now();
             lock(&self.in_hand).push((work.id, begin));
-            work.outcome = work.reader.refresh(&work.wish, &work.known, counters);
+            work.outcome = work.reader.refresh(&work.request, &work.known, counters);
             work.took = MonotonicTime::now().since(begin);
             lock(&self.in_hand).retain(|(id, _)| *id != work.id);
             lock(done).push(work);

@@ -8,7 +8,7 @@
 use super::allowance::Allowance;
 use super::code::{CodeLookup, CodeMap};
 use super::dump::{DumpCounts, DumpReader};
-use super::lender;
+use super::inherited_map;
 use super::map::MapReader;
 use super::options::Options;
 use super::tail::{self, Left, Tail};
@@ -39,7 +39,7 @@ const BYTES_PER_S: u64 = 4 << 20;
 
 /// How often an ancestor's map is looked for while a process has none: it takes a reading of its
 /// mappings.
-const LENDERS_EVERY: Duration = Duration::from_secs(10);
+const ANCESTORS_EVERY: Duration = Duration::from_secs(10);
 
 /// Memory for what is known of all processes together.
 #[derive(Debug)]
@@ -223,9 +223,9 @@ pub struct Reader {
     map: Option<MapFile>,
     left: Option<Left>,
     /// The same of the process whose map this one uses.
-    left_of_lender: Option<Left>,
+    left_of_ancestors: Option<Left>,
     /// When such a process is looked for again.
-    lender_due: MonotonicTime,
+    inherited_due: MonotonicTime,
     dumps: Vec<DumpFile>,
     rules: RulesBuilder,
     allowance: Allowance,
@@ -270,8 +270,8 @@ impl Reader {
             target: None,
             map: None,
             left: None,
-            left_of_lender: None,
-            lender_due: MonotonicTime(0),
+            left_of_ancestors: None,
+            inherited_due: MonotonicTime(0),
             dumps: Vec::new(),
             rules: RulesBuilder::default(),
             allowance: Allowance::new(BYTES_AT_ONCE, BYTES_PER_S),
@@ -282,17 +282,17 @@ impl Reader {
     /// Reads on, and looks for another file when an address is not known. May wait for ever.
     pub fn refresh(
         &mut self,
-        wish: &ReadRequest,
+        request: &ReadRequest,
         known: &Mutex<GeneratedCode>,
         counters: &SymbolCounters,
     ) -> ReadOutcome {
-        let allowed = self.allowance.left(MonotonicTime::now()).min(wish.bytes);
+        let allowed = self.allowance.left(MonotonicTime::now()).min(request.bytes);
         let mut budget = allowed;
         let mut changed = self.read_dumps(&mut budget, known, counters);
         changed |= self.read_map(&mut budget, known, counters);
-        let unnamed = unnamed(known, wish);
-        if wish.look || unnamed > 0 || !wish.dumps.is_empty() {
-            let is_new = self.look_again(&wish.dumps, known, counters);
+        let unnamed = unnamed(known, request);
+        if request.look || unnamed > 0 || !request.dumps.is_empty() {
+            let is_new = self.look_again(&request.dumps, known, counters);
             changed |= self.read_dumps(&mut budget, known, counters);
             if is_new {
                 changed |= self.read_map(&mut budget, known, counters);
@@ -307,13 +307,13 @@ impl Reader {
             self.rules.add(seen, lock(known).for_rules());
         }
         let unnamed = if unnamed > 0 {
-            self::unnamed(known, wish)
+            self::unnamed(known, request)
         } else {
             0
         };
         self.allowance.take(allowed - budget);
         let mut known = lock(known);
-        known.forget_before(wish.named_until);
+        known.forget_before(request.named_until);
         self.count(&known, counters);
         ReadOutcome {
             unnamed,
@@ -458,7 +458,7 @@ impl Reader {
         };
         let opened = tail::open_map(target, &mut self.left);
         let has_none = self.map.is_none() && matches!(opened, Err(Unnamed::JitNoMap));
-        if has_none && lock(known).reason != Unnamed::JitMapRefused && self.borrow_map() {
+        if has_none && lock(known).reason != Unnamed::JitMapRefused && self.inherit_map() {
             return true;
         }
         let held = self.map.as_ref().map(|file| &file.tail);
@@ -501,22 +501,22 @@ impl Reader {
     }
 
     /// Opens the map that an ancestor keeps for this process. Returns true when there is one.
-    fn borrow_map(&mut self) -> bool {
+    fn inherit_map(&mut self) -> bool {
         let now = MonotonicTime::now();
-        if now < self.lender_due {
+        if now < self.inherited_due {
             return false;
         }
-        self.lender_due = now.plus(LENDERS_EVERY);
-        let Some(lent) = lender::find(self.pid.0, &mut self.left_of_lender) else {
+        self.inherited_due = now.plus(ANCESTORS_EVERY);
+        let Some(inherited) = inherited_map::find(self.pid.0, &mut self.left_of_ancestors) else {
             return false;
         };
-        let lines = match lent.tail.is_within_a_line() {
+        let lines = match inherited.tail.is_within_a_line() {
             true => MapReader::within_a_line(),
             false => MapReader::default(),
         };
         self.map = Some(MapFile {
-            tail: lent.tail,
-            lines: lines.only(lent.within),
+            tail: inherited.tail,
+            lines: lines.only(inherited.within),
             newer: None,
         });
         true
@@ -568,9 +568,9 @@ fn count_dump(counts: DumpCounts, counters: &SymbolCounters) {
     );
 }
 
-/// Addresses of the wish that are not known.
-fn unnamed(known: &Mutex<GeneratedCode>, wish: &ReadRequest) -> u64 {
+/// Addresses of the request that are not known.
+fn unnamed(known: &Mutex<GeneratedCode>, request: &ReadRequest) -> u64 {
     let known = lock(known);
-    let missing = wish.addresses.iter().filter(|at| !known.has(**at));
+    let missing = request.addresses.iter().filter(|at| !known.has(**at));
     missing.count() as u64
 }

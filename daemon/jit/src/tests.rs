@@ -3,7 +3,7 @@
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 
 use super::ask::{AskOptions, RuntimeAttacher};
-use super::lookup::{self, Pages};
+use super::lookup::{self, CodeMaps};
 use super::notice::{Notice, SymbolRequest};
 use super::options::Options;
 use super::watch::{PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
@@ -194,8 +194,8 @@ impl Rig {
             addresses: vec![address],
             ended: false,
         };
-        let pages = Pages::new(self.watcher.refresh(vec![wanted]));
-        let frame = match pages.of(whose.id) {
+        let maps = CodeMaps::new(self.watcher.refresh(vec![wanted]));
+        let frame = match maps.of(whose.id) {
             Ok(page) => page.frame_at(&mut self.dict, address, at()),
             Err(reason) => lookup::unnamed(&mut self.dict, reason),
         };

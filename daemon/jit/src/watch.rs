@@ -12,7 +12,7 @@
 
 use super::allowance::Allowance;
 use super::ask::{AttachTarget, RuntimeAttacher};
-use super::notice::{Lent, NOTICES_MAX, Notice, SymbolRequest};
+use super::notice::{NOTICES_MAX, Notice, SharedCodeMap, SymbolRequest};
 use super::options::Options;
 use super::read_batch::{ReadBatch, Work};
 use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader, Room};
@@ -192,7 +192,7 @@ pub struct Watcher {
     pub(super) helpers: BlockingPool,
     /// What helpers bring back.
     done: Arc<Mutex<Vec<Work>>>,
-    asker: RuntimeAttacher,
+    attacher: RuntimeAttacher,
     /// Rules to the sampler.
     rules: SyncSender<Generated>,
     /// For the files of all processes.
@@ -205,7 +205,7 @@ impl Watcher {
     /// Watches nobody yet.
     pub fn new(
         options: Options,
-        asker: RuntimeAttacher,
+        attacher: RuntimeAttacher,
         counters: Arc<SymbolCounters>,
         rules: SyncSender<Generated>,
     ) -> Watcher {
@@ -222,7 +222,7 @@ impl Watcher {
             processes: HashMap::new(),
             helpers: BlockingPool::new("maps"),
             done: Arc::default(),
-            asker,
+            attacher,
             rules,
             named_until: MonotonicTime(0),
             wait: WAIT,
@@ -282,9 +282,9 @@ impl Watcher {
                 } => {
                     self.look_at(std::mem::take(&mut due));
                     self.named_until = self.named_until.max(named_until);
-                    let lent = self.refresh(wanted);
+                    let shared = self.refresh(wanted);
                     // Whoever asked may have given up.
-                    let _ = reply.try_send(lent);
+                    let _ = reply.try_send(shared);
                 }
             }
         }
@@ -298,15 +298,15 @@ impl Watcher {
         }
         due.sort_unstable();
         due.dedup();
-        let wishes = due.into_iter().map(|id| {
-            let wish = ReadRequest {
+        let requests = due.into_iter().map(|id| {
+            let request = ReadRequest {
                 look: true,
                 bytes: REFRESH_BYTES,
                 ..ReadRequest::default()
             };
-            (id, wish)
+            (id, request)
         });
-        self.work(wishes.collect());
+        self.work(requests.collect());
     }
 
     fn meet(&mut self, whose: ProcessInstance, now: MonotonicTime) -> Option<&mut Watched> {
@@ -339,41 +339,41 @@ impl Watcher {
     }
 
     /// Brings processes up to date, and says what is known of them.
-    pub fn refresh(&mut self, mut wanted: Vec<SymbolRequest>) -> Vec<Lent> {
+    pub fn refresh(&mut self, mut wanted: Vec<SymbolRequest>) -> Vec<SharedCodeMap> {
         let now = MonotonicTime::now();
-        let mut wishes = Vec::new();
+        let mut requests = Vec::new();
         for wanted in &mut wanted {
             if let Some(watched) = self.meet(wanted.whose, now) {
                 if wanted.ended && watched.ended.is_none() {
                     watched.ended = Some(now);
                 }
-                let wish = ReadRequest {
+                let request = ReadRequest {
                     addresses: std::mem::take(&mut wanted.addresses),
                     bytes: REFRESH_BYTES,
                     ..ReadRequest::default()
                 };
-                wishes.push((wanted.whose.id, wish));
+                requests.push((wanted.whose.id, request));
             }
         }
-        self.work(wishes);
-        let mut lent = Vec::new();
+        self.work(requests);
+        let mut shared = Vec::new();
         for wanted in &wanted {
             if let Some(watched) = self.processes.get(&wanted.whose.id) {
-                lent.push(Lent {
+                shared.push(SharedCodeMap {
                     id: wanted.whose.id,
                     known: Arc::clone(&watched.known),
                     late: watched.reader.is_none() && !watched.closed,
                 });
             }
         }
-        lent
+        shared
     }
 
     /// What is due once a second.
     pub fn tick(&mut self, now: MonotonicTime) {
         self.collect();
         self.forget_ended(now);
-        let mut wishes = Vec::new();
+        let mut requests = Vec::new();
         for (&id, watched) in &mut self.processes {
             if !watched.is_active(now) || watched.slow && !watched.behind {
                 continue;
@@ -384,25 +384,25 @@ impl Watcher {
                 watched.look = (now.plus(wait), 2 * wait);
             }
             if look || watched.follows || watched.behind {
-                let wish = ReadRequest {
+                let request = ReadRequest {
                     look,
                     bytes: TICK_BYTES,
                     ..ReadRequest::default()
                 };
-                wishes.push((id, wish));
+                requests.push((id, request));
             }
         }
-        self.work(wishes);
-        let written = self.asker.tick(now);
+        self.work(requests);
+        let written = self.attacher.tick(now);
         self.look_at(written);
     }
 
     /// Has helpers do what is wished, and waits for them, for a while.
-    fn work(&mut self, wishes: Vec<(ProcessId, ReadRequest)>) {
+    fn work(&mut self, requests: Vec<(ProcessId, ReadRequest)>) {
         self.collect();
         let turn = Arc::new(ReadBatch::default());
-        for (id, wish) in wishes {
-            if let Some(work) = self.prepare(id, wish) {
+        for (id, request) in requests {
+            if let Some(work) = self.prepare(id, request) {
                 lock(&turn.todo).push_back(work);
             }
         }
@@ -411,7 +411,7 @@ impl Watcher {
         while let Some(work) = turn.take() {
             bump(&self.counters.perf_maps_late);
             if let Some(watched) = self.processes.get_mut(&work.id) {
-                watched.dumps = work.wish.dumps;
+                watched.dumps = work.request.dumps;
                 watched.reader = Some(work.reader);
             }
         }
@@ -420,7 +420,7 @@ impl Watcher {
         self.send_rules();
     }
 
-    fn prepare(&mut self, id: ProcessId, mut wish: ReadRequest) -> Option<Work> {
+    fn prepare(&mut self, id: ProcessId, mut request: ReadRequest) -> Option<Work> {
         let watched = self.processes.get_mut(&id)?;
         if watched.refused_until > MonotonicTime::now() {
             return None;
@@ -447,13 +447,13 @@ impl Watcher {
             return None;
         }
         let reader = watched.reader.take()?;
-        wish.dumps = std::mem::take(&mut watched.dumps);
-        wish.named_until = self.named_until;
-        wish.bytes = wish.bytes.min(self.allowance.left(MonotonicTime::now()));
+        request.dumps = std::mem::take(&mut watched.dumps);
+        request.named_until = self.named_until;
+        request.bytes = request.bytes.min(self.allowance.left(MonotonicTime::now()));
         Some(Work {
             id,
             reader,
-            wish,
+            request,
             begun: MonotonicTime::now(),
             known: Arc::clone(&watched.known),
             outcome: ReadOutcome::default(),
@@ -536,13 +536,13 @@ impl Watcher {
             watched.closed = !behind && watched.ended.is_some_and(|ended| ended <= work.begun);
             // Root and files of a process that ended are not held.
             watched.reader = (!watched.closed).then_some(work.reader);
-            if !work.wish.addresses.is_empty() {
+            if !work.request.addresses.is_empty() {
                 let asked = AttachTarget {
                     id: work.id,
                     pid: watched.whose.pid,
                     began_by: began_by(watched.whose, self.begin.created),
                 };
-                self.asker.note(asked, unnamed, now);
+                self.attacher.note(asked, unnamed, now);
             }
         }
     }
@@ -570,7 +570,7 @@ impl Watcher {
     fn forget_ended(&mut self, now: MonotonicTime) {
         let Watcher {
             processes,
-            asker,
+            attacher,
             named_until,
             begin,
             ..
@@ -581,7 +581,7 @@ impl Watcher {
                 .is_some_and(|ended| ended < *named_until || now.since(ended) >= IDLE_MAX);
             let idle = now.since(watched.used) >= IDLE_MAX;
             if named || idle {
-                asker.forget(id);
+                attacher.forget(id);
             }
             // Nobody tells again of a jitdump that is mapped.
             let stays = !named && (!idle || !watched.told.is_empty());
@@ -601,7 +601,7 @@ impl Watcher {
             return false;
         };
         self.processes.remove(&id);
-        self.asker.forget(id);
+        self.attacher.forget(id);
         bump(&self.counters.perf_maps_evicted);
         true
     }

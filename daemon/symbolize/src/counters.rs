@@ -124,10 +124,10 @@ counters! {
     code_looked_up_too_long,
     /// Samples named as of the end of their batch because their times found no room.
     sample_times_refused,
-    /// Rows divided because code at their addresses changed while they were sampled.
-    rows_divided,
-    /// Rows not divided because too many were: their frames of code that changed have no names.
-    rows_undivided,
+    /// Rows split because code at their addresses changed while they were sampled.
+    rows_split,
+    /// Rows not split because too many were: their frames of code that changed have no names.
+    rows_unsplit,
     /// Perf maps that runtimes wrote, or began to write, because they were asked.
     attaches_done,
     /// Attempts to have a runtime write its perf map that failed.

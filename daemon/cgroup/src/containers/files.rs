@@ -1,11 +1,11 @@
 //! Reads what runtimes keep of containers in files, where their sockets are not there or not ours.
 //!
-//! The directories are root's alone, on local disks as a rule; still, reading happens [`Aside`], so
-//! that a disk that does not answer holds up no other runtime. Only regular files of root count,
-//! and no link is followed at the end of a path.
+//! The directories are root's alone, on local disks as a rule; still, reading goes through
+//! [`SerialCalls`], so that a disk that does not answer holds up no other runtime. Only regular
+//! files of root count, and no link is followed at the end of a path.
 
 use super::answer;
-use super::aside::Aside;
+use super::serial_calls::SerialCalls;
 use super::{ANSWER_BYTES_MAX, Chosen, Error, Inspection, Runtime};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -17,8 +17,12 @@ use std::path::{Path, PathBuf};
 const LIST_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 
 /// Reads a file; whether there was more.
-async fn read(aside: &Aside, path: PathBuf, bytes_max: usize) -> Result<(Vec<u8>, bool), Error> {
-    aside.run(move || read_now(&path, bytes_max)).await
+async fn read(
+    calls: &SerialCalls,
+    path: PathBuf,
+    bytes_max: usize,
+) -> Result<(Vec<u8>, bool), Error> {
+    calls.run(move || read_now(&path, bytes_max)).await
 }
 
 fn read_now(path: &Path, bytes_max: usize) -> Result<(Vec<u8>, bool), Error> {
@@ -60,7 +64,7 @@ pub struct DockerFiles {
     /// Docker's data root.
     pub dir: Box<Path>,
     /// Where it is read.
-    pub aside: Aside,
+    pub calls: SerialCalls,
     /// Labels that are taken.
     pub chosen: Chosen,
 }
@@ -73,7 +77,7 @@ impl Runtime for DockerFiles {
     fn inspect<'a>(&'a self, id: &'a str) -> Inspection<'a> {
         Box::pin(async move {
             let path = self.dir.join("containers").join(id).join("config.v2.json");
-            let Some((bytes, cut)) = there(read(&self.aside, path, ANSWER_BYTES_MAX).await)? else {
+            let Some((bytes, cut)) = there(read(&self.calls, path, ANSWER_BYTES_MAX).await)? else {
                 return Ok(None);
             };
             let found = answer::inspected(&bytes, cut, &self.chosen)?;
@@ -88,7 +92,7 @@ pub struct Bundles {
     /// Where the bundles are.
     pub dir: Box<Path>,
     /// Where they are read.
-    pub aside: Aside,
+    pub calls: SerialCalls,
     /// Labels that are taken.
     pub chosen: Chosen,
 }
@@ -102,7 +106,7 @@ impl Runtime for Bundles {
         Box::pin(async move {
             let dir = self.dir.join(id);
             for path in [dir.join("config.json"), dir.join("userdata/config.json")] {
-                let Some((bytes, cut)) = there(read(&self.aside, path, ANSWER_BYTES_MAX).await)?
+                let Some((bytes, cut)) = there(read(&self.calls, path, ANSWER_BYTES_MAX).await)?
                 else {
                     continue;
                 };
@@ -120,7 +124,7 @@ pub struct Storage {
     /// The storage's root.
     pub dir: Box<Path>,
     /// Where it is read.
-    pub aside: Aside,
+    pub calls: SerialCalls,
 }
 
 impl Runtime for Storage {
@@ -131,7 +135,7 @@ impl Runtime for Storage {
     fn inspect<'a>(&'a self, id: &'a str) -> Inspection<'a> {
         Box::pin(async move {
             let path = self.dir.join("overlay-containers/containers.json");
-            let Some((bytes, cut)) = there(read(&self.aside, path, LIST_BYTES_MAX).await)? else {
+            let Some((bytes, cut)) = there(read(&self.calls, path, LIST_BYTES_MAX).await)? else {
                 return Ok(None);
             };
             let found = answer::stored(&bytes, cut, id)?;

@@ -18,18 +18,18 @@
 //! characters that a terminal minds ([`clean`]), and so is the number of labels.
 
 mod answer;
-mod aside;
-mod asker;
 mod cache;
 mod cri;
 mod docker;
 mod files;
 mod http;
+mod provider;
+mod serial_calls;
 mod source;
 
 pub use answer::{ContainerAnswer, bundle, image_info, inspected, pod, stored};
-pub use asker::{Announcer, ContainerMetadataProvider, Containers, FIRST_WAIT};
 pub use cri::{container_status, pod_status};
+pub use provider::{Announcer, ContainerMetadataProvider, Containers, FIRST_WAIT};
 pub use source::{Source, SourceError};
 
 use host::health::{Degradation, Severity};

@@ -49,7 +49,7 @@ struct Ask {
 }
 
 /// What the thread is told.
-enum Word {
+enum Message {
     /// Ask for a container.
     Ask(Ask),
     /// A cgroup was made.
@@ -59,14 +59,14 @@ enum Word {
 /// Tells of cgroups as they are made, so that containers that end before their window does are
 /// asked for in time. Outlives who asks.
 #[derive(Debug)]
-pub struct Announcer(mpsc::WeakSender<Word>);
+pub struct Announcer(mpsc::WeakSender<Message>);
 
 impl Announcer {
     /// A cgroup was made: its path from the root of its hierarchy. Never waits; where there is no
     /// room the container is asked for when its samples are named.
     pub fn announce(&self, path: &[u8]) {
-        if let Some(words) = self.0.upgrade() {
-            let _ = words.try_send(Word::Made(path.into()));
+        if let Some(messages) = self.0.upgrade() {
+            let _ = messages.try_send(Message::Made(path.into()));
         }
     }
 }
@@ -76,7 +76,7 @@ impl Announcer {
 pub struct Containers {
     shared: Arc<Shared>,
     /// None: nobody is asked.
-    asks: Option<mpsc::Sender<Word>>,
+    asks: Option<mpsc::Sender<Message>>,
 }
 
 struct Shared {
@@ -95,12 +95,12 @@ impl Shared {
 /// Asks. To be run on a thread of its own.
 pub struct ContainerMetadataProvider {
     shared: Arc<Shared>,
-    asks: mpsc::Receiver<Word>,
-    runtimes: Arc<[Asked]>,
+    asks: mpsc::Receiver<Message>,
+    runtimes: Arc<[GatedRuntime]>,
 }
 
-/// A runtime and how it fares.
-struct Asked {
+/// A runtime, and whether it is left alone for now.
+struct GatedRuntime {
     source: Source,
     runtime: Box<dyn Runtime>,
     gate: Mutex<Gate>,
@@ -139,18 +139,18 @@ impl Containers {
             settled: Condvar::new(),
             counts,
         });
-        let runtimes = sources.into_iter().map(|source| Asked {
+        let runtimes = sources.into_iter().map(|source| GatedRuntime {
             runtime: source.runtime(chosen),
             source,
             gate: Mutex::default(),
         });
-        let asker = ContainerMetadataProvider {
+        let provider = ContainerMetadataProvider {
             shared: Arc::clone(&shared),
             asks: receiver,
             runtimes: runtimes.collect(),
         };
         let asks = Some(asks);
-        (Containers { shared, asks }, asker)
+        (Containers { shared, asks }, provider)
     }
 
     /// Who may tell of cgroups ahead.
@@ -174,10 +174,10 @@ impl Containers {
                 Want::Deferred => ProviderCounts::add(&counts.deferred, 1),
                 Want::Ask => {
                     let id = id.into();
-                    match asks.try_send(Word::Ask(Ask { id, runtime })) {
+                    match asks.try_send(Message::Ask(Ask { id, runtime })) {
                         Ok(()) => ProviderCounts::add(&counts.asked, 1),
                         Err(refused) => {
-                            if let Word::Ask(ask) = refused.into_inner() {
+                            if let Message::Ask(ask) = refused.into_inner() {
                                 cache.unasked(&ask.id);
                             }
                             ProviderCounts::add(&counts.deferred, 1);
@@ -213,8 +213,8 @@ impl ContainerMetadataProvider {
             }
             Err(error) => {
                 tracing::warn!(%error, "containers have no names: failed to start asking");
-                while let Some(word) = self.asks.blocking_recv() {
-                    if let Word::Ask(ask) = word {
+                while let Some(message) = self.asks.blocking_recv() {
+                    if let Message::Ask(ask) = message {
                         settle(&self.shared, &ask.id, None, false);
                     }
                 }
@@ -230,10 +230,10 @@ impl ContainerMetadataProvider {
             let room = running.len() < ASKS_AT_ONCE;
             let due = made.front().map(|(due, _)| *due);
             let ask = tokio::select! {
-                word = self.asks.recv(), if room => match word {
+                message = self.asks.recv(), if room => match message {
                     None => return,
-                    Some(Word::Ask(ask)) => Some(ask),
-                    Some(Word::Made(path)) => {
+                    Some(Message::Ask(ask)) => Some(ask),
+                    Some(Message::Made(path)) => {
                         let due = Instant::now() + MADE_PAUSE;
                         let ask = container_of(&path).filter(|_| made.len() < QUEUED_MAX);
                         made.extend(ask.map(|ask| (due, ask)));
@@ -282,7 +282,7 @@ fn is_asked_for(id: &str, runtime: Option<&str>) -> bool {
 }
 
 /// Asks one after the other until somebody knows.
-async fn answer(shared: &Shared, runtimes: &[Asked], ask: &Ask) {
+async fn answer(shared: &Shared, runtimes: &[GatedRuntime], ask: &Ask) {
     let mut settled = Settled {
         shared,
         id: &ask.id,
@@ -396,18 +396,18 @@ impl Gate {
     }
 }
 
-fn gate(asked: &Asked) -> MutexGuard<'_, Gate> {
+fn gate(asked: &GatedRuntime) -> MutexGuard<'_, Gate> {
     lock(&asked.gate)
 }
 
-fn note_success(asked: &Asked) {
+fn note_success(asked: &GatedRuntime) {
     let before = std::mem::take(&mut *gate(asked));
     if before.failures > 0 {
         tracing::info!(source = %asked.source, "the container runtime answers again");
     }
 }
 
-fn note_failure(counts: &ProviderCounts, asked: &Asked, error: &Error) {
+fn note_failure(counts: &ProviderCounts, asked: &GatedRuntime, error: &Error) {
     let Some(cause) = error.cause() else { return };
     counts.fail(cause);
     // These are about one container; the next may be well.
@@ -427,12 +427,12 @@ fn note_failure(counts: &ProviderCounts, asked: &Asked, error: &Error) {
 #[cfg(test)]
 mod tests {
     use super::super::Inspection;
-    use super::super::aside::Aside;
+    use super::super::serial_calls::SerialCalls;
     use super::*;
     use std::time::Instant;
 
     /// Where every call hangs until the test ends.
-    struct Hung(Aside);
+    struct Hung(SerialCalls);
 
     impl Runtime for Hung {
         fn serves(&self, _: Option<&str>) -> bool {
@@ -461,12 +461,12 @@ mod tests {
             .unwrap();
         let chosen = Chosen::from([]);
         let all = [source.clone(), source.clone(), source];
-        let (containers, mut asker) = Containers::new(all, &chosen, Arc::default());
-        let runtimes = Arc::get_mut(&mut asker.runtimes).unwrap();
+        let (containers, mut provider) = Containers::new(all, &chosen, Arc::default());
+        let runtimes = Arc::get_mut(&mut provider.runtimes).unwrap();
         for hung in &mut runtimes[..2] {
-            hung.runtime = Box::new(Hung(Aside::default()));
+            hung.runtime = Box::new(Hung(SerialCalls::default()));
         }
-        std::thread::spawn(move || asker.run());
+        std::thread::spawn(move || provider.run());
         let labels = Labels {
             container: Some(id.into()),
             ..Labels::default()

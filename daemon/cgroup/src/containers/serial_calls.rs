@@ -1,4 +1,4 @@
-//! Calls to file systems, which may never come back, beside the thread that asks.
+//! Calls to file systems, which may never come back, off the thread that asks.
 //!
 //! Each source has at most one such call under way, on a thread of the pool that nobody else waits
 //! for: a disk that hangs holds up the source it belongs to, and takes no thread from the others.
@@ -14,11 +14,11 @@ const CALLS_MAX: usize = 32;
 static HELPERS: LazyLock<BlockingPool> =
     LazyLock::new(|| BlockingPool::with_quota("inspect", CALLS_MAX));
 
-/// Where one source's calls are made, one after the other.
+/// Makes the calls of one source, one after the other.
 #[derive(Debug, Default)]
-pub struct Aside(Arc<Mutex<()>>);
+pub struct SerialCalls(Arc<Mutex<()>>);
 
-impl Aside {
+impl SerialCalls {
     /// The result of a call. Whoever gives up waiting leaves the call where it is, and the next
     /// ones of this source wait for it.
     pub async fn run<T: Send + 'static>(

@@ -1,9 +1,9 @@
 //! Where runtimes are asked: their sockets and files, and whether those can be trusted.
 
-use super::aside::Aside;
 use super::cri::Cri;
 use super::docker::{Docker, Podman};
 use super::files::{Bundles, DockerFiles, Storage};
+use super::serial_calls::SerialCalls;
 use super::{Chosen, Error, Runtime};
 use agent_config::SOURCE_KINDS;
 use std::fmt;
@@ -131,17 +131,17 @@ impl Source {
         let socket = || Socket {
             path: self.path.as_path().into(),
             named: self.named,
-            aside: Aside::default(),
+            calls: SerialCalls::default(),
         };
-        let aside = Aside::default();
+        let calls = SerialCalls::default();
         let (dir, chosen) = (self.path.as_path().into(), chosen.clone());
         match self.kind {
             Kind::Docker => Box::new(Docker::new(socket(), chosen)),
             Kind::Podman => Box::new(Podman::new(socket(), chosen)),
             Kind::Cri => Box::new(Cri::new(socket(), chosen)),
-            Kind::DockerFiles => Box::new(DockerFiles { dir, aside, chosen }),
-            Kind::Bundles => Box::new(Bundles { dir, aside, chosen }),
-            Kind::Storage => Box::new(Storage { dir, aside }),
+            Kind::DockerFiles => Box::new(DockerFiles { dir, calls, chosen }),
+            Kind::Bundles => Box::new(Bundles { dir, calls, chosen }),
+            Kind::Storage => Box::new(Storage { dir, calls }),
         }
     }
 }
@@ -154,7 +154,7 @@ pub struct Socket {
     /// The operator named it: it may be of another user than root.
     pub named: bool,
     /// Where it is looked at.
-    pub aside: Aside,
+    pub calls: SerialCalls,
 }
 
 impl Socket {
@@ -167,7 +167,7 @@ impl Socket {
         let look = move || {
             std::fs::metadata(&looked_at).map_err(|error| Error::opening(&looked_at, error))
         };
-        let found = self.aside.run(look).await?;
+        let found = self.calls.run(look).await?;
         if !found.file_type().is_socket() {
             return Err(Error::Strange(path.into()));
         }

@@ -7,12 +7,12 @@
 //! 8 and later know `EnablePerfMap`, which lists what is compiled already and then adds each method
 //! as it is compiled, and `DisablePerfMap`.
 //!
-//! As for JVMs, all of it is done with the process's own rights (`place.rs`) on a thread of its
+//! As for JVMs, all of it is done with the process's own rights (`tmp_dir.rs`) on a thread of its
 //! own. The port takes no signal, and a socket that is connected to is the process's own: one of
 //! another process has another inode. What the process was told to write by its own user is left
 //! alone.
 
-use super::place::{self, Identity, Mark, ProcessTmpDir};
+use super::tmp_dir::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Runtime};
 use crate::target::{self, Target};
 use host::time::MonotonicTime;
@@ -178,8 +178,8 @@ pub fn enable(pid: u32, began_by: MonotonicTime) -> Result<Writing, DotNetError>
     let temporary = temporary_dir(pid);
     // What was read was the same process's.
     Target::look(pid, began_by).ok_or(DotNetError::Gone)?;
-    let assumed = owner.assume();
-    assumed.map_err(|source| DotNetError::Rights {
+    let impersonated = owner.impersonate();
+    impersonated.map_err(|source| DotNetError::Rights {
         uid: owner.uid,
         source,
     })?;
@@ -237,12 +237,12 @@ impl Writing {
     /// # Errors
     /// When it goes on, or the map stays: with what to try again, if that may help.
     pub fn end(mut self) -> Result<(), NotEnded> {
-        let assumed = self.owner.assume();
-        let assumed = assumed.map_err(|source| DotNetError::Rights {
+        let impersonated = self.owner.impersonate();
+        let impersonated = impersonated.map_err(|source| DotNetError::Rights {
             uid: self.owner.uid,
             source,
         });
-        let ended = assumed.and_then(|()| self.end_as());
+        let ended = impersonated.and_then(|()| self.end_as());
         self.failures += 1;
         ended.map_err(|error| NotEnded {
             again: (self.failures < ENDINGS_MAX).then(|| Box::new(self)),
@@ -297,11 +297,11 @@ fn command(
     deadline: Instant,
 ) -> Result<(), DotNetError> {
     let message = message(SET_PROCESS, id, payload);
-    place::send(stream, &message, deadline).map_err(DotNetError::Talk)?;
+    tmp_dir::send(stream, &message, deadline).map_err(DotNetError::Talk)?;
     // An answer to these is a head and one number.
     let most = HEAD_BYTES + 4;
     let enough = |bytes: &[u8]| length(bytes).is_some_and(|length| bytes.len() >= length.min(most));
-    let answer = place::receive(stream, most, deadline, enough).map_err(DotNetError::Talk)?;
+    let answer = tmp_dir::receive(stream, most, deadline, enough).map_err(DotNetError::Talk)?;
     match parse_answer(&answer) {
         Some(0) => Ok(()),
         Some(code) => Err(DotNetError::Refused { code }),

@@ -1,4 +1,4 @@
-//! Which .NET processes are had to write a perf map, from when until when.
+//! Tracks which .NET processes have their perf map enabled, and for how long.
 //!
 //! A process is asked while its code has samples without a name, and told to stop when it has had
 //! no samples for a while, when it is forgotten, and at the end of the daemon. Each piece of work
@@ -28,8 +28,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct Nets {
-    known: HashMap<ProcessId, Net>,
+pub(super) struct DotNetProcesses {
+    known: HashMap<ProcessId, DotNetProcess>,
     /// Of processes that are forgotten, under way or still to be begun.
     enabling: Vec<Pending<Result<Writing, DotNetError>>>,
     ending: Vec<Ending>,
@@ -40,8 +40,8 @@ pub(super) struct Nets {
 type Ending = Pending<Result<(), NotEnded>>;
 
 #[derive(Debug)]
-struct Net {
-    process: AttachTarget,
+struct DotNetProcess {
+    target: AttachTarget,
     /// The last time it had samples.
     wanted: MonotonicTime,
     unnamed: bool,
@@ -52,31 +52,28 @@ struct Net {
     writing: Option<Writing>,
 }
 
-impl Nets {
+impl DotNetProcesses {
     /// A process has samples in generated code, some without a name or none. False when there is no
     /// room for one that should be asked.
-    pub(super) fn note(
-        &mut self,
-        process: AttachTarget,
-        unnamed: bool,
-        now: MonotonicTime,
-    ) -> bool {
-        if !self.known.contains_key(&process.id) && (!unnamed || self.known.len() >= PROCESSES_MAX)
-        {
+    pub(super) fn note(&mut self, target: AttachTarget, unnamed: bool, now: MonotonicTime) -> bool {
+        if !self.known.contains_key(&target.id) && (!unnamed || self.known.len() >= PROCESSES_MAX) {
             return !unnamed;
         }
-        let net = self.known.entry(process.id).or_insert_with(|| Net {
-            process,
-            wanted: now,
-            unnamed: false,
-            due: now,
-            failures: 0,
-            closed: false,
-            enabling: None,
-            writing: None,
-        });
-        net.wanted = net.wanted.max(now);
-        net.unnamed |= unnamed;
+        let process = self
+            .known
+            .entry(target.id)
+            .or_insert_with(|| DotNetProcess {
+                target,
+                wanted: now,
+                unnamed: false,
+                due: now,
+                failures: 0,
+                closed: false,
+                enabling: None,
+                writing: None,
+            });
+        process.wanted = process.wanted.max(now);
+        process.unnamed |= unnamed;
         true
     }
 
@@ -86,8 +83,8 @@ impl Nets {
         now: MonotonicTime,
     ) -> (Vec<ProcessId>, Vec<(ProcessId, AskReport)>) {
         let (mut written, mut reports) = (Vec::new(), Vec::new());
-        for (&id, net) in &mut self.known {
-            match net.take(now) {
+        for (&id, process) in &mut self.known {
+            match process.take(now) {
                 Some(Ok(())) => {
                     written.push(id);
                     reports.push((id, AskReport::written()));
@@ -98,8 +95,8 @@ impl Nets {
                     reports.push((id, AskReport::failed(reason)));
                 }
             }
-            if now.since(net.wanted) > WANTED {
-                self.to_end.extend(net.writing.take());
+            if now.since(process.wanted) > WANTED {
+                self.to_end.extend(process.writing.take());
             }
         }
         self.begin_due(now);
@@ -107,30 +104,33 @@ impl Nets {
     }
 
     fn working(&self) -> usize {
-        let enabling = self.known.values().filter(|net| net.enabling.is_some());
+        let enabling = self
+            .known
+            .values()
+            .filter(|process| process.enabling.is_some());
         enabling.count() + self.enabling.len() + self.ending.len()
     }
 
     fn begin_due(&mut self, now: MonotonicTime) {
         let mut room = WORKING_MAX.saturating_sub(self.working());
-        for net in self.known.values_mut() {
-            let idle = net.enabling.is_none() && net.writing.is_none() && !net.closed;
-            let due = net.unnamed && net.due <= now && now.since(net.wanted) <= WANTED;
+        for process in self.known.values_mut() {
+            let idle = process.enabling.is_none() && process.writing.is_none() && !process.closed;
+            let due = process.unnamed && process.due <= now && now.since(process.wanted) <= WANTED;
             if room == 0 || !idle || !due {
                 continue;
             }
-            let (pid, began_by) = (net.process.pid.0, net.process.began_by);
-            net.enabling = blocking_pool::alone(THREAD, move || dotnet::enable(pid, began_by));
-            net.unnamed = false;
+            let (pid, began_by) = (process.target.pid.0, process.target.began_by);
+            process.enabling = blocking_pool::alone(THREAD, move || dotnet::enable(pid, began_by));
+            process.unnamed = false;
             room -= 1;
         }
     }
 
     /// The process ended, or nobody wants its names.
-    pub(super) fn forget(&mut self, process: ProcessId) {
-        if let Some(net) = self.known.remove(&process) {
-            self.enabling.extend(net.enabling);
-            self.to_end.extend(net.writing);
+    pub(super) fn forget(&mut self, id: ProcessId) {
+        if let Some(process) = self.known.remove(&id) {
+            self.enabling.extend(process.enabling);
+            self.to_end.extend(process.writing);
         }
     }
 
@@ -142,7 +142,7 @@ impl Nets {
 
     /// Has told to stop what need not write any more, once each time it is called. Returns how many
     /// have stopped since.
-    pub(super) fn tidy(&mut self) -> usize {
+    pub(super) fn reap(&mut self) -> usize {
         let enabled = blocking_pool::take_done(&mut self.enabling);
         self.to_end.extend(enabled.into_iter().flatten());
         let (mut stopped, mut again) = (0, Vec::new());
@@ -179,7 +179,7 @@ impl Nets {
     }
 }
 
-impl Net {
+impl DotNetProcess {
     /// What enabling has brought, if it has come.
     fn take(&mut self, now: MonotonicTime) -> Option<Result<(), DotNetError>> {
         let enabled = match self.enabling.take()?.wait(Duration::ZERO) {
@@ -227,43 +227,43 @@ mod tests {
 
     #[test]
     fn a_process_with_names_is_not_asked() {
-        let (mut nets, now) = (Nets::default(), MonotonicTime::now());
-        nets.note(gone(1), false, now);
-        assert!(nets.known.is_empty());
-        nets.note(gone(1), true, now);
-        nets.tick(now);
-        assert!(nets.known[&ProcessId(1)].enabling.is_some());
+        let (mut processes, now) = (DotNetProcesses::default(), MonotonicTime::now());
+        processes.note(gone(1), false, now);
+        assert!(processes.known.is_empty());
+        processes.note(gone(1), true, now);
+        processes.tick(now);
+        assert!(processes.known[&ProcessId(1)].enabling.is_some());
     }
 
     #[test]
     fn what_is_gone_is_asked_once_and_told_of() {
-        let (mut nets, now) = (Nets::default(), MonotonicTime::now());
-        nets.note(gone(1), true, now);
+        let (mut processes, now) = (DotNetProcesses::default(), MonotonicTime::now());
+        processes.note(gone(1), true, now);
         let mut reports = Vec::new();
         let end = Instant::now() + Duration::from_secs(60);
         while reports.is_empty() && Instant::now() < end {
-            let (written, more) = nets.tick(now);
+            let (written, more) = processes.tick(now);
             assert!(written.is_empty());
             reports.extend(more);
             std::thread::yield_now();
         }
         let failure = AskReport::failed("the process is gone".to_owned());
         assert_eq!(reports, [(ProcessId(1), failure)]);
-        nets.note(gone(1), true, now);
-        nets.tick(now);
-        assert!(nets.known[&ProcessId(1)].closed && nets.working() == 0);
+        processes.note(gone(1), true, now);
+        processes.tick(now);
+        assert!(processes.known[&ProcessId(1)].closed && processes.working() == 0);
     }
 
     #[test]
     fn who_does_not_stop_is_left_over_until_he_does() {
         let server = Recorded::new(&[Answer::Yes, Answer::No(1), Answer::Yes]);
-        let mut nets = Nets::default();
-        nets.to_end.push(server.enable().expect("it writes"));
+        let mut processes = DotNetProcesses::default();
+        processes.to_end.push(server.enable().expect("it writes"));
         let (mut stopped, mut tries) = (0, 0);
         let end = Instant::now() + Duration::from_secs(60);
-        while nets.left() > 0 && Instant::now() < end {
-            tries += usize::from(nets.ending.is_empty());
-            stopped += nets.tidy();
+        while processes.left() > 0 && Instant::now() < end {
+            tries += usize::from(processes.ending.is_empty());
+            stopped += processes.reap();
             std::thread::yield_now();
         }
         assert_eq!((stopped, tries), (1, 2));
@@ -272,15 +272,19 @@ mod tests {
 
     #[test]
     fn processes_and_threads_are_bounded() {
-        let (mut nets, now) = (Nets::default(), MonotonicTime::now());
+        let (mut processes, now) = (DotNetProcesses::default(), MonotonicTime::now());
         for id in 0..PROCESSES_MAX as u32 + 10 {
-            let room = nets.note(gone(id), true, now);
+            let room = processes.note(gone(id), true, now);
             assert_eq!(room, id < PROCESSES_MAX as u32);
         }
-        assert_eq!(nets.known.len(), PROCESSES_MAX);
-        nets.begin_due(now);
-        assert_eq!(nets.working(), WORKING_MAX);
-        nets.forget_all();
-        assert_eq!(nets.left(), WORKING_MAX, "what is under way is waited for");
+        assert_eq!(processes.known.len(), PROCESSES_MAX);
+        processes.begin_due(now);
+        assert_eq!(processes.working(), WORKING_MAX);
+        processes.forget_all();
+        assert_eq!(
+            processes.left(),
+            WORKING_MAX,
+            "what is under way is waited for"
+        );
     }
 }

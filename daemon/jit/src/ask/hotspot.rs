@@ -15,12 +15,12 @@
 //! outside as the signal comes (a frozen cgroup) and goes on only when the trigger is gone: it
 //! prints its threads.
 //!
-//! Runs on a thread of its own, which takes the rights of the process (`place.rs`); may wait for
+//! Runs on a thread of its own, which takes the rights of the process (`tmp_dir.rs`); may wait for
 //! ever there where file systems do. All else has a deadline. A daemon that is killed leaves the
 //! map, and for as long as an attempt takes the trigger, which does nothing without a signal. A JVM
 //! that answers only after the deadline leaves a map that is taken for its own.
 
-use super::place::{self, Identity, Mark, ProcessTmpDir};
+use super::tmp_dir::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Facts, Runtime};
 use crate::target::{self, Target};
 use host::proc::{effective_id, status_field};
@@ -192,8 +192,8 @@ fn ask(wanted: AttachRequest, signalled: &mut bool) -> Result<Option<LeftOver>, 
     let map = format!("perf-{}.map", target.inner_pid);
     let writing = is_open_in(wanted.pid, &map);
     let owner = state.owner;
-    let assumed = owner.assume();
-    assumed.map_err(|source| AttachError::Rights {
+    let impersonated = owner.impersonate();
+    impersonated.map_err(|source| AttachError::Rights {
         uid: owner.uid,
         source,
     })?;
@@ -278,7 +278,7 @@ impl Jvm {
             }
             Err(error) => Err(error),
         };
-        let stream = place::wait_for(&self.pidfd, deadline, open);
+        let stream = tmp_dir::wait_for(&self.pidfd, deadline, open);
         drop(trigger);
         stream.map_err(AttachError::Talk)?.ok_or(AttachError::Slow)
     }
@@ -343,8 +343,8 @@ impl Drop for Trigger<'_> {
 /// Has the JVM write its map.
 fn command(stream: &UnixStream) -> Result<(), AttachError> {
     let deadline = Instant::now() + ANSWER_MAX;
-    place::send(stream, COMMAND, deadline).map_err(AttachError::Talk)?;
-    let answer = place::receive(stream, ANSWER_BYTES_MAX, deadline, |_| false);
+    tmp_dir::send(stream, COMMAND, deadline).map_err(AttachError::Talk)?;
+    let answer = tmp_dir::receive(stream, ANSWER_BYTES_MAX, deadline, |_| false);
     let answer = answer.map_err(AttachError::Talk)?;
     match parse_answer(&answer) {
         Some((0, _)) => Ok(()),
@@ -418,7 +418,7 @@ impl LeftOver {
     /// # Errors
     /// When it stays though it should go.
     pub fn remove(self) -> io::Result<()> {
-        self.owner.assume()?;
+        self.owner.impersonate()?;
         match self.place.look(&self.name)? {
             Some(seen) if seen.mark == self.mark && seen.plain => self.place.remove(&self.name),
             _ => Ok(()),

@@ -169,7 +169,7 @@ impl Drop for Burner {
 }
 
 struct Rig {
-    asker: RuntimeAttacher,
+    attacher: RuntimeAttacher,
     counters: Arc<SymbolCounters>,
     now: MonotonicTime,
 }
@@ -182,14 +182,14 @@ impl Rig {
             ..AskOptions::default()
         };
         Rig {
-            asker: RuntimeAttacher::new(options).counting(Arc::clone(&counters)),
+            attacher: RuntimeAttacher::new(options).counting(Arc::clone(&counters)),
             counters,
             now: MonotonicTime::now(),
         }
     }
 
     fn note(&mut self, burner: &Burner) {
-        self.asker.note(burner.asked(), 1, self.now);
+        self.attacher.note(burner.asked(), 1, self.now);
     }
 
     /// Lets a minute pass: nobody has to wait for it.
@@ -200,11 +200,11 @@ impl Rig {
     /// Ticks until nothing is asked any more; what has written maps.
     fn settle(&mut self) -> Vec<ProcessId> {
         let end = Instant::now() + LIMIT;
-        let mut written = self.asker.tick(self.now);
-        while self.asker.jvms.values().any(|jvm| jvm.asking.is_some()) {
+        let mut written = self.attacher.tick(self.now);
+        while self.attacher.jvms.values().any(|jvm| jvm.asking.is_some()) {
             assert!(Instant::now() < end, "still under way");
             std::thread::sleep(Duration::from_millis(2));
-            written.extend(self.asker.tick(self.now));
+            written.extend(self.attacher.tick(self.now));
         }
         written
     }
@@ -216,7 +216,7 @@ impl Rig {
     }
 
     fn is_closed(&self, burner: &Burner) -> bool {
-        self.asker.jvms[&ProcessId(burner.pid)].closed
+        self.attacher.jvms[&ProcessId(burner.pid)].closed
     }
 }
 
@@ -254,7 +254,7 @@ fn the_map_of_a_jvm_that_ended_is_removed() {
     jvm.child.kill().expect("ends");
     jvm.child.wait().expect("ends");
     assert!(jvm.map_path().exists(), "for those who still read it");
-    rig.asker.forget(ProcessId(jvm.pid));
+    rig.attacher.forget(ProcessId(jvm.pid));
     drop(rig);
     assert!(!jvm.map_path().exists());
 }
@@ -266,9 +266,9 @@ fn nobody_is_asked_when_it_is_switched_off() {
     }
     let jvm = Burner::jvm(&[]);
     let mut rig = Rig::new();
-    rig.asker = RuntimeAttacher::new(AskOptions::default());
+    rig.attacher = RuntimeAttacher::new(AskOptions::default());
     assert!(!rig.ask(&jvm));
-    assert!(rig.asker.jvms.is_empty() && !jvm.map_path().exists());
+    assert!(rig.attacher.jvms.is_empty() && !jvm.map_path().exists());
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_list_that_got_old_is_written_anew_while_there_are_samples() {
         rig.a_minute_later();
     }
     assert!(rig.settle().is_empty(), "no samples: nobody reads it");
-    rig.asker.note(jvm.asked(), 0, rig.now);
+    rig.attacher.note(jvm.asked(), 0, rig.now);
     assert_eq!(rig.settle(), [ProcessId(jvm.pid)]);
 }
 
@@ -326,10 +326,10 @@ fn two_jvms_are_asked_each() {
     all.sort_unstable();
     assert_eq!(written, all);
     assert!(one.map().contains("Hot.early") && two.map().contains("Hot.early"));
-    rig.asker.forget(ProcessId(one.pid));
+    rig.attacher.forget(ProcessId(one.pid));
     let end = Instant::now() + LIMIT;
     while one.map_path().exists() && Instant::now() < end {
-        rig.asker.tick(rig.now);
+        rig.attacher.tick(rig.now);
         std::thread::yield_now();
     }
     assert!(!one.map_path().exists() && two.map_path().exists());
@@ -460,7 +460,7 @@ fn what_only_looks_like_a_jvm_lives() {
         began_by: MonotonicTime::now(),
     };
     let mut rig = Rig::new();
-    rig.asker.note(process, 1, rig.now);
+    rig.attacher.note(process, 1, rig.now);
     assert!(rig.settle().is_empty());
     assert!(cat.try_wait().expect("waits").is_none(), "it lives");
     cat.kill().expect("ends");
@@ -549,17 +549,17 @@ fn processes_over_the_limit_are_counted_and_asking_is_bounded() {
         began_by: MonotonicTime::now(),
     };
     for id in 0..PROCESSES_MAX as u32 + 3 {
-        rig.asker.note(none(id), 1, rig.now);
+        rig.attacher.note(none(id), 1, rig.now);
     }
     let over = rig
         .counters
         .attaches_over_limit
         .load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(over, 3);
-    rig.asker.tick(rig.now);
-    let begun = rig.asker.jvms.values().filter(|jvm| jvm.unnamed == 0);
+    rig.attacher.tick(rig.now);
+    let begun = rig.attacher.jvms.values().filter(|jvm| jvm.unnamed == 0);
     assert_eq!(begun.count(), BEGUN_MAX);
     rig.settle();
-    let begun = rig.asker.jvms.values().filter(|jvm| jvm.unnamed == 0);
+    let begun = rig.attacher.jvms.values().filter(|jvm| jvm.unnamed == 0);
     assert_eq!(begun.count(), BEGUN_MAX, "no more within the same second");
 }

@@ -44,7 +44,7 @@ impl Identity {
     ///
     /// # Errors
     /// When the daemon may not take on another user: it needs `CAP_SETUID` and `CAP_SETGID`.
-    pub fn assume(self) -> io::Result<()> {
+    pub fn impersonate(self) -> io::Result<()> {
         let own = (geteuid().as_raw(), getegid().as_raw());
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         let groups = thread::set_thread_groups(&[]);
@@ -435,7 +435,7 @@ mod tests {
             gid: 65534,
         };
         let other = std::thread::spawn(move || {
-            nobody.assume().expect("assumes");
+            nobody.impersonate().expect("impersonates");
             assert!(place.create("own").expect("makes"));
             let secret = std::fs::File::open("/etc/shadow");
             let back = thread::set_thread_uid(Uid::from_raw(12345));

@@ -329,7 +329,7 @@ async fn a_socket_of_somebody_else_is_trusted_only_where_it_is_named() {
     let mut socket = super::super::source::Socket {
         path,
         named: false,
-        aside: Default::default(),
+        calls: Default::default(),
     };
     let refused = socket.connect().await;
     assert!(

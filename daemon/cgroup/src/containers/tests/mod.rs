@@ -102,8 +102,8 @@ impl Asking {
     fn of(sources: Vec<Source>, chosen: &[&str]) -> Asking {
         let counts = Arc::new(ProviderCounts::default());
         let chosen = chosen.iter().map(|&name| name.into()).collect();
-        let (containers, asker) = Containers::new(sources, &chosen, Arc::clone(&counts));
-        std::thread::spawn(move || asker.run());
+        let (containers, provider) = Containers::new(sources, &chosen, Arc::clone(&counts));
+        std::thread::spawn(move || provider.run());
         Asking { containers, counts }
     }
 
