@@ -12,7 +12,7 @@ use prost::Message;
 use proto::collector as wire;
 use segment::file::{Kind, Records, Tail, read_record, scan};
 use segment::record;
-use segment::window::{self, Lens, Tables};
+use segment::window::{self, EncodedLengths, Tables};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -35,7 +35,7 @@ fn read_window(payload: &[u8]) {
         return;
     };
     let (mut defined, mut body) = (Vec::new(), Vec::new());
-    window::encode_tables(&mut defined, &tables.dict, &mut Lens::default());
+    window::encode_tables(&mut defined, &tables.dict, &mut EncodedLengths::default());
     window::encode_body(&mut body, &window);
     let again = window::join(&defined, &body);
     let mut read = Tables::default();
@@ -85,8 +85,8 @@ pub fn segment_files(data: &[u8]) {
             match read {
                 Ok((head, payload)) => {
                     assert_eq!(
-                        (head.about, payload),
-                        (at.about, alone.expect("it was read"))
+                        (head.header, payload),
+                        (at.header, alone.expect("it was read"))
                     );
                 }
                 Err(_) => assert!(alone.is_err()),

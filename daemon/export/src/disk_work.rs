@@ -95,10 +95,10 @@ fn read(
         }
     };
     let gap = own.then(|| {
-        let about = picked.about;
+        let header = picked.header;
         let mut index = lock(&shared.index);
         let gaps = &mut index.gaps;
-        gaps.bind(about.sequence, about.start_unix_ns, picked.fresh)
+        gaps.bind(header.sequence, header.start_unix_ns, picked.fresh)
     });
     let gap = gap.flatten();
     if gap.is_some() {

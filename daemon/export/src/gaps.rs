@@ -70,13 +70,13 @@ pub struct SpoolGap {
 
 impl SpoolGap {
     /// One window.
-    pub(super) fn of(cause: Cause, about: &WindowHeader) -> SpoolGap {
+    pub(super) fn of(cause: Cause, header: &WindowHeader) -> SpoolGap {
         SpoolGap {
             cause,
-            start_unix_ns: about.start_unix_ns,
-            end_unix_ns: about.end_unix_ns,
+            start_unix_ns: header.start_unix_ns,
+            end_unix_ns: header.end_unix_ns,
             windows: 1,
-            samples: about.samples,
+            samples: header.samples,
         }
     }
 

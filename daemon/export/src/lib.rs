@@ -2,17 +2,17 @@
 //! until the collector acknowledged it.
 //!
 //! ```text
-//! recorder ─ tap ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)
-//!  (fp-symbolize)                                │ index
-//!                                            ▼
-//!                             fp-uplink ─ gRPC stream ─▶ collector
+//! recorder ─ exporter ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)
+//!  (fp-symbolize)                     │ index
+//!                                     ▼
+//!                                 fp-uplink ─ gRPC stream ─▶ collector
 //! ```
 //!
-//! `tap` copies a window as the recorder closes it; `writer` makes it durable and keeps the spool's
-//! bounds; `push` sends what waits, the newest first as it comes, the backlog behind it, and takes
-//! the answers. What is shared is the index of what waits (`spool`): no thread waits for
-//! another's disk or network, and `fp-uplink`, which carries captures and pins too, has disks read
-//! elsewhere (`quota`). A window given up is counted by cause and told to the collector as a
+//! `window_exporter` copies a window as the recorder closes it; `writer` makes it durable and keeps
+//! the spool's bounds; `push` sends what waits, the newest first as it comes, the backlog behind
+//! it, and takes the answers. What is shared is the index of what waits (`spool`): no thread waits
+//! for another's disk or network, and `fp-uplink`, which carries captures and pins too, has disks
+//! read elsewhere (`quota`). A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
 //!
 //! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3
@@ -67,7 +67,8 @@ use window_exporter::SpoolEntry;
 /// windows, and the next ones are dropped and counted.
 const QUEUE_MAX: usize = 4;
 
-/// Losses of the tap that the spool's thread has not seen yet; of more the last is widened.
+/// Losses of the window exporter that the spool's thread has not seen yet; of more the last is
+/// widened.
 const LOST_MAX: usize = 64;
 
 /// What a reload may change.
@@ -95,7 +96,7 @@ impl Settings {
     }
 }
 
-/// What the exporter's threads, the tap and the status have in common.
+/// What the exporter's threads, the window exporter and the status have in common.
 pub struct ExportState {
     /// The next window begins a new generation.
     rotate: AtomicBool,
@@ -105,7 +106,7 @@ pub struct ExportState {
     health: Mutex<HostHealth>,
     health_version: AtomicU64,
     last_sequence: AtomicU64,
-    /// What the tap lost, until the spool's thread takes it.
+    /// What the window exporter lost, until the spool's thread takes it.
     lost: Mutex<Vec<SpoolGap>>,
     index: Mutex<Index>,
     /// The spool's directory, once it could be opened.
@@ -178,9 +179,10 @@ impl ExportState {
         wanted.max(before.saturating_add(1))
     }
 
-    /// Counts a window of which nothing reached the spool. From the tap: holds a lock for a moment.
-    fn lost(&self, cause: Cause, about: WindowHeader) {
-        let gap = SpoolGap::of(cause, &about);
+    /// Counts a window of which nothing reached the spool. From the window exporter: holds a lock
+    /// for a moment.
+    fn lost(&self, cause: Cause, header: WindowHeader) {
+        let gap = SpoolGap::of(cause, &header);
         let mut lost = lock(&self.lost);
         if lost.len() < LOST_MAX {
             lost.push(gap);
@@ -211,10 +213,10 @@ impl ExportState {
         }
     }
 
-    fn count_taken(&self, about: WindowHeader) {
+    fn count_taken(&self, header: WindowHeader) {
         let mut progress = lock(&self.progress);
         progress.taken_windows += 1;
-        progress.taken_samples += about.samples;
+        progress.taken_samples += header.samples;
     }
 }
 
@@ -249,8 +251,8 @@ impl Exporter {
     /// An exporter whose threads do not run yet, the sink for the recorder, and the queue between.
     pub fn new(options: Options, clock: Arc<WallAnchor>) -> (Exporter, Box<dyn ClosedSink>, Queue) {
         let shared = Arc::new(ExportState::new(options.settings));
-        let (queue, parcels) = sync_channel(QUEUE_MAX);
-        let tap =
+        let (queue, entries) = sync_channel(QUEUE_MAX);
+        let sink =
             window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         lock(&shared.progress).away_since = Some(MonotonicTime::now());
         let exporter = Exporter {
@@ -261,7 +263,7 @@ impl Exporter {
             clock,
             shared,
         };
-        (exporter, Box::new(tap), Queue(parcels))
+        (exporter, Box::new(sink), Queue(entries))
     }
 
     /// The body of `fp-spool`: ends when the recorder has dropped its sink.

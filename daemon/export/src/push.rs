@@ -100,7 +100,7 @@ async fn connect_once(
     if let Err(error) = &result
         && error.blames_agent()
         && let Some(window) = session.oldest_in_flight()
-        && strikes.count(window.about.sequence)
+        && strikes.count(window.header.sequence)
     {
         exporter.refused(&window, &with_causes(error));
     }
@@ -124,7 +124,7 @@ async fn send_others(exporter: &Arc<Exporter>, link: &Link) {
         if let Err(error) = &result
             && error.blames_agent()
             && let Some(window) = session.oldest_in_flight()
-            && strikes.count(window.about.sequence)
+            && strikes.count(window.header.sequence)
         {
             exporter.refused(&window, &with_causes(error));
         }

@@ -465,7 +465,7 @@ impl<'a> Session<'a> {
     }
 
     fn acked(&mut self, ack: &wire::Ack) -> Result<(), SessionError> {
-        let waits = |window: &InFlight| window.picked.about.sequence == ack.sequence;
+        let waits = |window: &InFlight| window.picked.header.sequence == ack.sequence;
         let Some(at) = self.in_flight.iter().position(waits) else {
             return Ok(());
         };
@@ -506,7 +506,7 @@ impl<'a> Session<'a> {
     }
 
     fn need(&mut self, need: &wire::Need) -> Result<(), SessionError> {
-        let waits = |window: &&mut InFlight| window.picked.about.sequence == need.sequence;
+        let waits = |window: &&mut InFlight| window.picked.header.sequence == need.sequence;
         let Some(window) = self.in_flight.iter_mut().find(waits) else {
             return Ok(());
         };
@@ -585,7 +585,7 @@ impl Exporter {
         progress.last_ack = Some(MonotonicTime::now());
         if there {
             progress.acked_windows += 1;
-            progress.acked_samples += picked.about.samples;
+            progress.acked_samples += picked.header.samples;
             progress.repeated_windows += u64::from(repeated);
         }
     }
@@ -608,12 +608,12 @@ impl Exporter {
                 false => reason,
             };
         }
-        self.finish(picked, Some(SpoolGap::of(Cause::Refused, &picked.about)));
+        self.finish(picked, Some(SpoolGap::of(Cause::Refused, &picked.header)));
     }
 
     /// Takes a window out of the spool; true when it was there.
     fn finish(&self, picked: &Picked, lost: Option<SpoolGap>) -> bool {
-        let sequence = picked.about.sequence;
+        let sequence = picked.header.sequence;
         let done = {
             let mut index = lock(&self.shared.index);
             let done = index.done(picked.segment, picked.record);

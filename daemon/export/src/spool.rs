@@ -55,7 +55,7 @@ enum State {
 #[derive(Debug)]
 struct Record {
     place: RecordPlace,
-    about: WindowHeader,
+    header: WindowHeader,
     state: State,
     /// It was never sent, not even by an earlier run.
     fresh: bool,
@@ -83,7 +83,7 @@ impl Segment {
     fn gap(&self, cause: Cause) -> Option<SpoolGap> {
         let mut sum: Option<SpoolGap> = None;
         for record in self.unfinished() {
-            let gap = SpoolGap::of(cause, &record.about);
+            let gap = SpoolGap::of(cause, &record.header);
             match &mut sum {
                 Some(sum) => sum.widen(&gap),
                 None => sum = Some(gap),
@@ -138,7 +138,7 @@ pub struct Picked {
     /// Its place in it.
     pub record: usize,
     /// What it is.
-    pub about: WindowHeader,
+    pub header: WindowHeader,
     /// It is one of the newest.
     pub live: bool,
     /// It was never sent before.
@@ -185,7 +185,7 @@ impl Index {
                 offset: found.offset,
                 len: found.len,
             },
-            about: found.about,
+            header: found.header,
             state: match acked {
                 true => State::Done,
                 false => State::Waiting,
@@ -219,15 +219,15 @@ impl Index {
     }
 
     /// Adds a record to the newest segment.
-    pub fn push(&mut self, place: RecordPlace, about: WindowHeader) {
-        self.last = Some((about.sequence, about.end_unix_ns));
+    pub fn push(&mut self, place: RecordPlace, header: WindowHeader) {
+        self.last = Some((header.sequence, header.end_unix_ns));
         if let Some(segment) = self.segments.back_mut() {
             if let RecordPlace::Disk { offset, len } = place {
                 segment.disk_bytes = offset + u64::from(len);
             }
             segment.records.push(Record {
                 place,
-                about,
+                header,
                 state: State::Waiting,
                 fresh: true,
             });
@@ -260,7 +260,7 @@ impl Index {
             let newest = segment
                 .records
                 .iter()
-                .map(|record| record.about.end_unix_ns);
+                .map(|record| record.header.end_unix_ns);
             let aged = newest.max().is_some_and(|end| end < oldest_unix_ns);
             let over = self.disk_bytes() + need > max_bytes && segment.disk_bytes > 0;
             let cause = match (aged, over) {
@@ -301,7 +301,7 @@ impl Index {
         for (number, record) in segment.records.iter_mut().enumerate().skip(from) {
             if record.state != State::Done {
                 lost.push(number as u32);
-                self.gaps.add(SpoolGap::of(Cause::Damaged, &record.about));
+                self.gaps.add(SpoolGap::of(Cause::Damaged, &record.header));
                 record.state = State::Done;
             }
         }
@@ -368,7 +368,7 @@ impl Index {
         let segments = &self.segments;
         self.gaps.release_unless(|sequence| {
             let mut all = segments.iter().flat_map(Segment::unfinished);
-            all.any(|record| record.about.sequence == sequence)
+            all.any(|record| record.header.sequence == sequence)
         });
     }
 
@@ -411,7 +411,7 @@ impl Index {
 
     /// Takes a window of `identity` by its number, if it waits.
     pub fn pick_window(&mut self, identity: &Identity, sequence: u64) -> Option<Picked> {
-        let is_it = |it: &Record| it.state == State::Waiting && it.about.sequence == sequence;
+        let is_it = |it: &Record| it.state == State::Waiting && it.header.sequence == sequence;
         let mut of_host = self.segments.iter().enumerate();
         let (at, record) = of_host.find_map(|(at, segment)| {
             let own = *segment.identity == *identity;
@@ -427,7 +427,7 @@ impl Index {
         Some(Picked {
             segment: segment.id,
             record,
-            about: found.about,
+            header: found.header,
             live,
             fresh: std::mem::take(&mut found.fresh),
         })
@@ -526,7 +526,7 @@ impl Index {
         for record in self.segments.iter().flat_map(Segment::unfinished) {
             waiting.windows += 1;
             waiting.bytes += record.place.bytes();
-            let start = record.about.start_unix_ns;
+            let start = record.header.start_unix_ns;
             let oldest = waiting.oldest_unix_ns.get_or_insert(start);
             *oldest = (*oldest).min(start);
         }
@@ -538,7 +538,7 @@ impl Index {
         let mut sum: Option<SpoolGap> = None;
         for record in self.segments.iter().flat_map(Segment::unfinished) {
             if matches!(record.place, RecordPlace::Memory(_)) {
-                let gap = SpoolGap::of(Cause::DiskFull, &record.about);
+                let gap = SpoolGap::of(Cause::DiskFull, &record.header);
                 match &mut sum {
                     Some(sum) => sum.widen(&gap),
                     None => sum = Some(gap),

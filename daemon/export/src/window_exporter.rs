@@ -1,4 +1,5 @@
-//! The tap: takes each window out of the recorder as it closes and hands it to the spool's thread.
+//! The window exporter: takes each window out of the recorder as it closes and hands it to the
+//! spool's thread.
 //!
 //! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies what is
 //! new in the dictionary and packs the rows, a millisecond for a window of some thousand. It keeps
@@ -10,7 +11,7 @@ use super::{Cause, ExportState};
 use aggregate::recorder::{ClosedSink, ClosedWindow, Row};
 use host::time::WallAnchor;
 use profile::{Account, Dictionary, Frame, FrameId, LabelSetId, SampleKey, StackId, StrId};
-use segment::window::{self, Facts, Lens, Window, WindowHeader};
+use segment::window::{self, EncodedLengths, Facts, Window, WindowHeader};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -37,7 +38,7 @@ pub struct SpoolEntry {
     /// Facts, samples, accounts.
     pub body: Vec<u8>,
     /// What the spool has to know of it.
-    pub about: WindowHeader,
+    pub header: WindowHeader,
 }
 
 /// See the module.
@@ -48,7 +49,7 @@ pub struct WindowExporter {
     generation: u64,
     windows: usize,
     dict: Dictionary,
-    encoded: Lens,
+    encoded: EncodedLengths,
     /// Tables of windows that found no room in the queue.
     unsent: Vec<u8>,
     carry: Carry,
@@ -59,7 +60,7 @@ pub struct WindowExporter {
 }
 
 impl WindowExporter {
-    /// A tap that hands windows to `queue`.
+    /// An exporter that hands windows to `queue`.
     pub fn new(
         queue: SyncSender<SpoolEntry>,
         shared: Arc<ExportState>,
@@ -72,7 +73,7 @@ impl WindowExporter {
             generation: 1,
             windows: 0,
             dict: Dictionary::default(),
-            encoded: Lens::default(),
+            encoded: EncodedLengths::default(),
             unsent: Vec::new(),
             carry: Carry::default(),
             epoch: 0,
@@ -85,7 +86,7 @@ impl WindowExporter {
         self.generation += 1;
         self.windows = 0;
         self.dict = Dictionary::default();
-        self.encoded = Lens::default();
+        self.encoded = EncodedLengths::default();
         self.unsent.clear();
         self.carry = Carry::default();
     }
@@ -173,7 +174,7 @@ impl ClosedSink for WindowExporter {
             period: window.period,
             quality: window.quality,
         };
-        let about = facts.header();
+        let header = facts.header();
         let mut tables = std::mem::take(&mut self.unsent);
         window::encode_tables(&mut tables, &self.dict, &mut self.encoded);
         let mut body = Vec::with_capacity(rows.len() * 6 + 256);
@@ -186,28 +187,28 @@ impl ClosedSink for WindowExporter {
                 times: None,
             },
         );
-        self.shared.count_taken(about);
-        let parcel = SpoolEntry {
+        self.shared.count_taken(header);
+        let entry = SpoolEntry {
             generation: self.generation,
             tables,
             body,
-            about,
+            header,
         };
-        match self.queue.try_send(parcel) {
+        match self.queue.try_send(entry) {
             Ok(()) => {}
-            Err(TrySendError::Full(parcel)) => {
-                self.unsent = parcel.tables;
-                self.shared.lost(Cause::DiskFull, about);
+            Err(TrySendError::Full(entry)) => {
+                self.unsent = entry.tables;
+                self.shared.lost(Cause::DiskFull, header);
             }
             // The spool's thread has ended, and with it the process does.
-            Err(TrySendError::Disconnected(_)) => self.shared.lost(Cause::DiskFull, about),
+            Err(TrySendError::Disconnected(_)) => self.shared.lost(Cause::DiskFull, header),
         }
     }
 }
 
 const UNSEEN: u32 = u32::MAX;
 
-/// From ids of the recorder's dictionary to those of the tap's, each looked up once.
+/// From ids of the recorder's dictionary to those of the exporter's, each looked up once.
 #[derive(Default)]
 struct Carry {
     strings: Vec<u32>,

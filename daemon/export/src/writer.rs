@@ -98,12 +98,12 @@ impl Writer {
         }
     }
 
-    /// Takes windows until the tap is gone.
-    pub fn run(mut self, parcels: &Receiver<SpoolEntry>) {
+    /// Takes windows until the window exporter is gone.
+    pub fn run(mut self, entries: &Receiver<SpoolEntry>) {
         self.open_dir();
         self.shared.wake.notify_one();
-        while let Ok(parcel) = parcels.recv() {
-            self.take(parcel);
+        while let Ok(entry) = entries.recv() {
+            self.take(entry);
         }
         self.finish();
     }
@@ -130,9 +130,9 @@ impl Writer {
     }
 
     /// Makes one window durable.
-    pub(super) fn take(&mut self, parcel: SpoolEntry) {
+    pub(super) fn take(&mut self, entry: SpoolEntry) {
         self.take_lost();
-        self.first_unix_ns.get_or_insert(parcel.about.start_unix_ns);
+        self.first_unix_ns.get_or_insert(entry.header.start_unix_ns);
         if self.dir.is_none() && self.may_try() {
             self.open_dir();
         }
@@ -140,36 +140,36 @@ impl Writer {
         if self
             .current
             .as_ref()
-            .is_none_or(|current| current.generation != parcel.generation)
+            .is_none_or(|current| current.generation != entry.generation)
         {
-            self.begin(parcel.generation);
+            self.begin(entry.generation);
         }
-        let payload = window::join(&parcel.tables, &parcel.body);
-        self.keep(parcel.generation, &payload, &parcel.about);
+        let payload = window::join(&entry.tables, &entry.body);
+        self.keep(entry.generation, &payload, &entry.header);
         self.save_gaps();
         self.shared.wake.notify_one();
     }
 
-    fn keep(&mut self, generation: u64, payload: &[u8], about: &WindowHeader) {
+    fn keep(&mut self, generation: u64, payload: &[u8], header: &WindowHeader) {
         if self.broken == Some(generation) {
             lock(&self.shared.index)
                 .gaps
-                .add(SpoolGap::of(Cause::DiskFull, about));
+                .add(SpoolGap::of(Cause::DiskFull, header));
             return;
         }
         // A segment holds one generation: none of its records starts another.
-        let packed = match record::pack(payload, about, false) {
+        let packed = match record::pack(payload, header, false) {
             Ok(packed) => packed,
             Err(error) => {
                 tracing::warn!(%error, "a window cannot be packed: it is dropped");
-                return self.refuse(generation, about);
+                return self.refuse(generation, header);
             }
         };
         if let Some(offset) = self.write(&packed) {
             let len = packed.len() as u32;
-            lock(&self.shared.index).push(RecordPlace::Disk { offset, len }, *about);
+            lock(&self.shared.index).push(RecordPlace::Disk { offset, len }, *header);
         } else {
-            self.keep_in_memory(generation, packed, about);
+            self.keep_in_memory(generation, packed, header);
         }
     }
 
@@ -208,14 +208,14 @@ impl Writer {
         }
     }
 
-    fn keep_in_memory(&mut self, generation: u64, packed: Vec<u8>, about: &WindowHeader) {
+    fn keep_in_memory(&mut self, generation: u64, packed: Vec<u8>, header: &WindowHeader) {
         let (fits, removed) =
             lock(&self.shared.index).make_memory(packed.len() as u64, self.memory_bytes_max);
         self.remove(&removed);
         if !fits {
-            return self.refuse(generation, about);
+            return self.refuse(generation, header);
         }
-        lock(&self.shared.index).push(RecordPlace::Memory(packed.into()), *about);
+        lock(&self.shared.index).push(RecordPlace::Memory(packed.into()), *header);
         if let Some(current) = &mut self.current {
             current.in_memory += 1;
             if current.in_memory >= MEMORY_SEGMENT_WINDOWS {
@@ -225,10 +225,10 @@ impl Writer {
     }
 
     /// Drops a window; what its generation defined there is missing from now on.
-    fn refuse(&mut self, generation: u64, about: &WindowHeader) {
+    fn refuse(&mut self, generation: u64, header: &WindowHeader) {
         lock(&self.shared.index)
             .gaps
-            .add(SpoolGap::of(Cause::DiskFull, about));
+            .add(SpoolGap::of(Cause::DiskFull, header));
         self.broken = Some(generation);
         self.shared.rotate.store(true, Ordering::Release);
     }
@@ -413,15 +413,15 @@ impl Writer {
         if scanned.damaged {
             tracing::warn!(segment = id, "a segment of the spool is damaged");
             let last = scanned.records.last();
-            let last = last.map(|(last, _)| last.about.end_unix_ns);
+            let last = last.map(|(last, _)| last.header.end_unix_ns);
             self.lost_segment(dir, id, last.or(*newest_end));
         }
         if scanned.identity.as_ref() == Some(&*self.identity) {
-            let abouts = scanned.records.iter().map(|(found, _)| found.about);
-            let sequence = abouts.clone().map(|about| about.sequence).max();
+            let headers = scanned.records.iter().map(|(found, _)| found.header);
+            let sequence = headers.clone().map(|header| header.sequence).max();
             let last_sequence = &self.shared.last_sequence;
             last_sequence.fetch_max(sequence.unwrap_or(0), Ordering::AcqRel);
-            let end = abouts.map(|about| about.end_unix_ns).max();
+            let end = headers.map(|header| header.end_unix_ns).max();
             *newest_end = (*newest_end).max(end);
         }
         let waits = lock(&self.shared.index).add_found(id, &scanned);

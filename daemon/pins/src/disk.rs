@@ -163,9 +163,9 @@ impl Disk {
     fn entry(&self, id: u64) -> Result<(Entry, bool), ReadError> {
         let found = self.dir.scan(&PIN, id, true)?;
         let pin = wire::Pin::decode(&found.facts[..]).map_err(|_| ReadError::Header)?;
-        let abouts = || found.records.iter().map(|record| record.about);
-        let start = abouts().map(|about| about.start_unix_ns).min();
-        let end = abouts().map(|about| about.end_unix_ns).max();
+        let headers = || found.records.iter().map(|record| record.header);
+        let start = headers().map(|header| header.start_unix_ns).min();
+        let end = headers().map(|header| header.end_unix_ns).max();
         let covered = start.zip(end);
         let covered = covered.map(|(start_unix_ns, end_unix_ns)| wire::TimeRange {
             start_unix_ns,
@@ -206,9 +206,9 @@ impl Disk {
 
     /// Makes the file of a pin's capture; its length.
     pub fn keep_capture(&self, id: u64, evidence: &Evidence) -> io::Result<u64> {
-        let about = WindowHeader::default();
+        let header = WindowHeader::default();
         let packed = evidence.messages.iter();
-        let packed = packed.map(|message| record::pack(message, &about, false));
+        let packed = packed.map(|message| record::pack(message, &header, false));
         let records = packed.collect::<io::Result<Vec<_>>>()?;
         let file = self.dir.create(&CAPTURE, id, &[], &records)?;
         Ok(file.bytes())

@@ -22,7 +22,7 @@ pub mod writer;
 
 pub use answer::PinError;
 pub use disk::Evidence;
-pub use writer::{KeepError, PinWriter, Wish};
+pub use writer::{KeepError, PinRequest, PinWriter};
 
 use disk::Disk;
 use host::health::{Degradation, Severity};

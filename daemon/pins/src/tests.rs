@@ -19,7 +19,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 struct Host {
     recorder: RwLock<Recorder>,
     pins: Arc<Pins>,
-    keeper: PinWriter,
+    writer: PinWriter,
     clock: Arc<WallAnchor>,
     begin: MonotonicTime,
     windows: u64,
@@ -41,7 +41,7 @@ impl Host {
         };
         Host {
             recorder: RwLock::new(Recorder::new(options)),
-            keeper: PinWriter::new(Arc::clone(&pins)),
+            writer: PinWriter::new(Arc::clone(&pins)),
             pins,
             clock,
             // Long enough ago for all windows, and after the boot of every machine that runs tests.
@@ -108,7 +108,7 @@ impl Host {
             });
             drop(recorder);
             self.windows += 1;
-            self.keeper.tick(self.at(self.windows), &self.recorder);
+            self.writer.tick(self.at(self.windows), &self.recorder);
         }
     }
 
@@ -118,7 +118,7 @@ impl Host {
     }
 
     fn fire_as(&mut self, trigger: &str, before: u64, after: u64) -> Option<u64> {
-        let wish = Wish {
+        let request = PinRequest {
             trigger: trigger.to_owned(),
             cause: "because".to_owned(),
             cgroup: "/a".to_owned(),
@@ -126,7 +126,7 @@ impl Host {
             before: Duration::from_secs(before * 10),
             after: Duration::from_secs(after * 10),
         };
-        self.keeper.open(&wish, &self.recorder)
+        self.writer.open(&request, &self.recorder)
     }
 
     /// What is pinned of the first two windows, as a capture would have found it.
@@ -187,7 +187,7 @@ fn minutes_around_a_firing_outlive_the_recorder() {
     assert!(!pin.open);
     let range = pin.range.unwrap();
     assert_eq!((range.start_unix_ns, range.end_unix_ns), host.wall(2, 6));
-    assert!(!host.keeper.is_busy());
+    assert!(!host.writer.is_busy());
 }
 
 #[test]
@@ -522,7 +522,7 @@ fn a_file_removed_by_somebody_else_takes_its_pin_along() {
     host.pass(1);
     assert!(host.pins.is_empty());
     assert_eq!(host.pins.degradation(), None);
-    assert!(!host.keeper.is_busy());
+    assert!(!host.writer.is_busy());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use host::time::MonotonicTime;
 use profile::{Account, Dictionary, Remap, SampleKey};
 use proto::agent as wire;
 use segment::record;
-use segment::window::{self, Facts, Lens, Times, Window};
+use segment::window::{self, EncodedLengths, Facts, Times, Window};
 use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// What is to be pinned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct PinRequest {
     /// Name of the trigger.
     pub trigger: String,
     /// What it saw.
@@ -51,7 +51,7 @@ struct Open {
     span: (MonotonicTime, MonotonicTime),
     cursor: Cursor,
     dict: Dictionary,
-    encoded: Lens,
+    encoded: EncodedLengths,
     /// The event and unit of the first window: a pin has one.
     event: Option<(String, String)>,
     /// The sum of its chunks.
@@ -120,23 +120,24 @@ impl PinWriter {
     }
 
     /// Opens a pin and copies what there is; its number, or none when too many are open.
-    pub fn open(&mut self, wish: &Wish, recorder: &RwLock<Recorder>) -> Option<u64> {
+    pub fn open(&mut self, request: &PinRequest, recorder: &RwLock<Recorder>) -> Option<u64> {
         if self.open.len() >= OPEN_MAX {
             return None;
         }
-        let from = MonotonicTime(wish.fired.0.saturating_sub(wish.before.as_nanos() as u64));
-        let to = wish.fired.plus(wish.after);
+        let before = request.before.as_nanos() as u64;
+        let from = MonotonicTime(request.fired.0.saturating_sub(before));
+        let to = request.fired.plus(request.after);
         let clock = &self.pins.clock;
         let id = {
             let mut list = lock(&self.pins.list);
-            let id = self.pins.next_id(&list, clock.to_unix_ns(wish.fired));
+            let id = self.pins.next_id(&list, clock.to_unix_ns(request.fired));
             list.push(Entry {
                 pin: wire::Pin {
                     id,
-                    trigger: wish.trigger.clone(),
-                    cause: wish.cause.clone(),
-                    cgroup: wish.cgroup.clone(),
-                    fired_unix_ns: clock.to_unix_ns(wish.fired),
+                    trigger: request.trigger.clone(),
+                    cause: request.cause.clone(),
+                    cgroup: request.cgroup.clone(),
+                    fired_unix_ns: clock.to_unix_ns(request.fired),
                     range: Some(wire::TimeRange {
                         start_unix_ns: clock.to_unix_ns(from),
                         end_unix_ns: clock.to_unix_ns(to),
@@ -154,12 +155,12 @@ impl PinWriter {
             span: (from, to),
             cursor: Cursor::default(),
             dict: Dictionary::default(),
-            encoded: Lens::default(),
+            encoded: EncodedLengths::default(),
             event: None,
             bytes: 0,
             begun: false,
         });
-        self.tick(wish.fired, recorder);
+        self.tick(request.fired, recorder);
         Some(id)
     }
 
@@ -196,7 +197,7 @@ impl PinWriter {
         let names: usize = open.iter().map(|pin| pin.dict.heap_bytes()).sum();
         if names > NAMES_BYTES_MAX {
             for pin in &mut open {
-                (pin.dict, pin.encoded) = (Dictionary::default(), Lens::default());
+                (pin.dict, pin.encoded) = (Dictionary::default(), EncodedLengths::default());
             }
         }
         self.open = open;
@@ -352,14 +353,14 @@ fn encode(pin: &mut Open, copied: Copied) -> Result<(Chunk, (i64, i64)), Full> {
     for moment in window.times.iter_mut().flat_map(|times| &mut times.moments) {
         moment.time = wall.plus(moment.time.since(start));
     }
-    let fresh = pin.encoded == Lens::default();
+    let fresh = pin.encoded == EncodedLengths::default();
     let (mut tables, mut body) = (Vec::new(), Vec::new());
     window::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
     window::encode_body(&mut body, &window);
-    let about = window.facts.header();
-    let chunk = record::pack(&window::join(&tables, &body), &about, fresh);
+    let header = window.facts.header();
+    let chunk = record::pack(&window::join(&tables, &body), &header, fresh);
     let chunk = chunk.map_err(|_| Full::Share)?;
-    Ok((chunk.into(), (about.start_unix_ns, about.end_unix_ns)))
+    Ok((chunk.into(), (header.start_unix_ns, header.end_unix_ns)))
 }
 
 impl Pins {

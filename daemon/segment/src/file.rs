@@ -153,7 +153,7 @@ pub struct FoundRecord {
     /// Its length, head included.
     pub len: u32,
     /// What its head says.
-    pub about: WindowHeader,
+    pub header: WindowHeader,
 }
 
 impl FoundRecord {
@@ -203,7 +203,7 @@ pub fn scan(file: &File, kind: &Kind, check_tail: bool) -> Result<Scanned, ReadE
         records.push(FoundRecord {
             offset: at,
             len: head.record_bytes() as u32,
-            about: head.about,
+            header: head.header,
         });
         at += head.record_bytes();
     }

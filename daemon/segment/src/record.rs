@@ -39,7 +39,7 @@ pub struct RecordHead {
     raw: u32,
     packed_sum: u32,
     /// The window; zeros where the payload is none.
-    pub about: WindowHeader,
+    pub header: WindowHeader,
     /// The tables begin anew: ids of earlier records of the file mean nothing any more.
     pub fresh: bool,
 }
@@ -58,7 +58,7 @@ impl RecordHead {
             packed: u32_at(bytes, 4),
             raw: u32_at(bytes, 8),
             packed_sum: u32_at(bytes, 48),
-            about: WindowHeader {
+            header: WindowHeader {
                 sequence: u64_at(bytes, 16),
                 start_unix_ns: u64_at(bytes, 24) as i64,
                 end_unix_ns: u64_at(bytes, 32) as i64,
@@ -70,7 +70,7 @@ impl RecordHead {
             && u32::from_le_bytes(*sum) == crc32fast::hash(sound)
             && flags & !FRESH == 0
             && head.packed.max(head.raw) as usize <= PAYLOAD_BYTES_MAX
-            && head.about.start_unix_ns <= head.about.end_unix_ns;
+            && head.header.start_unix_ns <= head.header.end_unix_ns;
         is_record.then_some(head)
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn has_head(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// When the payload is over its bound or cannot be packed.
-pub fn pack(payload: &[u8], about: &WindowHeader, fresh: bool) -> io::Result<Vec<u8>> {
+pub fn pack(payload: &[u8], header: &WindowHeader, fresh: bool) -> io::Result<Vec<u8>> {
     if payload.len() > PAYLOAD_BYTES_MAX {
         return Err(io::Error::other("it is larger than a record may be"));
     }
@@ -98,10 +98,10 @@ pub fn pack(payload: &[u8], about: &WindowHeader, fresh: bool) -> io::Result<Vec
     record.extend((packed.len() as u32).to_le_bytes());
     record.extend((payload.len() as u32).to_le_bytes());
     record.extend(if fresh { FRESH } else { 0 }.to_le_bytes());
-    record.extend(about.sequence.to_le_bytes());
-    record.extend(about.start_unix_ns.to_le_bytes());
-    record.extend(about.end_unix_ns.to_le_bytes());
-    record.extend(about.samples.to_le_bytes());
+    record.extend(header.sequence.to_le_bytes());
+    record.extend(header.start_unix_ns.to_le_bytes());
+    record.extend(header.end_unix_ns.to_le_bytes());
+    record.extend(header.samples.to_le_bytes());
     record.extend(crc32fast::hash(&packed).to_le_bytes());
     record.extend(crc32fast::hash(&record).to_le_bytes());
     record.extend(packed);

@@ -20,7 +20,7 @@ type Given = (Vec<u8>, WindowHeader, bool);
 
 fn given() -> impl Strategy<Value = Given> {
     let numbers = (any::<u64>(), any::<(i64, i64)>(), any::<u64>());
-    let about = numbers.prop_map(|(sequence, (one, other), samples)| WindowHeader {
+    let header = numbers.prop_map(|(sequence, (one, other), samples)| WindowHeader {
         sequence,
         start_unix_ns: one.min(other),
         end_unix_ns: one.max(other),
@@ -28,13 +28,13 @@ fn given() -> impl Strategy<Value = Given> {
     });
     (
         prop::collection::vec(any::<u8>(), 0..40),
-        about,
+        header,
         any::<bool>(),
     )
 }
 
 fn records(all: &[Given]) -> Vec<Vec<u8>> {
-    let record = |(payload, about, fresh): &Given| pack(payload, about, *fresh).unwrap();
+    let record = |(payload, header, fresh): &Given| pack(payload, header, *fresh).unwrap();
     all.iter().map(record).collect()
 }
 
@@ -61,7 +61,8 @@ fn scanned(path: &Path) -> Result<Scanned, ReadError> {
 
 fn read(path: &Path, bytes: u64) -> io::Result<Vec<Given>> {
     let records = Records::of(open(path), &KIND, bytes)?;
-    let given = |(head, payload): (super::record::RecordHead, _)| (payload, head.about, head.fresh);
+    let given =
+        |(head, payload): (super::record::RecordHead, _)| (payload, head.header, head.fresh);
     records.map(|record| record.map(given)).collect()
 }
 
@@ -69,7 +70,7 @@ proptest! {
     #[test]
     fn a_record_is_unpacked_as_it_was_packed(one in given()) {
         let (head, payload) = unpack(&records(std::slice::from_ref(&one))[0]).unwrap();
-        prop_assert_eq!((payload, head.about, head.fresh), one);
+        prop_assert_eq!((payload, head.header, head.fresh), one);
     }
 
     #[test]
@@ -86,9 +87,9 @@ proptest! {
         let found = scanned(&path).unwrap();
         prop_assert_eq!((&found.facts, found.tail), (&facts, Tail::Complete));
         prop_assert_eq!(found.bytes, fs::metadata(&path).unwrap().len());
-        let abouts: Vec<_> = found.records.iter().map(|found| found.about).collect();
-        let expected: Vec<_> = all.iter().map(|(_, about, _)| *about).collect();
-        prop_assert_eq!(abouts, expected);
+        let headers: Vec<_> = found.records.iter().map(|found| found.header).collect();
+        let expected: Vec<_> = all.iter().map(|(_, header, _)| *header).collect();
+        prop_assert_eq!(headers, expected);
         prop_assert_eq!(read(&path, found.bytes).unwrap(), all);
     }
 
@@ -144,8 +145,8 @@ proptest! {
 
 #[test]
 fn damage_before_complete_records_is_told_from_a_torn_end() {
-    let about = WindowHeader::default();
-    let records = records(&[(vec![1], about, false), (vec![2], about, false)]);
+    let header = WindowHeader::default();
+    let records = records(&[(vec![1], header, false), (vec![2], header, false)]);
     let (_dir, path) = segment(b"", &records);
     let whole = fs::read(&path).unwrap();
     for (at, tail) in [

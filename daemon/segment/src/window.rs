@@ -103,17 +103,17 @@ pub struct Times {
 
 /// Sizes of the tables of a dictionary: how far they have been encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lens {
+pub struct EncodedLengths {
     strings: usize,
     frames: usize,
     stacks: usize,
     label_sets: usize,
 }
 
-impl Default for Lens {
+impl Default for EncodedLengths {
     /// The tables of an empty dictionary: its entries 0 need no definition, frames have none.
     fn default() -> Self {
-        Lens {
+        EncodedLengths {
             strings: 1,
             frames: 0,
             stacks: 1,
@@ -123,8 +123,8 @@ impl Default for Lens {
 }
 
 /// Appends what `dict` got since `from`; `from` becomes what it has.
-pub fn encode_tables(out: &mut Vec<u8>, dict: &Dictionary, from: &mut Lens) {
-    let now = Lens {
+pub fn encode_tables(out: &mut Vec<u8>, dict: &Dictionary, from: &mut EncodedLengths) {
+    let now = EncodedLengths {
         strings: dict.strings.len(),
         frames: dict.frames.len(),
         stacks: dict.stacks.len(),
@@ -421,7 +421,7 @@ mod tests {
             ..FrameRef::default()
         });
         let mut out = Vec::new();
-        encode_tables(&mut out, &dict, &mut Lens::default());
+        encode_tables(&mut out, &dict, &mut EncodedLengths::default());
         out
     }
 

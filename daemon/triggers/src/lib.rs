@@ -23,7 +23,7 @@ use evidence::TriggerCaptures;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
-use pins::{PinWriter, Pins, Wish};
+use pins::{PinRequest, PinWriter, Pins};
 use read::Sources;
 use state::{TriggerValue, Verdict, Why};
 use std::collections::BTreeMap;
@@ -261,12 +261,12 @@ impl Stage {
     pub fn run(self, recorder: &RwLock<Recorder>) {
         let sources = Sources::new(self.hierarchy.clone(), Path::new("/proc"));
         let mut watcher = Watcher::new(sources);
-        let mut keeper = PinWriter::new(Arc::clone(&self.pins));
+        let mut writer = PinWriter::new(Arc::clone(&self.pins));
         let captures = TriggerCaptures::new(Arc::clone(&self.triggers), Arc::clone(&self.pins));
         let (mut version, mut rules) = (0, 0);
         let mut next = MonotonicTime::now();
         loop {
-            let idle = rules == 0 && !keeper.is_busy();
+            let idle = rules == 0 && !writer.is_busy();
             if let Some(new) = self.triggers.wait(next, idle, &mut version) {
                 rules = new.len();
                 watcher.set_rules(&new, self.day(), &self);
@@ -282,10 +282,10 @@ impl Stage {
             self.triggers.tell(troubles);
             for event in events {
                 if let Some(rule) = watcher.rule(&event) {
-                    self.take(rule, &event, now, &mut keeper, &captures, recorder);
+                    self.take(rule, &event, now, &mut writer, &captures, recorder);
                 }
             }
-            keeper.tick(MonotonicTime::now(), recorder);
+            writer.tick(MonotonicTime::now(), recorder);
         }
     }
 
@@ -300,7 +300,7 @@ impl Stage {
         rule: &Rule,
         event: &Event,
         now: MonotonicTime,
-        keeper: &mut PinWriter,
+        writer: &mut PinWriter,
         captures: &TriggerCaptures,
         recorder: &RwLock<Recorder>,
     ) {
@@ -329,7 +329,7 @@ impl Stage {
                     "the trigger is kept from firing by its daily limit"
                 );
             }
-            Verdict::Fire(seen) => self.fire(rule, cgroup, seen, now, keeper, captures, recorder),
+            Verdict::Fire(seen) => self.fire(rule, cgroup, seen, now, writer, captures, recorder),
         }
     }
 
@@ -343,7 +343,7 @@ impl Stage {
         cgroup: &str,
         seen: TriggerValue,
         now: MonotonicTime,
-        keeper: &mut PinWriter,
+        writer: &mut PinWriter,
         captures: &TriggerCaptures,
         recorder: &RwLock<Recorder>,
     ) {
@@ -360,7 +360,7 @@ impl Stage {
             );
         }
         let cause = watcher::cause(rule, seen);
-        let wish = Wish {
+        let request = PinRequest {
             trigger: trigger.to_owned(),
             cause: cause.clone(),
             cgroup: cgroup.to_owned(),
@@ -368,7 +368,7 @@ impl Stage {
             before: rule.keep_before,
             after: rule.keep_after,
         };
-        let pin = keeper.open(&wish, recorder);
+        let pin = writer.open(&request, recorder);
         self.triggers.count(trigger, |tally| {
             tally.fired += 1;
             tally.unpinned += u64::from(pin.is_none());

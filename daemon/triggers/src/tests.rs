@@ -116,8 +116,10 @@ impl Bench {
         std::fs::write(self.dir.path().join("cgroup/a/cpu.pressure"), text).unwrap();
     }
 
-    fn configure(&self, wishes: &[Trigger]) {
-        self.triggers.configure(Rule::all(wishes).unwrap()).unwrap();
+    fn configure(&self, triggers: &[Trigger]) {
+        self.triggers
+            .configure(Rule::all(triggers).unwrap())
+            .unwrap();
     }
 
     #[track_caller]
@@ -136,7 +138,7 @@ impl Bench {
     }
 }
 
-fn wish() -> Trigger {
+fn trigger() -> Trigger {
     Trigger {
         name: "t".to_owned(),
         target: "/a".to_owned(),
@@ -157,7 +159,7 @@ fn a_trigger_that_comes_true_pins_and_captures() {
     };
     bench.configure(&[Trigger {
         capture: Some(capture),
-        ..wish()
+        ..trigger()
     }]);
     let looked = |bench: &Bench| bench.triggers.looks.load(Ordering::Relaxed) > 0;
     bench.wait_for("a look", looked);
@@ -190,7 +192,7 @@ fn triggers_come_and_go_with_a_reload() {
         !lock(&bench.triggers.wanted).running,
         "no thread without triggers"
     );
-    bench.configure(&[wish()]);
+    bench.configure(&[trigger()]);
     bench.wait_for("a pin", |bench| bench.pins.len() == 1);
     bench.configure(&[]);
     bench.wait_for("rest", |bench| {
@@ -201,7 +203,7 @@ fn triggers_come_and_go_with_a_reload() {
     });
     let other = Trigger {
         name: "other".to_owned(),
-        ..wish()
+        ..trigger()
     };
     bench.configure(&[other]);
     bench.wait_for("another pin", |bench| bench.pins.len() == 2);
@@ -211,7 +213,7 @@ fn triggers_come_and_go_with_a_reload() {
 #[test]
 fn what_a_trigger_does_not_see_is_told_with_what_mends_it() {
     let bench = Bench::new();
-    bench.configure(&[wish()]);
+    bench.configure(&[trigger()]);
     bench.wait_for("a degradation", |bench| {
         !bench.triggers.degradations().is_empty()
     });

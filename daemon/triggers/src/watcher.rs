@@ -256,7 +256,7 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_config::{Seconds, Trigger as Wish};
+    use agent_config::{Seconds, Trigger as Settings};
     use cgroup::{Hierarchy, Mode};
 
     struct Nothing;
@@ -279,7 +279,7 @@ mod tests {
 
     impl Machine {
         /// One trigger on pressure of cgroups below `/s`, without hold or cooldown.
-        fn new(change: impl FnOnce(&mut Wish)) -> Machine {
+        fn new(change: impl FnOnce(&mut Settings)) -> Machine {
             let dir = tempfile::tempdir().unwrap();
             std::fs::create_dir_all(dir.path().join("s")).unwrap();
             let hierarchy = Hierarchy {
@@ -289,16 +289,16 @@ mod tests {
                 whole: true,
                 v1: false,
             };
-            let mut wish = Wish {
+            let mut settings = Settings {
                 name: "t".to_owned(),
                 target: "/s/*".to_owned(),
                 when: "psi.cpu.some.avg10 > 40".to_owned(),
                 cooldown: Seconds(0),
-                ..Wish::default()
+                ..Settings::default()
             };
-            change(&mut wish);
+            change(&mut settings);
             let mut watcher = Watcher::new(Sources::new(hierarchy, &dir.path().join("proc")));
-            watcher.set_rules(&Rule::all(&[wish]).unwrap(), 1, &Nothing);
+            watcher.set_rules(&Rule::all(&[settings]).unwrap(), 1, &Nothing);
             Machine {
                 dir,
                 watcher,
@@ -385,14 +385,14 @@ mod tests {
     #[test]
     fn a_cause_says_what_was_seen() {
         let rule = |when: &str| {
-            let wish = Wish {
+            let settings = Settings {
                 name: "t".to_owned(),
                 target: "host".to_owned(),
                 when: when.to_owned(),
                 hold: Seconds(10),
-                ..Wish::default()
+                ..Settings::default()
             };
-            Rule::all(&[wish]).unwrap().remove(0)
+            Rule::all(&[settings]).unwrap().remove(0)
         };
         let (value, mean) = (1.25, None);
         assert_eq!(

@@ -16,16 +16,16 @@ const PAIR_BYTES: usize = 8;
 
 /// Number of entries in each table.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lens {
+struct TableSizes {
     strings: usize,
     frames: usize,
     stacks: usize,
     label_sets: usize,
 }
 
-impl Lens {
-    fn of(dict: &Dictionary) -> Lens {
-        Lens {
+impl TableSizes {
+    fn of(dict: &Dictionary) -> TableSizes {
+        TableSizes {
             strings: dict.strings.len(),
             frames: dict.frames.len(),
             stacks: dict.stacks.len(),
@@ -42,15 +42,15 @@ impl Lens {
 pub(super) struct Growth {
     /// Kept by the parts before.
     settled: usize,
-    mark: Lens,
+    mark: TableSizes,
     /// Text and pairs of entries up to `counted`, which have no fixed size.
-    counted: Lens,
+    counted: TableSizes,
     variable: usize,
 }
 
 impl Growth {
     pub(super) fn new(dict: &Dictionary) -> Growth {
-        let now = Lens::of(dict);
+        let now = TableSizes::of(dict);
         Growth {
             settled: 0,
             mark: now,
@@ -79,7 +79,7 @@ impl Growth {
 
     /// Bytes brought in since the window began.
     pub(super) fn used(&mut self, dict: &Dictionary) -> usize {
-        let now = Lens::of(dict);
+        let now = TableSizes::of(dict);
         for id in self.counted.strings..now.strings {
             self.variable += dict.strings.get(StrId(id as u32)).len();
         }
@@ -112,12 +112,12 @@ pub(super) struct Marks {
 impl Marks {
     /// Nothing is in use yet.
     pub(super) fn none(dict: &Dictionary) -> Marks {
-        Marks::above(dict, Lens::default())
+        Marks::above(dict, TableSizes::default())
     }
 
     /// Everything below `floor` counts as in use already.
-    fn above(dict: &Dictionary, floor: Lens) -> Marks {
-        let now = Lens::of(dict);
+    fn above(dict: &Dictionary, floor: TableSizes) -> Marks {
+        let now = TableSizes::of(dict);
         Marks {
             strings: Bits::new(floor.strings, now.strings),
             frames: Bits::new(floor.frames, now.frames),

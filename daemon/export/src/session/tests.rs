@@ -27,7 +27,7 @@ fn session(exporter: &Exporter) -> Session<'_> {
             picked: Picked {
                 segment: 1,
                 record: 0,
-                about: WindowHeader {
+                header: WindowHeader {
                     sequence,
                     samples: 5,
                     ..WindowHeader::default()
@@ -66,7 +66,7 @@ fn an_outcome_that_is_not_known_ends_the_stream_and_drops_nothing() {
         assert!(error.to_string().contains(&format!("outcome `{outcome}`")));
         assert!(!error.blames_agent(), "the window is not given up for it");
         assert!(!session.worked(), "the next attempt comes later");
-        assert_eq!(session.oldest_in_flight().unwrap().about.sequence, 2);
+        assert_eq!(session.oldest_in_flight().unwrap().header.sequence, 2);
         assert!(exporter.counts().dropped.iter().all(|drop| *drop == (0, 0)));
         let degraded = exporter.degradations(MonotonicTime::now());
         let told = |known: &host::health::Degradation| known.id == "collector_not_understood";

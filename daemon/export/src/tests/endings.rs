@@ -195,7 +195,7 @@ fn the_time_since_a_run_broke_off_is_a_gap_told_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
     run.record(&sample(1));
-    let last = run.pick().unwrap().about.end_unix_ns;
+    let last = run.pick().unwrap().header.end_unix_ns;
     let next = run.at + 100 * S;
     drop(run);
     let mut later = Run::new(dir.path(), settings());

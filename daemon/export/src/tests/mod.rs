@@ -57,7 +57,7 @@ fn identity() -> Arc<Identity> {
 struct Run {
     shared: Arc<ExportState>,
     recorder: Recorder,
-    parcels: Receiver<SpoolEntry>,
+    entries: Receiver<SpoolEntry>,
     writer: Writer,
     at: u64,
 }
@@ -70,10 +70,10 @@ impl Run {
     fn as_host(dir: &Path, settings: Settings, identity: &Arc<Identity>) -> Run {
         let shared = Arc::new(ExportState::new(settings));
         let clock = Arc::new(WallAnchor::new());
-        let (queue, parcels) = sync_channel(2);
-        let tap = WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
+        let (queue, entries) = sync_channel(2);
+        let sink = WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         let mut recorder = Recorder::new(RecorderOptions::default());
-        recorder.set_sink(Box::new(tap));
+        recorder.set_sink(Box::new(sink));
         let mut writer = Writer::new(
             Arc::clone(&shared),
             dir.to_path_buf(),
@@ -84,7 +84,7 @@ impl Run {
         Run {
             shared,
             recorder,
-            parcels,
+            entries,
             writer,
             at: MonotonicTime::now().0,
         }
@@ -152,8 +152,8 @@ impl Run {
     }
 
     fn drain(&mut self) {
-        while let Ok(parcel) = self.parcels.try_recv() {
-            self.writer.take(parcel);
+        while let Ok(entry) = self.entries.try_recv() {
+            self.writer.take(entry);
         }
     }
 
@@ -391,7 +391,7 @@ fn acknowledged_windows_do_not_wait_after_a_restart() {
     let read = run.read_all();
     assert!(
         read.iter()
-            .all(|(sequence, _)| *sequence != picked.about.sequence)
+            .all(|(sequence, _)| *sequence != picked.header.sequence)
     );
 }
 
@@ -575,14 +575,14 @@ fn a_window_under_suspicion_is_sent_again_before_those_that_closed_since() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
     run.record(&sample(1));
-    let suspect = run.pick().unwrap().about.sequence;
+    let suspect = run.pick().unwrap().header.sequence;
     lock(&run.shared.index).unsend(&identity());
     for number in 2..8 {
         run.record(&sample(number));
     }
-    assert_ne!(run.pick().unwrap().about.sequence, suspect);
+    assert_ne!(run.pick().unwrap().header.sequence, suspect);
     let again = || lock(&run.shared.index).pick_window(&identity(), suspect);
-    assert_eq!(again().unwrap().about.sequence, suspect);
+    assert_eq!(again().unwrap().header.sequence, suspect);
     assert_eq!(again(), None, "it is sent already");
 }
 

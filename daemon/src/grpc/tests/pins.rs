@@ -1,12 +1,12 @@
 //! Pins over the wire: listed, and answering for what the recorder has forgotten.
 
 use super::*;
-use ::pins::{Evidence, PinWriter, Wish};
+use ::pins::{Evidence, PinRequest, PinWriter};
 use tonic::Code;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A host that pinned its first two windows of three, with a keeper of a capture, and forgot them.
+/// A host that pinned its first two windows of three, with a writer of a capture, and forgot them.
 async fn forgetful() -> (tempfile::TempDir, Running, Client) {
     let (directory, running, client) = service().await;
     let host = &running.host;
@@ -15,7 +15,7 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
     }
     let clock = Arc::new(WallAnchor::new());
     let pins = Arc::new(Pins::new(directory.path().join("pins"), 1 << 20, clock));
-    let wish = Wish {
+    let request = PinRequest {
         trigger: "hot".to_owned(),
         cause: "cpus > 1: it was 2".to_owned(),
         cgroup: "/a".to_owned(),
@@ -23,8 +23,8 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
         before: Duration::from_secs(2),
         after: Duration::ZERO,
     };
-    let mut keeper = PinWriter::new(Arc::clone(&pins));
-    assert_eq!(keeper.open(&wish, &host.recorder), Some(1));
+    let mut writer = PinWriter::new(Arc::clone(&pins));
+    assert_eq!(writer.open(&request, &host.recorder), Some(1));
     assert!(host.pins.set(pins).is_ok());
     let mut recorder = host.recorder.write().expect("not poisoned");
     recorder.set_options(RecorderOptions {
