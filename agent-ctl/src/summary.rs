@@ -502,8 +502,8 @@ mod tests {
         };
         let expected = "97.5 % of 40.00 s CPU that the kernel accounts, 10.00 s more not measured";
         assert_eq!(coverage(&found, "nanoseconds").as_deref(), Some(expected));
-        let coarsened = coverage(&found.coarsened(), "microseconds");
-        assert_eq!(coarsened.as_deref(), Some(expected));
+        let rescaled = coverage(&found.rescaled(), "microseconds");
+        assert_eq!(rescaled.as_deref(), Some(expected));
         assert_eq!(coverage(&Coverage::default(), "nanoseconds"), None);
     }
 }

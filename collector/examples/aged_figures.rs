@@ -105,7 +105,7 @@ fn settle(store: &EmbeddedStore, now: i64) -> Result<(Duration, Duration), Faile
             store.maintain(now)?;
             longest = longest.max(begin.elapsed());
         }
-        if counter(store, "fleetprof_store_tidy_pending") == 0 {
+        if counter(store, "fleetprof_store_compaction_pending") == 0 {
             return Ok((cpu().saturating_sub(before), longest));
         }
     }

@@ -174,7 +174,7 @@ fn settle(store: &EmbeddedStore, now: i64) -> Result<(), Failed> {
     loop {
         store.maintain(now)?;
         store.maintain(now)?;
-        if counter(store, "fleetprof_store_tidy_pending") == 0 {
+        if counter(store, "fleetprof_store_compaction_pending") == 0 {
             return Ok(());
         }
     }

@@ -8,7 +8,7 @@ use crate::quality::count_quality;
 use crate::sample::{Quality, SampleKey, Value, Waits};
 use crate::stack::StackId;
 use crate::strings::StrId;
-use crate::unit::{coarsened, coarser, is_time};
+use crate::unit::{coarser, is_time, rescaled};
 use hashbrown::HashMap;
 
 /// Facts about a profile as a whole.
@@ -209,23 +209,23 @@ impl Profile {
 impl Profile {
     /// Weighs the samples in the coarser unit, each rounded to the nearest. Nothing changes where
     /// the unit has none.
-    pub fn coarsen(&mut self) {
+    pub fn rescale(&mut self) {
         let Some(unit) = coarser(&self.info.unit) else {
             return;
         };
         unit.clone_into(&mut self.info.unit);
         if self.info.period > 0 {
             // 0 would say that it varied.
-            self.info.period = coarsened(self.info.period).max(1);
+            self.info.period = rescaled(self.info.period).max(1);
         }
         if is_time(unit) {
-            self.info.coverage = self.info.coverage.coarsened();
+            self.info.coverage = self.info.coverage.rescaled();
         }
         for value in self.samples.values_mut() {
-            *value = value.coarsened();
+            *value = value.rescaled();
         }
         for moment in &mut self.moments.list {
-            moment.weight = coarsened(moment.weight);
+            moment.weight = rescaled(moment.weight);
         }
     }
 }
@@ -234,8 +234,8 @@ impl Profile {
 /// nothing in common stay, and the profiles cannot be compared.
 pub fn equalize(left: &mut Profile, right: &mut Profile) {
     if coarser(&left.info.unit).is_some_and(|unit| unit == right.info.unit) {
-        left.coarsen();
+        left.rescale();
     } else if coarser(&right.info.unit).is_some_and(|unit| unit == left.info.unit) {
-        right.coarsen();
+        right.rescale();
     }
 }

@@ -255,13 +255,13 @@ impl Costs {
     }
 
     /// Weighs in the coarser unit, each row rounded to the nearest: see [`crate::unit`].
-    pub fn coarsen(&mut self) {
+    pub fn rescale(&mut self) {
         for row in self.rows.values_mut() {
-            row.own = row.own.coarsened();
-            row.total = row.total.coarsened();
+            row.own = row.own.rescaled();
+            row.total = row.total.rescaled();
         }
-        self.total = self.total.coarsened();
-        self.lost = self.lost.coarsened();
+        self.total = self.total.rescaled();
+        self.lost = self.lost.rescaled();
     }
 
     /// Adds a table of other samples, by the same and in the same unit.

@@ -48,7 +48,7 @@ pub fn is_time(unit: &str) -> bool {
 /// A weight in the coarser unit, rounded to the nearest: it is off by half of that unit at most. A
 /// sum that ended at the largest number stays there ([`Value::is_capped`]): nobody knows what it
 /// is.
-pub fn coarsened(weight: u64) -> u64 {
+pub fn rescaled(weight: u64) -> u64 {
     if weight == u64::MAX {
         return weight;
     }
@@ -57,21 +57,21 @@ pub fn coarsened(weight: u64) -> u64 {
 
 impl Value {
     /// The same in the coarser unit.
-    pub fn coarsened(self) -> Value {
+    pub fn rescaled(self) -> Value {
         Value {
             count: self.count,
-            weight: coarsened(self.weight),
+            weight: rescaled(self.weight),
         }
     }
 }
 
 impl Coverage {
     /// The same with its times in the coarser unit.
-    pub fn coarsened(self) -> Coverage {
+    pub fn rescaled(self) -> Coverage {
         Coverage {
-            expected_ns: coarsened(self.expected_ns),
-            estimated_ns: coarsened(self.estimated_ns),
-            taken_ns: coarsened(self.taken_ns),
+            expected_ns: rescaled(self.expected_ns),
+            estimated_ns: rescaled(self.estimated_ns),
+            taken_ns: rescaled(self.taken_ns),
             ..self
         }
     }
@@ -97,13 +97,13 @@ mod tests {
 
     #[test]
     fn weights_are_rounded_to_the_nearest() {
-        let of = [0, 499, 500, 1499, 1500, u64::MAX - 1].map(coarsened);
+        let of = [0, 499, 500, 1499, 1500, u64::MAX - 1].map(rescaled);
         assert_eq!(of, [0, 0, 1, 1, 2, 18_446_744_073_709_552]);
     }
 
     #[test]
     fn a_sum_that_is_not_known_stays_so() {
-        assert_eq!(coarsened(u64::MAX), u64::MAX);
+        assert_eq!(rescaled(u64::MAX), u64::MAX);
     }
 
     fn profile(unit: &str, weight: u64) -> Profile {

@@ -19,7 +19,7 @@ fn fleet() -> Profile {
         end: StackEnd::Complete,
         count: 7,
     }]);
-    profile.coarsen();
+    profile.rescale();
     assert_eq!(profile.info.unit, "microseconds");
     assert_eq!(profile.total().weight, 70_000);
     for value in profile.samples.values_mut() {

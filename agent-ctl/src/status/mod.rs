@@ -196,12 +196,12 @@ fn arrival(out: &Out, sampling: &Sampling) -> String {
 fn recorder_lines(status: &GetStatusResponse, clock: &Clock) -> Vec<(&'static str, String)> {
     let recorder = status.recorder.unwrap_or_default();
     let size = format!(
-        "{} of {}, {} windows of {} s ({} coarser), {} dropped",
+        "{} of {}, {} windows of {} s ({} downsampled), {} dropped",
         units::bytes(recorder.bytes),
         units::bytes(recorder.budget_bytes),
         units::count(recorder.windows.into()),
         recorder.window_seconds,
-        units::count(recorder.coarse_windows.into()),
+        units::count(recorder.downsampled_windows.into()),
         units::count(recorder.dropped_windows)
     );
     let mut lines = vec![("recorder", size)];

@@ -63,11 +63,11 @@ impl Units {
             return is_capped || weight > u64::MAX.into();
         };
         for (_, did) in found {
-            did.taken = did.taken.coarsened();
-            did.lost = did.lost.coarsened();
+            did.taken = did.taken.rescaled();
+            did.lost = did.lost.rescaled();
             if unit::is_time(coarser) {
-                did.expected_ns = unit::coarsened(did.expected_ns);
-                did.estimated_ns = unit::coarsened(did.estimated_ns);
+                did.expected_ns = unit::rescaled(did.expected_ns);
+                did.estimated_ns = unit::rescaled(did.estimated_ns);
             }
         }
         self.all = Some(coarser.to_owned());
@@ -125,9 +125,9 @@ pub fn equalize(
         _ => return Err(MergeError::UnitMismatch { left, right }.into()),
     };
     let (costs, quality) = finer;
-    costs.coarsen();
+    costs.rescale();
     unit.clone_into(&mut quality.unit);
-    quality.total = quality.total.coarsened();
+    quality.total = quality.total.rescaled();
     Ok(())
 }
 

@@ -55,7 +55,7 @@ pub trait WindowSink: Send + Sync + 'static {
     /// When it could not be made durable.
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError>;
 
-    /// Flushes, rolls up, makes coarser or removes what is over its age or over the disk budget. To
+    /// Flushes, rolls up, downsamples or removes what is over its age or over the disk budget. To
     /// be called every few seconds; takes milliseconds when there is nothing to do. What takes long
     /// is done in slices of less than a second.
     ///

@@ -1,7 +1,7 @@
 //! The store killed between any two of its operations on files.
 //!
 //! A child does all that a store does to its directory: it pushes into one partition and into
-//! several, flushes, cuts logs, closes, makes partitions coarser, and removes them. `strace` kills
+//! several, flushes, cuts logs, closes, downsamples partitions, and removes them. `strace` kills
 //! it at its nth operation on a file. After each of them the directory opens, has no issue, and
 //! answers what was acknowledged, once. Which of them are tried is drawn each time;
 //! `FLEETPROF_TEST_EVERY_STEP=7` tries every seventh, and 1 all, which takes most of an hour.

@@ -195,7 +195,7 @@ macro_rules! suite {
                     numbers_at_their_limits_harm_nothing_else, long_labels_are_kept_whole;
                 together: pushes_and_queries_of_many_threads_add_up,
                     one_window_pushed_by_many_threads_counts_once;
-                coarser: answers_over_whole_hours_stay_as_data_gets_older,
+                downsampling: answers_over_whole_hours_stay_as_data_gets_older,
                     edges_of_a_range_are_read_fine;
                 random: answers_are_those_of_the_model;
             );

@@ -412,7 +412,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(4, 16384),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory it may hold. Under pressure the oldest windows are coarsened (to 1 minute, \
+        doc: "Memory it may hold. Under pressure the oldest windows are downsampled (to 1 minute, \
               then to 10) before they are dropped.",
         get: |c| Value::Int(c.recorder.budget_mib.into()),
         put: |c, v| put_int(&mut c.recorder.budget_mib, &v),

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Most memory that a pin takes while it is asked. Unit: bytes. A pin that unpacks to more has its
-/// older windows coarsened for the answer, as the recorder does.
+/// older windows downsampled for the answer, as the recorder does.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 
 /// Ends of ranges are shown to the millisecond. Unit: nanoseconds.

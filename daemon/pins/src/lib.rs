@@ -3,9 +3,9 @@
 //!
 //! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those
 //! after as they close, each as a chunk of a file of the pin; so the recorder's own windows may
-//! age, coarsen and go as ever, and the pin survives restarts and reboots. Pins have a disk budget
-//! of their own: beyond it the trigger that takes most of it loses its oldest, so that one that
-//! fires all the time leaves the pins of others alone. Where the disk takes nothing chunks and
+//! age, are downsampled and go as ever, and the pin survives restarts and reboots. Pins have a disk
+//! budget of their own: beyond it the trigger that takes most of it loses its oldest, so that one
+//! that fires all the time leaves the pins of others alone. Where the disk takes nothing chunks and
 //! captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it does
 //! again.
 //!

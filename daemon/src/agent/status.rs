@@ -149,7 +149,7 @@ impl Agent {
             bytes: stats.bytes as u64,
             budget_bytes: stats.budget_bytes as u64,
             window_seconds,
-            coarse_windows: stats.coarse_windows as u32,
+            downsampled_windows: stats.downsampled_windows as u32,
             dropped_windows: stats.totals.dropped_by_age + stats.totals.dropped_by_budget,
             times_bytes: stats.times_bytes as u64,
             times_budget_bytes: stats.times_budget_bytes as u64,

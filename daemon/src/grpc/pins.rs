@@ -1,4 +1,4 @@
-//! Pins as answers: profiles of time that the recorder no longer has, or has in coarse windows
+//! Pins as answers: profiles of time that the recorder no longer has, or has in downsampled windows
 //! alone.
 
 use super::Host;

@@ -1,5 +1,5 @@
 //! Keeps partitions in order as they age: closed chunks become one part, closed hours are added up
-//! by service, and old partitions become coarser.
+//! by service, and old partitions are downsampled.
 //!
 //! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock
 //! that flushes need: a slice ends after [`SLICE`], however much is left.
@@ -90,7 +90,7 @@ impl Maintenance {
                 compactor.retry_unix_ns = Some(now_unix_ns.saturating_add(RETRY_NS));
                 self.catalog.counters.compaction_failures.inc();
                 let path = partition.path.display();
-                let text = format!("failed to compact or coarsen `{path}`: {error}");
+                let text = format!("failed to compact or downsample `{path}`: {error}");
                 let more = "; the finer data stays and is tried again in a minute";
                 self.catalog
                     .report_issue("compaction", Some(format!("{text}{more}")));
@@ -99,7 +99,7 @@ impl Maintenance {
         }
     }
 
-    /// Forgets a coarser file that is not whole.
+    /// Forgets a downsampled file that is not complete.
     fn abandon_downsampling(&self, compactor: &mut Compactor) {
         if let Some(downsampling) = compactor.downsampling.take() {
             let temporary = downsampling.temporary();
@@ -264,7 +264,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Puts a coarser file in the place of the finer one, unless something came meanwhile.
+    /// Puts a downsampled file in the place of the finer one, unless something came meanwhile.
     fn install_downsampled(&self, written: &Written) -> Result<bool, FileError> {
         let finer = &written.partition;
         let _upkeep = lock(&self.upkeep);
@@ -287,16 +287,16 @@ impl Maintenance {
         }
         let opened = put_in_place(&path)
             .map_err(FileError::from)
-            .and_then(|()| finer.coarser(written.level));
-        let coarser = match opened {
-            Ok(coarser) => Arc::new(coarser),
+            .and_then(|()| finer.downsampled(written.level));
+        let downsampled = match opened {
+            Ok(downsampled) => Arc::new(downsampled),
             Err(error) => {
                 // The finer one goes on, so the next start must not find the other.
                 remove(&path)?;
                 return Err(error);
             }
         };
-        write(&self.catalog.partitions).insert(finer.start, coarser);
+        write(&self.catalog.partitions).insert(finer.start, downsampled);
         finer.close_files();
         // One that stays is removed when the store is opened: the coarser one counts.
         let _ = remove(&finer.path);

@@ -44,14 +44,14 @@ metrics::counted! {
     Histogram fleetprof_store_compaction_duration_seconds = compaction_time [metrics::CALL_SECONDS];
     /// Hours added up by service, once more when windows came late.
     Counter fleetprof_store_hours_added_up_total = hours_added_up;
-    /// Partitions made coarser for their age.
-    Counter fleetprof_store_partitions_coarsened_total = partitions_downsampled;
-    /// Times that compacting or making coarser failed; the finer data stayed.
-    Counter fleetprof_store_tidy_failures_total = compaction_failures;
-    /// 1 while something is to be compacted or made coarser and waits for its turn.
-    Gauge fleetprof_store_tidy_pending = compaction_pending;
-    /// Size of the coarser partition that is being written, next to the finer one.
-    Gauge fleetprof_store_coarsening_bytes = downsampling_bytes;
+    /// Partitions downsampled for their age.
+    Counter fleetprof_store_partitions_downsampled_total = partitions_downsampled;
+    /// Times that compaction or downsampling failed; the finer data stayed.
+    Counter fleetprof_store_compaction_failures_total = compaction_failures;
+    /// 1 while something is to be compacted or downsampled and waits for its turn.
+    Gauge fleetprof_store_compaction_pending = compaction_pending;
+    /// Size of the downsampled partition that is being written, next to the finer one.
+    Gauge fleetprof_store_downsampling_bytes = downsampling_bytes;
     /// Records of the write-ahead log that could not be taken over.
     Counter fleetprof_store_log_records_unusable_total = records_unusable;
     /// Records of the write-ahead log that were there and could not be read at the start.

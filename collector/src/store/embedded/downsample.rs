@@ -39,7 +39,7 @@ enum Unit {
     ServiceHour(u16),
 }
 
-/// A partition that is being made coarser.
+/// A partition that is being downsampled.
 pub struct Downsampling {
     /// Which.
     pub partition: Arc<Partition>,

@@ -1,6 +1,6 @@
-//! How fine the data of a partition is: a partition becomes coarser as a whole as it gets older.
+//! How fine the data of a partition is: a partition is downsampled as one when it gets older.
 //!
-//! The level is in the name of the partition's file, so that a rename is what makes it coarser.
+//! The level is in the name of the partition's file, so that a rename is what downsamples it.
 
 use super::options::CHUNK_NS;
 use std::path::{Path, PathBuf};

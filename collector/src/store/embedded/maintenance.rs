@@ -45,7 +45,7 @@ pub struct Maintenance {
     pub(super) log: Arc<LogWriter>,
     /// Held by whoever flushes or removes partitions.
     pub(super) upkeep: Mutex<()>,
-    /// Held by whoever compacts or makes coarser; taken before `upkeep`.
+    /// Held by whoever compacts or downsamples; taken before `upkeep`.
     pub(super) compactor: Mutex<Compactor>,
     /// When the manifest was written last, since the Unix epoch. Unit: nanoseconds.
     manifest_unix_ns: AtomicI64,

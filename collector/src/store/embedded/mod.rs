@@ -13,7 +13,7 @@
 //! DIR/wal/*.removed     logs of partitions whose removal has begun
 //! DIR/wal/*.unusable    segments of which something could not be replayed
 //! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
-//! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, coarser, in the place of the one before
+//! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, downsampled, in place of the one before
 //! DIR/partitions/*.damaged        set aside
 //! ```
 //!

@@ -166,7 +166,7 @@ impl EmbeddedStore {
             };
             match opened {
                 Ok(partition) => {
-                    if let Some(finer) = keep_coarser(&mut partitions, partition) {
+                    if let Some(finer) = keep_downsampled(&mut partitions, partition) {
                         finer.close_files();
                         remove(&finer.path).map_err(io_error("remove", &finer.path))?;
                     }
@@ -272,9 +272,9 @@ impl Known {
     }
 }
 
-/// Adds a partition; of two of one time the coarser stays, which a crash kept from replacing the
-/// other. Returns the other.
-fn keep_coarser(
+/// Adds a partition; of two of one time the downsampled one stays, which a crash kept from
+/// replacing the other. Returns the other.
+fn keep_downsampled(
     partitions: &mut BTreeMap<i64, Arc<Partition>>,
     partition: Partition,
 ) -> Option<Arc<Partition>> {

@@ -1,8 +1,9 @@
 //! What a file keeps of the windows of a chunk: a summary of the chunk, and what it is made of.
 //!
-//! Three sections: the summary of the whole chunk; windows one by one; and, where data is coarser,
-//! summaries of parts of the chunk instead of windows, with their begins. Either of the last two
-//! may be empty, so what an agent brings late stands beside what was made coarser before.
+//! Three sections: the summary of the whole chunk; windows one by one; and, where data is
+//! downsampled, summaries of parts of the chunk instead of windows, with their begins. Either of
+//! the last two may be empty, so what an agent brings late stands beside what was downsampled
+//! before.
 
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter, encode_u64};
 use super::level::Level;

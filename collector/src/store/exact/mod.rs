@@ -60,12 +60,12 @@ fn exact<T: Weighed>(
     if !is_capped(&whole) {
         if whole.quality.total.weight > WEIGHT_MAX || whole.data.is_beyond() {
             coarser.clone_into(&mut whole.quality.unit);
-            whole.quality.pruned_weight = unit::coarsened(whole.quality.pruned_weight);
-            whole.data.coarsen(is_time);
+            whole.quality.pruned_weight = unit::rescaled(whole.quality.pruned_weight);
+            whole.data.rescale(is_time);
             // Where it has all rows, the total is what they add up to.
             let weight = whole.data.weight();
             let total = &mut whole.quality.total;
-            total.weight = weight.unwrap_or_else(|| unit::coarsened(total.weight));
+            total.weight = weight.unwrap_or_else(|| unit::rescaled(total.weight));
         }
         return Ok(whole);
     }
@@ -96,8 +96,8 @@ fn exact<T: Weighed>(
             length = length.saturating_mul(2);
         }
         count = count.saturating_add(found.quality.total.count);
-        found.data.coarsen(is_time);
-        let pruned = unit::coarsened(found.quality.pruned_weight);
+        found.data.rescale(is_time);
+        let pruned = unit::rescaled(found.quality.pruned_weight);
         pruned_weight = pruned_weight.saturating_add(pruned);
         T::add(&mut sum, found.data, limits);
         at = part.end_unix_ns;

@@ -2,7 +2,7 @@
 
 use crate::store::query::{add_line, heaviest, keep_heaviest, prune};
 use crate::store::{LabelSet, LabelTotals, Limits, Series, TimeSeries};
-use profile::unit::{WEIGHT_MAX, coarsened};
+use profile::unit::{WEIGHT_MAX, rescaled};
 use profile::{Costs, Info, Profile, Remap};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,7 +26,7 @@ pub(super) trait Weighed: Sized {
     }
 
     /// Weighs in the coarser unit. `is_time`: weights are time, as what the kernel accounts.
-    fn coarsen(&mut self, is_time: bool);
+    fn rescale(&mut self, is_time: bool);
 
     /// What its rows weigh together; `None` when it may not have all of them.
     fn weight(&self) -> Option<u64> {
@@ -71,8 +71,8 @@ impl OfProfile {
 impl Weighed for Profile {
     type Sum = OfProfile;
 
-    fn coarsen(&mut self, _: bool) {
-        Profile::coarsen(self);
+    fn rescale(&mut self, _: bool) {
+        Profile::rescale(self);
     }
 
     fn weight(&self) -> Option<u64> {
@@ -101,7 +101,7 @@ impl Weighed for Profile {
             info: of.whole,
             ..Profile::default()
         };
-        facts.coarsen();
+        facts.rescale();
         of.sum.info = facts.info;
         let weight = of.sum.total().weight;
         (of.sum, weight, of.folded)
@@ -120,8 +120,8 @@ impl From<Costs> for OfCosts {
 impl Weighed for Costs {
     type Sum = OfCosts;
 
-    fn coarsen(&mut self, _: bool) {
-        Costs::coarsen(self);
+    fn rescale(&mut self, _: bool) {
+        Costs::rescale(self);
     }
 
     fn weight(&self) -> Option<u64> {
@@ -176,13 +176,13 @@ impl Weighed for Vec<LabelTotals> {
         sum(0).max(sum(1)) > WEIGHT_MAX.into()
     }
 
-    fn coarsen(&mut self, is_time: bool) {
+    fn rescale(&mut self, is_time: bool) {
         for row in self {
-            row.taken = row.taken.coarsened();
-            row.lost = row.lost.coarsened();
+            row.taken = row.taken.rescaled();
+            row.lost = row.lost.rescaled();
             if is_time {
-                row.expected_ns = coarsened_signed(row.expected_ns);
-                row.estimated_ns = coarsened_signed(row.estimated_ns);
+                row.expected_ns = rescaled_signed(row.expected_ns);
+                row.estimated_ns = rescaled_signed(row.estimated_ns);
             }
         }
     }
@@ -217,11 +217,11 @@ impl Weighed for Vec<LabelTotals> {
 }
 
 /// The same in the coarser unit, rounded to the nearest; the largest number stays.
-fn coarsened_signed(ns: i64) -> i64 {
+fn rescaled_signed(ns: i64) -> i64 {
     if ns == i64::MAX {
         return ns;
     }
-    let size = i64::try_from(coarsened(ns.unsigned_abs())).unwrap_or(i64::MAX);
+    let size = i64::try_from(rescaled(ns.unsigned_abs())).unwrap_or(i64::MAX);
     size * ns.signum()
 }
 
@@ -264,14 +264,14 @@ impl Weighed for TimeSeries {
         self.steps.iter().any(|step| step.weight > WEIGHT_MAX)
     }
 
-    fn coarsen(&mut self, _: bool) {
+    fn rescale(&mut self, _: bool) {
         let lines = self.lines.iter_mut().map(|line| &mut line.weights);
         for weight in lines.chain([&mut self.rest]).flatten() {
-            *weight = coarsened(*weight);
+            *weight = rescaled(*weight);
         }
         for step in &mut self.steps {
-            step.weight = coarsened(step.weight);
-            step.lost_weight = coarsened(step.lost_weight);
+            step.weight = rescaled(step.weight);
+            step.lost_weight = rescaled(step.lost_weight);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The cases of the suite, by what they are about.
 
-pub mod coarser;
+pub mod downsampling;
 pub mod exact;
 pub mod hostile;
 pub mod limits;

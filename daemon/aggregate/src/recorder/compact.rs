@@ -1,4 +1,4 @@
-//! Keeping the budget: age, coarsening, collecting the dictionary, and cutting what does not fit.
+//! Keeping the budget: age, downsampling, collecting the dictionary, and cutting what does not fit.
 
 use super::accounts::{Accounts, ROWS_MAX};
 use super::block::{Block, Row};
@@ -10,10 +10,10 @@ use host::time::MonotonicTime;
 use profile::{Account, Dictionary, LabelSetId, Remap, SampleKey, StackEnd, StackId, key};
 use std::time::Duration;
 
-/// Steps that old windows are coarsened to.
+/// Steps that old windows are downsampled to.
 const STEPS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
-/// Windows this new are never coarsened: the first question after an incident is about the last
+/// Windows this new are never downsampled: the first question after an incident is about the last
 /// minutes, by the second.
 const FINE_KEPT: Duration = Duration::from_secs(300);
 
@@ -68,7 +68,7 @@ impl Recorder {
         }
         for step in STEPS {
             if self.bytes() > target {
-                self.coarsen(step, target);
+                self.downsample(step, target);
             }
         }
         let mut limit = target;
@@ -87,7 +87,7 @@ impl Recorder {
     }
 
     /// Merges neighbours of the same step, oldest first, until `target` is reached.
-    pub(super) fn coarsen(&mut self, step: Duration, target: usize) {
+    pub(super) fn downsample(&mut self, step: Duration, target: usize) {
         let newest = self
             .windows
             .back()
@@ -114,7 +114,7 @@ impl Recorder {
                 let before: usize = merged.iter().map(|window| window.whole.bytes()).sum();
                 bytes = (bytes + whole.bytes()).saturating_sub(before);
                 let windows = (merged[0].windows.0, merged[run - 1].windows.1);
-                self.totals.coarsened += run as u64;
+                self.totals.downsampled += run as u64;
                 self.generation += 1;
                 self.windows.insert(at, Window { windows, whole });
             }

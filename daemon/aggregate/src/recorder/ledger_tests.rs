@@ -121,18 +121,18 @@ proptest! {
     }
 
     #[test]
-    fn coarsening_and_collecting_change_nothing(windows in windows()) {
+    fn downsampling_and_collecting_change_nothing(windows in windows()) {
         let mut recorder = Recorder::new(RecorderOptions::default());
         fill(&mut recorder, &windows);
         let before = ledger(&recorder);
         recorder.collect(None);
         prop_assert_eq!(&ledger(&recorder), &before);
         for step in [60, 600] {
-            recorder.coarsen(Duration::from_secs(step), 0);
+            recorder.downsample(Duration::from_secs(step), 0);
         }
-        let coarse = ledger(&recorder);
-        prop_assert_eq!(coarse.host, before.host);
-        prop_assert_eq!(coarse.expected, before.expected);
+        let downsampled = ledger(&recorder);
+        prop_assert_eq!(downsampled.host, before.host);
+        prop_assert_eq!(downsampled.expected, before.expected);
     }
 
     #[test]

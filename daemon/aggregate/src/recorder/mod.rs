@@ -3,8 +3,8 @@
 //! One [`Dictionary`] is shared by all windows. The symbolizer interns into it and adds the samples
 //! of a part of a window; parts accumulate in the open window until one closes it. Closed windows
 //! are kept until they are older than the retention, or until the budget forces the oldest to be
-//! coarsened (10 s → 1 min → 10 min) and in the end dropped. What the dictionary holds for windows
-//! that are gone is collected from time to time, which gives every id a new value.
+//! downsampled (10 s → 1 min → 10 min) and in the end dropped. What the dictionary holds for
+//! windows that are gone is collected from time to time, which gives every id a new value.
 //!
 //! **The contract of ids.** Ids that the symbolizer got from [`Recorder::dict_mut`] are good until
 //! the next [`Recorder::add`] or [`Recorder::maintain`] returns: only these collect. When
@@ -16,8 +16,8 @@
 //! While a collection runs, the live part of the dictionary exists twice.
 //!
 //! Threads: one writer (the symbolizer) and any number of readers behind an `RwLock`. Nothing here
-//! blocks; `add` takes milliseconds, a collection or coarsening tenths of a second, a query over an
-//! hour of a large machine up to seconds.
+//! blocks; `add` takes milliseconds, a collection or downsampling tenths of a second, a query over
+//! an hour of a large machine up to seconds.
 
 mod accounts;
 mod block;
@@ -144,7 +144,7 @@ pub struct RecorderStats {
     /// Closed windows.
     pub windows: usize,
     /// Those of them that were merged from several.
-    pub coarse_windows: usize,
+    pub downsampled_windows: usize,
     /// Rows of all windows and parts.
     pub rows: u64,
     /// Memory of packed rows and their windows.
@@ -174,8 +174,8 @@ pub struct RecorderTotals {
     pub dropped_by_age: u64,
     /// Windows dropped because the budget was used up.
     pub dropped_by_budget: u64,
-    /// Windows merged into a coarser one.
-    pub coarsened: u64,
+    /// Windows merged into a longer one.
+    pub downsampled: u64,
     /// Samples folded into `[other]` because their window was over its share of the budget.
     pub folded_samples: u64,
     /// Collections of the dictionary.
@@ -203,7 +203,7 @@ struct Part {
 /// A closed window.
 #[derive(Debug)]
 struct Window {
-    /// Numbers of the windows it holds, more than one when it is coarse.
+    /// Numbers of the windows it holds, more than one when it is downsampled.
     windows: (u64, u64),
     /// Everything else, as if it were one part.
     whole: Part,
@@ -449,10 +449,10 @@ impl Recorder {
             oldest: all().next().map(|part| part.start),
             newest: all().next_back().map(|part| part.end),
             windows: self.windows.len(),
-            coarse_windows: self
+            downsampled_windows: self
                 .windows
                 .iter()
-                .filter(|window| window.is_coarse())
+                .filter(|window| window.is_downsampled())
                 .count(),
             rows: all().map(|part| part.block.rows() as u64).sum(),
             window_bytes: self.window_bytes(),
@@ -545,7 +545,7 @@ impl Part {
 }
 
 impl Window {
-    fn is_coarse(&self) -> bool {
+    fn is_downsampled(&self) -> bool {
         self.windows.0 != self.windows.1
     }
 }

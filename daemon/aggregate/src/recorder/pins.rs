@@ -43,7 +43,7 @@ impl Recorder {
         let begins = self.windows.front().map(|window| window.whole.start);
         let near = |window: &&Window| window.whole.overlaps(from, to);
         begins.is_some_and(|begin| begin <= from)
-            && !self.windows.iter().filter(near).any(Window::is_coarse)
+            && !self.windows.iter().filter(near).any(Window::is_downsampled)
     }
 }
 

@@ -73,8 +73,8 @@ impl<'q> From<&'q Query> for RecorderQuery<'q> {
 
 /// Answers what is asked over `span`, letting go of the lock between windows.
 ///
-/// A collection or coarsening in between makes the work done worthless; it is then done again with
-/// the lock held throughout.
+/// A collection or downsampling in between makes the work done worthless; it is then done again
+/// with the lock held throughout.
 ///
 /// # Errors
 /// [`QueryError::Cancelled`] soon after `cancel` is set.

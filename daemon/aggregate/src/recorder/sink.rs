@@ -1,7 +1,7 @@
 //! The way out for closed windows: each is shown to the sink once, whole, as it closes.
 //!
-//! The sink sees a window after its parts were added up and before the recorder coarsens, cuts or
-//! drops anything for its budget, so what leaves the daemon is what was taken, whatever the
+//! The sink sees a window after its parts were added up and before the recorder downsamples, cuts
+//! or drops anything for its budget, so what leaves the daemon is what was taken, whatever the
 //! recorder does with its own copy.
 
 use super::accounts::Accounts;

@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn collecting_and_coarsening_keep_every_total(windows in windows()) {
+    fn collecting_and_downsampling_keep_every_total(windows in windows()) {
         let mut recorder = Recorder::new(RecorderOptions::default());
         let models = fill(&mut recorder, &windows);
         let expected = sum(models.iter().map(|m| &m.2));
@@ -240,7 +240,7 @@ proptest! {
         prop_assert_eq!(recorder.epoch(), 1);
         prop_assert!(recorder.dict().strings.find("left").is_none());
         prop_assert_eq!(&scan(&recorder, ALL).0, &expected);
-        recorder.coarsen_all();
+        recorder.downsample_all();
         let (found, covered) = scan(&recorder, ALL);
         prop_assert_eq!(&found, &expected);
         prop_assert_eq!(covered.quality, taken);
@@ -293,10 +293,10 @@ proptest! {
 }
 
 impl Recorder {
-    /// Coarsens everything that is old enough, whatever the budget says.
-    fn coarsen_all(&mut self) {
-        self.coarsen(Duration::from_secs(60), 0);
-        self.coarsen(Duration::from_secs(600), 0);
+    /// Downsamples everything that is old enough, whatever the budget says.
+    fn downsample_all(&mut self) {
+        self.downsample(Duration::from_secs(60), 0);
+        self.downsample(Duration::from_secs(600), 0);
     }
 }
 
@@ -365,7 +365,7 @@ fn windows_go_when_they_are_over_their_age() {
 }
 
 #[test]
-fn under_pressure_the_oldest_are_coarsened_and_nothing_is_dropped() {
+fn under_pressure_the_oldest_are_downsampled_and_nothing_is_dropped() {
     let mut recorder = Recorder::new(options(BUDGET_MIN_BYTES));
     let mut added = 0;
     for at in 0..360 {
@@ -388,11 +388,11 @@ fn under_pressure_the_oldest_are_coarsened_and_nothing_is_dropped() {
     let stats = recorder.stats();
     assert_eq!(stats.totals.dropped_by_budget, 0);
     assert_eq!(stats.totals.folded_samples, 0);
-    assert!(stats.coarse_windows > 0, "{stats:?}");
+    assert!(stats.downsampled_windows > 0, "{stats:?}");
     let newest = recorder.windows.back().expect("windows");
-    assert!(!newest.is_coarse());
+    assert!(!newest.is_downsampled());
     let oldest = recorder.windows.front().expect("windows");
-    assert!(oldest.is_coarse());
+    assert!(oldest.is_downsampled());
     let (found, covered) = scan(&recorder, ALL);
     assert_eq!(total(&found), added);
     assert_eq!(
@@ -501,12 +501,12 @@ fn folded_rows_keep_their_cgroup() {
 }
 
 #[test]
-fn a_coarse_window_is_missed_by_who_asks_for_its_number() {
+fn a_downsampled_window_is_missed_by_who_asks_for_its_number() {
     let mut recorder = Recorder::new(RecorderOptions::default());
     for at in 0..100 {
         add(&mut recorder, at * 10, 10, true, Vec::new());
     }
-    recorder.coarsen_all();
+    recorder.downsample_all();
     assert_eq!(scan(&recorder, WindowRange::Window(1)).1.missed, 1);
     assert_eq!(scan(&recorder, WindowRange::Window(100)).1.missed, 0);
     assert_eq!(scan(&recorder, WindowRange::Window(101)).1.missed, 1);

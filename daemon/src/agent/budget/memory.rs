@@ -3,8 +3,9 @@
 //!
 //! Fed with the memory in use, every ten seconds or so. Over the budget for half a minute it first
 //! wants free memory given back to the machine; over it still, the next lower level of bounds:
-//! caches go first, for they cost only time, then the flight recorder, which coarsens what is old.
-//! It goes back when what the higher level may add would fit; it never swings, see [`super::cpu`].
+//! caches go first, for they cost only time, then the flight recorder, which downsamples what is
+//! old. It goes back when what the higher level may add would fit; it never swings, see
+//! [`super::cpu`].
 
 use super::cpu::INTERVAL;
 use host::bounds::Bounds;

@@ -37,11 +37,11 @@ metrics::rows! { STATS: RecorderStats;
     Gauge fleetprof_recorder_budget_bytes = |s| s.budget_bytes as u64;
     /// Windows kept.
     Gauge fleetprof_recorder_windows = |s| s.windows as u64;
-    /// What the flight recorder dropped or coarsened, by cause. Unit: windows, or samples.
+    /// What the flight recorder dropped or downsampled, by cause. Unit: windows, or samples.
     Counter fleetprof_recorder_dropped_total{cause} = |s| [
         ("window_age", s.totals.dropped_by_age),
         ("window_budget", s.totals.dropped_by_budget),
-        ("window_coarsened", s.totals.coarsened),
+        ("window_downsampled", s.totals.downsampled),
         ("sample_folded", s.totals.folded_samples),
         ("sample_time", s.totals.times_dropped),
     ];

@@ -293,7 +293,7 @@ impl AgentService for Fake {
                 bytes: 12 << 20,
                 budget_bytes: 64 << 20,
                 window_seconds: 10,
-                coarse_windows: 3,
+                downsampled_windows: 3,
                 dropped_windows: 0,
                 ..Recorder::default()
             }),

@@ -1,4 +1,4 @@
-//! A partition that is made coarser: when it may be, and what takes its place.
+//! A partition that is downsampled: when it may be, and what takes its place.
 
 use super::{Partition, lock, read};
 use crate::store::embedded::file::FileError;
@@ -25,20 +25,20 @@ impl Partition {
         lock(&self.records).clone()
     }
 
-    /// The partition that takes the place of this one, of a coarser file that has its name already.
-    /// Nothing may be on its way into this one.
-    pub fn coarser(&self, level: Level) -> Result<Partition, FileError> {
+    /// The partition that takes the place of this one, of a downsampled file that has its name
+    /// already. Nothing may be on its way into this one.
+    pub fn downsampled(&self, level: Level) -> Result<Partition, FileError> {
         let range = (self.start, self.end);
-        let mut coarser = Partition::open(level.path(&self.path), self.log.folder(), range)?;
-        if coarser.generation == self.generation {
+        let mut downsampled = Partition::open(level.path(&self.path), self.log.folder(), range)?;
+        if downsampled.generation == self.generation {
             // The same ids, and perhaps entries that are not in the file yet.
-            coarser.log = Arc::clone(&self.log);
-            *lock(&coarser.flushed) = *lock(&self.flushed);
-            *lock(&coarser.dict) = lock(&self.dict).clone();
+            downsampled.log = Arc::clone(&self.log);
+            *lock(&downsampled.flushed) = *lock(&self.flushed);
+            *lock(&downsampled.dict) = lock(&self.dict).clone();
         }
-        coarser.close_files();
+        downsampled.close_files();
         let used = self.used.load(Ordering::Relaxed);
-        coarser.used.store(used, Ordering::Relaxed);
-        Ok(coarser)
+        downsampled.used.store(used, Ordering::Relaxed);
+        Ok(downsampled)
     }
 }

@@ -1,4 +1,4 @@
-//! As data gets older it becomes coarser; over whole steps answers stay what they were.
+//! As data gets older it is downsampled; over whole steps answers stay what they were.
 
 use crate::store::draft::{Draft, definitions, store_all, windows};
 use crate::store::model::Model;

@@ -31,7 +31,7 @@ const BEGIN: i64 = 1_768_435_200 * SECOND;
 const WINDOWS: u64 = 900;
 
 /// Where the child of the kill test finds its directory.
-const DIR: &str = "FLEETPROF_TEST_COARSER_DIR";
+const DIR: &str = "FLEETPROF_TEST_DOWNSAMPLING_DIR";
 
 const SMALL: Shape = Shape {
     hosts: 2,
@@ -106,10 +106,10 @@ fn settle(store: &EmbeddedStore, now: i64) {
         store.maintain(now).unwrap();
         // A partition that was flushed just now is looked at by the next call.
         store.maintain(now).unwrap();
-        if counter(store, "fleetprof_store_tidy_pending") == 0 {
+        if counter(store, "fleetprof_store_compaction_pending") == 0 {
             return;
         }
-        assert!(Instant::now() < give_up, "tidying never ends");
+        assert!(Instant::now() < give_up, "compaction never ends");
     }
 }
 
@@ -256,7 +256,7 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
         }
     }
     assert_eq!(
-        counter(&store, "fleetprof_store_partitions_coarsened_total"),
+        counter(&store, "fleetprof_store_partitions_downsampled_total"),
         6
     );
     store.close().unwrap();
@@ -268,7 +268,7 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
 }
 
 #[test]
-fn a_partition_that_is_coarser_than_wanted_is_left_at_rest() {
+fn a_partition_that_is_coarser_than_wanted_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
     let store = open(folder.path());
@@ -291,7 +291,10 @@ fn a_partition_that_is_coarser_than_wanted_is_left_at_rest() {
     std::fs::rename(&file, &away).unwrap();
     store.maintain(now + SECOND).unwrap();
     std::fs::rename(&away, &file).unwrap();
-    assert_eq!(counter(&store, "fleetprof_store_tidy_failures_total"), 0);
+    assert_eq!(
+        counter(&store, "fleetprof_store_compaction_failures_total"),
+        0
+    );
     assert_eq!(store.issues(), Vec::<String>::new());
 }
 
@@ -510,7 +513,7 @@ fn queries_go_on_while_partitions_are_replaced() {
     });
 }
 
-/// Makes a store coarser, level by level, and says when each is done, until it is killed.
+/// Downsamples a store, level by level, and says when each is done, until it is killed.
 #[test]
 fn child_of_the_kill_test() {
     let Some(dir) = std::env::var_os(DIR) else {
@@ -623,7 +626,7 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
 }
 
 #[test]
-fn a_finer_file_that_a_crash_left_beside_the_coarser_one_is_removed() {
+fn a_finer_file_that_a_crash_left_next_to_the_downsampled_one_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(5, SMALL);
     let store = open(folder.path());
@@ -704,7 +707,12 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
         matches!(failed, Err(StoreError::Unavailable(_))),
         "{failed:?}"
     );
-    assert!(store.issues().iter().any(|text| text.contains("coarsen")));
+    assert!(
+        store
+            .issues()
+            .iter()
+            .any(|text| text.contains("downsample"))
+    );
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
     std::fs::remove_file(&ballast).unwrap();
