@@ -154,7 +154,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     ]);
     facts.retain(|fact| !fact.value.is_empty());
     if info.started_unix_ns != 0 {
-        facts.push(fact("Capture", "began", rfc3339(info.started_unix_ns)));
+        facts.push(fact("Capture", "started", rfc3339(info.started_unix_ns)));
         facts.push(fact("Capture", "ran", ns(info.elapsed_ns)));
     }
     if info.rate_hz != 0 {

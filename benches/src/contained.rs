@@ -57,7 +57,7 @@ impl Ended {
 }
 
 impl Contained {
-    /// Starts a line of `sh` with arguments `$1`, `$2` …; begin it with `exec` where it is one
+    /// Starts a line of `sh` with arguments `$1`, `$2` …; start it with `exec` where it is one
     /// command, so that signals reach it. Output goes to files in `dir`.
     pub fn start(dir: &Path, name: &str, line: &str, args: &[&str]) -> Contained {
         let cgroup = Cgroup::new("fleetprof-bench-peer");

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Totals since the process began, of the threads that it has now. What ended threads used is in
+/// Totals since the process started, of the threads that it has now. What ended threads used is in
 /// the account of its cgroup.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Usage {
@@ -72,7 +72,7 @@ impl Usage {
     }
 
     /// Waits since `before`. Threads that came or went between, such as those of a query, are left
-    /// out: their count begins again at zero.
+    /// out: their count starts again at zero.
     pub fn waits_since(&self, before: &Usage) -> u64 {
         grown(&self.waits_by_thread, &before.waits_by_thread)
     }

@@ -355,7 +355,7 @@ impl Rig {
                 filter: Filter::default(),
                 keep_times: true,
             };
-            self.engine.begin_off_cpu(wanted)?;
+            self.engine.start_off_cpu(wanted)?;
         }
         let task = match &perf {
             Some(perf) => {

@@ -270,9 +270,9 @@ fn compare(peer: Measured, starts: &[Mark]) -> PeerRow {
     }
 }
 
-/// Watches a daemon for `length`: the moment at which that began, and what it cost.
+/// Watches a daemon for `length`: the moment at which that started, and what it cost.
 fn daemon_cost(daemon: &Watched, length: Duration) -> anyhow::Result<(Mark, DaemonCost)> {
-    let before = daemon.begin()?;
+    let before = daemon.mark()?;
     std::thread::sleep(length);
     let after = daemon.end()?;
     let seconds = (after.at - before.at).as_secs_f64();

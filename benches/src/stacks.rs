@@ -3,7 +3,7 @@
 //! Profilers have words of their own for how a stack ended. Here only the names of its frames
 //! count, so that the shares of two can be compared.
 
-/// Functions at which stacks begin: of programs, of threads, of Go, and of kernel threads.
+/// Functions at which stacks start: of programs, of threads, of Go, and of kernel threads.
 const STARTS: &[&str] = &[
     "main",
     "_start",

@@ -65,11 +65,11 @@ impl Watched {
         self.daemon.client()
     }
 
-    /// The begin of a measurement: the query that drains its rings lies before it.
+    /// The start of a measurement: the query that drains its rings lies before it.
     ///
     /// # Errors
     /// When it has ended or does not answer.
-    pub fn begin(&self) -> anyhow::Result<Mark> {
+    pub fn mark(&self) -> anyhow::Result<Mark> {
         let taken = taken(&self.client())?;
         Ok(Mark {
             at: Instant::now(),
@@ -82,7 +82,7 @@ impl Watched {
     /// The end of a measurement: the query lies behind it.
     ///
     /// # Errors
-    /// As for [`Watched::begin`].
+    /// As for [`Watched::mark`].
     pub fn end(&self) -> anyhow::Result<Mark> {
         let (usage, cpu_ns) = (Usage::of(self.pid())?, self.cgroup.cpu_ns()?);
         let at = Instant::now();

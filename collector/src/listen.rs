@@ -19,7 +19,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 /// Bytes of the HTTP/2 connection preface; until these have come a connection is a stranger's.
 const PREFACE_BYTES: usize = 24;
 
-/// Begins of a request of HTTP/1, which gRPC is not: somebody took this for the page's port.
+/// Starts of a request of HTTP/1, which gRPC is not: somebody took this for the page's port.
 const HTTP1: [&[u8; 4]; 8] = [
     b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN",
 ];
@@ -143,15 +143,15 @@ pub struct Conn {
     read: usize,
     calls: Arc<Calls>,
     idle: IdleTimer,
-    begin: Begin,
+    preface: Preface,
     page: SocketAddr,
     metrics: Arc<Metrics>,
     _place: OwnedSemaphorePermit,
 }
 
-/// What a connection begins with.
+/// What a connection starts with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begin {
+enum Preface {
     /// Nothing came yet.
     Open,
     /// Not HTTP/1.
@@ -176,7 +176,7 @@ impl Conn {
             read: 0,
             idle: IdleTimer::new(Arc::clone(&calls)),
             calls,
-            begin: Begin::Open,
+            preface: Preface::Open,
             page,
             metrics,
             _place: place,
@@ -185,8 +185,8 @@ impl Conn {
 
     /// Waits for the first bytes; false when they are of HTTP/1. Nothing is written before: the
     /// server would greet in HTTP/2, which no browser understands.
-    fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.begin == Begin::Open {
+    fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.preface == Preface::Open {
             if let Some(silence) = &mut self.silence
                 && silence.as_mut().poll(cx).is_ready()
             {
@@ -196,13 +196,17 @@ impl Conn {
             let mut first = ReadBuf::new(&mut first);
             ready!(self.stream.poll_peek(cx, &mut first))?;
             let is_http1 = HTTP1.iter().any(|method| first.filled() == *method);
-            self.begin = if is_http1 { Begin::Http1 } else { Begin::Other };
+            self.preface = if is_http1 {
+                Preface::Http1
+            } else {
+                Preface::Other
+            };
             if is_http1 {
                 self.metrics.misplaced_grpc.inc();
                 self.answer_http1();
             }
         }
-        Poll::Ready(Ok(self.begin == Begin::Other))
+        Poll::Ready(Ok(self.preface == Preface::Other))
     }
 
     /// Says where the page is. A connection that does not take so little at once gets nothing.
@@ -265,7 +269,7 @@ impl AsyncRead for Conn {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let conn = self.get_mut();
-        if !ready!(conn.poll_begin(cx))? {
+        if !ready!(conn.poll_preface(cx))? {
             // The end, for the server.
             return Poll::Ready(Ok(()));
         }
@@ -296,7 +300,7 @@ impl AsyncWrite for Conn {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if !ready!(self.poll_begin(cx))? {
+        if !ready!(self.poll_preface(cx))? {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         Pin::new(&mut self.stream).poll_write(cx, buf)
@@ -315,7 +319,7 @@ impl AsyncWrite for Conn {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if !ready!(self.poll_begin(cx))? {
+        if !ready!(self.poll_preface(cx))? {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)

@@ -17,8 +17,8 @@ counted! {
     Gauge fleetprof_collector_hosts_blind = hosts_blind;
     /// Hosts with warnings or errors, blind ones among them.
     Gauge fleetprof_collector_hosts_warned = hosts_warned;
-    /// Streams that said who they are.
-    Counter fleetprof_collector_streams_begun_total = streams_begun;
+    /// Agent streams that completed the handshake.
+    Counter fleetprof_collector_streams_opened_total = streams_opened;
     /// Streams of agents that were ended from here, by cause.
     Counter fleetprof_collector_streams_cut_total{cause} =
         "protocol" cut_protocol,

@@ -80,7 +80,7 @@ pub struct Addresses {
 /// when both addresses are listened on.
 ///
 /// # Errors
-/// When it cannot begin, when a part of it fails, and when the store does not close.
+/// When it cannot start, when a part of it fails, and when the store does not close.
 pub async fn serve(
     config: &Config,
     store: OpenStore,

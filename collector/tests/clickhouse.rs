@@ -302,7 +302,7 @@ fn assert_by_service(store: &dyn Store, count: u64) {
 }
 
 #[test]
-fn what_was_begun_when_the_server_went_away_is_finished_first() {
+fn what_was_started_when_the_server_went_away_is_finished_first() {
     let Some(server) = server() else { return };
     let name = fresh_name();
     let store = open(&server.url(), &name);

@@ -24,7 +24,7 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 3600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 
-/// 2026-01-15 00:00:00 UTC: where partitions of any length begin.
+/// 2026-01-15 00:00:00 UTC: where partitions of any length start.
 const BEGIN: i64 = 1_768_435_200 * SECOND;
 
 /// Windows of each host: two hours and a half.

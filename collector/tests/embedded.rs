@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;
 
-/// 2026-01-15 00:00:00 UTC: where partitions of any length begin.
+/// 2026-01-15 00:00:00 UTC: where partitions of any length start.
 const BEGIN: i64 = 1_768_435_200 * SECOND;
 
 const SMALL: Shape = Shape {

@@ -74,7 +74,7 @@ pub enum Kind {
     /// URLs of servers, `http://` or `https://`, at most this many; `,` between them outside of
     /// files.
     Urls(usize),
-    /// Events, each by its name or what it begins with and `*`, at most this many; `,` between them
+    /// Events, each by its name or what it starts with and `*`, at most this many; `,` between them
     /// outside of files.
     Events(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
@@ -222,7 +222,7 @@ impl Kind {
             ),
             Kind::Events(max) => format!(
                 "a list of at most {max} names of events; a name that ends with `*` stands for all that \
-                 begin so"
+                 start so"
             ),
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
             Kind::Words(words) => format!("a list of {}", words.join(", ")),

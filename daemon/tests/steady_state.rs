@@ -149,7 +149,7 @@ const TIME_AT: usize = 32;
 const KEY: SetKey = SetKey(1);
 
 /// Two captures of one set: one takes all and keeps times, the other nothing but generated code.
-fn begin_captures(shared: &SamplerHandle) {
+fn start_captures(shared: &SamplerHandle) {
     let rings = (0..CPUS).map(|cpu| {
         let ring = Ring::in_memory(RING_BYTES).expect("maps");
         (
@@ -168,7 +168,7 @@ fn begin_captures(shared: &SamplerHandle) {
     }
 }
 
-/// Writes a second of samples, which begins at `from`, to every ring.
+/// Writes a second of samples, which starts at `from`, to every ring.
 fn fill(sampler: &mut Sampler, from: MonotonicTime, samples: &mut [Vec<u8>]) {
     let rings = sampler.rings_mut();
     fill_rings(rings.rings_mut().iter_mut(), from, samples);
@@ -233,7 +233,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     let shared = Arc::new(SamplerHandle::new().unwrap());
     let (mut driven, _rules) = Driven::new(start, Arc::clone(&shared));
 
-    begin_captures(&shared);
+    start_captures(&shared);
     let mut second = 0;
     let mut times = 0;
     let mut captured = [0u64; 2];

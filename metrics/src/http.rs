@@ -263,11 +263,11 @@ mod tests {
     #[tokio::test]
     async fn health_is_told_while_metrics_take_long() {
         let (go_on, waits) = std::sync::mpsc::sync_channel::<()>(1);
-        let (begun, begins) = std::sync::mpsc::sync_channel::<()>(1);
-        let ends = std::sync::Mutex::new((begun, waits));
+        let (started, starts) = std::sync::mpsc::sync_channel::<()>(1);
+        let ends = std::sync::Mutex::new((started, waits));
         let families = read(move || {
-            let (begun, waits) = &*ends.lock().unwrap();
-            let _ = begun.send(());
+            let (started, waits) = &*ends.lock().unwrap();
+            let _ = started.send(());
             let _ = waits.recv();
             0
         });
@@ -277,8 +277,8 @@ mod tests {
         let server = tokio::spawn(serve(listener, families, health, std::future::pending()));
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(get("/metrics").as_bytes()).await.unwrap();
-        let begun = tokio::task::spawn_blocking(move || begins.recv());
-        begun.await.unwrap().unwrap();
+        let started = tokio::task::spawn_blocking(move || starts.recv());
+        started.await.unwrap().unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(get("/healthz").as_bytes()).await.unwrap();
         let mut answer = String::new();

@@ -5,7 +5,7 @@
 //! it is a spot. Two cells pick a range, and [`Profile::between`](crate::Profile::between) makes a
 //! profile of it.
 //!
-//! Columns begin with whole seconds of the Unix clock (with whole columns, where those are wider),
+//! Columns start with whole seconds of the Unix clock (with whole columns, where those are wider),
 //! so that what happens each second stands in one row, and maps of several hosts line up. There are
 //! no time zones here.
 
@@ -87,14 +87,14 @@ pub enum HeatMapError {
 pub struct Cell {
     /// From the left, 0-based.
     pub column: u32,
-    /// From the begin of the column, 0-based.
+    /// From the start of the column, 0-based.
     pub row: u32,
 }
 
 /// What was sampled in each cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeatMap {
-    /// Begin of the first column, nanoseconds since the Unix epoch.
+    /// Start of the first column, nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
     /// Time of a column. Unit: nanoseconds.
     pub column_ns: u64,
@@ -102,13 +102,13 @@ pub struct HeatMap {
     pub rows: u32,
     /// Columns.
     pub columns: u32,
-    /// Column by column, each from its begin.
+    /// Column by column, each from its start.
     pub cells: Vec<Value>,
     /// Sum of all cells.
     pub total: Value,
     /// Samples of the time whose moment was not kept: they are in no cell.
     pub dropped: u64,
-    /// Time between the begin of the first column and that of the moments. Unit: nanoseconds.
+    /// Time between the start of the first column and that of the moments. Unit: nanoseconds.
     lead_ns: u64,
     /// Length of the time covered. Unit: nanoseconds.
     covered_ns: u64,
@@ -172,7 +172,7 @@ impl HeatMap {
         found.unwrap_or_default()
     }
 
-    /// The cell of a time. Unit: nanoseconds since the begin of the moments.
+    /// The cell of a time. Unit: nanoseconds since the start of the moments.
     pub fn cell_at(&self, at_ns: u64) -> Cell {
         let at = u128::from(self.lead_ns) + u128::from(at_ns.min(self.covered_ns - 1));
         let (column, offset) = (
@@ -186,7 +186,7 @@ impl HeatMap {
         }
     }
 
-    /// The time from the begin of the earlier of two cells to the end of the later one, both
+    /// The time from the start of the earlier of two cells to the end of the later one, both
     /// included, as [`Profile::between`](crate::Profile::between) takes it. Cells beyond the map
     /// are those at its border.
     pub fn range(&self, one: Cell, other: Cell) -> Range<u64> {
@@ -195,17 +195,17 @@ impl HeatMap {
             row: cell.row.min(self.rows - 1),
         };
         let (one, other) = (inside(one), inside(other));
-        let begin = self.begin(one.min(other));
-        begin..self.end(one.max(other))
+        let start = self.start(one.min(other));
+        start..self.end(one.max(other))
     }
 
     /// True when the time of a cell, or a part of it, is covered: an empty cell says that nothing
     /// ran.
     pub fn is_covered(&self, cell: Cell) -> bool {
-        cell.column < self.columns && cell.row < self.rows && self.begin(cell) < self.end(cell)
+        cell.column < self.columns && cell.row < self.rows && self.start(cell) < self.end(cell)
     }
 
-    /// Begin of a column, nanoseconds since the Unix epoch.
+    /// Start of a column, nanoseconds since the Unix epoch.
     pub fn column_unix_ns(&self, column: u32) -> i64 {
         let at = i128::from(self.start_unix_ns) + i128::from(column) * i128::from(self.column_ns);
         i64::try_from(at).unwrap_or(i64::MAX)
@@ -232,7 +232,7 @@ impl HeatMap {
     }
 
     /// First time that is in the cell and covered.
-    fn begin(&self, cell: Cell) -> u64 {
+    fn start(&self, cell: Cell) -> u64 {
         let (column, rows) = (u128::from(self.column_ns), u128::from(self.rows));
         // The first offset whose row this is.
         let offset = (u128::from(cell.row) * column).div_ceil(rows);
@@ -245,11 +245,11 @@ impl HeatMap {
 
     fn end(&self, cell: Cell) -> u64 {
         match cell.row + 1 < self.rows {
-            true => self.begin(Cell {
+            true => self.start(Cell {
                 row: cell.row + 1,
                 ..cell
             }),
-            false => self.begin(Cell {
+            false => self.start(Cell {
                 column: cell.column.saturating_add(1),
                 row: 0,
             }),
@@ -257,7 +257,7 @@ impl HeatMap {
     }
 }
 
-/// Time from the begin of the column that `start` is in.
+/// Time from the start of the column that `start` is in.
 fn lead(start_unix_ns: i64, column_ns: u64) -> u64 {
     let lead = i128::from(start_unix_ns).rem_euclid(i128::from(column_ns.max(1)));
     u64::try_from(lead).unwrap_or(0)
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn columns_are_seconds_of_the_clock_and_rows_their_parts() {
-        // From 7.5 s, so that half a second of the first column is before the begin.
+        // From 7.5 s, so that half a second of the first column is before the start.
         let at = [0, 19 * MS, 500 * MS, 1_000 * MS];
         let map = HeatMap::new(&moments(7_500_000_000, 2 * SECOND, &at), Grid::default()).unwrap();
         assert_eq!((map.start_unix_ns, map.columns), (7_000_000_000, 3));

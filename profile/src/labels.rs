@@ -73,7 +73,7 @@ pub struct LabelSetId(pub u32);
 #[derive(Clone)]
 pub struct LabelSetTable {
     pairs: Vec<(StrId, StrId)>,
-    /// End of each set in `pairs`; it begins where the one before ends.
+    /// End of each set in `pairs`; it starts where the one before ends.
     ends: Vec<u32>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,

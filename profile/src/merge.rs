@@ -43,7 +43,7 @@ pub enum MergeError {
 impl Info {
     /// Takes in the facts of another profile whose samples are merged into this one's.
     ///
-    /// The time range becomes the union (a range of length 0 that begins at 0 is not known and adds
+    /// The time range becomes the union (a range of length 0 that starts at 0 is not known and adds
     /// nothing), quality is summed, different events become [`MIXED_EVENTS`], different periods 0.
     /// An `Info` without a unit, of a range in which nothing was sampled, has no say in unit, event
     /// and period; a default one is neutral.
@@ -92,7 +92,7 @@ impl Info {
         Ok(())
     }
 
-    /// End of the time covered, wide enough for every begin and length.
+    /// End of the time covered, wide enough for every start and length.
     fn end_unix_ns(&self) -> i128 {
         i128::from(self.start_unix_ns) + i128::from(self.duration_ns)
     }

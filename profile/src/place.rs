@@ -17,7 +17,7 @@ const BUILD_ID_DIGITS_MIN: usize = 8;
 pub struct Place<'a> {
     /// The GNU build id in lower-case hexadecimal.
     pub build_id: &'a str,
-    /// Where the function begins, or where the sample was where that is not known. It counts as the
+    /// Where the function starts, or where the sample was where that is not known. It counts as the
     /// file's symbols do, not from the file's first byte: separate debug files share the one and
     /// not the other.
     pub address: u64,

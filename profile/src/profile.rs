@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 pub struct Info {
     /// Start of the time covered, nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
-    /// Length of the time covered, begin to end, in nanoseconds.
+    /// Length of the time covered, start to end, in nanoseconds.
     pub duration_ns: u64,
     /// The event that was sampled: `cpu-clock`, `cycles`.
     pub event: String,
@@ -179,8 +179,8 @@ impl Profile {
             info: self.info.clone(),
             ..Profile::default()
         };
-        let begin = i64::try_from(from).unwrap_or(i64::MAX);
-        part.info.start_unix_ns = self.moments.start_unix_ns.saturating_add(begin);
+        let start = i64::try_from(from).unwrap_or(i64::MAX);
+        part.info.start_unix_ns = self.moments.start_unix_ns.saturating_add(start);
         part.info.duration_ns = until.saturating_sub(from);
         part.info.coverage = Coverage::default();
         part.info.quality = Quality::default();

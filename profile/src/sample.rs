@@ -81,7 +81,7 @@ counters! {
     /// What is known of the waits that a profile of [`OFF_CPU`](crate::OFF_CPU) is made of. Lengths
     /// are in nanoseconds.
     pub struct Waits {
-        /// Waits whose begin and end were seen.
+        /// Waits whose start and end were seen.
         pub complete: u64,
         /// Their length.
         pub complete_ns: u64,

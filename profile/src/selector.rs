@@ -6,7 +6,7 @@
 //! label    = letter or "_", then letters, digits, "_", ".", "-", "/" ; or quoted like a value
 //! value    = '"' text '"' | "'" text "'" | "`" raw text "`" | bare
 //! ```
-//! White space may stand between all parts. In double and single quotes a backslash begins an
+//! White space may stand between all parts. In double and single quotes a backslash starts an
 //! escape:
 //! `\\ \" \' \n \r \t \xHH` (below 80) and `\u{H…}`; back quotes take text as it is, which suits
 //! patterns. A bare value ends at white space, a comma, a quote or a brace, because shells eat
@@ -149,7 +149,7 @@ impl<'t> Parser<'t> {
     }
 
     fn operator(&mut self) -> Result<MatchOp, SelectorError> {
-        // Two-character operators first: `=` begins `=~`.
+        // Two-character operators first: `=` starts `=~`.
         let found = MatchOp::ALL
             .into_iter()
             .filter(|op| self.rest().starts_with(op.symbol()))

@@ -19,7 +19,7 @@ impl StrId {
 #[derive(Clone)]
 pub struct StringTable {
     text: String,
-    /// End offset of each string in `text`; it begins where the one before ends.
+    /// End offset of each string in `text`; it starts where the one before ends.
     ends: Vec<u32>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,

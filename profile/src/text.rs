@@ -12,12 +12,12 @@
 //! | newline, carriage return, tab | `\n`, `\r`, `\t` |
 //! | other characters below U+0080 that [`is_hostile`] names | `\xHH` |
 //! | all other characters that [`is_hostile`] names | `\u{H…}` |
-//! | white space at the begin or end; a space with only digits and dots behind it | `\x20`, `\u{H…}` |
-//! | the `#` of text that begins with `# ` | `\x23` |
+//! | white space at the start or end; a space with only digits and dots behind it | `\x20`, `\u{H…}` |
+//! | the `#` of text that starts with `# ` | `\x23` |
 //! | the `[` of an ending that reads like an annotation (`_[k]`) | `\x5b` |
 //!
 //! The last three keep a name from being taken for a count (`frame 12`), for a comment line, or for
-//! a frame of another kind. Reading takes a backslash that begins none of these for itself, so
+//! a frame of another kind. Reading takes a backslash that starts none of these for itself, so
 //! files of other tools read well.
 
 use std::borrow::Cow;

@@ -542,7 +542,7 @@ fn what_cannot_be_read_says_what_it_is() {
 }
 
 #[test]
-fn of_a_compressed_text_that_is_cut_the_begin_is_read() {
+fn of_a_compressed_text_that_is_cut_the_start_is_read() {
     let text: String = (0..5_000)
         .map(|at| format!("main;f{at}x{} 1\n", at * 7919 % 10_007))
         .collect();

@@ -74,8 +74,8 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call begins; it ends when the guard is dropped.
-    pub fn begin(self: &Arc<Calls>) -> Call {
+    /// A call starts; it ends when the guard is dropped.
+    pub fn start(self: &Arc<Calls>) -> Call {
         let mut state = self.lock();
         state.under_way += 1;
         state.called = true;
@@ -225,7 +225,7 @@ where
                 caller.calls().probe();
                 return None;
             }
-            Some(caller.calls().begin())
+            Some(caller.calls().start())
         });
         let answering = self.0.call(request);
         Box::pin(async move {

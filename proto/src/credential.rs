@@ -21,7 +21,7 @@ pub const KEY_HASH_BYTES: usize = 32;
 const CRC_BYTES: usize = 4;
 const BYTES: usize = ID_BYTES + SECRET_BYTES + KEY_HASH_BYTES + CRC_BYTES;
 
-/// What the string of an invitation begins with. Scanners for secrets look for it.
+/// What the string of an invitation starts with. Scanners for secrets look for it.
 const JOIN: &str = "fpj1_";
 
 /// The string of an invitation, taken apart.
@@ -38,8 +38,8 @@ pub struct Credential {
 /// Why a string is no invitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
-    /// It begins in another way.
-    #[error("an invitation begins with `{JOIN}`")]
+    /// It starts in another way.
+    #[error("an invitation starts with `{JOIN}`")]
     Prefix,
     /// It is too short or too long, has another character, or another checksum.
     #[error("the invitation is incomplete or mistyped: its checksum is wrong")]

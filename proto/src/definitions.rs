@@ -14,7 +14,7 @@ use crate::wire;
 use profile::{ContentId, Dictionary, FrameId, Remap, StackId};
 use std::collections::{HashMap, HashSet};
 
-/// Stacks after which an agent begins a new dictionary, to a collector that asks for one after
+/// Stacks after which an agent starts a new dictionary, to a collector that asks for one after
 /// `told` (0: it does not say), with `rows` in its newest window.
 pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
     let told = told as usize;
@@ -46,7 +46,7 @@ impl Definer {
     }
 
     /// The same for another dictionary.
-    pub fn begin_dictionary(&mut self) {
+    pub fn start_dictionary(&mut self) {
         *self = Definer::new(self.takes_known);
     }
 

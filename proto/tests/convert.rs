@@ -619,7 +619,7 @@ fn all_callers_come_when_the_collector_knows_none_and_in_a_new_dictionary() {
     assert_eq!(comes(&mut of, &dict, need(2, true)), (0, 4));
     of.answered(&dict, 2, true);
     assert_eq!(comes(&mut of, &dict, need(9, false)), (1, 0));
-    of.begin_dictionary();
+    of.start_dictionary();
     assert_eq!(comes(&mut of, &dict, need(9, false)), (0, 4));
     // A collector of an older version.
     let mut of = Definer::new(false);

@@ -60,7 +60,7 @@ impl Cgroup {
     pub fn child(&self, name: impl AsRef<OsStr>) -> Cgroup {
         let below = Path::new(&self.path)
             .strip_prefix("/")
-            .expect("a path begins with /");
+            .expect("a path starts with /");
         Cgroup::at(&below.join(name.as_ref()))
     }
 
@@ -86,7 +86,7 @@ impl Cgroup {
         fs::create_dir(dir).unwrap_or_else(|e| panic!("failed to make {dir:?}: {e}"));
     }
 
-    /// Its path as samples name it: from the root of the hierarchy, beginning with `/`.
+    /// Its path as samples name it: from the root of the hierarchy, starting with `/`.
     ///
     /// # Panics
     /// When it is not UTF-8.

@@ -16,7 +16,7 @@ const FUNCTION: u64 = 0x1100;
 const START: u64 = 0x1000;
 /// Length of that function.
 const FUNCTION_BYTES: u64 = 0x1_0000;
-/// Where content of sections begins in the file.
+/// Where content of sections starts in the file.
 const CONTENT: u64 = 0x2_0000;
 /// Length of what is not there: holes of a sparse file.
 const HOLE: u64 = 1 << 40;
@@ -434,7 +434,7 @@ fn code() -> Vec<u8> {
     code
 }
 
-/// A symbol of a function that begins so far into the code.
+/// A symbol of a function that starts so far into the code.
 fn function(into: u64) -> Vec<u8> {
     // The name, a global function, the section it is in.
     let mut symbol = vec![1, 0, 0, 0, 0x12, 0, 1, 0];

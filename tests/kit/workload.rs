@@ -194,7 +194,7 @@ impl Workload {
         self
     }
 
-    /// Ends it and returns the numbers on its last line, which begins with `word`.
+    /// Ends it and returns the numbers on its last line, which starts with `word`.
     ///
     /// # Panics
     /// When it does not end in time or says nothing.

@@ -13,7 +13,7 @@ use testkit::{Cgroup, Client, Daemon, Need, View, beside, clock};
 
 /// How long both record together. Unit: seconds. About 1,800 samples on two CPUs.
 const RUN_S: u64 = 10;
-/// Left out at the begin: perf opens its events CPU by CPU. Unit: nanoseconds.
+/// Left out at the start: perf opens its events CPU by CPU. Unit: nanoseconds.
 const EDGE_NS: i64 = 200_000_000;
 /// Functions with less of all samples are not compared one by one.
 const SHARE_MIN: f64 = 0.02;

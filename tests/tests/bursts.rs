@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(40);
 /// Rows of a second, as heat maps have them unasked.
 const ROWS: usize = 50;
 const ROW_NS: i64 = 1_000_000_000 / ROWS as i64;
-/// Cells that a burst of 300 ms can touch: it begins in the middle of one.
+/// Cells that a burst of 300 ms can touch: it starts in the middle of one.
 const STRETCH: usize = 16;
 
 /// What the program says of its burst. Unit: nanoseconds.

@@ -118,7 +118,7 @@ fn a_capture_at_another_rate_and_the_profile_are_both_right_needs_root() {
         listed[0].request.as_ref().map(|r| r.who.as_str()),
         Some("a test")
     );
-    assert!(daemon.log().contains("capture began") && daemon.log().contains("capture ended"));
+    assert!(daemon.log().contains("capture started") && daemon.log().contains("capture ended"));
     daemon.stop();
 }
 
@@ -175,7 +175,7 @@ fn the_time_before_comes_with_it_needs_root() {
     let end = past.info.start_unix_ns + past.info.duration_ns as i64;
     assert!(
         end <= began + 1_000_000_000,
-        "the past ends where the capture begins"
+        "the past ends where the capture starts"
     );
     assert!(!past.times.is_empty());
     assert!(captured.view.count() > 0);
@@ -256,7 +256,7 @@ fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
     assert!(quality.throttled > 0, "{quality:?}");
     // What was not taken has its place: all of the time is accounted for.
     assert!(quality.lost_samples > 0, "{quality:?}");
-    // The next one is told before it begins.
+    // The next one is told before it starts.
     fast.duration_ns = 200_000_000;
     let next = client.capture(fast).expect("accepted").finish();
     let told = next.expect("captured").result.notices.join("; ");

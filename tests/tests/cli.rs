@@ -330,9 +330,9 @@ fn a_range_between_ends_of_windows_answers_those_windows_needs_root() {
         let time: jiff::Timestamp = time.parse().expect("a time");
         time.as_nanosecond() as i64
     });
-    let start = info["start_unix_ns"].as_i64().expect("a begin");
+    let start = info["start_unix_ns"].as_i64().expect("a start");
     let length = info["duration_ns"].as_i64().expect("a length");
-    // Times are printed to the millisecond. Windows begin at whole seconds, but the first begins
+    // Times are printed to the millisecond. Windows start at whole seconds, but the first starts
     // when the daemon starts.
     let rounding_ns = 1_000_000;
     assert!((start - from).abs() <= rounding_ns, "from {from}: {info}");

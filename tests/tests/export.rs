@@ -62,9 +62,9 @@ fn closed(daemon: &Daemon, windows: u64) -> Export {
     reached.unwrap_or_else(|| panic!("no windows close: {}", daemon.log()))
 }
 
-/// Waits until the collector has so many samples of windows that have begun by now, and checks that
-/// it has no more and that the agent kept to the protocol. Where a daemon's grace was over before
-/// its last window was through, the next one sends it; windows of its own do not count.
+/// Waits until the collector has so many samples of windows that have started by now, and checks
+/// that it has no more and that the agent kept to the protocol. Where a daemon's grace was over
+/// before its last window was through, the next one sends it; windows of its own do not count.
 fn arrives(collector: &IngestCollector, dir: &Path, samples: u64) {
     let now = testkit::clock::boot_ns();
     let taken = || -> u64 {

@@ -153,7 +153,7 @@ fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
     collector.kill();
     collector = options.start(dir.path());
     sampled += third.stop_and_count(GRACE);
-    // Sends what the grace of the one before was too short for. Its own windows begin behind the
+    // Sends what the grace of the one before was too short for. Its own windows start behind the
     // end of what is compared.
     let end = next_step();
     let last = daemon(&address, dir.path());

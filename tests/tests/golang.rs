@@ -200,7 +200,7 @@ fn go_s_own_compiler_is_complete_needs_root() {
 }
 
 #[test]
-fn callers_are_in_their_place_up_to_where_the_goroutine_begins_needs_root() {
+fn callers_are_in_their_place_up_to_where_the_goroutine_starts_needs_root() {
     let Some(views) = recording() else { return };
     for name in ["stripped", "pie", "no-sections"] {
         let Some(view) = view(views, name) else {

@@ -62,7 +62,7 @@ fn recording() -> Option<&'static Recording> {
 }
 
 /// Largest distance of a count from what is expected of `ticks`: [`SIGMAS`] standard deviations,
-/// and two samples for begin and end.
+/// and two samples for start and end.
 fn bound(expected: f64, ticks: f64) -> f64 {
     let share = (expected / ticks).min(1.0);
     SIGMAS * (expected * (1.0 - share)).sqrt() + 2.0

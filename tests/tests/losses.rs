@@ -43,7 +43,7 @@ fn between(client: &Client, start_unix_ns: i64, end_unix_ns: i64) -> View {
     client.query(request).expect("a profile")
 }
 
-/// Begin and end of a profile.
+/// Start and end of a profile.
 fn span(view: &View) -> (i64, i64) {
     let begin = view.info.start_unix_ns;
     (begin, begin + view.info.duration_ns as i64)
@@ -102,7 +102,7 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
     daemon.signal(Signal::CONT);
     let resumed = testkit::clock::unix_ns();
     daemon.forget_notifications();
-    // Whole windows that began after it went on.
+    // Whole windows that started after it went on.
     let client = daemon.client();
     let window_ns = WINDOW.as_nanos() as i64;
     let after = wait_for(LIMIT, || {
@@ -181,7 +181,7 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
 
 #[test]
 #[ignore = "takes long: make test-slow"]
-fn a_load_that_began_just_before_the_daemon_stood_still_is_not_thinned_out_needs_root() {
+fn a_load_that_started_just_before_the_daemon_stood_still_is_not_thinned_out_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("sudden");
     let mut daemon = Daemon::with().set("windows.length_s=10").start().sampling();

@@ -17,7 +17,7 @@ const NEEDS: &[Need] = &[Need::Root, Need::Program("cc")];
 /// Longest wait for windows to arrive, or for a connection to end.
 const ARRIVE: Duration = Duration::from_secs(90);
 
-/// What the names of functions begin with that nothing else has.
+/// What the names of functions start with that nothing else has.
 const CANARY: &str = "canary_in_the_mine_";
 
 fn contains(bytes: &[u8], text: &str) -> bool {

@@ -168,7 +168,7 @@ fn kernel_frames_stand_above_user_frames_needs_root() {
         kinds.first() == Some(&FrameKind::Kernel) && kinds.contains(&FrameKind::Native)
     });
     assert!(both.count() > 100, "{}", recording.view.dump());
-    // Leaf first: once user code has begun, no kernel frame follows.
+    // Leaf first: once user code has started, no kernel frame follows.
     for sample in &both.samples {
         let user = sample
             .frames

@@ -18,7 +18,7 @@ use testkit::{Cgroup, Daemon, Need, View};
 const RUN_S: u64 = 10;
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 const PARTS: [&str; 3] = ["spend_seventy", "spend_twenty", "spend_ten"];
-/// Where a C program begins. The chain may show frames beyond: the C library has no frame pointers.
+/// Where a C program starts. The chain may show frames beyond: the C library has no frame pointers.
 const STARTS: [&str; 4] = [
     "_start",
     "__libc_start_main",

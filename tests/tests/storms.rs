@@ -144,7 +144,7 @@ fn a_storm_of_mappings_needs_root() {
 
 #[test]
 #[ignore = "takes long: make test-slow"]
-fn a_program_that_began_in_a_storm_has_names_though_nothing_is_told_after_it_needs_root() {
+fn a_program_that_started_in_a_storm_has_names_though_nothing_is_told_after_it_needs_root() {
     const NEWCOMERS: usize = 8;
     let needs = [NEEDS, &[Need::Program("taskset")]].concat();
     let Some(_live) = live(&needs) else { return };

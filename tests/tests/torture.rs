@@ -146,7 +146,7 @@ fn every_moment_has_the_name_that_a_jitdump_tells() {
 /// Everything about the recording that the checks need.
 struct Recording {
     runs: Vec<Run>,
-    /// Begin and end on `CLOCK_MONOTONIC`, and what the daemon saw of the workload.
+    /// Start and end on `CLOCK_MONOTONIC`, and what the daemon saw of the workload.
     windows: Vec<(u64, u64, View)>,
     /// Times and addresses of what `perf record` saw of it in generated code.
     witness: Option<Vec<(u64, u64)>>,

@@ -3,7 +3,7 @@
 //! The file is that of a running process, opened by its mapping or, where that is not allowed, by
 //! its path in the root of the process, or one that was named; it counts only if it has the build
 //! id that samples say. It is a stranger's all the same: each part is bounded before it is read,
-//! and nothing is mapped into memory. Where a function begins and ends is what its unwind
+//! and nothing is mapped into memory. Where a function starts and ends is what its unwind
 //! information says, which stripped files have too.
 
 use super::regular::PathHandle;
@@ -184,9 +184,9 @@ impl Code {
         })
     }
 
-    /// Where the function of an address begins and ends.
+    /// Where the function of an address starts and ends.
     fn extent(&self, address: u64) -> Result<(u64, u64), String> {
-        let none = || format!("nothing tells where the function of {address:#x} begins and ends");
+        let none = || format!("nothing tells where the function of {address:#x} starts and ends");
         let unwind = self.unwind.get_or_init(|| self.unwind());
         let Unwind { header, frames } = unwind.as_ref().ok_or_else(none)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.1);

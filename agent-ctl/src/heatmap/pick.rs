@@ -16,7 +16,7 @@ pub enum PickError {
     Outside {
         /// As it was written.
         text: String,
-        /// Begin of the map.
+        /// Start of the map.
         from: String,
         /// Its end.
         to: String,

@@ -99,7 +99,7 @@ impl Agent {
         })
     }
 
-    /// Pushes window number `window`, which began at `start_unix_ns`, and waits until it is
+    /// Pushes window number `window`, which started at `start_unix_ns`, and waits until it is
     /// durable.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl Agent {
         if self.stacks.len() > dictionary_stacks_max(self.stacks_told, drawn.rows.len()) {
             self.ids.clear();
             self.stacks.truncate(1);
-            self.definer.begin_dictionary();
+            self.definer.start_dictionary();
             self.labels_sent = false;
             part.new_dictionary = true;
         }

@@ -178,7 +178,7 @@ fn start(dir: &Path, hosts: usize) -> Collector {
 /// the load, that has one thread, makes up and packs: with all of them at once hosts wait for that
 /// thread.
 const FIRST_TOGETHER: usize = 8;
-/// Times that memory is looked at in a run, beside its begin.
+/// Times that memory is looked at in a run, beside its start.
 const LOOKS: u32 = 10;
 
 /// What came of a run.
@@ -190,7 +190,7 @@ struct Steady {
     used_s: f64,
     /// Length of the measurement.
     wall: Duration,
-    /// What was pushed before the measurement began.
+    /// What was pushed before the measurement started.
     rows_before: u64,
     /// How long after its time each window was handed over: the load has one thread, and when that
     /// gets no CPU, acknowledgements wait to be read as long.
@@ -261,7 +261,7 @@ async fn steady(
                         run.wall = passed;
                         return Ok(run);
                     }
-                    // What was on its way when the measurement began waited beside first windows.
+                    // What was on its way when the measurement started waited beside first windows.
                     if ack.handed >= since {
                         run.acked.push(ack);
                         run.late.push(late);

@@ -19,7 +19,7 @@ use std::sync::mpsc::sync_channel;
 use symbolize::counters::SymbolCounters;
 use unwind::process::ProcessInstance;
 
-/// Lines of the map at the begin, and lines that come between two readings.
+/// Lines of the map at the start, and lines that come between two readings.
 const LINES: u64 = 100_000;
 const GROWTH: u64 = 100;
 /// Code of one line. Unit: bytes.
@@ -125,7 +125,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
     let whose = ProcessInstance {
         id: ProcessId(1),
         pid: Pid(std::process::id()),
-        began: MonotonicTime(0),
+        started: MonotonicTime(0),
     };
     watcher.take(std::iter::once(Notice::Met(whose)));
     let mut readings = Vec::new();

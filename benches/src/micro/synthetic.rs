@@ -60,7 +60,7 @@ impl Synthetic {
         let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(STACKS);
         for _ in 0..STACKS {
             let depth = DEPTHS.start + random.below(DEPTHS.end - DEPTHS.start);
-            // Root first; it begins as an earlier stack does.
+            // Root first; it starts as an earlier stack does.
             let mut frames = Vec::new();
             if !stacks.is_empty() {
                 let earlier = &stacks[random.below(stacks.len() as u64) as usize];

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 use testkit::process::program;
 
-/// Time that a profiler has for its start before the steady part begins.
+/// Time that a profiler has for its start before the steady part starts.
 pub const SETTLE: Duration = Duration::from_secs(3);
 /// Longest that one may take to end after it was asked to: `perf` looks through its file.
 const END_LIMIT: Duration = Duration::from_secs(120);
@@ -164,7 +164,7 @@ impl Stage<'_> {
         if !run.watch(SETTLE) {
             return Ok(Err(run.finish(Duration::ZERO)?.reason()));
         }
-        let daemons_before = self.daemons.iter().map(Watched::begin);
+        let daemons_before = self.daemons.iter().map(Watched::mark);
         let daemons_before = daemons_before.collect::<anyhow::Result<Vec<_>>>()?;
         let before = run.mark()?;
         if !run.watch(length) {

@@ -192,7 +192,7 @@ pub fn run(time: Duration) -> anyhow::Result<()> {
     // nothing is known any more.
     kept.retain(|kept| {
         let process = processes.get(kept.pid);
-        process.is_some_and(|process| process.began <= kept.time)
+        process.is_some_and(|process| process.started <= kept.time)
     });
     anyhow::ensure!(!kept.is_empty(), "no sample with a user stack");
     let begin = Instant::now();

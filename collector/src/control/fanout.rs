@@ -85,15 +85,15 @@ struct Run {
     merged: Option<Merged>,
     notices: Vec<String>,
     before_ns: i64,
-    began_unix_ns: i64,
+    started_unix_ns: i64,
 }
 
 impl Fanout {
     /// Runs it to its end.
     pub async fn run(self, client: Client) {
-        let (id, began) = (self.slot.id, Instant::now());
+        let (id, started) = (self.slot.id, Instant::now());
         let (events, queue) = mpsc::channel(EVENTS_QUEUED);
-        let mut run = Run::begin(self, events);
+        let mut run = Run::start(self, events);
         let end = run.hosts(queue, &client).await;
         match end {
             End::Done => {}
@@ -120,7 +120,7 @@ impl Fanout {
             failed = info.failed,
             lost = info.lost,
             ended_by = info.ended_by,
-            seconds = began.elapsed().as_secs_f64(),
+            seconds = started.elapsed().as_secs_f64(),
             "capture over the fleet ended"
         );
         if matches!(end, End::Done) {
@@ -130,7 +130,7 @@ impl Fanout {
 }
 
 impl Run {
-    fn begin(mut fanout: Fanout, events: mpsc::Sender<Event>) -> Run {
+    fn start(mut fanout: Fanout, events: mpsc::Sender<Event>) -> Run {
         let chosen = std::mem::take(&mut fanout.plan.chosen);
         let mut notices = std::mem::take(&mut fanout.plan.notices);
         if fanout.plan.absent > 0 {
@@ -171,7 +171,7 @@ impl Run {
             )),
             notices,
             before_ns: i64::try_from(fanout.checked.capture.before_ns).unwrap_or(i64::MAX),
-            began_unix_ns: inner.clock.now_unix_ns(),
+            started_unix_ns: inner.clock.now_unix_ns(),
             fanout,
         };
         let mut peers = BTreeMap::new();
@@ -392,7 +392,7 @@ impl Run {
         };
         let inner = &self.fanout.control.0;
         let span = Span {
-            began_unix_ns: self.began_unix_ns,
+            started_unix_ns: self.started_unix_ns,
             before_ns: self.before_ns,
             now_unix_ns: inner.clock.now_unix_ns(),
         };

@@ -36,14 +36,14 @@ struct Inner {
 
 struct Running {
     info: FleetCaptureInfo,
-    began: Instant,
+    started: Instant,
     cancel: watch::Sender<bool>,
 }
 
 impl Running {
     fn info(&self) -> FleetCaptureInfo {
         let mut info = self.info.clone();
-        info.elapsed_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        info.elapsed_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         info
     }
 }
@@ -71,7 +71,7 @@ impl Fanouts {
     }
 
     /// A place for one more; `None` when there are enough.
-    pub fn begin(self: &Arc<Self>, mut info: FleetCaptureInfo) -> Option<Slot> {
+    pub fn start(self: &Arc<Self>, mut info: FleetCaptureInfo) -> Option<Slot> {
         let mut inner = self.lock();
         if inner.running.len() >= FANOUTS_MAX {
             self.metrics.fanouts_refused.inc();
@@ -84,10 +84,10 @@ impl Fanouts {
         let id = inner.last;
         (info.id, info.running) = (id, true);
         let (cancel, cancelled) = watch::channel(false);
-        let began = Instant::now();
+        let started = Instant::now();
         let running = Running {
             info,
-            began,
+            started,
             cancel,
         };
         inner.running.insert(id, running);
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn long_requests_push_nobody_out_of_the_list() {
         let fanouts = Arc::new(Fanouts::new(Arc::default()));
-        let runs = fanouts.begin(FleetCaptureInfo::default()).expect("room");
+        let runs = fanouts.start(FleetCaptureInfo::default()).expect("room");
         for _ in 0..HISTORY_MAX {
             let capture = proto::agent::CaptureRequest {
                 reason: "ä".repeat(1 << 20),
@@ -244,7 +244,7 @@ mod tests {
                 request: Some(request),
                 ..FleetCaptureInfo::default()
             };
-            drop(fanouts.begin(info).expect("room"));
+            drop(fanouts.start(info).expect("room"));
         }
         let listed = fanouts.list();
         assert_eq!(listed.len(), HISTORY_MAX + 1);
@@ -259,7 +259,7 @@ mod tests {
             peer: "10.0.0.1:7".to_owned(),
             ..FleetCaptureInfo::default()
         };
-        let slot = fanouts.begin(info).expect("room");
+        let slot = fanouts.start(info).expect("room");
         slot.update(|info| {
             info.hosts = vec![
                 host(HostState::Done),
@@ -285,12 +285,12 @@ mod tests {
     #[test]
     fn they_are_bounded_and_the_oldest_are_forgotten() {
         let fanouts = Arc::new(Fanouts::new(Arc::default()));
-        let begin = || fanouts.begin(FleetCaptureInfo::default());
-        let slots: Vec<_> = (0..FANOUTS_MAX).map(|_| begin().expect("room")).collect();
-        assert!(begin().is_none());
+        let start = || fanouts.start(FleetCaptureInfo::default());
+        let slots: Vec<_> = (0..FANOUTS_MAX).map(|_| start().expect("room")).collect();
+        assert!(start().is_none());
         drop(slots);
         for _ in 0..HISTORY_MAX {
-            drop(begin());
+            drop(start());
         }
         let listed = fanouts.list();
         assert_eq!(listed.len(), HISTORY_MAX);
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn one_that_runs_can_be_cancelled_once() {
         let fanouts = Arc::new(Fanouts::new(Arc::default()));
-        let slot = fanouts.begin(FleetCaptureInfo::default()).expect("room");
+        let slot = fanouts.start(FleetCaptureInfo::default()).expect("room");
         assert!(fanouts.cancel(slot.id, "a") && fanouts.cancel(slot.id, "b"));
         assert!(*slot.cancel.borrow());
         assert_eq!(slot.info().ended_by, "cancelled by a");

@@ -31,8 +31,8 @@ pub struct Arrived {
 /// When a fan-out runs, on the collector's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// When it began. Unit: nanoseconds since the Unix epoch.
-    pub began_unix_ns: i64,
+    /// When it started. Unit: nanoseconds since the Unix epoch.
+    pub started_unix_ns: i64,
     /// The past that was asked for. Unit: nanoseconds.
     pub before_ns: i64,
     /// Now. Unit: nanoseconds since the Unix epoch.
@@ -284,12 +284,12 @@ fn set_clock_right(arrived: &mut Arrived, span: Span, notices: &mut Vec<String>)
     } else {
         0
     };
-    let from = span.began_unix_ns.saturating_sub(CLOCK_SLACK_NS);
+    let from = span.started_unix_ns.saturating_sub(CLOCK_SLACK_NS);
     if let Some(own) = &mut arrived.own {
         set_right(own, ahead, (from, span.now_unix_ns), notices);
     }
     let from = span
-        .began_unix_ns
+        .started_unix_ns
         .saturating_sub(span.before_ns)
         .saturating_sub(PAST_SLACK_NS);
     if let Some(past) = &mut arrived.past {
@@ -375,7 +375,7 @@ mod tests {
     const NOW: i64 = 1_700_000_000_000_000_000;
     const SECOND: i64 = 1_000_000_000;
     const SPAN: Span = Span {
-        began_unix_ns: NOW - 10 * SECOND,
+        started_unix_ns: NOW - 10 * SECOND,
         before_ns: 0,
         now_unix_ns: NOW,
     };

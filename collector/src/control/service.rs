@@ -64,7 +64,7 @@ impl CaptureService for Control {
         };
         checked.capture.who = cut(&told).to_owned();
         checked.capture.reason.clone_from(&reason);
-        let slot = inner.fanouts.begin(FleetCaptureInfo {
+        let slot = inner.fanouts.start(FleetCaptureInfo {
             request: Some(asked),
             peer: peer.clone(),
             started_unix_ns: inner.clock.now_unix_ns(),

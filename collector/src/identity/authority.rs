@@ -208,7 +208,7 @@ impl Authority {
 
     /// How the port for other hosts speaks TLS for the next days: with a key made now, TLS 1.3
     /// only, and a client's certificate where there is one. Sessions are not resumed: a resumed one
-    /// is of whoever the client was when the session began.
+    /// is of whoever the client was when the session started.
     ///
     /// # Errors
     /// When nothing can be signed.

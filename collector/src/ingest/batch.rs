@@ -213,10 +213,10 @@ fn call(
     now: i64,
     metrics: &Metrics,
 ) -> Result<Vec<PushOutcome>, StoreError> {
-    let begin = Instant::now();
+    let started = Instant::now();
     let result = store.push_defined(windows, definitions, now);
     metrics.pushes.inc();
-    let took = begin.elapsed();
+    let took = started.elapsed();
     metrics.push_ns.inc_by(took.as_nanos() as u64);
     metrics.push_time.observe(took.as_secs_f64());
     metrics.pushes_failed.inc_by(u64::from(result.is_err()));
@@ -260,7 +260,7 @@ fn take(pending: &mut Pending) -> NewWindow {
     std::mem::replace(&mut pending.window, empty)
 }
 
-/// Logs a trouble of the store when it begins and when it ends, not each time.
+/// Logs a trouble of the store when it starts and when it ends, not each time.
 #[derive(Default)]
 struct Issue {
     current: Option<String>,

@@ -126,7 +126,7 @@ pub struct Ticket {
     hosts: Arc<Hosts>,
     key: HostKey,
     number: u64,
-    /// Notified when another stream of the same boot has begun.
+    /// Notified when another stream of the same boot has started.
     pub superseded: Arc<Notify>,
 }
 
@@ -147,7 +147,7 @@ impl Hosts {
         lock(&self.inner)
     }
 
-    /// A stream of `key` begins. An older one of the same boot is told to end: its connection is
+    /// A stream of `key` starts. An older one of the same boot is told to end: its connection is
     /// most likely gone without a word.
     pub fn open(self: &Arc<Self>, key: &HostKey, facts: HostFacts, clock_ahead_ns: i64) -> Ticket {
         let superseded = Arc::new(Notify::new());
@@ -171,7 +171,7 @@ impl Hosts {
         self.note(&mut inner, key, Some(facts), Some(clock_ahead_ns));
         drop(inner);
         self.metrics.streams.inc();
-        self.metrics.streams_begun.inc();
+        self.metrics.streams_opened.inc();
         Ticket {
             hosts: self.clone(),
             key: key.clone(),
@@ -495,7 +495,7 @@ impl Inner {
         }
     }
 
-    /// The stream of a host that began last; older ones were told to end.
+    /// The stream of a host that started last; older ones were told to end.
     fn newest(&self, key: &HostKey) -> Option<&OpenStream> {
         let streams = self.open.get(&key.host_id)?.iter();
         let of_boot = streams.filter(|open| open.boot_id == key.boot_id);
@@ -588,8 +588,8 @@ impl Ticket {
             }
         }
         self.note_answered(&mut inner, None);
-        // An older stream of another boot that still sends, after a newer one began, is no leftover
-        // of a reboot.
+        // An older stream of another boot that still sends, after a newer one started, is no
+        // leftover of a reboot.
         let streams = inner.open.get(&self.key.host_id);
         let twins = streams.is_some_and(|streams| {
             let newer = |one: &OpenStream| one.number > self.number;

@@ -63,8 +63,8 @@ struct Absence {
 impl Windows {
     /// A window came over `stream`.
     ///
-    /// An alarm ends with a usable window that ended after the alarm began. After a pause an agent
-    /// sends first what had closed before it: such a window says nothing of now.
+    /// An alarm ends with a usable window that ended after the alarm started. After a pause an
+    /// agent sends first what had closed before it: such a window says nothing of now.
     pub fn came(&mut self, window: LastWindow, stream: Listening) {
         let alarm = self.alarm_of(stream, window.received_unix_ns);
         let is_over = |alarm: &Absence| {
@@ -74,14 +74,14 @@ impl Windows {
         self.last = Some(window);
     }
 
-    /// The alarm at `now_unix_ns`: one that did not end, or one that began since the last window.
-    /// Windows that keep coming, as in a replay of older ones, begin none.
+    /// The alarm at `now_unix_ns`: one that did not end, or one that started since the last window.
+    /// Windows that keep coming, as in a replay of older ones, start none.
     fn alarm_of(&self, stream: Listening, now_unix_ns: i64) -> Option<Absence> {
         // An agent that connects again starts over.
         let is_of_stream = |alarm: &Absence| alarm.from_unix_ns >= stream.open_since_unix_ns;
         let last = self.last;
         let received = last.map_or(i64::MIN, |window| window.received_unix_ns);
-        let began = || {
+        let new_alarm = || {
             let since = received
                 .max(stream.open_since_unix_ns)
                 .max(stream.answered_unix_ns?);
@@ -97,7 +97,7 @@ impl Windows {
                 from_unix_ns,
             })
         };
-        self.alarm.filter(is_of_stream).or_else(began)
+        self.alarm.filter(is_of_stream).or_else(new_alarm)
     }
 }
 
@@ -488,8 +488,8 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_ends_with_a_window_that_ended_after_it_began() {
-        // The agent stands still from 500 to 400 s ago; the alarm begins 455 s ago. What had closed
+    fn an_alarm_ends_with_a_window_that_ended_after_it_started() {
+        // The agent stands still from 500 to 400 s ago; the alarm starts 455 s ago. What had closed
         // before the pause comes first, then the window in which it stood still, which ends it.
         let windows = [
             (500, 502),

@@ -24,7 +24,7 @@ pub const ROWS_PER_WINDOW_MAX: usize = 1_000_000;
 pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
 
 /// Most label sets of a stream's dictionary. At the bound the stream ends with INVALID_ARGUMENT:
-/// the agent is to begin a new dictionary, as it does on every new stream.
+/// the agent is to start a new dictionary, as it does on every new stream.
 pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
 
 /// Stacks after which an agent is to start a new dictionary, in a large fleet and in a small one:
@@ -48,7 +48,7 @@ pub fn dictionary_stacks(streams: u64) -> u32 {
     share.clamp(least.into(), most.into()) as u32
 }
 
-/// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that begins a
+/// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that starts a
 /// new dictionary when it is told to gets there with no window.
 pub const STACKS_PER_STREAM_MAX: usize =
     proto::definitions::dictionary_stacks_max(*DICTIONARY_STACKS.end(), usize::MAX)
@@ -91,7 +91,7 @@ pub const HOST_LABELS_MAX: usize = 16;
 pub const DEFINITIONS_BYTES_MAX: usize = 64 << 20;
 
 /// Times that stacks are asked for before a window is stored. A window needs one; a second when the
-/// store began another partition meanwhile.
+/// store started another partition meanwhile.
 pub const NEEDS_PER_WINDOW_MAX: u32 = 4;
 
 /// Most CPUs that a host may say were busy all the time of a window. Twice what any kernel

@@ -59,7 +59,7 @@ pub struct Ingest {
 pub type Pushing = JoinHandle<Result<(), StorePanicked>>;
 
 impl Ingest {
-    /// Begins to push into `store`, from a thread of its own. Streams end when `shutdown` becomes
+    /// Starts to push into `store`, from a thread of its own. Streams end when `shutdown` becomes
     /// true, with the answers to what they had sent.
     pub fn start(
         store: Arc<dyn WindowSink>,

@@ -93,7 +93,7 @@ async fn serve(
     let Some(push_request::Body::Hello(hello)) = body else {
         return Err(ingest.fault("the first message must be a Hello"));
     };
-    let mut session = Session::begin(ingest, hello, member, out)?;
+    let mut session = Session::start(ingest, hello, member, out)?;
     tracing::debug!(%peer, host_id = session.host.host_id, "agent connected");
     let welcome = push_response::Body::Welcome(Welcome {
         now_unix_ns: ingest.clock.now_unix_ns(),
@@ -201,7 +201,7 @@ struct Session<'s> {
 }
 
 impl<'s> Session<'s> {
-    fn begin(
+    fn start(
         ingest: &'s Ingest,
         hello: Hello,
         member: Option<Arc<Member>>,
@@ -354,8 +354,8 @@ impl<'s> Session<'s> {
     }
 
     async fn part(&mut self, part: WindowPart) -> Result<(), End> {
-        let begins = self.decoder.unfinished().is_none();
-        if begins && self.waiting() >= WINDOWS_IN_FLIGHT as usize {
+        let starts = self.decoder.unfinished().is_none();
+        if starts && self.waiting() >= WINDOWS_IN_FLIGHT as usize {
             return Err(self.ingest.fault(format!(
                 "more than {WINDOWS_IN_FLIGHT} windows without an answer"
             )));

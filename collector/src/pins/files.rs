@@ -315,11 +315,11 @@ impl Files {
         })
     }
 
-    /// Begins to write a pin.
+    /// Starts to write a pin.
     ///
     /// # Errors
     /// When the disk takes nothing.
-    pub fn begin(&self, head: HostPin) -> io::Result<Upload<'_>> {
+    pub fn start(&self, head: HostPin) -> io::Result<Upload<'_>> {
         let number = self.uploads.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("{number}.tmp"));
         let file = options()
@@ -515,7 +515,7 @@ fn options() -> std::fs::OpenOptions {
     options
 }
 
-/// Numbers of agents may begin anew, but not at the same nanosecond.
+/// Numbers of agents may start anew, but not at the same nanosecond.
 fn is_same(one: &HostPin, other: &HostPin) -> bool {
     let of = |pin: &HostPin| {
         let pin = pin.pin.as_ref();

@@ -50,7 +50,7 @@ fn profile(name: &str) -> Profile {
 }
 
 fn put(files: &Files, head: HostPin, parts: &[(Part, &Profile)]) -> u64 {
-    let mut upload = files.begin(head).unwrap();
+    let mut upload = files.start(head).unwrap();
     for &(part, profile) in parts {
         for chunk in proto::Chunks::with_target(profile, 64) {
             upload.push(part, &chunk).unwrap();
@@ -107,7 +107,7 @@ fn a_pin_that_comes_again_takes_its_own_place() {
     assert_ne!(put(&files, head("b", 1), &parts), id, "of another host");
     let mut anew = head("a", 1);
     anew.pin.as_mut().unwrap().fired_unix_ns += 1;
-    assert_ne!(put(&files, anew, &parts), id, "numbers that began anew");
+    assert_ne!(put(&files, anew, &parts), id, "numbers that started again");
     assert_eq!(files.size().0, 3);
 }
 
@@ -115,7 +115,7 @@ fn a_pin_that_comes_again_takes_its_own_place() {
 fn what_was_not_finished_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let files = open(dir.path());
-    let mut upload = files.begin(head("a", 1)).unwrap();
+    let mut upload = files.start(head("a", 1)).unwrap();
     let one = profile("one");
     for chunk in proto::Chunks::new(&one) {
         upload.push(Part::Minutes, &chunk).unwrap();
@@ -222,7 +222,7 @@ fn one_larger_than_its_share_is_refused_and_a_second_collector_too() {
         ..BOUNDS
     };
     let files = Files::open(dir.path(), bounds).unwrap();
-    let mut upload = files.begin(head("a", 1)).unwrap();
+    let mut upload = files.start(head("a", 1)).unwrap();
     let one = profile("one");
     let chunk = proto::Chunks::new(&one).next().unwrap();
     // Nothing more is written of it than fits.

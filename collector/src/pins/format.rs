@@ -5,7 +5,7 @@ use prost::Message;
 use proto::collector::HostPin;
 use std::io::{self, Read};
 
-/// Begin of every file; the last byte is the version.
+/// Start of every file; the last byte is the version.
 pub(super) const MAGIC: &[u8; 8] = b"FPHPIN\0\x01";
 
 /// Magic, bytes of both parts, length of what follows, checksum of all from the sizes on. Unit:

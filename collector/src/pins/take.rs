@@ -80,7 +80,7 @@ impl Inner {
     ) -> Result<(), Status> {
         let files = self.files()?;
         let mut upload = files
-            .begin(head)
+            .start(head)
             .map_err(|error| self.failed(error.into()))?;
         let mut part = Part::Minutes;
         let mut assembler = ProfileAssembler::with_limit(PART_BYTES_MAX);

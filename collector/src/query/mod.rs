@@ -59,7 +59,7 @@ pub struct QueryOptions {
 /// What status tells of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// When it began.
+    /// When it started.
     pub started_unix_ns: i64,
     /// Bound of the store on disk; 0: none. Unit: bytes.
     pub store_bytes_max: u64,
@@ -209,11 +209,11 @@ impl Queries {
         let working = tokio::task::spawn_blocking(move || {
             // Given back when the work has ended, whoever waits for it.
             let _place = place;
-            let begin = Instant::now();
+            let started = Instant::now();
             metrics.queries_running.inc();
             let _running = Running(metrics.clone());
             let result = work(&*store, &limits);
-            metrics.query_ns.inc_by(begin.elapsed().as_nanos() as u64);
+            metrics.query_ns.inc_by(started.elapsed().as_nanos() as u64);
             result
         });
         let result = working.await;

@@ -131,7 +131,7 @@ pub fn resolve(
         start => start,
     };
     Ok(TimeRange {
-        // A begin that lies in the future, with the end left open.
+        // A start that lies in the future, with the end left open.
         start_unix_ns: start_unix_ns.min(end_unix_ns),
         end_unix_ns,
     })
@@ -163,7 +163,7 @@ pub fn step(range: TimeRange, asked_ns: u64, lines: usize) -> Result<u64, Status
     Ok(step)
 }
 
-/// A range widened to whole steps, which begin at multiples of their length since the epoch.
+/// A range widened to whole steps, which start at multiples of their length since the epoch.
 pub fn whole_steps(range: TimeRange, step_ns: u64) -> TimeRange {
     let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
     let (start, end) = (range.start_unix_ns, range.end_unix_ns);

@@ -7,7 +7,7 @@ use crate::config::{Config, Engine};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far in the future windows may begin: a clock that is further ahead is wrong, and its windows
+/// How far in the future windows may start: a clock that is further ahead is wrong, and its windows
 /// would stand where nobody looks for them.
 const FUTURE: Duration = Duration::from_secs(600);
 /// Unit: nanoseconds.

@@ -30,7 +30,7 @@ pub trait StoreQueries: Send + Sync + 'static {
     /// See [`StoreError`].
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError>;
 
-    /// Values of a label that begin with `prefix`, ordered, at most `limit`, and whether there are
+    /// Values of a label that start with `prefix`, ordered, at most `limit`, and whether there are
     /// more.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ pub trait StoreQueries: Send + Sync + 'static {
 
     /// Weight over time: a line for each combination of the values of `group_by`, in steps of
     /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the
-    /// range), which begin at multiples of it since the epoch. From the coarsest rollup that is
+    /// range), which start at multiples of it since the epoch. From the coarsest rollup that is
     /// exact.
     ///
     /// # Errors

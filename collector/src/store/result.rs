@@ -138,8 +138,8 @@ pub struct Series {
 /// takes of their samples. Hosts are selected as for [`DataQuality`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Step {
-    /// Length of the windows that begin in the step, over all hosts. 0 beside `hosts`: a longer
-    /// window that began before covers the step, and has its samples. Unit: nanoseconds.
+    /// Length of the windows that start in the step, over all hosts. 0 beside `hosts`: a longer
+    /// window that started before covers the step, and has its samples. Unit: nanoseconds.
     pub covered_ns: u64,
     /// Hosts with a window that covers some of the step; 0: there is no data, which is not 0 cores.
     pub hosts: u64,

@@ -416,7 +416,7 @@ pub struct HostFacts {
     pub spool_bytes: u64,
     /// Bound of the spool. Unit: bytes.
     pub spool_bytes_max: u64,
-    /// Begin of the oldest window that waits; 0: none does.
+    /// Start of the oldest window that waits; 0: none does.
     pub spool_oldest_unix_ns: i64,
     /// Windows given up since the boot.
     pub dropped_windows: u64,

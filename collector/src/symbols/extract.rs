@@ -89,7 +89,7 @@ pub struct Function {
 pub struct Functions {
     /// Its build id, in lower-case hexadecimal.
     pub build_id: String,
-    /// By address; no two begin at the same.
+    /// By address; no two start at the same.
     pub list: Vec<Function>,
     names: Vec<u8>,
 }
@@ -251,7 +251,7 @@ impl Functions {
         Ok(())
     }
 
-    /// Lets functions without a size end where the next begins, or their section ends.
+    /// Lets functions without a size end where the next starts, or their section ends.
     fn end_open(&mut self, sections: &[SectionHeader64<LE>]) {
         let code = sections.iter().filter(|section| {
             section.sh_flags.get(LE).contains(SHF_EXECINSTR) && section.sh_addr.get(LE) != 0

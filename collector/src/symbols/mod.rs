@@ -67,7 +67,7 @@ struct Inner {
 }
 
 impl Symbols {
-    /// Opens what is known, and begins to ask servers where there are any. Where there can be no
+    /// Opens what is known, and starts to ask servers where there are any. Where there can be no
     /// database that is said, and nothing has names.
     ///
     /// # Errors

@@ -145,7 +145,7 @@ impl Symbols {
             .map_err(no_disk)?;
         let (mut name, mut bytes, mut first) = (String::new(), 0u64, true);
         let mut looked_at = 0;
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
             let message = timeout(MESSAGE_MAX, messages.message()).await;
             let message = message.map_err(|_| {
@@ -162,7 +162,7 @@ impl Symbols {
                 let text = format!("the file has more than {gib} GiB");
                 return Err(Status::resource_exhausted(text));
             }
-            let seconds = began.elapsed().as_secs();
+            let seconds = started.elapsed().as_secs();
             if seconds >= MESSAGE_MAX.as_secs() && bytes < seconds * BYTES_PER_SECOND_MIN {
                 return Err(Status::deadline_exceeded("the file comes too slowly"));
             }

@@ -27,7 +27,7 @@ const CALLS_MAX: u32 = 4;
 /// Largest header list of a call. Unit: bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 
-/// Whether a connection begins as HTTP/2; `None` when it says nothing or is gone.
+/// Whether a connection starts as HTTP/2; `None` when it says nothing or is gone.
 pub(super) async fn is_http2(stream: &TcpStream) -> Option<bool> {
     let mut first = [0; PREFACE.len()];
     let peeked = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut first)).await;

@@ -131,7 +131,7 @@ async fn connection(
     // Answers are small or in large pieces: waiting for more only delays them.
     let _ = stream.set_nodelay(true);
     tokio::select! {
-        begin = misplaced::is_http2(&stream) => match begin {
+        is_http2 = misplaced::is_http2(&stream) => match is_http2 {
             Some(false) => {}
             Some(true) => {
                 open.0.misplaced_http.inc();

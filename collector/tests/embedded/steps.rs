@@ -119,7 +119,7 @@ fn child_of_the_steps_test() {
 }
 
 /// Runs the child until its nth operation. Returns how many pushes were acknowledged, whether it
-/// began to remove partitions, and whether it ended by itself.
+/// started to remove partitions, and whether it ended by itself.
 fn run_until(nth: u64, dir: &Path) -> (usize, bool, bool) {
     // What is not traced is not counted either.
     let trace = format!("trace={OPERATIONS}");

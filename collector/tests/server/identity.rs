@@ -108,7 +108,7 @@ fn hello_of(name: &str) -> Hello {
     }
 }
 
-/// How a stream of pushes ends that begins with this.
+/// How a stream of pushes ends that starts with this.
 async fn refused_push(channel: Channel, hello: Hello) -> Status {
     match PushStream::connect(channel).await {
         Err(status) => status,
@@ -416,7 +416,7 @@ async fn pusher(name: String, place: watch::Receiver<Place>, windows: u64) -> u6
     while next <= windows {
         let address = place.borrow().address;
         membership.collector = address.to_string();
-        // Certificates of two seconds: each connection begins with a new one.
+        // Certificates of two seconds: each connection starts with a new one.
         match renew(&membership, &host.name, &host.key, now()).await {
             Ok(renewed) => membership = renewed,
             // The collector is away, or goes in the middle of it.

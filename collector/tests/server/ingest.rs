@@ -319,7 +319,7 @@ async fn a_host_that_the_engine_chokes_on_does_not_keep_others_out() {
     // In one batch, behind a push that is held.
     let first = rig.agent("first").await;
     first.part(window(1, &[])).await;
-    until("the push has begun", || {
+    until("the push has started", || {
         rig.metrics.queue_windows.get() == 0
     })
     .await;

@@ -1,4 +1,4 @@
-//! The collector as a whole: begin, drain and end.
+//! The collector as a whole: start, drain and end.
 
 use crate::memory::{Memory, Trouble};
 use crate::rig::{LIMIT, NOW, PushStream, channel, hello, window};

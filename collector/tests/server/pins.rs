@@ -275,7 +275,7 @@ async fn what_makes_no_sense_is_refused_and_leaves_nothing() {
         ),
         ("ids of nothing", with(plain(false), vec![odd])),
         (
-            "a range that ends before it begins",
+            "a range that ends before it starts",
             with(head("a", backwards, false), vec![minutes()]),
         ),
         ("a host id without end", with(nobody, vec![minutes()])),
@@ -322,7 +322,7 @@ async fn an_agent_that_leaves_in_the_middle_leaves_nothing() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    // The lock, and what was begun.
+    // The lock, and what was started.
     until(2).await;
     call.abort();
     drop(say);

@@ -491,7 +491,7 @@ async fn hosts_say_in_which_unit_they_count() {
 }
 
 #[tokio::test]
-async fn a_collector_that_began_anew_asks_its_store_for_the_unit() {
+async fn a_collector_that_started_again_asks_its_store_for_the_unit() {
     let rig = filled(Options::default()).await;
     assert_eq!(units(&rig).await, ["nanoseconds"; 3]);
     let anew = Rig::start().await;

@@ -496,7 +496,7 @@ async fn metrics_and_health_are_there() {
     assert_eq!(metrics.status, 200);
     let text = metrics.text();
     for line in [
-        "fleetprof_collector_streams_begun_total 1\n",
+        "fleetprof_collector_streams_opened_total 1\n",
         "fleetprof_collector_windows_total{outcome=\"stored\"} 1\n",
         "fleetprof_store_windows 1\n",
         "# TYPE fleetprof_collector_push_seconds_total counter\n",

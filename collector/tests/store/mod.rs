@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// "Now" of all tests: 2026-01-15 12:00:00 UTC. A store has no clock of its own.
 pub const NOW_NS: i64 = 1_768_478_400 * SECOND;
-/// 10:00:00, where the tests' windows begin.
+/// 10:00:00, where the tests' windows start.
 pub const BEGIN_NS: i64 = NOW_NS - 7200 * SECOND;
 /// Unit: nanoseconds.
 pub const SECOND: i64 = 1_000_000_000;
@@ -81,7 +81,7 @@ pub fn range(start_s: i64, end_s: i64) -> TimeRange {
     }
 }
 
-/// The hour that begins at [`BEGIN_NS`].
+/// The hour that starts at [`BEGIN_NS`].
 pub fn hour() -> TimeRange {
     range(0, 3600)
 }
@@ -165,7 +165,7 @@ macro_rules! suite {
                     windows_far_apart_are_both_kept, a_push_of_nothing_is_nothing;
                 queries: every_matcher_selects_as_it_says, every_grouping_keeps_its_labels,
                     frame_filters_apply_in_order, stack_ends_stay_apart,
-                    ranges_are_half_open, steps_begin_at_multiples,
+                    ranges_are_half_open, steps_start_at_multiples,
                     lines_beyond_the_limit_are_added_up, totals_have_taken_lost_and_expected,
                     totals_and_stacks_add_up_to_the_same, labels_are_those_of_the_selection,
                     values_are_found_by_prefix, hosts_are_remembered,

@@ -120,11 +120,11 @@ impl Items {
         let has = |name: &str| item.iter().any(|(known, _)| known == name);
         let needed = |field: &&Field| {
             let section = field.name.split_once('.').map(|(section, _)| section);
-            let begun = section.is_none_or(|section| {
+            let started = section.is_none_or(|section| {
                 let inside = |name: &str| name.split_once('.').is_some_and(|(of, _)| of == section);
                 item.iter().any(|(name, _)| inside(name))
             });
-            field.required && begun && !has(field.name) && !passed(field.name)
+            field.required && started && !has(field.name) && !passed(field.name)
         };
         self.fields.iter().find(needed).map(|field| field.name)
     }

@@ -600,7 +600,7 @@ pub const KEYS: &[Key<Config>] = &[
               aside; those are bounded for each owner. Over it for a minute, it copies less of each stack (8 KiB, 4 KiB, nothing), then samples less often (49, 19, 9 Hz), one \
               step at a time, and goes back when there is room. The first 2 minutes after a start, \
               when everything is read for the first time, are not judged, so the first step \
-              comes nearly 3 minutes after it at the earliest. Shares stay right, stacks get shorter; `agent-ctl status` says so. auto: 1% for every 16 CPUs begun.",
+              comes nearly 3 minutes after it at the earliest. Shares stay right, stacks get shorter; `agent-ctl status` says so. auto: 1% for every 16 CPUs or part of 16.",
         get: |c| Value::Text(c.budget.cpu.to_string()),
         put: |c, v| {
             if let Some(share) = as_text(&v).and_then(CpuShare::parse) {

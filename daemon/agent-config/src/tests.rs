@@ -192,7 +192,7 @@ fn the_cpu_budget_is_auto_or_a_percentage() {
 }
 
 #[test]
-fn the_automatic_cpu_budget_is_a_percent_for_every_16_cpus_begun() {
+fn the_automatic_cpu_budget_is_a_percent_for_every_16_cpus_or_part_of_16() {
     let budget = Budget::default();
     for (cpus, ppm) in [
         (0, 10_000),

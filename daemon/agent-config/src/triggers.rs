@@ -11,7 +11,7 @@ use config::{Field, Item, Items, Kind, Value, parse_seconds, show_seconds};
 use rule::TRIGGERS_MAX;
 use serde::{Serialize, Serializer};
 
-/// Longest time that a pin may begin before its trigger fired: the recorder's longest default
+/// Longest time that a pin may start before its trigger fired: the recorder's longest default
 /// retention. Unit: seconds.
 const BEFORE_MAX_S: u64 = 3600;
 

@@ -78,8 +78,8 @@ pub struct RawProcess {
     pub comm: Comm,
     /// True for threads of the kernel, which have no user memory.
     pub kernel: bool,
-    /// When this lifetime or exec generation began; zero when it is older than the daemon.
-    pub began: MonotonicTime,
+    /// When this lifetime or exec generation started; zero when it is older than the daemon.
+    pub started: MonotonicTime,
     /// True when all threads of the process had ended by the end of the batch.
     pub ended: bool,
 }
@@ -88,7 +88,7 @@ pub struct RawProcess {
 /// between two records of its ring is known in number, busy and idle together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawLoss {
-    /// Time of the last record before the gap, or the begin of the batch if that is later.
+    /// Time of the last record before the gap, or the start of the batch if that is later.
     pub from: MonotonicTime,
     /// Time of the first record after it, or the end of the batch if that is sooner.
     pub until: MonotonicTime,
@@ -103,7 +103,7 @@ pub struct RawLoss {
 pub struct RawBatch {
     /// The capture it is of; `None`: of the continuous profile. Stays when the batch is emptied.
     pub capture: Option<CaptureId>,
-    /// Begin of the part.
+    /// Start of the part.
     pub start: MonotonicTime,
     /// End of the part.
     pub end: MonotonicTime,

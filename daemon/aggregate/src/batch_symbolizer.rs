@@ -187,15 +187,15 @@ impl BatchSymbolizer {
                 let names = &self.names;
                 let with_lines = || Names::new(names.symbolizer.with_lines(self.lines_bytes));
                 let mut others = self.others.take().unwrap_or_else(with_lines);
-                let (begin, instructions) = (thread_cpu(), detail == Detail::Instructions);
-                others.symbolizer.begin_capture(instructions);
+                let (started, instructions) = (thread_cpu(), detail == Detail::Instructions);
+                others.symbolizer.start_capture(instructions);
                 let usual = std::mem::replace(&mut self.names, others);
                 self.others = Some(usual);
                 self.record(batch, &taken.recorder);
                 if let Some(usual) = self.others.take() {
                     self.others = Some(std::mem::replace(&mut self.names, usual));
                 }
-                let spent = thread_cpu().saturating_sub(begin);
+                let spent = thread_cpu().saturating_sub(started);
                 self.captures.note_naming(&taken, spent);
             }
         }
@@ -318,7 +318,7 @@ impl BatchSymbolizer {
         let wanted = timed::wanted(batch, &work.distinct);
         let maps = self.code.open(wanted, batch.start);
         let distinct = work.distinct.len();
-        self.timed.begin(maps, batch, &work.frames, distinct);
+        self.timed.start_batch(maps, batch, &work.frames, distinct);
         work.order.clear();
         work.order.extend(0..work.distinct.len() as u32);
         let distinct = &work.distinct;

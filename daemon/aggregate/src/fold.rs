@@ -92,7 +92,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A folder whose first batch begins at `start`.
+    /// A folder whose first batch starts at `start`.
     pub fn new(start: MonotonicTime) -> Folder {
         Folder {
             batch: RawBatch {
@@ -220,7 +220,7 @@ impl Folder {
             pid: process.pid,
             comm: process.comm,
             kernel: process.kernel,
-            began: process.began,
+            started: process.started,
             ended: false,
         });
         let hasher = &self.hasher;
@@ -237,7 +237,7 @@ impl Folder {
                 pid: host::ids::Pid(0),
                 comm: Comm::from_bytes(b"[other]"),
                 kernel: false,
-                began: MonotonicTime(0),
+                started: MonotonicTime(0),
                 ended: true,
             });
         }
@@ -299,7 +299,7 @@ impl Folder {
         )
     }
 
-    /// Ends the batch at `end` and begins the next one there, in `empty`'s buffers.
+    /// Ends the batch at `end` and starts the next one there, in `empty`'s buffers.
     pub fn take(&mut self, end: MonotonicTime, closes: bool, mut empty: RawBatch) -> RawBatch {
         empty.clear();
         empty.capture = self.batch.capture;

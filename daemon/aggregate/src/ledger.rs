@@ -30,7 +30,7 @@ pub(super) struct Closed {
 pub(super) struct LedgerKeeper {
     containers: Containers,
     meters: Meters,
-    /// Begin of the open window; none before its first batch.
+    /// Start of the open window; none before its first batch.
     start: Option<MonotonicTime>,
     taken: BTreeMap<Box<str>, Value>,
     before: BTreeMap<Box<str>, Value>,
@@ -43,7 +43,7 @@ impl LedgerKeeper {
     /// Takes the first readings.
     pub fn new(cgroups: &CgroupTable) -> LedgerKeeper {
         let mut meters = Meters::new(cgroups.hierarchy().clone(), Path::new("/proc"));
-        meters.begin(cgroups.iter().map(|cgroup| &*cgroup.path));
+        meters.start(cgroups.iter().map(|cgroup| &*cgroup.path));
         LedgerKeeper::of(meters, cgroups.containers().clone())
     }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_window_begins_with_nothing() {
+    fn the_next_window_starts_with_nothing() {
         let (mut keeper, mut dict) = (keeper(), Dictionary::default());
         keeper.add("/a", value(30));
         keeper.close(&batch(true, 9), true, &mut dict);

@@ -1,6 +1,6 @@
 //! Losses on their way into the batches of their time.
 //!
-//! A loss may begin in one window and end in a later one, and is often known only when the sampler
+//! A loss may start in one window and end in a later one, and is often known only when the sampler
 //! runs again: what lies in a batch's time goes with that batch, the rest waits for the next.
 
 use super::batch::{RawBatch, RawLoss};
@@ -28,8 +28,8 @@ impl Losses {
         }
     }
 
-    /// Moves what was lost before `end` to `batch`. What was lost before its begin and is known
-    /// only now is put at the begin: late, but not forgotten.
+    /// Moves what was lost before `end` to `batch`. What was lost before its start and is known
+    /// only now is put at the start: late, but not forgotten.
     pub fn take(&mut self, end: MonotonicTime, batch: &mut RawBatch) {
         let start = batch.start;
         self.waiting.retain_mut(|gap| {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_has_not_begun_waits() {
+    fn a_loss_that_has_not_started_waits() {
         let mut losses = Losses::default();
         losses.add(gap(150, 160, 1));
         assert_eq!(take(&mut losses, 0, 100), []);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_known_too_late_is_put_at_the_begin() {
+    fn a_loss_known_too_late_is_put_at_the_start() {
         let mut losses = Losses::default();
         losses.add(gap(50, 60, 7));
         assert_eq!(take(&mut losses, 100, 200), [(100, 100, 7)]);

@@ -14,7 +14,7 @@ use symbolize::Symbolizer;
 /// is forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
 
-/// Functions at which a stack begins: a frame-pointer chain whose root is one of them is whole.
+/// Functions at which a stack starts: a frame-pointer chain whose root is one of them is whole.
 const START_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -51,12 +51,12 @@ const OUTERMOST_FUNCTIONS: &[&str] = &[
     "start_thread",
 ];
 
-/// Generated code at which a stack begins. An Erlang process has a stack of its own, whose
+/// Generated code at which a stack starts. An Erlang process has a stack of its own, whose
 /// outermost return address is that of the code that ends the process; the other runs the
 /// schedulers' threads.
 const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::process_main"];
 
-/// What a frame's name says about where its stack begins.
+/// What a frame's name says about where its stack starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     No,
@@ -72,8 +72,12 @@ impl Start {
         let function = frame.function;
         if frame.kind == FrameKind::Jit {
             let name = function.strip_prefix('$').unwrap_or(function);
-            let begins = GENERATED_STARTS.iter().any(|start| name.starts_with(start));
-            return if begins { Start::Outermost } else { Start::No };
+            let is_start = GENERATED_STARTS.iter().any(|start| name.starts_with(start));
+            return if is_start {
+                Start::Outermost
+            } else {
+                Start::No
+            };
         }
         if frame.kind != FrameKind::Native || !START_FUNCTIONS.contains(&function) {
             return Start::No;
@@ -124,7 +128,7 @@ impl Names {
         self.symbolizer.forget_frames();
     }
 
-    /// Where a stack begins, as a frame says.
+    /// Where a stack starts, as a frame says.
     pub fn start(&mut self, frame: FrameId) -> Start {
         let dict = &self.dict;
         let start = self.starts.entry(frame);

@@ -29,7 +29,7 @@ pub struct RuntimeWatch {
     counts: HashMap<ProcessId, StackCounts>,
     /// Of each stack of a batch, likewise.
     stacks: Vec<Option<(ProcessId, StackCounts)>>,
-    /// Processes that were there before the daemon began before this.
+    /// Processes that were there before the daemon started before this.
     created: MonotonicTime,
 }
 
@@ -93,12 +93,12 @@ impl RuntimeWatch {
             if known || process.ended || self.looking.len() >= LOOKING_MAX {
                 continue;
             }
-            let began_by = match process.began {
+            let started_by = match process.started {
                 MonotonicTime(0) => self.created,
-                began => began,
+                started => started,
             };
             let pid = process.pid.0;
-            let Some(looking) = self.helpers.begin(move || runtime::look(pid, began_by)) else {
+            let Some(looking) = self.helpers.spawn(move || runtime::look(pid, started_by)) else {
                 return;
             };
             entry.looked = Some(batch.end);
@@ -177,7 +177,7 @@ mod tests {
             pid: Pid(id),
             comm: Comm::from_bytes(b"java"),
             kernel: false,
-            began: MonotonicTime(1),
+            started: MonotonicTime(1),
             ended: true,
         }
     }

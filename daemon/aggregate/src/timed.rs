@@ -96,7 +96,7 @@ pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolReque
         let whose = ProcessInstance {
             id: process.id,
             pid: process.pid,
-            began: process.began,
+            started: process.started,
         };
         Some(SymbolRequest {
             whose,
@@ -108,9 +108,15 @@ pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolReque
 }
 
 impl Timed {
-    /// Begins a batch of which this is known. `frames` tells for each frame of the batch which of
+    /// Starts a batch of which this is known. `frames` tells for each frame of the batch which of
     /// `distinct` ones it is.
-    pub fn begin(&mut self, maps: CodeMaps, batch: &RawBatch, frames: &[u32], distinct: usize) {
+    pub fn start_batch(
+        &mut self,
+        maps: CodeMaps,
+        batch: &RawBatch,
+        frames: &[u32],
+        distinct: usize,
+    ) {
         self.maps = maps;
         self.changing.clear();
         self.made.clear();
@@ -497,7 +503,7 @@ mod tests {
                 late: false,
             };
             let mut timed = Timed::default();
-            timed.begin(CodeMaps::new(vec![shared]), &batch, &frames, distinct.len());
+            timed.start_batch(CodeMaps::new(vec![shared]), &batch, &frames, distinct.len());
             let (mut named, mut names) = (Named::default(), Dictionary::default());
             let mut spans = Vec::new();
             for (at, &frame) in distinct.iter().enumerate() {

@@ -56,7 +56,7 @@ pub struct Slowed {
 pub struct PastQuery {
     /// Since when.
     pub from: MonotonicTime,
-    /// Until when: where the capture begins.
+    /// Until when: where the capture starts.
     pub until: MonotonicTime,
     /// Which of it.
     pub query: Query,
@@ -64,7 +64,7 @@ pub struct PastQuery {
     pub times: bool,
 }
 
-/// See the module. All of it may block for tenths of a second; [`CaptureBackend::begin`] for
+/// See the module. All of it may block for tenths of a second; [`CaptureBackend::start`] for
 /// seconds, where a file that it needs is on a file system that does not answer.
 pub trait CaptureBackend: Send + Sync + 'static {
     /// The limits in force.
@@ -84,7 +84,7 @@ pub trait CaptureBackend: Send + Sync + 'static {
     ///
     /// # Errors
     /// As `AgentService.Capture` documents.
-    fn begin(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status>;
+    fn start(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status>;
 
     /// Looks whether the one cgroup that the events of a capture are bound to was made again, and
     /// goes on with the new one. A few microseconds where it was not.
@@ -110,7 +110,7 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// What the flight recorder has of a time, its last second included; `None` when cancelled.
     fn past(&self, asked: &PastQuery, cancel: &AtomicBool) -> Option<Profile>;
 
-    /// Lets go of what other threads wait for the end of: no capture begins any more.
+    /// Lets go of what other threads wait for the end of: no capture starts any more.
     fn stop(&self);
 
     /// CPU time of the threads that sample and name, since their start. Unit: nanoseconds.

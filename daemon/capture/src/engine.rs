@@ -121,7 +121,7 @@ struct OpenSet {
 /// How a capture comes to a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// It begins.
+    /// It starts.
     CaptureStart,
     /// It leaves the one it has.
     Change,
@@ -230,7 +230,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.
-    pub fn begin(&self, wanted: EventCapture) -> Result<Started, EngineError> {
+    pub fn start(&self, wanted: EventCapture) -> Result<Started, EngineError> {
         let mut notices = Vec::new();
         let name = wanted.event.name();
         let source = wanted.event.source(&self.files)?;
@@ -248,13 +248,13 @@ impl Engine {
         let mut tries = 0;
         let started = loop {
             let period = probe.period();
-            let begin = |set| {
-                let mut begin = CaptureStart::new(id, set, wanted.filter.clone());
-                begin.keep_times = wanted.keep_times;
-                begin.period = period;
-                begin
+            let start = |set| {
+                let mut start = CaptureStart::new(id, set, wanted.filter.clone());
+                start.keep_times = wanted.keep_times;
+                start.period = period;
+                start
             };
-            let error = match self.begin_with(id, vec![probe.clone()], cgroup, begin) {
+            let error = match self.start_with(id, vec![probe.clone()], cgroup, start) {
                 Ok(started) => break started,
                 Err(error) => error,
             };
@@ -270,21 +270,21 @@ impl Engine {
         Ok(Started { notices, ..started })
     }
 
-    /// As [`Engine::begin`], for events that are put together otherwise: a set of several. Their
+    /// As [`Engine::start`], for events that are put together otherwise: a set of several. Their
     /// copies of stacks are cut to what rings can hold.
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.
-    pub fn begin_with(
+    pub fn start_with(
         &self,
         id: CaptureId,
         probes: Vec<Probe>,
         cgroup: Option<&Path>,
-        begin: impl FnOnce(SetOf) -> CaptureStart,
+        start: impl FnOnce(SetOf) -> CaptureStart,
     ) -> Result<Started, EngineError> {
         let cgroup = cgroup.map(open_cgroup).transpose()?;
         self.enter(id, Entry::CaptureStart, probes, cgroup, |set, _| {
-            Command::BeginCapture(Box::new(begin(set)))
+            Command::BeginCapture(Box::new(start(set)))
         })
     }
 
@@ -305,7 +305,7 @@ impl Engine {
             let mut sets = self.lock();
             if let Some((set, started)) = sets.join(id, entry, &spec)? {
                 if let Some(set) = set {
-                    // Under the lock: a set ends after all captures that were begun with it.
+                    // Under the lock: a set ends after all captures that were started with it.
                     self.sampler.command(command(set, &started));
                 }
                 return Ok(started);
@@ -429,7 +429,7 @@ impl Engine {
         let mut sets = self.lock();
         let ran = sets.leave(id);
         if ran {
-            // Under the lock, as its begin.
+            // Under the lock, as its start.
             self.sampler.command(Command::EndCapture(id));
         }
         ran

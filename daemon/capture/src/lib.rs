@@ -35,7 +35,7 @@ pub trait Capturing: Send + Sync + 'static {
     ///
     /// # Errors
     /// As `AgentService.Capture` documents.
-    fn begin(
+    fn start(
         &self,
         request: agent::CaptureRequest,
         peer: String,

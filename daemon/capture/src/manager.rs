@@ -1,6 +1,6 @@
 //! Starts captures within their limits, with a line in the log for each.
 //!
-//! [`Capturing::begin`] opens events and reads /proc and cgroupfs: to be called where blocking is
+//! [`Capturing::start`] opens events and reads /proc and cgroupfs: to be called where blocking is
 //! allowed. From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
 
 use super::Capturing;
@@ -43,7 +43,7 @@ const TIMES_SHARE: usize = 4;
 const REQUEST_LISTED_MAX: usize = 4096;
 
 impl CaptureTable {
-    fn start(
+    fn try_start(
         self: &Arc<Self>,
         request: agent::CaptureRequest,
         peer: String,
@@ -74,14 +74,14 @@ impl CaptureTable {
         });
         let taken = Arc::new(CaptureRecording::new(recorder, wanted.detail));
         self.recorders.insert(id, Arc::clone(&taken));
-        let started = match self.backend.begin(id, &wanted, &scope) {
+        let started = match self.backend.start(id, &wanted, &scope) {
             Ok(started) => started,
             Err(refused) => {
                 self.recorders.remove(id);
                 return Err(refused);
             }
         };
-        let began = MonotonicTime::now();
+        let started_at = MonotonicTime::now();
         if let Ok(mut recorder) = taken.recorder.write() {
             recorder.set_event(&started.event, &started.unit);
         }
@@ -90,14 +90,14 @@ impl CaptureTable {
             state: CaptureState::Running.into(),
             request: Some(listed(request)),
             peer,
-            started_unix_ns: self.backend.unix_ns(began),
+            started_unix_ns: self.backend.unix_ns(started_at),
             rate_hz: started.rate_hz,
             period: started.period,
             stack_bytes: started.stack_bytes,
             notices: started.notices.clone(),
             ..CaptureInfo::default()
         };
-        self.tell_begin(&info, &started.event);
+        self.log_start(&info, &started.event);
         let running = Arc::new(Running {
             id,
             cancelled: AtomicBool::new(false),
@@ -110,7 +110,7 @@ impl CaptureTable {
         // There is room for the first.
         let _ = messages.try_send(message(capture_response::Body::Accepted(info)));
         // Of rings that others opened it counts from here.
-        let counted = (began, self.backend.seen(id));
+        let counted = (started_at, self.backend.seen(id));
         let course = CaptureMonitor::new(id, counted, scope.presence, started.excess);
         let run = Run::new(
             Arc::clone(self),
@@ -118,7 +118,7 @@ impl CaptureTable {
             running,
             wanted,
             course,
-            began,
+            started_at,
             messages,
         );
         let spawned = std::thread::Builder::new()
@@ -134,8 +134,8 @@ impl CaptureTable {
         Ok(receiver)
     }
 
-    fn tell_begin(&self, info: &CaptureInfo, event: &str) {
-        self.counts.begun.fetch_add(1, Ordering::Relaxed);
+    fn log_start(&self, info: &CaptureInfo, event: &str) {
+        self.counts.started.fetch_add(1, Ordering::Relaxed);
         let request = info.request.clone().unwrap_or_default();
         let target: Vec<String> = request.matchers.iter().map(shown).collect();
         tracing::info!(
@@ -148,25 +148,26 @@ impl CaptureTable {
             rate_hz = info.rate_hz,
             period = info.period,
             duration_s = request.duration_ns as f64 / 1e9,
-            "capture began"
+            "capture started"
         );
     }
 }
 
 impl Capturing for Arc<CaptureTable> {
-    fn begin(
+    fn start(
         &self,
         request: agent::CaptureRequest,
         peer: String,
     ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status> {
-        self.start(request, peer.clone()).inspect_err(|refused| {
-            let count = match refused.code() {
-                tonic::Code::ResourceExhausted => &self.counts.refused_limit,
-                _ => &self.counts.refused_request,
-            };
-            count.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(?peer, reason = ?refused.message(), "capture refused");
-        })
+        self.try_start(request, peer.clone())
+            .inspect_err(|refused| {
+                let count = match refused.code() {
+                    tonic::Code::ResourceExhausted => &self.counts.refused_limit,
+                    _ => &self.counts.refused_request,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(?peer, reason = ?refused.message(), "capture refused");
+            })
     }
 
     fn cancel(&self, id: u64) -> bool {

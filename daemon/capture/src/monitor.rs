@@ -35,7 +35,7 @@ const NOTICES_MAX: usize = 8;
 /// See the module.
 pub(super) struct CaptureMonitor {
     id: CaptureId,
-    began: MonotonicTime,
+    started_at: MonotonicTime,
     presence: Presence,
     /// Its events may be bound to one cgroup.
     bound: bool,
@@ -65,21 +65,21 @@ pub(super) struct CaptureMonitor {
 }
 
 impl CaptureMonitor {
-    /// Of a capture that began when its events had brought so many samples.
+    /// Of a capture that started when its events had brought so many samples.
     pub fn new(
         id: CaptureId,
         counted: (MonotonicTime, u64),
         presence: Presence,
         excess: OverloadPolicy,
     ) -> CaptureMonitor {
-        let (began, _) = counted;
+        let (started_at, _) = counted;
         CaptureMonitor {
             id,
-            began,
+            started_at,
             presence,
             bound: true,
-            follow_at: began,
-            presence_at: began.plus(PRESENCE_INTERVAL),
+            follow_at: started_at,
+            presence_at: started_at.plus(PRESENCE_INTERVAL),
             gone: None,
             returned: 0,
             away: Duration::ZERO,
@@ -88,7 +88,7 @@ impl CaptureMonitor {
             unfollowed: None,
             excess,
             excessive: false,
-            counted: (began, counted.1.into()),
+            counted: (started_at, counted.1.into()),
             span: RATE_SPAN,
             unslowed: None,
             notices: Vec::new(),
@@ -134,7 +134,7 @@ impl CaptureMonitor {
             Ok(Followed::Again { unseen, notices }) => {
                 self.note(false, now);
                 self.unfollowed = None;
-                // The new rings count from their own begin.
+                // The new rings count from their own start.
                 let (_, before) = &mut self.counted;
                 *before += i128::from(captures.backend.seen(self.id)) - i128::from(seen);
                 self.followed += 1;
@@ -205,7 +205,7 @@ impl CaptureMonitor {
                 self.unslowed = None;
                 self.counted = (now, captures.backend.seen(self.id).into());
                 captures.counts.slowed.fetch_add(1, Ordering::Relaxed);
-                let after = now.since(self.began).as_secs_f64();
+                let after = now.since(self.started_at).as_secs_f64();
                 let notice = format!(
                     "{found}: from {after:.1} s on one event in {period} is sampled and stands for all of them"
                 );
@@ -270,7 +270,7 @@ impl CaptureMonitor {
             ));
         }
         if let Some(gone) = self.gone {
-            let after = gone.since(self.began).as_secs_f64();
+            let after = gone.since(self.started_at).as_secs_f64();
             notices.push(format!(
                 "the target was gone after {after:.0} s: no cgroup of it was left"
             ));

@@ -2,7 +2,7 @@
 //!
 //! The cost of a switch is what is recorded of it, and there are 100,000 a second. So of switches
 //! away from a thread that could go on nothing is recorded but who left and who came; those of
-//! threads that begin to wait bring the kernel's callchain and [`NEAR_BYTES`] of the user stack,
+//! threads that start to wait bring the kernel's callchain and [`NEAR_BYTES`] of the user stack,
 //! which hold all of most event loops; wake-ups bring the callchain. Larger copies come from two
 //! events of their own that the kernel keeps to [`COPIES_HZ`] a second on each CPU: by them deeper
 //! stacks are completed, exactly or as an estimate (`unwind/src/walk/recall.rs`). With
@@ -67,7 +67,7 @@ pub struct Options {
     pub min_wait: Duration,
 }
 
-/// All that is needed to begin.
+/// All that is needed to start.
 #[derive(Clone, Debug)]
 pub struct Setup {
     options: Options,
@@ -275,10 +275,10 @@ mod tests {
             ffffffff81000300 t handle_softirqs\n\
             ffffffff81000400 T end\n";
         let kernel = KernelSymbols::parse(table.as_bytes()).expect("text");
-        let begin = 0xffff_ffff_8100_0000;
+        let start = 0xffff_ffff_8100_0000;
         let expected = [
-            (begin + 0x100, begin + 0x200),
-            (begin + 0x300, begin + 0x400),
+            (start + 0x100, start + 0x200),
+            (start + 0x300, start + 0x400),
         ];
         assert_eq!(interrupt_ranges(&kernel), expected);
     }

@@ -1,4 +1,4 @@
-//! The time before a capture, as the flight recorder has it: asked for when the capture begins,
+//! The time before a capture, as the flight recorder has it: asked for when the capture starts,
 //! since the recorder may have given it up when it ends, and held packed until then.
 //!
 //! A thread of its own asks and packs, as those of clients' queries do, and ends. What finds no

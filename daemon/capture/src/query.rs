@@ -34,7 +34,7 @@ pub fn selector(matchers: Vec<agent::LabelMatcher>) -> Result<Selector, Status> 
     Ok(query(matchers, Vec::new(), &[])?.selector().clone())
 }
 
-/// Monotonic begin and end of a range; an absent range, begin or end leaves that side open.
+/// Monotonic start and end of a range; an absent range, start or end leaves that side open.
 ///
 /// # Errors
 /// INVALID_ARGUMENT when it ends before it starts.

@@ -1,4 +1,4 @@
-//! One capture from its begin to its last message, on a thread of its own, `fp-capture`.
+//! One capture from its start to its last message, on a thread of its own, `fp-capture`.
 //!
 //! It wakes four times a second, more often where its target is one cgroup: to tell how it goes,
 //! and to see whether it is over, by time, because somebody cancelled it, the client left, the
@@ -76,7 +76,7 @@ pub(super) struct Run {
     captures: Arc<CaptureTable>,
     running: Arc<Running>,
     wanted: CaptureSpec,
-    began: MonotonicTime,
+    started_at: MonotonicTime,
     messages: mpsc::Sender<CaptureResponse>,
     cost: Cost,
     selected: Selected,
@@ -93,7 +93,7 @@ impl Run {
         running: Arc<Running>,
         wanted: CaptureSpec,
         course: CaptureMonitor,
-        began: MonotonicTime,
+        started_at: MonotonicTime,
         messages: mpsc::Sender<CaptureResponse>,
     ) -> Run {
         Run {
@@ -101,7 +101,7 @@ impl Run {
             captures,
             running,
             wanted,
-            began,
+            started_at,
             messages,
             selected: Selected::default(),
             course,
@@ -115,7 +115,7 @@ impl Run {
         self.past = self.ask_past();
         let end = self.sample();
         self.captures.backend.end(self.running.id);
-        let sampled = MonotonicTime::now().since(self.began);
+        let sampled = MonotonicTime::now().since(self.started_at);
         if end == End::ClientGone {
             if let Some(past) = &self.past {
                 past.cancel();
@@ -146,8 +146,8 @@ impl Run {
         }
         let before = self.wanted.before.as_nanos() as u64;
         let asked = PastQuery {
-            from: MonotonicTime(self.began.0.saturating_sub(before)),
-            until: self.began,
+            from: MonotonicTime(self.started_at.0.saturating_sub(before)),
+            until: self.started_at,
             query: self.wanted.query.clone(),
             times: self.wanted.times,
         };
@@ -160,8 +160,8 @@ impl Run {
 
     /// Waits for the end, and tells how it goes.
     fn sample(&mut self) -> End {
-        let deadline = self.began.plus(self.wanted.duration);
-        let mut tell_at = self.began;
+        let deadline = self.started_at.plus(self.wanted.duration);
+        let mut tell_at = self.started_at;
         loop {
             let now = MonotonicTime::now();
             if now >= tell_at {
@@ -198,7 +198,7 @@ impl Run {
 
     /// Tells how it goes. A message that finds no room is left out.
     fn tell(&mut self, now: MonotonicTime) -> Result<(), ClientGone> {
-        let progress = self.progress(now.since(self.began));
+        let progress = self.progress(now.since(self.started_at));
         let slowed = self.course.count(now, &self.captures);
         {
             let mut info = lock(&self.running.info);
@@ -327,7 +327,7 @@ impl Run {
             return Profile::default();
         };
         let start = match answer.covered.windows {
-            0 => self.began,
+            0 => self.started_at,
             _ => answer.covered.start,
         };
         answer.date(start, |at| self.captures.backend.unix_ns(at));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use tonic::Status;
 
-/// A capture that begins gets this part of the memory that the others left.
+/// A capture that starts gets this part of the memory that the others left.
 const MEMORY_PART: usize = 4;
 
 /// The part of a capture's memory that the time before it may take while it is held, packed.
@@ -27,17 +27,17 @@ const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
 /// What became of captures since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Begun.
-    pub begun: AtomicU64,
+    /// Started.
+    pub started: AtomicU64,
     /// With their whole duration.
     pub complete: AtomicU64,
     /// Ended before their time with what there was.
     pub cancelled: AtomicU64,
     /// Given up: the client left, or nothing could be captured.
     pub failed: AtomicU64,
-    /// Not begun because a limit was reached.
+    /// Not started because a limit was reached.
     pub refused_limit: AtomicU64,
-    /// Not begun because of what was asked: a bad request, no such target, no such event.
+    /// Not started because of what was asked: a bad request, no such target, no such event.
     pub refused_request: AtomicU64,
     /// Times a capture went on with a cgroup that was made again.
     pub followed: AtomicU64,
@@ -65,7 +65,7 @@ pub(super) struct Running {
 struct State {
     last: u64,
     running: BTreeMap<u64, Arc<Running>>,
-    /// Slots taken, by those too that are just beginning.
+    /// Slots taken, by those too that are just starting.
     slots: u32,
     /// Memory promised. Unit: bytes.
     promised: usize,
@@ -228,7 +228,7 @@ impl CaptureTable {
             )));
         }
         let left = limits.memory_bytes().saturating_sub(state.promised);
-        // As much as each that may still begin needs is left to them.
+        // As much as each that may still start needs is left to them.
         let others = (limits.max - state.slots - 1) as usize * MEMORY_MIN;
         let bytes = (left / MEMORY_PART)
             .min(left.saturating_sub(others))

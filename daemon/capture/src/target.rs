@@ -49,7 +49,7 @@ pub struct Cgroups {
 /// What must be there for a target to be there. Nothing: it always is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// Processes with the time they began, as /proc tells it: a number may be used again.
+    /// Processes with the time they started, as /proc tells it: a number may be used again.
     processes: Vec<(Pid, u64)>,
     /// Directories.
     cgroups: Vec<PathBuf>,
@@ -59,7 +59,7 @@ impl Presence {
     /// Says what is gone, when nothing of it is there any more.
     pub fn gone(&self) -> Option<Gone> {
         if !self.processes.is_empty() {
-            let lives = |&(pid, began): &(Pid, u64)| begin(pid) == Some(began);
+            let lives = |&(pid, started): &(Pid, u64)| started_ticks(pid) == Some(started);
             if !self.processes.iter().any(lives) {
                 return Some(Gone::Processes);
             }
@@ -99,7 +99,7 @@ pub fn resolve(
     if !pids.is_empty() {
         let found = processes().filter(|pid| all_match(&pids, &pid.0.to_string()));
         let found: Vec<(Pid, u64)> = found
-            .filter_map(|pid| begin(pid).map(|began| (pid, began)))
+            .filter_map(|pid| started_ticks(pid).map(|started| (pid, started)))
             .collect();
         if found.is_empty() {
             return Err(missing("process", &pids, std::iter::empty()));
@@ -245,9 +245,9 @@ fn comm(pid: Pid) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
-/// When a process began, in ticks since the boot; `None`: it is not there, or all that is left of
+/// When a process started, in ticks since the boot; `None`: it is not there, or all that is left of
 /// it is that nobody has waited for it.
-fn begin(pid: Pid) -> Option<u64> {
+fn started_ticks(pid: Pid) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{}/stat", pid.0)).ok()?;
     // The state stands behind the name, which may hold anything.
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;

@@ -142,8 +142,8 @@ impl Hierarchy {
             return None;
         }
         // An absolute path or `..` would lead out of the mount; the kernel writes neither here.
-        let begin = below.iter().position(|&byte| byte != b'/');
-        let below = &below[begin.unwrap_or(below.len())..];
+        let start = below.iter().position(|&byte| byte != b'/');
+        let below = &below[start.unwrap_or(below.len())..];
         if below.split(|&byte| byte == b'/').any(|name| name == b"..") {
             return None;
         }

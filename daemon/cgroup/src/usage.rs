@@ -94,7 +94,7 @@ impl Blind {
 /// A window that is closed.
 #[derive(Clone, Copy, Debug)]
 pub struct ClosedWindow {
-    /// Its begin.
+    /// Its start.
     pub start: MonotonicTime,
     /// Its end.
     pub end: MonotonicTime,
@@ -183,10 +183,10 @@ impl Meters {
 
     /// Takes a first reading of these cgroups and of the root, so that the first window is
     /// measured.
-    pub fn begin<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
-        let began = MonotonicTime::now();
+    pub fn start<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
+        let started = MonotonicTime::now();
         for path in std::iter::once("/").chain(paths).take(self.reads_max) {
-            if MonotonicTime::now().since(began) > TIME_MAX || self.meters.len() >= METERS_MAX {
+            if MonotonicTime::now().since(started) > TIME_MAX || self.meters.len() >= METERS_MAX {
                 break;
             }
             if !self.meters.contains_key(path)
@@ -227,7 +227,7 @@ impl Meters {
         span: ClosedWindow,
         taken: &BTreeMap<Box<str>, Value>,
     ) -> Vec<PathAccount> {
-        let began = MonotonicTime::now();
+        let started = MonotonicTime::now();
         let number = self.window;
         self.window += 1;
         // With all below it: what is expected when nothing can be read.
@@ -251,7 +251,7 @@ impl Meters {
         let mut accounts = Vec::with_capacity(order.len());
         let mut reads = 0;
         for (path, weight) in order {
-            let may_read = reads < self.reads_max && MonotonicTime::now().since(began) < TIME_MAX;
+            let may_read = reads < self.reads_max && MonotonicTime::now().since(started) < TIME_MAX;
             let before = self.stats.reads;
             let measured = self.measure(&path, span, number, weight, may_read);
             reads += (self.stats.reads - before) as usize;
@@ -271,7 +271,7 @@ impl Meters {
             }
         }
         accounts.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-        self.refresh(number, began);
+        self.refresh(number, started);
         self.born.swap(0, 1);
         self.born[0].clear();
         accounts
@@ -366,7 +366,7 @@ impl Meters {
     }
 
     /// Reads a few of the cgroups without samples again, those read longest ago.
-    fn refresh(&mut self, number: u64, began: MonotonicTime) {
+    fn refresh(&mut self, number: u64, started: MonotonicTime) {
         let mut idle: Vec<(MonotonicTime, Box<str>)> = self
             .meters
             .iter()
@@ -375,7 +375,7 @@ impl Meters {
             .collect();
         idle.sort_unstable();
         for (_, path) in idle.into_iter().take(IDLE_READS) {
-            if MonotonicTime::now().since(began) > TIME_MAX {
+            if MonotonicTime::now().since(started) > TIME_MAX {
                 break;
             }
             self.stats.reads += 1;
@@ -407,13 +407,13 @@ impl Meter {
     }
 
     /// What was used in a window, of which `taken` was sampled, `new` being a reading after it.
-    /// `None` when the first reading is much later than its begin.
+    /// `None` when the first reading is much later than its start.
     fn within(&mut self, span: ClosedWindow, taken: u64, new: Option<Point>) -> Option<u64> {
         let ClosedWindow { start, end, blind } = span;
         let points = [self.anchor, self.last, new.unwrap_or(self.last)];
         let unseen = points[0].0.since(start);
         let whole = end.since(start);
-        // The first window begins a moment before the first readings: what is seen stands for all.
+        // The first window starts a moment before the first readings: what is seen stands for all.
         let known = unseen * UNSEEN_PART <= whole;
         let from = value_at(&points, start);
         let late = points[2].0.since(end);

@@ -148,11 +148,11 @@ impl<'c> Commands<'c> {
             number,
             out: self.out.clone(),
             capturing: Arc::clone(&self.control.capturing),
-            begins: self.control.begins.clone(),
+            starts: self.control.starts.clone(),
             counts,
             cancelled,
         };
-        let task = self.tasks.spawn(pump.begin(request, peer));
+        let task = self.tasks.spawn(pump.start(request, peer));
         self.running.insert(number, Running { cancel, task });
     }
 
@@ -217,21 +217,21 @@ struct Pump {
     number: u64,
     out: mpsc::Sender<ControlRequest>,
     capturing: Arc<dyn Capturing>,
-    begins: Quota,
+    starts: Quota,
     counts: ControlCounts,
     cancelled: watch::Receiver<bool>,
 }
 
 impl Pump {
-    /// Begins the capture where blocking is allowed: a file that it needs may not answer, and
+    /// Starts the capture where blocking is allowed: a file that it needs may not answer, and
     /// others go on.
-    async fn begin(self, request: CaptureRequest, peer: String) {
+    async fn start(self, request: CaptureRequest, peer: String) {
         let capturing = Arc::clone(&self.capturing);
-        let begin = move || {
-            let begun = catch_unwind(AssertUnwindSafe(|| capturing.begin(request, peer)));
-            begun.unwrap_or_else(|_| Err(Status::internal("the capture could not start")))
+        let start = move || {
+            let started = catch_unwind(AssertUnwindSafe(|| capturing.start(request, peer)));
+            started.unwrap_or_else(|_| Err(Status::internal("the capture could not start")))
         };
-        match self.begins.run(begin).await {
+        match self.starts.run(start).await {
             Ok(messages) => {
                 self.counts.captures.inc();
                 self.run(messages).await;

@@ -53,8 +53,8 @@ pub struct Control {
     policy: Mutex<Policy>,
     spent: Mutex<Spent>,
     counts: ControlCounts,
-    /// Captures that begin.
-    begins: Quota,
+    /// Captures that start.
+    starts: Quota,
     /// Until when what captures have left may be sent, once it is to end.
     stop: watch::Sender<Option<MonotonicTime>>,
 }
@@ -68,7 +68,7 @@ impl Control {
             policy: Mutex::new(policy),
             spent: Mutex::default(),
             counts: ControlCounts::default(),
-            begins: Quota::new(commands::COMMANDS_MAX),
+            starts: Quota::new(commands::COMMANDS_MAX),
             stop: watch::Sender::new(None),
         }
     }

@@ -31,18 +31,18 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Makes captures that do what the test does with their senders.
 #[derive(Default)]
 struct Fake {
-    begun: Mutex<Vec<Begun>>,
+    started: Mutex<Vec<StartedCapture>>,
     cancelled: Mutex<Vec<u64>>,
     refuse: Option<Code>,
 }
 
-struct Begun {
+struct StartedCapture {
     peer: String,
     messages: mpsc::Sender<CaptureResponse>,
 }
 
 impl Capturing for Fake {
-    fn begin(
+    fn start(
         &self,
         _request: CaptureRequest,
         peer: String,
@@ -51,7 +51,10 @@ impl Capturing for Fake {
             return Err(Status::new(code, "as the test wants"));
         }
         let (messages, receiver) = mpsc::channel(1);
-        self.begun.lock().unwrap().push(Begun { peer, messages });
+        self.started
+            .lock()
+            .unwrap()
+            .push(StartedCapture { peer, messages });
         Ok(receiver)
     }
 
@@ -66,13 +69,13 @@ impl Capturing for Fake {
 }
 
 impl Fake {
-    /// Waits for so many: they begin on threads that may block.
-    async fn begun(&self, count: usize) {
-        until("begun", || self.begun.lock().unwrap().len() == count).await;
+    /// Waits for so many: they start on threads that may block.
+    async fn started(&self, count: usize) {
+        until("started", || self.started.lock().unwrap().len() == count).await;
     }
 
     fn sender(&self, at: usize) -> mpsc::Sender<CaptureResponse> {
-        self.begun.lock().unwrap()[at].messages.clone()
+        self.started.lock().unwrap()[at].messages.clone()
     }
 }
 
@@ -185,7 +188,7 @@ async fn ended(thread: JoinHandle<std::io::Result<()>>) {
 }
 
 #[tokio::test]
-async fn a_capture_is_begun_in_the_name_of_who_asks_and_reported_in_order() {
+async fn a_capture_is_started_in_the_name_of_who_asks_and_reported_in_order() {
     let fake = Arc::new(Fake::default());
     let control = nowhere(&fake);
     let (out, mut reports) = mpsc::channel(8);
@@ -193,9 +196,9 @@ async fn a_capture_is_begun_in_the_name_of_who_asks_and_reported_in_order() {
     commands
         .take(capture(3, "ada\x1b[2J\n at 10.0.0.1"))
         .unwrap();
-    fake.begun(1).await;
+    fake.started(1).await;
     assert_eq!(
-        fake.begun.lock().unwrap()[0].peer,
+        fake.started.lock().unwrap()[0].peer,
         "collector 127.0.0.1:7600 for ada[2J at 10.0.0.1"
     );
     let messages = fake.sender(0);
@@ -256,7 +259,7 @@ async fn a_cancel_waits_for_the_id_and_a_drop_gives_up() {
     // Of no command, or one that has ended: nothing.
     commands.take(cancel(3, 77)).unwrap();
     assert!(fake.cancelled.lock().unwrap().is_empty());
-    fake.begun(1).await;
+    fake.started(1).await;
     fake.sender(0).send(accepted(9)).await.unwrap();
     reported(&mut commands, &mut reports).await;
     until("cancelled", || *fake.cancelled.lock().unwrap() == [9]).await;
@@ -280,7 +283,7 @@ async fn a_stream_that_ends_gives_up_all_it_asked_for() {
     for number in 1..=3 {
         commands.take(capture(number, "")).unwrap();
     }
-    fake.begun(3).await;
+    fake.started(3).await;
     drop(commands);
     for at in 0..3 {
         let closed = tokio::time::timeout(LIMIT, async { fake.sender(at).closed().await });
@@ -296,7 +299,7 @@ async fn a_collector_that_does_not_read_gets_the_profile_later_and_no_progress()
     let (out, mut reports) = mpsc::channel(1);
     let mut commands = Commands::new(&control, out);
     commands.take(capture(1, "")).unwrap();
-    fake.begun(1).await;
+    fake.started(1).await;
     let messages = fake.sender(0);
     messages.send(accepted(9)).await.unwrap();
     for _ in 0..10 {
@@ -323,8 +326,8 @@ async fn a_capture_without_a_result_is_told_as_failed() {
     let (out, mut reports) = mpsc::channel(8);
     let mut commands = Commands::new(&control, out);
     commands.take(capture(1, "")).unwrap();
-    fake.begun(1).await;
-    fake.begun.lock().unwrap().clear();
+    fake.started(1).await;
+    fake.started.lock().unwrap().clear();
     let (_, what) = reported(&mut commands, &mut reports).await;
     assert_eq!(refusal(what).code, Code::Internal as i32);
 }
@@ -446,7 +449,7 @@ async fn it_connects_answers_pings_and_comes_again_after_a_restart() {
     stream
         .tell(CollectorMessage::Command(capture(1, "ada")))
         .await;
-    fake.begun(1).await;
+    fake.started(1).await;
     // The collector restarts: what it asked for ends, and the agent comes again.
     drop(stream);
     let closed = tokio::time::timeout(LIMIT, async { fake.sender(0).closed().await });
@@ -454,7 +457,7 @@ async fn it_connects_answers_pings_and_comes_again_after_a_restart() {
     let mut stream = next(&mut streams).await;
     stream.welcome().await;
     stream.tell(CollectorMessage::Command(capture(1, ""))).await;
-    fake.begun(2).await;
+    fake.started(2).await;
     assert_eq!(control.counts().connections.get(), 2);
     // Commands that make no sense end the stream.
     stream.tell(CollectorMessage::Command(capture(1, ""))).await;
@@ -474,14 +477,14 @@ async fn what_captures_have_left_is_sent_before_the_end() {
     let mut stream = next(&mut streams).await;
     stream.welcome().await;
     stream.tell(CollectorMessage::Command(capture(1, ""))).await;
-    fake.begun(1).await;
+    fake.started(1).await;
     control.stop(soon());
     // The capture ends meanwhile with what it has.
     let messages = fake.sender(0);
     messages.send(accepted(9)).await.unwrap();
     messages.send(result()).await.unwrap();
     drop(messages);
-    fake.begun.lock().unwrap().clear();
+    fake.started.lock().unwrap().clear();
     let mut last = None;
     while let Some(said) = stream.said().await {
         last = Some(said);
@@ -510,7 +513,7 @@ async fn a_capture_that_does_not_end_is_given_up_at_the_deadline() {
     let mut stream = next(&mut streams).await;
     stream.welcome().await;
     stream.tell(CollectorMessage::Command(capture(1, ""))).await;
-    fake.begun(1).await;
+    fake.started(1).await;
     control.stop(MonotonicTime::now());
     ended(thread).await;
     assert_eq!(control.counts().given_up.get(), 1);

@@ -21,7 +21,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 /// Time for a connection. When it is too small, far servers seem to be away.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Time until an answer begins. Servers unpack the package that has the file first, which takes
+/// Time until an answer starts. Servers unpack the package that has the file first, which takes
 /// them up to a minute.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 

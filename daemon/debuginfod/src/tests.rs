@@ -118,10 +118,10 @@ fn a_file_announced_too_large_is_not_read() {
         let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n");
         std::thread::sleep(Duration::from_secs(60));
     });
-    let began = Instant::now();
+    let started = Instant::now();
     let (fetched, _) = fetch(&mut all(&[&url]));
     assert!(matches!(fetched, Fetched::TooLarge), "{fetched:?}");
-    assert!(began.elapsed() < Duration::from_secs(30));
+    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Cause {
 pub struct SpoolGap {
     /// Why.
     pub cause: Cause,
-    /// Begin of the first.
+    /// Start of the first.
     pub start_unix_ns: i64,
     /// End of the last.
     pub end_unix_ns: i64,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_gaps_travel_with_other_windows_and_totals_begin_anew() {
+    fn after_a_reboot_gaps_travel_with_other_windows_and_totals_start_again() {
         let mut gaps = Gaps::default();
         gaps.add(gap(Cause::SpoolBytes, 5, 3));
         gaps.bind(9, 100, true);

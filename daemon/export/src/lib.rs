@@ -98,7 +98,7 @@ impl Settings {
 
 /// What the exporter's threads, the window exporter and the status have in common.
 pub struct ExportState {
-    /// The next window begins a new generation.
+    /// The next window starts a new generation.
     rotate: AtomicBool,
     settings: Mutex<Settings>,
     settings_version: AtomicU64,
@@ -294,7 +294,7 @@ impl Exporter {
         self.connection.target()
     }
 
-    /// Who this host is and what is known of it, for a stream that begins.
+    /// Who this host is and what is known of it, for a stream that starts.
     pub fn hello(&self) -> proto::collector::Hello {
         proto::collector::Hello {
             host_id: self.identity.host_id.clone(),

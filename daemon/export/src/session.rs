@@ -381,7 +381,7 @@ impl<'a> Session<'a> {
             // Questions about windows in flight are asked in ids of the old dictionary.
             if !full || self.in_flight.is_empty() {
                 if full {
-                    self.stream.begin_dictionary();
+                    self.stream.start_dictionary();
                 }
                 picked = self.pick();
             }
@@ -498,7 +498,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// True when the connection was worth having: waits for the next one begin anew. One on which
+    /// True when the connection was worth having: waits for the next one start anew. One on which
     /// the collector does not speak this protocol is not, or it would be asked twice a second for
     /// ever.
     pub fn worked(&self) -> bool {

@@ -20,7 +20,7 @@ const LIVE_WINDOWS: usize = 3;
 pub enum RecordPlace {
     /// In the segment's file.
     Disk {
-        /// Begin.
+        /// Start.
         offset: u64,
         /// Length.
         len: u32,
@@ -152,7 +152,7 @@ pub struct Waiting {
     pub windows: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Begin of the oldest.
+    /// Start of the oldest.
     pub oldest_unix_ns: Option<i64>,
 }
 
@@ -206,8 +206,8 @@ impl Index {
         true
     }
 
-    /// Begins a segment.
-    pub fn begin(&mut self, id: u64, identity: &Arc<Identity>, disk_bytes: u64) {
+    /// Starts a segment.
+    pub fn start_segment(&mut self, id: u64, identity: &Arc<Identity>, disk_bytes: u64) {
         self.segments.push_back(Segment {
             id,
             was: None,

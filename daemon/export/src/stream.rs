@@ -9,8 +9,8 @@ use proto::definitions::dictionary_stacks_max;
 use segment::window::{Tables, Window};
 use std::collections::BTreeSet;
 
-/// Memory of a stream's dictionary; beyond it a new one is begun. Unit: bytes. Some 60,000 frames:
-/// stacks that are met again then travel as 16 bytes each once more.
+/// Memory of a stream's dictionary; beyond it a new one is started. Unit: bytes. Some 60,000
+/// frames: stacks that are met again then travel as 16 bytes each once more.
 const DICTIONARY_BYTES_MAX: usize = 8 << 20;
 
 /// Smallest bound of messages that is worked with. Unit: bytes. A label set or a frame takes up to
@@ -49,7 +49,7 @@ pub struct Stream {
     labels_sent: u32,
     /// Counts the dictionaries.
     epoch: u64,
-    /// The next part begins a dictionary.
+    /// The next part starts a dictionary.
     fresh: bool,
     /// Largest message. Unit: bytes.
     limit: usize,
@@ -79,7 +79,7 @@ impl Stream {
         }
     }
 
-    /// True when a new dictionary should begin, for which nothing may be in flight.
+    /// True when a new dictionary should start, for which nothing may be in flight.
     pub fn is_full(&self) -> bool {
         let ids = self.stack_ids.capacity() + self.stacks.capacity();
         let bytes = self.dict.heap_bytes() + self.ids.heap_bytes() + self.definer.heap_bytes();
@@ -87,10 +87,10 @@ impl Stream {
         self.stacks.len() >= stacks_max || bytes + ids * 4 > DICTIONARY_BYTES_MAX
     }
 
-    /// Begins a new dictionary.
-    pub fn begin_dictionary(&mut self) {
+    /// Starts a new dictionary.
+    pub fn start_dictionary(&mut self) {
         let mut definer = std::mem::take(&mut self.definer);
-        definer.begin_dictionary();
+        definer.start_dictionary();
         *self = Stream {
             definer,
             epoch: self.epoch + 1,

@@ -2,7 +2,7 @@
 //!
 //! Windows, captures and pins are services, a task each, over one connection
 //! ([`Connection`](super::connect::Connection)). None of them blocks the thread: what may wait for
-//! a disk, or begins a capture, runs on other threads, within a quota for each purpose.
+//! a disk, or starts a capture, runs on other threads, within a quota for each purpose.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 /// Name of the thread, and of the blocking threads it has: the budget counts them together.
 pub const THREAD: &str = "fp-uplink";
 
-/// Blocking threads: the quotas of windows (1), pins (1) and captures that begin (8), and one to
+/// Blocking threads: the quotas of windows (1), pins (1) and captures that start (8), and one to
 /// spare.
 const BLOCKING_THREADS: usize = 11;
 

@@ -17,11 +17,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 /// Windows of one generation. Ten minutes of windows of 10 s: what a damaged segment can take
-/// along, and what is defined again when one begins.
+/// along, and what is defined again when one starts.
 const GENERATION_WINDOWS: usize = 60;
 
 /// Memory of a generation's dictionary. Unit: bytes. About 30,000 frames; when it is reached the
-/// next window begins a new one.
+/// next window starts a new one.
 const GENERATION_BYTES_MAX: usize = 4 << 20;
 
 /// Longest text that leaves the host. Unit: bytes; longer ones are cut. Longer symbol names are
@@ -82,7 +82,7 @@ impl WindowExporter {
         }
     }
 
-    fn begin_generation(&mut self) {
+    fn start_generation(&mut self) {
         self.generation += 1;
         self.windows = 0;
         self.dict = Dictionary::default();
@@ -96,7 +96,7 @@ impl WindowExporter {
         let full = self.windows >= GENERATION_WINDOWS
             || self.dict.heap_bytes() + self.carry.heap_bytes() > GENERATION_BYTES_MAX;
         if rotate || full {
-            self.begin_generation();
+            self.start_generation();
         }
         if epoch != self.epoch {
             self.carry = Carry::default();

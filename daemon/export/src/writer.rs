@@ -42,7 +42,7 @@ const SEGMENTS_MIN: u64 = 16;
 /// Ids of segments that have no file: above all of those that have one.
 const MEMORY_IDS: u64 = 1 << 62;
 
-/// Most bytes of a segment's begin: see [`segment::file`]. Unit: bytes.
+/// Most bytes of a segment's start: see [`segment::file`]. Unit: bytes.
 const SEGMENT_HEAD_MAX: u64 = 512;
 
 struct Current {
@@ -67,7 +67,7 @@ pub struct Writer {
     current: Option<Current>,
     /// A generation whose tables are incomplete: its windows cannot be kept.
     broken: Option<u64>,
-    /// Begin of the first window.
+    /// Start of the first window.
     first_unix_ns: Option<i64>,
     /// End of the last window of a run that broke off, until the time since is told as a gap.
     broke_off_unix_ns: Option<i64>,
@@ -142,7 +142,7 @@ impl Writer {
             .as_ref()
             .is_none_or(|current| current.generation != entry.generation)
         {
-            self.begin(entry.generation);
+            self.start_segment(entry.generation);
         }
         let payload = window::join(&entry.tables, &entry.body);
         self.keep(entry.generation, &payload, &entry.header);
@@ -189,9 +189,9 @@ impl Writer {
             self.shared.rotate.store(true, Ordering::Release);
             return None;
         }
-        let begin = Instant::now();
+        let started = Instant::now();
         let appended = file.append(packed);
-        let took = begin.elapsed().as_secs_f64();
+        let took = started.elapsed().as_secs_f64();
         self.shared.times.spool_write.observe(took);
         match appended {
             Ok(offset) => {
@@ -233,7 +233,7 @@ impl Writer {
         self.shared.rotate.store(true, Ordering::Release);
     }
 
-    fn begin(&mut self, generation: u64) {
+    fn start_segment(&mut self, generation: u64) {
         if let Some(before) = self.current.take() {
             let finished = lock(&self.shared.index).close(before.id);
             if finished {
@@ -264,7 +264,7 @@ impl Writer {
         let id = *ids;
         *ids += 1;
         let bytes = file.as_ref().map_or(0, SegmentFile::bytes);
-        lock(&self.shared.index).begin(id, &self.identity, bytes);
+        lock(&self.shared.index).start_segment(id, &self.identity, bytes);
         self.current = Some(Current {
             id,
             generation,

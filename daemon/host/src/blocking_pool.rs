@@ -33,7 +33,7 @@ pub const THREAD: &str = "fp-blocking";
 const QUOTA: usize = 5;
 
 /// Late helpers from which work on file systems that depend on another process or machine is not
-/// begun any more, so that they cannot take the helpers that local ones need.
+/// started any more, so that they cannot take the helpers that local ones need.
 pub const REMOTE_LATE_MAX: usize = 2;
 
 /// Runs the work and returns what hands the result over.
@@ -64,9 +64,9 @@ struct State {
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResult {
-    /// The work was not begun: all helpers are at work, or no thread can be had.
+    /// The work was not started: all helpers are at work, or no thread can be had.
     Busy,
-    /// It was begun, and has not come back.
+    /// It was started, and has not come back.
     Late,
 }
 
@@ -141,8 +141,8 @@ impl BlockingPool {
         self.late() == self.quota
     }
 
-    /// Begins work; `None` when too many helpers are late, or no thread can be had.
-    pub fn begin<T: Send + 'static>(
+    /// Starts work; `None` when too many helpers are late, or no thread can be had.
+    pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<Pending<T>> {
@@ -182,7 +182,7 @@ impl BlockingPool {
         time: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoResult> {
-        let pending = self.begin(work).ok_or(NoResult::Busy)?;
+        let pending = self.spawn(work).ok_or(NoResult::Busy)?;
         pending.wait(time).map_err(|_| NoResult::Late)
     }
 
@@ -260,7 +260,7 @@ mod tests {
     fn what_is_late_is_left_and_taken_when_it_comes() {
         let helpers = BlockingPool::new("test");
         let (go, wait) = sync_channel::<u32>(1);
-        let pending = helpers.begin(move || wait.recv()).expect("begins");
+        let pending = helpers.spawn(move || wait.recv()).expect("a thread");
         let pending = pending
             .wait(SHORT)
             .expect_err("it waits")
@@ -284,7 +284,7 @@ mod tests {
             })
             .collect();
         assert_eq!(helpers.ask(LONG, || ()), Err(NoResult::Busy));
-        assert!(helpers.begin(|| ()).is_none());
+        assert!(helpers.spawn(|| ()).is_none());
         drop(held);
     }
 
@@ -302,17 +302,17 @@ mod tests {
     #[test]
     fn a_thread_of_its_own_brings_one_result() {
         let name = || std::thread::current().name().map(str::to_owned);
-        let pending = alone("test-alone", name).expect("begins");
+        let pending = alone("test-alone", name).expect("a thread");
         let found = pending.wait(LONG).expect("comes");
         assert_eq!(found.as_deref(), Some("test-alone"));
-        let pending = alone("test-alone", || panic!("on purpose")).expect("begins");
+        let pending = alone("test-alone", || panic!("on purpose")).expect("a thread");
         assert!(matches!(pending.wait(LONG), Err(None)), "known at once");
     }
 
     #[test]
     fn a_panic_ends_no_helper() {
         let helpers = BlockingPool::new("test");
-        let pending = helpers.begin(|| panic!("on purpose")).expect("begins");
+        let pending = helpers.spawn(|| panic!("on purpose")).expect("a thread");
         let outcome = pending.wait(LONG);
         assert!(matches!(outcome, Err(None)), "known at once");
         assert_eq!(helpers.run(LONG, || 7), Some(7));

@@ -63,7 +63,7 @@ pub struct Presence {
     pub online: bool,
     /// It has a ring.
     pub sampled: bool,
-    /// When it went offline, or got its ring, or began to run without one.
+    /// When it went offline, or got its ring, or started to run without one.
     since: MonotonicTime,
     /// When it went offline before that; when it has no ring.
     left: MonotonicTime,
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_sample_begins_anew() {
+    fn a_new_sample_starts_again() {
         let mut arrivals = Arrivals::default();
         assert!(arrivals.still(s(10), Some(5_000), 99));
         assert!(!arrivals.still(s(10), Some(9_000), 99));

@@ -10,13 +10,13 @@ use std::time::Duration;
 /// How long a thread has worked on one piece. Written by that thread, read by any.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
-    /// Monotonic time at which the piece was begun; 0 while there is none.
+    /// Monotonic time at which the piece was started; 0 while there is none.
     since: AtomicU64,
 }
 
 impl Heartbeat {
-    /// Work was begun.
-    pub fn begin(&self) {
+    /// Work was started.
+    pub fn start(&self) {
         self.since.store(MonotonicTime::now().0, Ordering::Relaxed);
     }
 
@@ -25,15 +25,15 @@ impl Heartbeat {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// When the work under way was begun.
-    pub fn begun(&self) -> Option<MonotonicTime> {
+    /// When the work under way was started.
+    pub fn started(&self) -> Option<MonotonicTime> {
         let since = self.since.load(Ordering::Relaxed);
         (since != 0).then_some(MonotonicTime(since))
     }
 
     /// How long the work under way has taken, when that is longer than `limit`.
     pub fn busy_longer_than(&self, limit: Duration, now: MonotonicTime) -> Option<Duration> {
-        let age = now.since(self.begun()?);
+        let age = now.since(self.started()?);
         (age > limit).then_some(age)
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         let heartbeat = Heartbeat::default();
         let later = || MonotonicTime::now().plus(2 * LIMIT);
         assert_eq!(heartbeat.busy_longer_than(LIMIT, later()), None);
-        heartbeat.begin();
+        heartbeat.start();
         assert!(heartbeat.busy_longer_than(LIMIT, later()).is_some());
         assert_eq!(
             heartbeat.busy_longer_than(LIMIT, MonotonicTime::now()),

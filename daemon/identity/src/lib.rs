@@ -36,7 +36,7 @@ impl Membership {
     }
 
     /// True when it is time to renew the certificate: two thirds of its time are over, or all of
-    /// it, or the clock says that it has not begun.
+    /// it, or the clock says that it has not started.
     pub fn is_due(&self, now_unix_s: i64) -> bool {
         // At least an hour: a clock that is days off must not make each minute the time.
         let lasts = self

@@ -47,9 +47,9 @@ mod tests {
     #[test]
     fn what_is_taken_comes_back_with_time_and_no_more_than_at_once() {
         let mut allowance = Allowance::new(10_000, 2_000);
-        let begin = allowance.since;
+        let start = allowance.since;
         let mut after = |millis| {
-            let left = allowance.left(begin.plus(Duration::from_millis(millis)));
+            let left = allowance.left(start.plus(Duration::from_millis(millis)));
             allowance.take(left);
             left
         };
@@ -63,9 +63,9 @@ mod tests {
     fn asking_often_loses_no_time() {
         let mut allowance = Allowance::new(10_000, 1_000);
         allowance.take(10_000);
-        let begin = allowance.since;
+        let start = allowance.since;
         for micros in 1..=300 {
-            allowance.left(begin.plus(Duration::from_micros(7 * micros)));
+            allowance.left(start.plus(Duration::from_micros(7 * micros)));
         }
         assert_eq!(allowance.left, 2);
     }

@@ -42,11 +42,11 @@ const PROCESSES_MAX: usize = 1024;
 /// otherwise.
 const ASKING_MAX: usize = 4;
 
-/// Most that begin to ask within [`BEGUN_OVER`]: on a host of many JVMs each pauses for its map.
-const BEGUN_MAX: usize = 4;
+/// Most that start to ask within [`STARTED_OVER`]: on a host of many JVMs each pauses for its map.
+const STARTED_MAX: usize = 4;
 
-/// See [`BEGUN_MAX`].
-const BEGUN_OVER: Duration = Duration::from_secs(1);
+/// See [`STARTED_MAX`].
+const STARTED_OVER: Duration = Duration::from_secs(1);
 
 /// Longest pause between two tries of one process that fail.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
@@ -103,8 +103,8 @@ pub struct AttachTarget {
     pub id: ProcessId,
     /// Its pid.
     pub pid: Pid,
-    /// The latest time it can have begun (see `jit/src/target.rs`).
-    pub began_by: MonotonicTime,
+    /// The latest time it can have started (see `jit/src/target.rs`).
+    pub started_by: MonotonicTime,
 }
 
 /// Asks, each runtime rarely. Owned by `fp-jit`; what may block is done by threads of its own.
@@ -112,7 +112,7 @@ pub struct AttachTarget {
 pub struct RuntimeAttacher {
     options: AskOptions,
     jvms: HashMap<ProcessId, Jvm>,
-    begun: Vec<MonotonicTime>,
+    started: Vec<MonotonicTime>,
     /// Threads that ask for processes that are forgotten: what they bring is removed.
     orphans: Vec<Pending<Attempt>>,
     left_over: Vec<LeftOver>,
@@ -148,7 +148,7 @@ impl RuntimeAttacher {
         RuntimeAttacher {
             options,
             jvms: HashMap::new(),
-            begun: Vec::new(),
+            started: Vec::new(),
             orphans: Vec::new(),
             left_over: Vec::new(),
             removing: Vec::new(),
@@ -216,9 +216,9 @@ impl RuntimeAttacher {
                 written.push(id);
             }
         }
-        self.begin_due(now);
-        let (begun, reports) = self.dotnet_processes.tick(now);
-        written.extend(begun);
+        self.start_due(now);
+        let (started, reports) = self.dotnet_processes.tick(now);
+        written.extend(started);
         for (id, report) in reports {
             self.report(id, report);
         }
@@ -271,13 +271,14 @@ impl RuntimeAttacher {
         }
     }
 
-    /// Begins with those that are due, the longest due first.
-    fn begin_due(&mut self, now: MonotonicTime) {
-        self.begun.retain(|&begun| now.since(begun) < BEGUN_OVER);
+    /// Starts with those that are due, the longest due first.
+    fn start_due(&mut self, now: MonotonicTime) {
+        self.started
+            .retain(|&started| now.since(started) < STARTED_OVER);
         let hanging = self.orphans.len();
         let asking = self.jvms.values().filter(|jvm| jvm.asking.is_some());
         let room = ASKING_MAX.saturating_sub(asking.count() + hanging);
-        let room = room.min(BEGUN_MAX.saturating_sub(self.begun.len()));
+        let room = room.min(STARTED_MAX.saturating_sub(self.started.len()));
         let is_due = |jvm: &&mut Jvm| {
             let wanted = jvm.unnamed > 0 || jvm.sampled && jvm.old.is_some_and(|old| old <= now);
             wanted && !jvm.closed && jvm.asking.is_none() && jvm.due <= now
@@ -288,7 +289,7 @@ impl RuntimeAttacher {
             let mark: Option<Mark> = jvm.left_over.as_ref().map(LeftOver::mark);
             let wanted = AttachRequest {
                 pid: jvm.process.pid.0,
-                began_by: jvm.process.began_by,
+                started_by: jvm.process.started_by,
                 mark,
                 signalled: jvm.signalled,
             };
@@ -297,7 +298,7 @@ impl RuntimeAttacher {
             };
             jvm.asking = Some(asking);
             (jvm.unnamed, jvm.sampled) = (0, false);
-            self.begun.push(now);
+            self.started.push(now);
         }
     }
 
@@ -341,7 +342,7 @@ impl RuntimeAttacher {
         }
     }
 
-    /// Ends all that was begun, within a bounded time.
+    /// Ends all that was started, within a bounded time.
     fn close(&mut self) {
         let deadline = Instant::now() + CLOSING_MAX;
         let ids: Vec<ProcessId> = self.jvms.keys().copied().collect();

@@ -91,7 +91,7 @@ impl When {
 pub struct Lines {
     /// Names of source files.
     pub files: Box<[Box<str>]>,
-    /// Offset from the begin of the code, index of the file, line; sorted by offset.
+    /// Offset from the start of the code, index of the file, line; sorted by offset.
     pub rows: Box<[(u32, u32, u32)]>,
 }
 
@@ -129,7 +129,7 @@ impl Code {
 /// What lay at an address at a time.
 #[derive(Debug)]
 pub enum CodeLookup<'a> {
-    /// This code, at this offset from its begin.
+    /// This code, at this offset from its start.
     Code(&'a Code, u64),
     /// One of several, and nothing tells which.
     Unsure,
@@ -153,7 +153,7 @@ impl CodeLookup<'_> {
 struct Piece {
     start: u64,
     end: u64,
-    /// Where the code begins: the piece may have lost its begin to later code.
+    /// Where the code starts: the piece may have lost its start to later code.
     base: u64,
     code: Arc<Code>,
     born: When,
@@ -278,7 +278,7 @@ impl CodeMap {
         }
     }
 
-    /// Code that begins at `from` moved to `to` at `when`. Returns false when nothing begins there.
+    /// Code that starts at `from` moved to `to` at `when`. Returns false when nothing starts there.
     pub fn relocate(&mut self, from: u64, to: u64, len: u64, when: When) -> bool {
         let Some(piece) = self.live.get(&from) else {
             return false;
@@ -442,7 +442,7 @@ impl CodeMap {
     ) -> impl Iterator<Item = &Gone> {
         let below = address.saturating_sub(SHORT_BYTES_MAX);
         let short = self.gone.range(below..=address).flat_map(move |(_, all)| {
-            // In order of their ends, and so of their begins: those before are over, those after
+            // In order of their ends, and so of their starts: those before are over, those after
             // are not there yet.
             let first = all.partition_point(|gone| gone.died.is_past(from));
             all[first..]

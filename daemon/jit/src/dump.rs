@@ -65,7 +65,7 @@ const PADDING_OF_V8: u32 = 0xdead_beef;
 /// Why a file is not read further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// It does not begin as a jitdump.
+    /// It does not start as a jitdump.
     #[error("not a jitdump file")]
     NotADump,
     /// It was written by a machine of the other byte order.
@@ -77,7 +77,7 @@ pub enum DumpError {
     /// Code of another architecture.
     #[error("code of another architecture, ELF machine `{0}`")]
     Machine(u32),
-    /// A head or record whose size cannot be: where the next one begins is not known.
+    /// A head or record whose size cannot be: where the next one starts is not known.
     #[error("damaged: a record of `{0}` bytes")]
     RecordSize(u32),
 }
@@ -136,7 +136,7 @@ pub struct DumpReader {
     /// What is gathered of the part, and how much it needs.
     gathered: Vec<u8>,
     wanted: usize,
-    /// Bytes to pass over before the part begins.
+    /// Bytes to pass over before the part starts.
     skip: u64,
     record: Prefix,
     /// The process that writes it, by the number it has for itself; 0 until the head is read, or

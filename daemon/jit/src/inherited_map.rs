@@ -78,10 +78,10 @@ RX = mmap.PROT_READ | mmap.PROT_EXEC
 maps = [mmap.mmap(-1, 4096, flags=kind | mmap.MAP_ANONYMOUS, prot=RX)
         for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)]
 libc = ctypes.CDLL(None)
-def begin(kind):
+def fork_with(kind):
     with open("/proc/self/maps") as lines:
         return next(int(line.split("-")[0], 16) for line in lines if kind in line.split()[1])
-shared = begin("r-xs")
+shared = fork_with("r-xs")
 with open(f"/tmp/perf-{os.getpid()}.map", "w") as out:
     out.write(f"{shared:x} 100 shared_code\n10000000 100 other_code\n")
 child = os.fork()

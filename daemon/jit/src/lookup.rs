@@ -14,8 +14,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// Longest wait for an answer: `fp-jit` waits for helpers for two seconds, and may have begun to do
-/// so for others just before.
+/// Longest wait for an answer: `fp-jit` waits for helpers for two seconds, and may have started to
+/// do so for others just before.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest wait for the lock of one process's code, which is held for as long as it takes to read a
@@ -56,7 +56,7 @@ pub struct CodeMaps {
 pub struct CodeMapGuard<'a> {
     known: MutexGuard<'a, GeneratedCode>,
     late: bool,
-    begun: MonotonicTime,
+    started: MonotonicTime,
     over: Cell<bool>,
     spent: &'a Cell<Duration>,
 }
@@ -125,18 +125,18 @@ impl CodeMaps {
         let map = |known| CodeMapGuard {
             known,
             late: shared.late,
-            begun: MonotonicTime::now(),
+            started: MonotonicTime::now(),
             over: Cell::new(false),
             spent: &self.spent,
         };
-        let begin = MonotonicTime::now();
+        let started = MonotonicTime::now();
         loop {
             match shared.known.try_lock() {
                 Ok(known) => return Ok(map(known)),
                 Err(TryLockError::Poisoned(poisoned)) => return Ok(map(poisoned.into_inner())),
                 Err(TryLockError::WouldBlock) => {}
             }
-            if MonotonicTime::now().since(begin) >= LOCK_WAIT {
+            if MonotonicTime::now().since(started) >= LOCK_WAIT {
                 return Err(Unnamed::JitMapLate);
             }
             std::thread::sleep(LOCK_RETRY);
@@ -185,7 +185,7 @@ impl CodeMapGuard<'_> {
     fn is_over(&self) -> bool {
         if !self.over.get() {
             self.over
-                .set(MonotonicTime::now().since(self.begun) >= LOOK_UP_MAX);
+                .set(MonotonicTime::now().since(self.started) >= LOOK_UP_MAX);
         }
         self.over.get()
     }
@@ -202,7 +202,7 @@ impl CodeMapGuard<'_> {
 
 impl Drop for CodeMapGuard<'_> {
     fn drop(&mut self) {
-        let took = MonotonicTime::now().since(self.begun);
+        let took = MonotonicTime::now().since(self.started);
         self.spent.set(self.spent.get().saturating_add(took));
     }
 }

@@ -15,7 +15,7 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Reads one perf map, fed in pieces of any size as the file grows.
 #[derive(Debug, Default)]
 pub struct MapReader {
-    /// Begin of a line whose end is not written yet.
+    /// Start of a line whose end is not written yet.
     partial: Vec<u8>,
     /// True inside a line that is too long, until its end.
     skipping: bool,
@@ -39,7 +39,7 @@ impl MapReader {
         self
     }
 
-    /// Begins anew with a file that was written anew.
+    /// Starts anew with a file that was written anew.
     pub fn restart(&mut self) {
         let within = self.within.take();
         *self = MapReader {
@@ -116,7 +116,7 @@ impl MapReader {
 /// runs, and what is put there next would go by its name until the next list.
 const SCRATCH: &[u8] = b" temporary CodeBuffer";
 
-/// Begin, end and name of a line; `None` when it makes no sense.
+/// Start, end and name of a line; `None` when it makes no sense.
 pub fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
     let (start, rest) = word(line)?;
     let (size, rest) = word(rest)?;

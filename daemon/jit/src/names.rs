@@ -49,7 +49,7 @@ pub struct Cleaned<'a> {
     pub function: Cow<'a, str>,
     /// Source file; empty when the name has none.
     pub file: &'a str,
-    /// Where in `file` the function begins, 1-based; 0 when the name does not say.
+    /// Where in `file` the function starts, 1-based; 0 when the name does not say.
     pub line: u32,
 }
 
@@ -221,7 +221,7 @@ fn function_and_file(text: &str) -> (&str, &str) {
 }
 
 fn looks_like_a_file(text: &str) -> bool {
-    const BEGINS: [&str; 14] = [
+    const STARTS: [&str; 14] = [
         "/",
         "./",
         "../",
@@ -239,7 +239,7 @@ fn looks_like_a_file(text: &str) -> bool {
     ];
     let drive = text.as_bytes();
     let has_drive = drive.len() > 2 && drive[0].is_ascii_alphabetic() && &drive[1..3] == b":\\";
-    has_drive || BEGINS.iter().any(|begin| text.starts_with(begin))
+    has_drive || STARTS.iter().any(|start| text.starts_with(start))
 }
 
 /// `py::qualified.name:file`.
@@ -274,7 +274,7 @@ fn php(name: &str) -> Option<Cleaned<'_>> {
     })
 }
 
-/// `TRACE_number::chunk:line`: a trace goes by where it begins.
+/// `TRACE_number::chunk:line`: a trace goes by where it starts.
 fn luajit(name: &str) -> Option<Cleaned<'_>> {
     let (nth, place) = name.strip_prefix("TRACE_")?.split_once("::")?;
     number(nth)?;
@@ -284,7 +284,7 @@ fn luajit(name: &str) -> Option<Cleaned<'_>> {
 
 /// `Lcom/foo/Bar;::baz`, alone or several with ` in ` (innermost first) or `->` (outermost first).
 fn map_agent(name: &str) -> Option<Cleaned<'_>> {
-    // Nothing else begins so, and few names do: the rest is spared the look.
+    // Nothing else starts so, and few names do: the rest is spared the look.
     if !name.starts_with(['L', '[']) || !name.contains(';') {
         return None;
     }
@@ -373,7 +373,7 @@ fn hotspot(name: &str) -> Option<Cleaned<'_>> {
 fn is_hidden_number(text: &str) -> bool {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-        // Names of classes and packages do not begin with a digit.
+        // Names of classes and packages do not start with a digit.
         && text.starts_with(|first: char| first.is_ascii_digit())
 }
 
@@ -391,9 +391,9 @@ fn dotnet(name: &str) -> Option<Cleaned<'_>> {
     }
     // The result's type may name assemblies too, but without a space behind.
     let assembly = signature.match_indices("] ").find_map(|(end, _)| {
-        let begin = signature[..end].rfind('[')?;
-        let is_word = begin == 0 || signature[..begin].ends_with(' ');
-        (is_word && end > begin + 1).then_some(end)
+        let start = signature[..end].rfind('[')?;
+        let is_word = start == 0 || signature[..start].ends_with(' ');
+        (is_word && end > start + 1).then_some(end)
     })?;
     let method = &signature[assembly + 2..];
     let (path, _) = method.split_once('(')?;
@@ -403,7 +403,7 @@ fn dotnet(name: &str) -> Option<Cleaned<'_>> {
 
 /// Names of C++ and Rust, of WebAssembly for one.
 fn mangled(name: &str) -> Option<Cleaned<'_>> {
-    let may_be = ["_Z", "_R"].iter().any(|begin| name.starts_with(begin));
+    let may_be = ["_Z", "_R"].iter().any(|start| name.starts_with(start));
     may_be.then(|| Cleaned::of(names::readable(name.as_bytes())))
 }
 

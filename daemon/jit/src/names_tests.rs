@@ -174,7 +174,7 @@ fn php_functions_traces_and_scripts() {
 }
 
 #[test]
-fn luajit_traces_go_by_where_they_begin() {
+fn luajit_traces_go_by_where_they_start() {
     check("TRACE_1::app.lua:3", "jit app.lua:3 @ app.lua:3");
 }
 

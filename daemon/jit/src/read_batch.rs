@@ -16,7 +16,7 @@ pub(super) struct Work {
     pub request: ReadRequest,
     pub known: Arc<Mutex<GeneratedCode>>,
     pub outcome: ReadOutcome,
-    pub begun: MonotonicTime,
+    pub started: MonotonicTime,
     pub took: Duration,
 }
 
@@ -33,10 +33,10 @@ impl ReadBatch {
     /// same.
     pub fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
         while let Some(mut work) = self.take() {
-            let begin = MonotonicTime::now();
-            lock(&self.in_hand).push((work.id, begin));
+            let started = MonotonicTime::now();
+            lock(&self.in_hand).push((work.id, started));
             work.outcome = work.reader.refresh(&work.request, &work.known, counters);
-            work.took = MonotonicTime::now().since(begin);
+            work.took = MonotonicTime::now().since(started);
             lock(&self.in_hand).retain(|(id, _)| *id != work.id);
             lock(done).push(work);
         }

@@ -216,7 +216,7 @@ pub struct ReadOutcome {
 #[derive(Debug)]
 pub struct Reader {
     pid: Pid,
-    began_by: MonotonicTime,
+    started_by: MonotonicTime,
     options: Options,
     /// Held from the first look: the root of a process that ended is still there.
     target: Option<Target>,
@@ -261,11 +261,11 @@ struct DumpFile {
 }
 
 impl Reader {
-    /// Nothing is open yet. `began_by` is the latest time the process can have begun.
-    pub fn new(pid: Pid, began_by: MonotonicTime, options: Options) -> Reader {
+    /// Nothing is open yet. `started_by` is the latest time the process can have started.
+    pub fn new(pid: Pid, started_by: MonotonicTime, options: Options) -> Reader {
         Reader {
             pid,
-            began_by,
+            started_by,
             options,
             target: None,
             map: None,
@@ -347,7 +347,7 @@ impl Reader {
             file.newer = Some(CodeMap::new(room.min(bytes_max as usize)));
         }
         let before = file.tail.read_to();
-        // One that is written anew all the time is not begun before it can be read.
+        // One that is written anew all the time is not started before it can be read.
         if before == 0 && *budget < until.min(BYTES_AT_ONCE / 2) {
             return false;
         }
@@ -419,7 +419,7 @@ impl Reader {
         known: &Mutex<GeneratedCode>,
         counters: &SymbolCounters,
     ) -> bool {
-        match Target::look(self.pid.0, self.began_by) {
+        match Target::look(self.pid.0, self.started_by) {
             Some(target) => self.target = Some(target),
             None if self.target.is_none() => {
                 lock(known).reason = Unnamed::JitProcessGone;

@@ -131,11 +131,11 @@ fn open(map: &Map, pid: u32, target: &Target) -> Option<File> {
 }
 
 /// Finds out what a process is; `None` when it is gone or another has its pid. May wait for ever.
-pub fn look(pid: u32, began_by: MonotonicTime) -> Option<Facts> {
-    let target = Target::look(pid, began_by)?;
+pub fn look(pid: u32, started_by: MonotonicTime) -> Option<Facts> {
+    let target = Target::look(pid, started_by)?;
     let facts = look_at(pid, &target);
     // What was read was the same process's.
-    Target::look(pid, began_by)?;
+    Target::look(pid, started_by)?;
     Some(facts)
 }
 
@@ -330,7 +330,7 @@ nonsense
         assert_eq!((facts.runtime, facts.dump), (Runtime::Unknown, false));
         assert!(
             look(std::process::id(), MonotonicTime(0)).is_none(),
-            "began later"
+            "started later"
         );
     }
 }

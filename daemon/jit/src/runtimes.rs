@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Most processes in the table. Those with the fewest samples go first.
 pub const PROCESSES_MAX: usize = 256;
 
-/// Counts older than this begin to be forgotten.
+/// Counts older than this start to be forgotten.
 const GENERATION: Duration = Duration::from_secs(60);
 
 /// Samples of a process with frames in generated code.
@@ -185,7 +185,7 @@ impl Runtimes {
 }
 
 impl Table {
-    /// Begins a new generation when it is time.
+    /// Starts a new generation when it is time.
     pub fn age(&mut self, now: MonotonicTime) {
         if now.since(self.generation) < GENERATION {
             return;

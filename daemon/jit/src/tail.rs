@@ -18,7 +18,7 @@ use symbolize::open::{self, Links, OpenError};
 use unwind::process::DumpSeen;
 
 /// Bytes before the place where reading goes on that must be the same as before; if they are not,
-/// the file was written anew and is read from its begin.
+/// the file was written anew and is read from its start.
 const JOINT_BYTES: usize = 64;
 
 /// How often the path of a map is looked at again before it is believed.
@@ -58,7 +58,7 @@ pub struct FileState {
     pub when: When,
     /// It was written anew: what follows is all of it.
     pub anew: bool,
-    began: MonotonicTime,
+    started: MonotonicTime,
 }
 
 /// What an earlier process left at the path: of no meaning for this one, and neither when this one
@@ -85,7 +85,7 @@ impl Tail {
                 size: 0,
                 when: When::at(nothing),
                 anew: false,
-                began: nothing,
+                started: nothing,
             },
         }
     }
@@ -100,7 +100,7 @@ impl Tail {
         (self.after, self.by) = (other.after, other.by);
     }
 
-    /// True when it begins within what an earlier process left, and that ended within a line.
+    /// True when it starts within what an earlier process left, and that ended within a line.
     pub fn is_within_a_line(&self) -> bool {
         self.read > 0 && self.joint.last() != Some(&b'\n')
     }
@@ -117,12 +117,12 @@ impl Tail {
 
     /// Looks how large it is and when it was written. `None` when it does not answer.
     pub fn look(&mut self) -> Option<FileState> {
-        let began = MonotonicTime::now();
+        let started = MonotonicTime::now();
         let facts = self.file.metadata().ok()?;
         let (size, written_ns) = (facts.len(), nanoseconds(facts.mtime(), facts.mtime_nsec()));
         let changed = written_ns != self.written_ns || size > self.read;
         // One that is as long as what was read and was written since was written over.
-        let seen_before = self.looked.began != MonotonicTime(0);
+        let seen_before = self.looked.started != MonotonicTime(0);
         let over = changed && seen_before && size == self.read;
         let anew = size < self.read || changed && self.read > 0 && (over || !self.joins());
         if anew {
@@ -139,7 +139,7 @@ impl Tail {
             size,
             when: When::between(self.after, by),
             anew,
-            began,
+            started,
         };
         self.by = by;
         Some(self.looked)
@@ -163,7 +163,7 @@ impl Tail {
         }
         if self.read >= self.looked.size {
             // All that was there at the look: what comes was written after it.
-            self.after = self.looked.began;
+            self.after = self.looked.started;
         }
     }
 
@@ -216,7 +216,7 @@ pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unname
         *left = Left::of(&tail, facts.len());
         return Err(Unnamed::JitMapRefused);
     }
-    if let Some(left) = left.take_if(|left| left.is_begin_of(&tail, facts.len())) {
+    if let Some(left) = left.take_if(|left| left.is_start_of(&tail, facts.len())) {
         tail.read = left.size;
         tail.joint = left.joint;
     }
@@ -235,7 +235,7 @@ impl Left {
         })
     }
 
-    fn is_begin_of(&self, tail: &Tail, size: u64) -> bool {
+    fn is_start_of(&self, tail: &Tail, size: u64) -> bool {
         self.id == tail.id && self.size <= size && joins(&tail.file, self.size, &self.joint)
     }
 }

@@ -1,7 +1,7 @@
-//! The process behind a perf map: who it is, how it calls itself, who owns it, when it began.
+//! The process behind a perf map: who it is, how it calls itself, who owns it, when it started.
 //!
 //! `/proc/PID` may change hands while it is read. The start time is read before and after
-//! everything else; when it differs, or is later than the sampled process can have begun, the
+//! everything else; when it differs, or is later than the sampled process can have started, the
 //! process is gone.
 
 use host::proc::{effective_id, start_ticks, status_field};
@@ -54,35 +54,35 @@ pub struct Target {
     pub uids: [u32; 4],
     /// Root of its user namespace as the daemon sees it.
     pub root_uid: Option<u32>,
-    /// When it began, nanoseconds since the Unix epoch, by the wall clock at its slowest.
-    pub began_unix_ns: i64,
+    /// When it started, nanoseconds since the Unix epoch, by the wall clock at its slowest.
+    pub started_unix_ns: i64,
 }
 
 impl Target {
     /// Looks at a process; `None` when it is gone or another one has its pid.
     ///
-    /// `began_by` is the latest time the sampled process can have begun.
-    pub fn look(pid: u32, began_by: MonotonicTime) -> Option<Target> {
-        let started = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+    /// `started_by` is the latest time the sampled process can have started.
+    pub fn look(pid: u32, started_by: MonotonicTime) -> Option<Target> {
+        let ticks = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
         let uptime = uptime_ns(&fs::read_to_string("/proc/uptime").ok()?)?;
-        let age_ns = uptime.saturating_sub(started * (1_000_000_000 / TICKS_PER_SECOND));
+        let age_ns = uptime.saturating_sub(ticks * (1_000_000_000 / TICKS_PER_SECOND));
         let now = MonotonicTime::now();
-        let began = MonotonicTime(now.0.saturating_sub(age_ns));
-        if began.0 > began_by.0.saturating_add(CLOCK_SLACK_NS as u64) {
+        let started = MonotonicTime(now.0.saturating_sub(age_ns));
+        if started.0 > started_by.0.saturating_add(CLOCK_SLACK_NS as u64) {
             return None;
         }
         let (inner_pid, uids) = parse_status(&status_of(pid)?)?;
         let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
         let root = Root::of_process(pid).ok()?;
         let again = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-        let began_unix_ns = least_ahead() + now.0 as i64 - age_ns as i64;
+        let started_unix_ns = least_ahead() + now.0 as i64 - age_ns as i64;
         let root_uid = root_uid(&uid_map);
-        (again == started).then_some(Target {
+        (again == ticks).then_some(Target {
             root,
             inner_pid,
             uids,
             root_uid,
-            began_unix_ns,
+            started_unix_ns,
         })
     }
 
@@ -91,9 +91,9 @@ impl Target {
         self.uids.contains(&uid) || self.root_uid == Some(uid)
     }
 
-    /// True when a file with this change time was last written before the process began.
+    /// True when a file with this change time was last written before the process started.
     pub fn is_older(&self, changed_unix_ns: i64) -> bool {
-        changed_unix_ns.saturating_add(CLOCK_SLACK_NS) < self.began_unix_ns
+        changed_unix_ns.saturating_add(CLOCK_SLACK_NS) < self.started_unix_ns
     }
 }
 
@@ -183,9 +183,9 @@ mod tests {
         assert!(target.inner_pid > 0 && target.may_own(target.uids[1]));
         assert!(
             Target::look(own, MonotonicTime(0)).is_none(),
-            "began after the time given"
+            "started after the time given"
         );
-        assert!(target.is_older(target.began_unix_ns - 1_000_000_000));
-        assert!(!target.is_older(target.began_unix_ns));
+        assert!(target.is_older(target.started_unix_ns - 1_000_000_000));
+        assert!(!target.is_older(target.started_unix_ns));
     }
 }

@@ -149,7 +149,7 @@ impl Rig {
         ProcessInstance {
             id: ProcessId(runtime.pid),
             pid: Pid(runtime.pid),
-            began: MonotonicTime::now(),
+            started: MonotonicTime::now(),
         }
     }
 
@@ -296,7 +296,7 @@ fn a_pid_used_again_is_another_process() {
     runtime.write("1000 10 not mine\n");
     let long_before = MonotonicTime(1);
     let earlier = ProcessInstance {
-        began: long_before,
+        started: long_before,
         ..Rig::whose(&runtime)
     };
     let named = rig.name_of(earlier, 0x1000);
@@ -350,7 +350,7 @@ fn a_map_over_the_limit_is_refused() {
 }
 
 #[test]
-fn a_map_that_grows_over_the_limit_keeps_its_begin() {
+fn a_map_that_grows_over_the_limit_keeps_its_start() {
     let runtime = Runtime::start();
     let mut rig = Rig::new(4000);
     runtime.write("1000 10 early\n");
@@ -546,7 +546,7 @@ fn more_processes_than_the_bound_are_refused_while_the_others_are_active() {
         let whose = ProcessInstance {
             id: ProcessId(number),
             pid: Pid(u32::MAX - number),
-            began: MonotonicTime::now(),
+            started: MonotonicTime::now(),
         };
         rig.watcher.take(std::iter::once(Notice::Met(whose)));
     }
@@ -633,7 +633,7 @@ fn a_process_that_writes_its_map_anew_for_ever_is_read_no_faster_than_allowed() 
     let runtime = Runtime::start();
     let mut rig = rig();
     let mut read = 0;
-    let begin = Instant::now();
+    let started = Instant::now();
     for number in 0..100 {
         let line = format!("1000 10 {number} {}\n", "x".repeat(1000));
         runtime.write(&line.repeat((1 << 20) / line.len()));
@@ -641,8 +641,8 @@ fn a_process_that_writes_its_map_anew_for_ever_is_read_no_faster_than_allowed() 
         rig.meet(&runtime);
         read = rig.counters.perf_maps_read.load(Ordering::Relaxed);
     }
-    // 64 MiB at once and 4 MiB a second: maps of a megabyte, and the one that is begun.
-    let allowed = 64 + 4 * begin.elapsed().as_secs() + 5;
+    // 64 MiB at once and 4 MiB a second: maps of a megabyte, and the one that is started.
+    let allowed = 64 + 4 * started.elapsed().as_secs() + 5;
     assert!(read <= allowed, "{read} maps read");
 }
 

@@ -117,17 +117,17 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(whose: ProcessInstance, begin: &Begin, now: MonotonicTime) -> Watched {
-        let Begin {
+    fn new(whose: ProcessInstance, defaults: &Defaults, now: MonotonicTime) -> Watched {
+        let Defaults {
             options,
             room,
             created,
-        } = begin;
+        } = defaults;
         let (options, created) = (*options, *created);
         Watched {
             whose,
             known: Arc::new(Mutex::new(GeneratedCode::new(Arc::clone(room)))),
-            reader: Some(Reader::new(whose.pid, began_by(whose, created), options)),
+            reader: Some(Reader::new(whose.pid, started_by(whose, created), options)),
             closed: false,
             dumps: Vec::new(),
             told: Vec::new(),
@@ -144,7 +144,7 @@ impl Watched {
     }
 
     /// Closes its files and forgets what they told: they are read again when they are wanted.
-    fn start_over(&mut self, begin: &Begin) {
+    fn start_over(&mut self, defaults: &Defaults) {
         let told = std::mem::take(&mut self.told);
         *self = Watched {
             dumps: told.clone(),
@@ -152,7 +152,7 @@ impl Watched {
             ended: self.ended,
             // The sampler frees what it has of them too.
             rules: Some(Arc::default()),
-            ..Watched::new(self.whose, begin, self.used)
+            ..Watched::new(self.whose, defaults, self.used)
         };
     }
 
@@ -167,26 +167,26 @@ impl Watched {
     }
 }
 
-/// The latest time a process can have begun: before the daemon where it is older.
-fn began_by(whose: ProcessInstance, created: MonotonicTime) -> MonotonicTime {
-    if whose.began == MonotonicTime(0) {
+/// The latest time a process can have started: before the daemon where it is older.
+fn started_by(whose: ProcessInstance, created: MonotonicTime) -> MonotonicTime {
+    if whose.started == MonotonicTime(0) {
         created
     } else {
-        whose.began
+        whose.started
     }
 }
 
-/// What every process begins with.
-struct Begin {
+/// What every process starts with.
+struct Defaults {
     options: Options,
     room: Arc<Room>,
-    /// Processes that were there before the daemon began before this.
+    /// Processes that were there before the daemon started before this.
     created: MonotonicTime,
 }
 
 /// Watches processes with generated code. See the head of this file.
 pub struct Watcher {
-    begin: Begin,
+    defaults: Defaults,
     counters: Arc<SymbolCounters>,
     processes: HashMap<ProcessId, Watched>,
     pub(super) helpers: BlockingPool,
@@ -212,7 +212,7 @@ impl Watcher {
         // Of the clock as the daemon found it.
         target::least_ahead();
         Watcher {
-            begin: Begin {
+            defaults: Defaults {
                 options,
                 room: Room::new(options.max_bytes.saturating_mul(ROOM_OF_MAPS)),
                 created: MonotonicTime::now(),
@@ -318,7 +318,7 @@ impl Watcher {
                 bump(&self.counters.code_processes_refused);
                 return None;
             }
-            let watched = Watched::new(whose, &self.begin, now);
+            let watched = Watched::new(whose, &self.defaults, now);
             self.processes.insert(whose.id, watched);
         }
         let watched = self.processes.get_mut(&whose.id)?;
@@ -454,7 +454,7 @@ impl Watcher {
             id,
             reader,
             request,
-            begun: MonotonicTime::now(),
+            started: MonotonicTime::now(),
             known: Arc::clone(&watched.known),
             outcome: ReadOutcome::default(),
             took: Duration::ZERO,
@@ -463,7 +463,7 @@ impl Watcher {
 
     /// Has helpers work until all is done, or time is up. What is late they bring later.
     fn see_through(&mut self, turn: &Arc<ReadBatch>) {
-        let begin = MonotonicTime::now();
+        let started = MonotonicTime::now();
         let waits = WAITS.max(self.wait);
         let mut under_way = None;
         while !lock(&turn.todo).is_empty() || under_way.is_some() {
@@ -472,7 +472,7 @@ impl Watcher {
                 None => {
                     let (turn, done) = (Arc::clone(turn), Arc::clone(&self.done));
                     let counters = Arc::clone(&self.counters);
-                    self.helpers.begin(move || turn.work(&done, &counters))
+                    self.helpers.spawn(move || turn.work(&done, &counters))
                 }
             };
             let Some(pending) = pending else { return };
@@ -480,7 +480,7 @@ impl Watcher {
                 Ok(()) => {}
                 Err(None) => self.drop_broken(turn),
                 Err(Some(pending)) => {
-                    let out_of_time = MonotonicTime::now().since(begin) >= waits;
+                    let out_of_time = MonotonicTime::now().since(started) >= waits;
                     let is_stuck = turn.is_stuck(self.wait);
                     if is_stuck || out_of_time {
                         bump(&self.counters.perf_maps_late);
@@ -533,14 +533,14 @@ impl Watcher {
                 watched.rules = rules;
             }
             // Read after its end, and to the end.
-            watched.closed = !behind && watched.ended.is_some_and(|ended| ended <= work.begun);
+            watched.closed = !behind && watched.ended.is_some_and(|ended| ended <= work.started);
             // Root and files of a process that ended are not held.
             watched.reader = (!watched.closed).then_some(work.reader);
             if !work.request.addresses.is_empty() {
                 let asked = AttachTarget {
                     id: work.id,
                     pid: watched.whose.pid,
-                    began_by: began_by(watched.whose, self.begin.created),
+                    started_by: started_by(watched.whose, self.defaults.created),
                 };
                 self.attacher.note(asked, unnamed, now);
             }
@@ -572,7 +572,7 @@ impl Watcher {
             processes,
             attacher,
             named_until,
-            begin,
+            defaults,
             ..
         } = self;
         processes.retain(|&id, watched| {
@@ -586,7 +586,7 @@ impl Watcher {
             // Nobody tells again of a jitdump that is mapped.
             let stays = !named && (!idle || !watched.told.is_empty());
             if stays && idle && watched.bytes > 0 {
-                watched.start_over(begin);
+                watched.start_over(defaults);
             }
             stays
         });
@@ -610,7 +610,7 @@ impl Watcher {
     /// those without samples the largest starts over first. Where all have samples the largest has
     /// none of its names for a while: whatever one process writes, the names of the others stay.
     fn evict(&mut self, now: MonotonicTime) {
-        let most = self.begin.options.max_bytes.saturating_mul(ROOM_OF_MAPS) / 8 * 7;
+        let most = self.defaults.options.max_bytes.saturating_mul(ROOM_OF_MAPS) / 8 * 7;
         while self.heap_bytes() as u64 > most {
             let held = self.processes.values_mut().filter(|one| one.bytes > 0);
             let rank = |one: &&mut Watched| (!one.is_wanted(now), one.bytes);
@@ -618,7 +618,7 @@ impl Watcher {
                 return;
             };
             let wanted = largest.is_wanted(now);
-            largest.start_over(&self.begin);
+            largest.start_over(&self.defaults);
             if wanted {
                 largest.refused_until = now.plus(REFUSED_FOR);
                 lock(&largest.known).reason = Unnamed::JitMapRefused;

@@ -5,8 +5,8 @@
 //! machine (`machine.rs`) puts them together to waits: from the switch away from a thread that
 //! cannot go on to the switch back to it, with the last wake-up in between. `shape.rs` makes one
 //! stack of a wait. A wait whose switch back is missing ends with its wake-up and is counted as an
-//! estimate; one whose wake-up is missing too is dropped and counted, and so is one that had begun
-//! before the capture.
+//! estimate; one whose wake-up is missing too is dropped and counted, and so is one that had
+//! started before the capture.
 //!
 //! A wait ends when the thread runs again, not when it was woken: what it spent in the queue for a
 //! CPU in between is part of the time it was kept from running, and is added up beside
@@ -92,7 +92,7 @@ pub struct Wait<'a> {
     pub frames: &'a [host::frame::RawFrame],
     /// How that stack ended.
     pub end: StackEnd,
-    /// When it began.
+    /// When it started.
     pub start: MonotonicTime,
     /// How long. Unit: nanoseconds.
     pub length_ns: u64,
@@ -211,8 +211,8 @@ wait_counts! {
     /// How long until it ran again.
     preempted_ns,
     /// Threads that ran before they were seen to leave: if they had been waiting when the capture
-    /// began, that wait is not known.
-    begun_before,
+    /// started, that wait is not known.
+    started_before,
     /// Waits of which a record was lost, or may have been, and whose wake-up was not seen: left
     /// out, for they may have been several.
     unknown,

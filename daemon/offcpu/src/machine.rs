@@ -63,7 +63,7 @@ impl Loss {
     }
 }
 
-/// A thread that begins to wait.
+/// A thread that starts to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
     /// Who.
@@ -170,7 +170,7 @@ pub struct Machine {
     doubt: MonotonicTime,
     /// Wake-ups older than this were lost.
     waker_doubt: MonotonicTime,
-    /// Losses of switches and of wake-ups that begin later than the newest record.
+    /// Losses of switches and of wake-ups that start later than the newest record.
     coming: [Option<Loss>; 2],
     /// The doubt for which the table was last searched for threads of which nothing is known.
     swept: MonotonicTime,
@@ -211,7 +211,7 @@ impl Machine {
         self.threads.len()
     }
 
-    /// Switches are missing, or may be. Every wait that began before the end of that time and had
+    /// Switches are missing, or may be. Every wait that started before the end of that time and had
     /// not ended before its start is unknown. Told before the records of that time.
     pub fn lost_switches(&mut self, loss: Loss) {
         self.coming[0] = Some(loss.with(self.coming[0]));
@@ -222,10 +222,10 @@ impl Machine {
         self.coming[1] = Some(loss.with(self.coming[1]));
     }
 
-    /// Begins a record. False: it is older than one that was used, and must be left alone; what it
+    /// Starts a record. False: it is older than one that was used, and must be left alone; what it
     /// would have said is lost.
     #[must_use]
-    pub fn begin(&mut self, at: At) -> bool {
+    pub fn start_record(&mut self, at: At) -> bool {
         self.reach(at.time);
         if at.time < self.newest {
             self.counts.late += 1;
@@ -591,10 +591,10 @@ impl Machine {
         });
     }
 
-    /// Number of the switch on a CPU that is the newest, or that begins with this record.
-    fn switch_of(&mut self, cpu: CpuId, begins: bool) -> u64 {
+    /// Number of the switch on a CPU that is the newest, or that starts with this record.
+    fn switch_of(&mut self, cpu: CpuId, starts: bool) -> u64 {
         let cpu = self.cpu(cpu);
-        cpu.switches += u64::from(begins);
+        cpu.switches += u64::from(starts);
         cpu.switches
     }
 
@@ -611,7 +611,7 @@ impl Machine {
         if let Some(known) = self.threads.get_mut(&tid) {
             let was = std::mem::replace(&mut known.who, who);
             let before = std::mem::replace(&mut known.state, state);
-            // A wake-up that came while it still ran is that of the wait that begins.
+            // A wake-up that came while it still ran is that of the wait that starts.
             if matches!(before, State::Runs) {
                 return;
             }
@@ -628,7 +628,7 @@ impl Machine {
             self.sweep(at.time, emit);
         }
         if self.threads.len() < self.threads_max {
-            self.counts.begun_before += 1;
+            self.counts.started_before += 1;
             let woken = None;
             self.threads.insert(tid, Thread { who, state, woken });
             return;

@@ -142,7 +142,7 @@ mod tests {
         };
         let entries = [(20, 30), (50, 60)];
         assert_eq!(of(Within::Hardirq, &entries), (chain[..2].to_vec(), false));
-        // Without symbols of the kernel it is not known where the interrupt begins.
+        // Without symbols of the kernel it is not known where the interrupt starts.
         assert_eq!(of(Within::Softirq, &[]), (chain[..3].to_vec(), false));
         assert_eq!(of(Within::Thread, &entries), (chain.to_vec(), true));
     }

@@ -355,7 +355,7 @@ impl Run {
     fn tell(&mut self, event: &Event) {
         let Run { machine, found } = self;
         let at = event.at;
-        if !machine.begin(at) {
+        if !machine.start_record(at) {
             return;
         }
         match event.told {
@@ -479,7 +479,7 @@ proptest! {
                 complete_ns += known.length;
             }
         }
-        // Each wait that was seen to begin is there, or counted as dropped.
+        // Each wait that was seen to start is there, or counted as dropped.
         prop_assert_eq!(found.len() as u64 + counts.unknown, world.waits.len() as u64);
         prop_assert!(counts.waits_ns - counts.ongoing_ns <= most_ns);
         prop_assert!(complete_ns <= counts.waits_ns);
@@ -504,7 +504,7 @@ proptest! {
             }
             if let Told::Switch { next: next @ 1.., .. } = event.told {
                 let Run { machine, found } = &mut run;
-                prop_assert!(machine.begin(at));
+                prop_assert!(machine.start_record(at));
                 machine.arrives(at, Tid(next), &mut |wait| Run::note(found, &wait));
             }
         }

@@ -44,8 +44,8 @@ pub struct CpuCounts {
     pub flushed: u64,
     /// Records lost in the ring while it did not move, out of `lost`.
     pub lost_stalled: u64,
-    /// Time of the newest sign of life: a sample, or a ring still full; when sampling began, before
-    /// there is one.
+    /// Time of the newest sign of life: a sample, or a ring still full; when sampling started,
+    /// before there is one.
     pub newest: MonotonicTime,
 }
 
@@ -123,7 +123,7 @@ pub struct CpuRing {
     /// After the records given back, and after those of the scan.
     known: RingState,
     seen: RingState,
-    /// Head when the scan began, and up to where it has gone.
+    /// Head when the scan started, and up to where it has gone.
     head: Position,
     scanned: Position,
     /// Its CPU is not to be sampled through this ring any more: it goes when it is empty.
@@ -152,14 +152,14 @@ pub(super) struct ScanResult {
     /// Samples that are missing, by number of the ring.
     pub(super) gaps: Vec<(u32, LossGap)>,
     /// What is not younger than this belongs to the rings before these.
-    pub(super) begin: MonotonicTime,
+    pub(super) start: MonotonicTime,
     /// Where a record that wraps is put together.
     pub(super) scratch: Scratch,
 }
 
 /// What a scan does with records beyond the share of its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OverloadPolicy {
+pub(super) enum OverflowPolicy {
     /// They wait for the next scan.
     Wait,
     /// They go unread, counted as lost.
@@ -287,12 +287,12 @@ impl CpuRing {
 
     /// A ring that no kernel fills: for benches and tests.
     pub fn over(cpu: CpuId, ring: Ring, pace: SampleSpacing) -> CpuRing {
-        let begin = MonotonicTime::now();
+        let start = MonotonicTime::now();
         let known = RingState {
-            meter: LossMeter::new(pace, begin),
-            // Tells when sampling began until there is a sample.
+            meter: LossMeter::new(pace, start),
+            // Tells when sampling started until there is a sample.
             counts: CpuCounts {
-                newest: begin,
+                newest: start,
                 ..CpuCounts::default()
             },
             told: 0,
@@ -363,7 +363,7 @@ impl CpuRing {
         Ok(())
     }
 
-    /// What this CPU's clock would have sampled from `since` to `until`, or to the begin of this
+    /// What this CPU's clock would have sampled from `since` to `until`, or to the start of this
     /// ring.
     pub(super) fn missed_between(
         &self,
@@ -394,7 +394,7 @@ impl CpuRing {
         &mut self,
         number: u32,
         horizon: MonotonicTime,
-        (share, overload): (usize, OverloadPolicy),
+        (share, overflow): (usize, OverflowPolicy),
         found: &mut ScanResult,
     ) -> Option<MonotonicTime> {
         self.head = self.ring.head();
@@ -430,14 +430,14 @@ impl CpuRing {
                     }
                     self.skip(flow);
                 }
-                Ok(time) if left == 0 && overload == OverloadPolicy::Wait => {
+                Ok(time) if left == 0 && overflow == OverflowPolicy::Wait => {
                     self.more = true;
                     return Some(time);
                 }
                 Ok(time) => {
                     match flow {
                         // It belongs to the rings before these.
-                        _ if time <= found.begin => {}
+                        _ if time <= found.start => {}
                         FlowEvent::Sample(period) if left == 0 => dropped.add(time, period),
                         _ if left > 0 => {
                             found.index.push((time, number, self.scanned));
@@ -488,7 +488,7 @@ impl CpuRing {
     ) {
         match flow {
             FlowEvent::Sample(period) => {
-                self.seen.counts.samples += u64::from(time > found.begin);
+                self.seen.counts.samples += u64::from(time > found.start);
                 self.seen.counts.newest = time;
                 let gap = self.seen.meter.sample(time, period);
                 self.tell(number, gap, found);
@@ -507,7 +507,7 @@ impl CpuRing {
 
     fn tell(&mut self, number: u32, gap: Option<LossGap>, found: &mut ScanResult) {
         let Some(gap) = gap else { return };
-        let (_, gap) = gap.split(found.begin);
+        let (_, gap) = gap.split(found.start);
         if gap.samples > 0 {
             let missed = &mut self.seen.counts.missed;
             *missed = missed.saturating_add(gap.samples);
@@ -734,12 +734,12 @@ const PROBE: Duration = Duration::from_millis(250);
 /// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second, until
 /// `any` ring holds one. Some VMs accept a hardware event and never deliver.
 pub(super) fn prove_samples(any: impl Fn(&mut Scratch) -> bool) -> bool {
-    let begin = MonotonicTime::now();
+    let start = MonotonicTime::now();
     let Ok(mut scratch) = Scratch::new() else {
         return false;
     };
     let mut burnt = 0u64;
-    while MonotonicTime::now().since(begin) < PROBE {
+    while MonotonicTime::now().since(start) < PROBE {
         for _ in 0..1_000_000 {
             burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
         }

@@ -38,7 +38,7 @@ impl LossGap {
         let at = at.max(self.from).min(until);
         let whole = u128::from(until.0 - self.from.0);
         let part = u128::from(at.0 - self.from.0);
-        // A gap without length lies before its own begin as much as after: all of it goes after.
+        // A gap without length lies before its own start as much as after: all of it goes after.
         let share = (u128::from(self.samples) * part).checked_div(whole);
         let samples = share.unwrap_or(0) as u64;
         let before = LossGap {
@@ -85,7 +85,7 @@ pub struct LossMeter {
     distance: u64,
     /// Weight of a sample, the recent mean.
     period: u64,
-    /// The last sample, or the begin.
+    /// The last sample, or the start.
     last: MonotonicTime,
     /// Records lost since then.
     lost: u64,
@@ -97,8 +97,8 @@ pub struct LossMeter {
 }
 
 impl LossMeter {
-    /// For a ring that takes samples from `begin` on.
-    pub fn new(pace: SampleSpacing, begin: MonotonicTime) -> LossMeter {
+    /// For a ring that takes samples from `start` on.
+    pub fn new(pace: SampleSpacing, start: MonotonicTime) -> LossMeter {
         let (distance, period) = match pace {
             SampleSpacing::Fixed(distance) => (distance, distance),
             // Not in nanoseconds: the first sample tells.
@@ -109,15 +109,15 @@ impl LossMeter {
             pace,
             distance: distance.max(1),
             period,
-            last: begin,
+            last: start,
             lost: 0,
             uncounted: false,
             told: 0,
-            told_until: begin,
+            told_until: start,
         }
     }
 
-    /// What an event with a fixed pace would have taken from `since` to `until`, or to the begin of
+    /// What an event with a fixed pace would have taken from `since` to `until`, or to the start of
     /// this meter, which has seen nothing yet.
     pub fn missed_between(
         &self,

@@ -33,7 +33,7 @@ pub struct Ring {
     tail: u64,
 }
 
-/// Where a record begins, in bytes since the ring was opened.
+/// Where a record starts, in bytes since the ring was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(pub u64);
 

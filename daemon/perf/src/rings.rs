@@ -5,7 +5,7 @@
 //! and hands them out; younger ones stay for the next drain, because an older one may still be on
 //! its way on another CPU.
 
-use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, OverloadPolicy, ScanResult};
+use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, OverflowPolicy, ScanResult};
 use crate::error::RingsError;
 use crate::event::{EventSpec, Features};
 use crate::loss::LossGap;
@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How far before now a drain stops. A record gets its time when the kernel begins to write it and
+/// How far before now a drain stops. A record gets its time when the kernel starts to write it and
 /// is visible when it is done: microseconds, unless a hypervisor takes the CPU away in between.
 /// What comes later than that is still used, and counted as late.
 pub const HORIZON: Duration = Duration::from_millis(2);
@@ -259,7 +259,7 @@ impl Rings {
         let found = ScanResult {
             index: Vec::with_capacity(4096),
             gaps: Vec::new(),
-            begin: MonotonicTime(0),
+            start: MonotonicTime(0),
             scratch: Scratch::new().map_err(RingsError::Memory)?,
         };
         Ok(Rings {
@@ -404,7 +404,7 @@ impl Rings {
     /// Goes on where other rings stop: what is not younger than `cut` was theirs, and counts carry
     /// on.
     pub fn follow(&mut self, others: &Rings, cut: MonotonicTime) {
-        self.found.begin = cut;
+        self.found.start = cut;
         self.newest = others.newest;
         self.late = others.late;
         self.malformed = others.malformed;
@@ -536,7 +536,7 @@ impl Rings {
     /// Scans the records up to `horizon`, or up to an earlier one where a ring holds more than
     /// its share: what is younger than the first record left behind must wait with it.
     fn scan(&mut self, horizon: MonotonicTime) -> MonotonicTime {
-        let reached = self.scan_up_to(horizon, OverloadPolicy::Wait, OverloadPolicy::Wait);
+        let reached = self.scan_up_to(horizon, OverflowPolicy::Wait, OverflowPolicy::Wait);
         if reached.all == horizon {
             return horizon;
         }
@@ -547,15 +547,15 @@ impl Rings {
             fullest > full || horizon.since(reached) > DROP_LATE
         };
         let (limit, side_band, sets) = if pressed(DROP_SIDE_BAND_FULL, reached.continuous) {
-            (reached.samples, OverloadPolicy::Drop, OverloadPolicy::Drop)
+            (reached.samples, OverflowPolicy::Drop, OverflowPolicy::Drop)
         } else if pressed(DROP_FULL, reached.all) {
             (
                 reached.continuous,
-                OverloadPolicy::Wait,
-                OverloadPolicy::Drop,
+                OverflowPolicy::Wait,
+                OverflowPolicy::Drop,
             )
         } else {
-            (reached.all, OverloadPolicy::Wait, OverloadPolicy::Wait)
+            (reached.all, OverflowPolicy::Wait, OverflowPolicy::Wait)
         };
         self.scan_up_to(limit, side_band, sets);
         limit
@@ -566,8 +566,8 @@ impl Rings {
     fn scan_up_to(
         &mut self,
         horizon: MonotonicTime,
-        side_band: OverloadPolicy,
-        sets: OverloadPolicy,
+        side_band: OverflowPolicy,
+        sets: OverflowPolicy,
     ) -> Reached {
         let mut samples = horizon;
         self.found.index.clear();
@@ -581,7 +581,7 @@ impl Rings {
                 && let Some(left) = ring.scan(
                     number,
                     horizon,
-                    (share, OverloadPolicy::Wait),
+                    (share, OverflowPolicy::Wait),
                     &mut self.found,
                 )
             {

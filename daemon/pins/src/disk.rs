@@ -2,7 +2,7 @@
 //! it.
 //!
 //! A pin's segment (see [`segment`]) has what the pin is about in its header, and its windows with
-//! their times; tables go on from record to record until one begins anew. The capture's segment has
+//! their times; tables go on from record to record until one starts anew. The capture's segment has
 //! the messages of a profile, in order, and appears complete.
 
 use super::{Brought, Chunk, Entry};
@@ -176,7 +176,7 @@ impl Disk {
         let entry = Entry {
             pin: wire::Pin {
                 id,
-                // Numbers of captures begin anew with the daemon; what was captured is in the file.
+                // Numbers of captures start anew with the daemon; what was captured is in the file.
                 capture_id: 0,
                 range: covered.or(pin.range),
                 ..pin
@@ -197,7 +197,7 @@ impl Disk {
     }
 
     /// Appends chunks behind the `len` bytes that are complete; its new length. After an error the
-    /// next try begins behind the same bytes.
+    /// next try starts behind the same bytes.
     pub fn append(&self, id: u64, len: u64, chunks: &[Chunk]) -> io::Result<u64> {
         let mut file = self.dir.reopen(&PIN, id, len)?;
         let (_, failed) = file.append_all(chunks);

@@ -96,7 +96,7 @@ struct Entry {
     waiting_capture: Option<Arc<Evidence>>,
     /// Windows are still added to it.
     open: bool,
-    /// From the begin of its first window to the end of its last, since it was opened. Unit:
+    /// From the start of its first window to the end of its last, since it was opened. Unit:
     /// nanoseconds since the Unix epoch.
     covered: Option<(i64, i64)>,
     /// None: no collector has answered for it.

@@ -21,7 +21,7 @@ struct Host {
     pins: Arc<Pins>,
     writer: PinWriter,
     clock: Arc<WallAnchor>,
-    begin: MonotonicTime,
+    start: MonotonicTime,
     windows: u64,
     /// Stacks of their own for each window.
     stacks: u64,
@@ -45,14 +45,14 @@ impl Host {
             pins,
             clock,
             // Long enough ago for all windows, and after the boot of every machine that runs tests.
-            begin: MonotonicTime::now(),
+            start: MonotonicTime::now(),
             windows: 0,
             stacks: 1,
         }
     }
 
     fn at(&self, windows: u64) -> MonotonicTime {
-        self.begin.plus(Duration::from_secs(windows * 10))
+        self.start.plus(Duration::from_secs(windows * 10))
     }
 
     fn wall(&self, from: u64, to: u64) -> (i64, i64) {
@@ -84,7 +84,7 @@ impl Host {
                 .map(|sample| RawMoment {
                     row: 0,
                     time: self
-                        .begin
+                        .start
                         .plus(Duration::from_millis(number * 10_000 + sample)),
                     weight: 10,
                 })
@@ -95,8 +95,8 @@ impl Host {
                 estimated_ns: 0,
             }];
             recorder.add(WindowPart {
-                start: self.begin.plus(Duration::from_secs(number * 10)),
-                end: self.begin.plus(Duration::from_secs(number * 10 + 10)),
+                start: self.start.plus(Duration::from_secs(number * 10)),
+                end: self.start.plus(Duration::from_secs(number * 10 + 10)),
                 closes: true,
                 period: 10,
                 quality: profile::Quality::default(),
@@ -237,10 +237,10 @@ fn pins_survive_a_restart() {
         host.fire(3, 5);
         host.pass(1);
         let list = host.pins.list();
-        (list, host.begin)
+        (list, host.start)
     };
     let mut host = Host::new(dir.path());
-    host.begin = before.1;
+    host.start = before.1;
     let list = host.pins.list();
     assert_eq!(list.len(), 1);
     let (was, is) = (&before.0[0], &list[0]);
@@ -354,7 +354,7 @@ fn a_capture_waits_in_memory_while_the_disk_takes_nothing() {
 }
 
 #[test]
-fn names_that_take_too_much_memory_begin_anew() {
+fn names_that_take_too_much_memory_start_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::new(dir.path());
     host.stacks = 40_000;
@@ -381,12 +381,12 @@ fn only_so_many_are_open_at_once() {
 #[test]
 fn a_file_that_was_cut_has_the_windows_before_and_one_of_rubbish_goes() {
     let dir = tempfile::tempdir().unwrap();
-    let begin = {
+    let start = {
         let mut host = Host::new(dir.path());
         host.pass(3);
         host.fire(3, 0);
         host.fire(3, 0);
-        host.begin
+        host.start
     };
     let whole = std::fs::read(file(dir.path(), 1)).unwrap();
     std::fs::write(file(dir.path(), 1), &whole[..whole.len() - 1]).unwrap();
@@ -394,7 +394,7 @@ fn a_file_that_was_cut_has_the_windows_before_and_one_of_rubbish_goes() {
     std::fs::write(dir.path().join("0000000000000009.capture"), b"of no pin").unwrap();
     std::fs::write(dir.path().join("0000000000000003.tmp"), b"never finished").unwrap();
     let mut host = Host::new(dir.path());
-    host.begin = begin;
+    host.start = start;
     assert_eq!(host.pins.counts.damaged.load(Ordering::Relaxed), 2);
     assert_eq!(host.pinned(0, 2), Some((2, 3)));
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
@@ -404,18 +404,18 @@ fn a_file_that_was_cut_has_the_windows_before_and_one_of_rubbish_goes() {
 #[test]
 fn a_window_that_was_torn_is_counted_once_and_those_before_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let begin = {
+    let start = {
         let mut host = Host::new(dir.path());
         host.pass(3);
         host.fire(3, 0);
-        host.begin
+        host.start
     };
     let mut bytes = std::fs::read(file(dir.path(), 1)).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(file(dir.path(), 1), bytes).unwrap();
     for damaged in [1, 0] {
         let mut host = Host::new(dir.path());
-        host.begin = begin;
+        host.start = start;
         assert_eq!(host.pins.counts.damaged.load(Ordering::Relaxed), damaged);
         assert_eq!(host.pinned(0, 2), Some((2, 3)));
         assert_eq!(host.pinned(0, 3), None);
@@ -449,11 +449,11 @@ fn a_pin_of_another_version_is_set_aside_with_its_capture() {
 #[test]
 fn no_byte_of_a_file_can_be_changed_unseen() {
     let dir = tempfile::tempdir().unwrap();
-    let begin = {
+    let start = {
         let mut host = Host::new(dir.path());
         host.pass(2);
         host.fire(2, 0);
-        host.begin
+        host.start
     };
     let path = file(dir.path(), 1);
     let whole = std::fs::read(&path).unwrap();
@@ -462,7 +462,7 @@ fn no_byte_of_a_file_can_be_changed_unseen() {
         bytes[at] ^= 0x40;
         std::fs::write(&path, &bytes).unwrap();
         let mut host = Host::new(dir.path());
-        host.begin = begin;
+        host.start = start;
         let bad = host.pins.counts.damaged.load(Ordering::Relaxed);
         let asked = host.pins.within(host.wall(0, 2), all(), &NEVER);
         assert!(bad > 0 || asked.is_err(), "byte {at}");
@@ -565,7 +565,7 @@ fn a_capture_is_kept_with_its_pin_and_goes_with_it() {
     let found = host.pins.capture(id).unwrap();
     assert_eq!(found.total(), captured.total());
     assert_eq!(found.samples.len(), captured.samples.len());
-    assert_eq!(host.pins.list()[0].capture_id, 0, "numbers begin anew");
+    assert_eq!(host.pins.list()[0].capture_id, 0, "numbers start again");
     host.pins.set_budget(1);
     assert!(!dir.path().join(format!("{id:016x}.capture")).exists());
 }

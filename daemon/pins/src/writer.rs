@@ -21,7 +21,7 @@ pub const OPEN_MAX: usize = 8;
 /// A window may close this long after its end: its samples are drained, named and added first.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 
-/// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all begin
+/// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all start
 /// anew, and say each name once more.
 const NAMES_BYTES_MAX: usize = 32 << 20;
 
@@ -56,7 +56,7 @@ struct Open {
     event: Option<(String, String)>,
     /// The sum of its chunks.
     bytes: u64,
-    begun: bool,
+    started: bool,
 }
 
 /// Why what a capture found is not kept with its pin.
@@ -158,7 +158,7 @@ impl PinWriter {
             encoded: EncodedLengths::default(),
             event: None,
             bytes: 0,
-            begun: false,
+            started: false,
         });
         self.tick(request.fired, recorder);
         Some(id)
@@ -232,8 +232,8 @@ impl PinWriter {
                 return Err(Full::Share);
             }
             pin.bytes += chunk.len() as u64;
-            self.pins.add(pin.id, chunk, range, !pin.begun)?;
-            pin.begun = true;
+            self.pins.add(pin.id, chunk, range, !pin.started)?;
+            pin.started = true;
         }
     }
 
@@ -389,7 +389,7 @@ impl Pins {
         }
     }
 
-    /// Takes a chunk to be written. The first one says where the pin begins.
+    /// Takes a chunk to be written. The first one says where the pin starts.
     fn add(&self, id: u64, chunk: Chunk, range: (i64, i64), first: bool) -> Result<(), Full> {
         let mut list = lock(&self.list);
         let waiting: u64 = list.iter().map(Entry::waiting_bytes).sum();

@@ -3,7 +3,7 @@
 //! A capture has two batches of its own: it folds into one while the other is named. What the
 //! symbolizer sends back is told apart by its tag. When none is back in time, folding goes on in
 //! the one there is, as with the continuous profile. Nothing here allocates but a capture that
-//! begins and a cgroup that is made.
+//! starts and a cgroup that is made.
 
 use super::command::{CaptureStart, CaptureSwitch, RingSetSwitch, SetOf};
 use super::context::{SampleContext, mark_ended};
@@ -32,7 +32,7 @@ use std::time::Duration;
 use unwind::process::ProcessTable;
 
 /// Most captures at once. Each has two batches of some MiB at high rates, and each sample of a
-/// shared set is offered to all of its captures. One that begins beyond it ends at once, with
+/// shared set is offered to all of its captures. One that starts beyond it ends at once, with
 /// nothing.
 pub const CAPTURES_MAX: usize = 32;
 
@@ -48,7 +48,7 @@ pub(super) struct CaptureFolders {
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
     closing: VecDeque<RingSet>,
-    /// For a capture that begins: its list of cgroups is older.
+    /// For a capture that starts: its list of cgroups is older.
     made: RecentCgroups,
 }
 
@@ -82,7 +82,7 @@ struct Running {
     spare: Option<RawBatch>,
     /// The queue had no room for it.
     unsent: Option<RawBatch>,
-    begin: MonotonicTime,
+    start: MonotonicTime,
     /// It was told to end: what is younger is not its own.
     until: Option<MonotonicTime>,
     window: Duration,
@@ -99,7 +99,7 @@ impl Running {
 
     fn covers(&self, set: SetKey, time: MonotonicTime) -> bool {
         let taken =
-            !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until);
+            !self.closed && time > self.start && self.until.is_none_or(|until| time <= until);
         taken && self.feed(set).is_some_and(|feed| feed.covers(time))
     }
 
@@ -146,41 +146,42 @@ impl CaptureFolders {
         self.list.iter().any(|running| running.waits.is_some())
     }
 
-    /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
-    pub(super) fn begin(
+    /// Starts one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
+    pub(super) fn start(
         &mut self,
-        begin: CaptureStart,
+        capture: CaptureStart,
         rings: &mut Rings,
         poller: &Poller,
         now: MonotonicTime,
     ) {
-        let [first, spare] = begin.batches;
-        let (set, known) = (begin.set.key(), rings.sets());
+        let [first, spare] = capture.batches;
+        let (set, known) = (capture.set.key(), rings.sets());
         let known = known.iter().find(|known| known.key == set);
-        let idles = match &begin.set {
+        let idles = match &capture.set {
             SetOf::New(set) => set.idles,
             SetOf::Open(_) => known.is_some_and(|known| known.idles),
         };
         let counted_before = known.and_then(RingSet::times).unwrap_or_default();
         let known = known.is_some();
         let running = self.list.iter().filter(|it| it.until.is_none()).count();
-        let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
-        let start = match begin.set {
+        let mut refused =
+            running >= CAPTURES_MAX || matches!(capture.set, SetOf::Open(_)) && !known;
+        let start = match capture.set {
             SetOf::New(set) if refused => {
                 self.closing.push_back(*set);
                 now
             }
             SetOf::New(set) => {
-                let start = set.begin;
+                let start = set.start;
                 refused = !self.listen(*set, rings, poller);
                 start
             }
             SetOf::Open(_) => now,
         };
-        let mut folder = Folder::of_capture(begin.id, start, first);
-        folder.batch().period = begin.period;
-        folder.keep_moments = begin.keep_times;
-        let mut filter = begin.filter;
+        let mut folder = Folder::of_capture(capture.id, start, first);
+        folder.batch().period = capture.period;
+        folder.keep_moments = capture.keep_times;
+        let mut filter = capture.filter;
         let made = self.made.of(now);
         let refused_of_made = made.filter(|&(id, path)| !filter.note_created(id, path));
         folder.batch().cgroups_refused = refused_of_made.count() as u64;
@@ -189,7 +190,7 @@ impl CaptureFolders {
             folder.batch().cgroups_refused += self.made.forgotten();
         }
         self.list.push(Running {
-            id: begin.id,
+            id: capture.id,
             feeds: vec![RingSetSource {
                 set,
                 counted_before,
@@ -199,14 +200,14 @@ impl CaptureFolders {
             filter,
             idles,
             losses: Losses::default(),
-            waits: begin.waits,
+            waits: capture.waits,
             spare: Some(spare),
             unsent: refused.then(|| folder.take(start, true, RawBatch::default())),
             folder,
-            begin: start,
+            start,
             until: None,
-            window: begin.window,
-            next: start.plus(begin.window),
+            window: capture.window,
+            next: start.plus(capture.window),
             closed: refused,
         });
     }
@@ -273,7 +274,7 @@ impl CaptureFolders {
     /// Ends one with what it has up to now. One that is not known has ended.
     pub(super) fn end(&mut self, id: CaptureId, now: MonotonicTime) {
         if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
-            running.until.get_or_insert(now.max(running.begin));
+            running.until.get_or_insert(now.max(running.start));
         }
     }
 
@@ -314,7 +315,7 @@ impl CaptureFolders {
                 waits.lost(event, gap.from, gap.until);
                 continue;
             }
-            let (_, gap) = gap.split(running.begin);
+            let (_, gap) = gap.split(running.start);
             let gap = running.until.map_or(gap, |until| gap.split(until).0);
             if !running.closed {
                 running.losses.add(gap);
@@ -533,7 +534,7 @@ impl CaptureFolders {
                 running.note_times(sets, |_| true);
                 running.note_waits(Some(end), processes);
                 let batch = running.folder.batch();
-                let end = end.max(running.begin);
+                let end = end.max(running.start);
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
                 running.folder.take(end, true, RawBatch::default())

@@ -14,7 +14,7 @@ use unwind::walk::Depths;
 /// How often a capture hands over what it has, so that its progress is live.
 pub const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// Room that a capture's batches begin with: a second at 997 Hz on eight CPUs without growing.
+/// Room that a capture's batches start with: a second at 997 Hz on eight CPUs without growing.
 /// Unit: rows.
 const ROWS_AT_FIRST: usize = 8 << 10;
 
@@ -46,12 +46,12 @@ pub enum Command {
     Windows {
         /// The length.
         length: Duration,
-        /// Where one ends and the next begins.
+        /// Where one ends and the next starts.
         boundary: MonotonicTime,
     },
     /// Say of every sample of the continuous profile when it was taken, or do not.
     KeepTimes(bool),
-    /// Begin a capture.
+    /// Start a capture.
     BeginCapture(Box<CaptureStart>),
     /// Have a capture go on with another set.
     FollowCapture(Box<CaptureSwitch>),
@@ -59,7 +59,7 @@ pub enum Command {
     EndCapture(CaptureId),
 }
 
-/// What a capture begins with.
+/// What a capture starts with.
 #[derive(Debug)]
 pub struct CaptureStart {
     /// Its id.
@@ -85,7 +85,7 @@ pub struct CaptureStart {
 pub enum SetOf {
     /// Rings that the sampler does not know yet.
     New(Box<RingSet>),
-    /// Rings that another capture has opened, and that did not end before this one begins.
+    /// Rings that another capture has opened, and that did not end before this one starts.
     Open(SetKey),
 }
 
@@ -108,7 +108,7 @@ pub struct CaptureSwitch {
     pub set: SetOf,
     /// Weight of one sample; 0 when it varies.
     pub period: u64,
-    /// Where the one ends and the other begins.
+    /// Where the one ends and the other starts.
     pub seam: RingSetSwitch,
 }
 

@@ -63,7 +63,7 @@ impl Sampler {
         horizon: MonotonicTime,
         now: MonotonicTime,
     ) -> Result<(), SamplerError> {
-        // Later than the pass began, where that took time.
+        // Later than the pass started, where that took time.
         let now = now.max(MonotonicTime::now());
         match command {
             Command::Windows { length, boundary } => {
@@ -106,9 +106,9 @@ impl Sampler {
                     self.captures.cpu_changed();
                 }
             }
-            Command::BeginCapture(begin) => {
+            Command::BeginCapture(capture) => {
                 self.captures
-                    .begin(*begin, &mut self.rings, &self.poller, now);
+                    .start(*capture, &mut self.rings, &self.poller, now);
             }
             Command::FollowCapture(follow) => {
                 self.captures

@@ -73,7 +73,7 @@ struct Copied {
     cgroup: CgroupId,
     is_64: bool,
     full: bool,
-    /// Where its bytes begin, and how many are of the chain, the registers and the stack.
+    /// Where its bytes start, and how many are of the chain, the registers and the stack.
     at: usize,
     lens: [usize; 3],
     /// It was walked: its bytes are overwritten, and its place becomes free when those before it
@@ -144,7 +144,7 @@ pub(super) struct HeldSamples {
     end: usize,
     /// What was done.
     pub(super) counts: HeldCounts,
-    /// When the pass of the sampler began.
+    /// When the pass of the sampler started.
     pub(super) now: MonotonicTime,
     /// Nothing waits any more: sampling ends.
     pub(super) closed: bool,
@@ -229,7 +229,7 @@ impl HeldSamples {
         true
     }
 
-    /// Where so many bytes fit: behind the last sample, or at the beginning if that is free again.
+    /// Where so many bytes fit: behind the last sample, or at the start if that is free again.
     fn place(&self, bytes: usize) -> Option<usize> {
         if self.copied.len() >= SAMPLES_MAX {
             return None;

@@ -21,14 +21,14 @@ const PASSES: u8 = 2;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
     last: Option<MonotonicTime>,
-    /// Begin of the newest late pass.
+    /// Start of the newest late pass.
     late: MonotonicTime,
     delay: Duration,
     passes: u8,
 }
 
 impl Lateness {
-    /// A pass begins at `now`; the one before may have left records behind.
+    /// A pass starts at `now`; the one before may have left records behind.
     pub fn begin(&mut self, now: MonotonicTime, behind: bool) {
         let apart = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);

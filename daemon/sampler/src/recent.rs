@@ -1,7 +1,7 @@
-//! cgroups that were made a moment ago: those of a capture that begins may be among them.
+//! cgroups that were made a moment ago: those of a capture that starts may be among them.
 //!
 //! Whoever asks for a capture lists the cgroups there are, then opens the events, and has the
-//! sampler begin. What is made in between is in no list, and the record of it may be drained before
+//! sampler start. What is made in between is in no list, and the record of it may be drained before
 //! the capture is there to see it.
 
 use host::ids::CgroupId;
@@ -9,7 +9,7 @@ use host::time::MonotonicTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long a capture may take from the list of cgroups to its begin: two waits of 5 s for a
+/// How long a capture may take from the list of cgroups to its start: two waits of 5 s for a
 /// program, and then the opening of events on all CPUs.
 pub(super) const KEPT: Duration = Duration::from_secs(20);
 

@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use unwind::process::ProcessCounts;
 use unwind::walk::engine::UnwindCounts;
 
-/// Commands that wait for the next pass. As many captures as may run begin, follow and end within
+/// Commands that wait for the next pass. As many captures as may run start, follow and end within
 /// one pass with a fourth of it; the queue is full only when the sampler stands still, and then the
 /// supervisor ends the daemon.
 pub const COMMANDS_MAX: usize = 1024;

@@ -1,7 +1,7 @@
 //! The off-CPU machine behind the rings: from samples of the scheduler's tracepoints to rows.
 //!
 //! On the sampler's thread, in order of time. Only what the machine has a use for is unwound:
-//! stacks of threads that the capture is about, as they begin to wait, and of who wakes one of
+//! stacks of threads that the capture is about, as they start to wait, and of who wakes one of
 //! these. Its tables grow with the number of threads that were met, to the bounds of [`offcpu`];
 //! else nothing is allocated.
 
@@ -103,7 +103,7 @@ impl Waits {
                     folder.batch().quality.malformed += 1;
                     return;
                 };
-                if !self.machine.begin(at) {
+                if !self.machine.start_record(at) {
                     return;
                 }
                 let copied = number == event::COPIED;
@@ -118,7 +118,7 @@ impl Waits {
                     return;
                 };
                 let copied = number == event::COPIED_WAKING;
-                if self.machine.begin(at) {
+                if self.machine.start_record(at) {
                     self.woken(at, &waking, sample, copied, main, way);
                 }
             }
@@ -245,7 +245,7 @@ impl Waits {
         let Waits {
             machine, shaped, ..
         } = self;
-        if tid != Tid(0) && machine.begin(at) {
+        if tid != Tid(0) && machine.start_record(at) {
             machine.arrives(at, tid, &mut |wait| {
                 add(&wait, at.time, shaped, folder, processes)
             });

@@ -66,7 +66,7 @@ pub(super) fn header(kind: &Kind, facts: &[u8]) -> Vec<u8> {
     header
 }
 
-/// The facts of a file, and where its records begin.
+/// The facts of a file, and where its records start.
 fn read_header(file: &File, kind: &Kind) -> Result<(Vec<u8>, u64), ReadError> {
     let mut start = [0; 12];
     if read_up_to(file, &mut start, 0)? < start.len() || !start.starts_with(&kind.magic) {
@@ -106,20 +106,20 @@ impl SegmentFile {
         SegmentFile { file, len }
     }
 
-    /// Appends a record and makes it durable; returns where it begins.
+    /// Appends a record and makes it durable; returns where it starts.
     ///
     /// # Errors
     /// When the disk does not take it; the file ends where it did.
     pub fn append(&mut self, record: &[u8]) -> io::Result<u64> {
-        let begin = self.len;
+        let start = self.len;
         let (_, failed) = self.append_all(&[record]);
-        failed.map_or(Ok(begin), Err)
+        failed.map_or(Ok(start), Err)
     }
 
     /// Appends records one after the other and makes them durable at once. Returns where those
-    /// begin that are, and why the next one is not.
+    /// start that are, and why the next one is not.
     pub fn append_all(&mut self, records: &[impl AsRef<[u8]>]) -> (Vec<u64>, Option<io::Error>) {
-        let begin = self.len;
+        let start = self.len;
         let (mut offsets, mut failed) = (Vec::new(), None);
         for record in records.iter().map(AsRef::as_ref) {
             if let Err(error) = self.file.write_all_at(record, self.len) {
@@ -132,8 +132,8 @@ impl SegmentFile {
             self.len += record.len() as u64;
         }
         if let Err(error) = self.file.sync_data() {
-            self.len = begin;
-            let _ = self.file.set_len(begin);
+            self.len = start;
+            let _ = self.file.set_len(start);
             return (Vec::new(), Some(error));
         }
         (offsets, failed)
@@ -148,7 +148,7 @@ impl SegmentFile {
 /// A record in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRecord {
-    /// Where it begins.
+    /// Where it starts.
     pub offset: u64,
     /// Its length, head included.
     pub len: u32,
@@ -302,7 +302,7 @@ impl Iterator for Records {
     }
 }
 
-/// The head at `at` of `len` bytes; none where no complete record begins.
+/// The head at `at` of `len` bytes; none where no complete record starts.
 fn read_head(file: &File, at: u64, len: u64) -> io::Result<Option<RecordHead>> {
     let mut bytes = [0; HEAD_BYTES];
     if read_up_to(file, &mut bytes, at)? < HEAD_BYTES {
@@ -312,7 +312,7 @@ fn read_head(file: &File, at: u64, len: u64) -> io::Result<Option<RecordHead>> {
     Ok(head.filter(|head| at + head.record_bytes() <= len))
 }
 
-/// True when a complete head of a record begins somewhere behind `at`.
+/// True when a complete head of a record starts somewhere behind `at`.
 fn records_follow(file: &File, at: u64, len: u64) -> io::Result<bool> {
     const STEP: usize = 64 << 10;
     let mut bytes = vec![0; STEP + HEAD_BYTES];

@@ -16,7 +16,7 @@
 use super::window::WindowHeader;
 use std::io;
 
-/// Begin of every record.
+/// Start of every record.
 const MAGIC: [u8; 4] = *b"FPR2";
 
 /// Length of a record's head. Unit: bytes.
@@ -40,7 +40,7 @@ pub struct RecordHead {
     packed_sum: u32,
     /// The window; zeros where the payload is none.
     pub header: WindowHeader,
-    /// The tables begin anew: ids of earlier records of the file mean nothing any more.
+    /// The tables start anew: ids of earlier records of the file mean nothing any more.
     pub fresh: bool,
 }
 
@@ -75,7 +75,7 @@ impl RecordHead {
     }
 }
 
-/// True when a complete head of a record begins somewhere in these bytes.
+/// True when a complete head of a record starts somewhere in these bytes.
 pub(super) fn has_head(bytes: &[u8]) -> bool {
     let mut places = bytes.windows(HEAD_BYTES);
     places.any(|place| {

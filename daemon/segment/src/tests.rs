@@ -15,7 +15,7 @@ const KIND: Kind = Kind {
     extension: "test",
 };
 
-/// A payload, the window that it is said to be, and whether its tables begin anew.
+/// A payload, the window that it is said to be, and whether its tables start anew.
 type Given = (Vec<u8>, WindowHeader, bool);
 
 fn given() -> impl Strategy<Value = Given> {
@@ -103,17 +103,17 @@ proptest! {
         let whole = fs::read(&path).unwrap();
         let cut = at.index(whole.len() + 1);
         fs::write(&path, &whole[..cut]).unwrap();
-        let begin = whole.len() - records.iter().map(Vec::len).sum::<usize>();
-        if cut < begin {
+        let start = whole.len() - records.iter().map(Vec::len).sum::<usize>();
+        if cut < start {
             prop_assert!(matches!(scanned(&path), Err(ReadError::Header)));
             return Ok(());
         }
-        let ends = records.iter().scan(begin, |end, record| {
+        let ends = records.iter().scan(start, |end, record| {
             *end += record.len();
             Some(*end)
         });
         let ends: Vec<usize> = ends.take_while(|&end| end <= cut).collect();
-        let end = ends.last().copied().unwrap_or(begin);
+        let end = ends.last().copied().unwrap_or(start);
         let found = scanned(&path).unwrap();
         let tail = if end == cut { Tail::Complete } else { Tail::Torn };
         prop_assert_eq!((found.records.len(), found.tail), (ends.len(), tail));

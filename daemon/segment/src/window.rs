@@ -29,7 +29,7 @@ pub struct DecodeError(pub(super) &'static str);
 pub struct Facts {
     /// Its start on the boot-time clock; as `WindowPart.sequence` in the protocol.
     pub sequence: u64,
-    /// Begin in wall time.
+    /// Start in wall time.
     pub start_unix_ns: i64,
     /// Length.
     pub duration_ns: u64,
@@ -50,7 +50,7 @@ impl Facts {
         self.start_unix_ns.saturating_add(duration)
     }
 
-    /// Begin, on a monotonic clock that is wall time.
+    /// Start, on a monotonic clock that is wall time.
     pub fn start(&self) -> MonotonicTime {
         MonotonicTime(u64::try_from(self.start_unix_ns).unwrap_or(0))
     }
@@ -71,7 +71,7 @@ impl Facts {
 pub struct WindowHeader {
     /// Its sequence.
     pub sequence: u64,
-    /// Begin in wall time.
+    /// Start in wall time.
     pub start_unix_ns: i64,
     /// End in wall time.
     pub end_unix_ns: i64,

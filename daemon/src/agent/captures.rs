@@ -114,8 +114,8 @@ impl AgentWorld {
         agent.ok_or_else(|| Status::unavailable("the daemon is shutting down"))
     }
 
-    /// Begins a capture of event `off-cpu`, which is several events.
-    fn begin_waits(
+    /// Starts a capture of event `off-cpu`, which is several events.
+    fn start_waits(
         &self,
         agent: &Agent,
         id: CaptureId,
@@ -149,7 +149,7 @@ impl AgentWorld {
             keep_times: wanted.times,
         };
         let switches_max = lock(&agent.settings.active).config.captures.switches_max;
-        let started = self.engine.begin_off_cpu(wanted);
+        let started = self.engine.start_off_cpu(wanted);
         let started = started.map_err(|error| refused(&error))?;
         Ok(Started {
             event: OFF_CPU.to_owned(),
@@ -203,10 +203,10 @@ impl CaptureBackend for AgentWorld {
         target::resolve(selector, &self.agent()?.start.hierarchy, &containers)
     }
 
-    fn begin(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
+    fn start(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
         let agent = self.agent()?;
         if wanted.event == OFF_CPU {
-            return self.begin_waits(&agent, id, wanted, scope);
+            return self.start_waits(&agent, id, wanted, scope);
         }
         let event = Event::parse(&wanted.event).map_err(|error| refused(&error.into()))?;
         let (name, unit) = (event.name(), event.unit().to_owned());
@@ -220,7 +220,7 @@ impl CaptureBackend for AgentWorld {
         };
         // Of one subtree the kernel knows best what is in it.
         let filter = filter(scope, subtree.is_none());
-        let started = self.engine.begin(engine::EventCapture {
+        let started = self.engine.start(engine::EventCapture {
             id,
             event,
             every: every(wanted, default),
@@ -300,7 +300,7 @@ impl CaptureBackend for AgentWorld {
             times: wanted.times,
         };
         let mut answer = recorder::query(&agent.recorder, span, asked, cancel).ok()?;
-        // Of no window it is the begin that was asked for.
+        // Of no window it is the start that was asked for.
         answer.date(answer.covered.start, |at| agent.clock.to_unix_ns(at));
         Some(answer.profile)
     }
@@ -354,7 +354,7 @@ fn stack_bytes(agent: &Agent, wanted: &CaptureSpec) -> u32 {
     }
 }
 
-/// Why a capture cannot begin, for who asked.
+/// Why a capture cannot start, for who asked.
 fn refused(error: &EngineError) -> Status {
     let message = with_causes(error);
     match error.fault() {

@@ -348,8 +348,8 @@ pub(super) mod tests {
             let found = said(&read_until(at_s, &what), at_s, &what);
             assert_eq!(ids(&found), all, "{at_s} s");
             let message = &found[1].message;
-            let begin = "in the last 5 minutes 3 records";
-            assert!(message.starts_with(begin), "{message}");
+            let start = "in the last 5 minutes 3 records";
+            assert!(message.starts_with(start), "{message}");
             assert!(message.ends_with("for 10.0 s at the longest"), "{message}");
         }
         for at_s in [1_320, 5_000] {

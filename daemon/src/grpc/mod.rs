@@ -65,7 +65,7 @@ pub const HELD_BYTES_MAX: usize = 64 << 20;
 /// for ever.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Captures that are sent at a time, those included that wait for their begin: as many as
+/// Captures that are sent at a time, those included that wait for their start: as many as
 /// `captures.max` can allow. Apart from [`STREAMS_MAX`], so that captures that take an hour leave
 /// room for questions.
 pub const CAPTURES_MAX: usize = 64;
@@ -81,7 +81,7 @@ pub const REQUESTS_PER_CONNECTION_MAX: usize = 16;
 /// longest pattern, are half of this.
 pub const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 
-/// Time a request may take until its answer begins.
+/// Time a request may take until its answer starts.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time a client may leave an answer unread before its connection is closed.
@@ -221,7 +221,7 @@ pub enum Listen {
 pub struct ServeOptions {
     /// Where to listen.
     pub listen: Listen,
-    /// Time that requests under way have after shutdown began.
+    /// Time that requests under way have after shutdown started.
     pub grace: Duration,
     /// See [`STALL_TIMEOUT`].
     pub stall_timeout: Duration,
@@ -238,7 +238,7 @@ impl ServeOptions {
     }
 }
 
-/// Why serving did not begin, or ended.
+/// Why serving did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another daemon answers on the socket.

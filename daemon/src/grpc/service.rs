@@ -40,8 +40,8 @@ pub(super) struct Service {
     calls: Arc<Semaphore>,
     /// Joining and leaving a fleet, one at a time: they wait for a collector.
     joins: Arc<Semaphore>,
-    /// Captures that begin, one at a time: each opens events and reads /proc.
-    beginning: Arc<Semaphore>,
+    /// Captures that start, one at a time: each opens events and reads /proc.
+    starting: Arc<Semaphore>,
     /// See [`CAPTURES_MAX`].
     captures: Arc<Semaphore>,
 }
@@ -61,7 +61,7 @@ impl Service {
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             calls: Arc::new(Semaphore::new(1)),
             joins: Arc::new(Semaphore::new(1)),
-            beginning: Arc::new(Semaphore::new(1)),
+            starting: Arc::new(Semaphore::new(1)),
             captures: Arc::new(Semaphore::new(CAPTURES_MAX)),
         }
     }
@@ -115,8 +115,8 @@ impl AgentService for Service {
                  as may\nagent-ctl captures shows them"
             ))
         })?;
-        let (messages, permit) = blocking(self, &TIMES.capture, &self.beginning, move |host, _| {
-            captures_of(host)?.begin(asked, name)
+        let (messages, permit) = blocking(self, &TIMES.capture, &self.starting, move |host, _| {
+            captures_of(host)?.start(asked, name)
         })
         .await?;
         drop(permit);
@@ -313,14 +313,14 @@ pub(super) fn answer(
     cancel: &AtomicBool,
 ) -> Result<RecorderAnswer, Status> {
     let mut answer = recorder::query(host.recorder(), span, asked, cancel).map_err(status)?;
-    let start = begin(&answer.covered);
+    let start = covered_from(&answer.covered);
     answer.date(start, |at| host.clock().to_unix_ns(at));
     Ok(answer)
 }
 
-/// Where the covered time begins; an answer that covers nothing begins now, or where it was asked
+/// Where the covered time starts; an answer that covers nothing starts now, or where it was asked
 /// for when that is earlier.
-fn begin(covered: &Covered) -> MonotonicTime {
+fn covered_from(covered: &Covered) -> MonotonicTime {
     match covered.windows {
         0 if covered.start == MonotonicTime(0) => MonotonicTime::now(),
         0 => covered.start.min(MonotonicTime::now()),
@@ -331,10 +331,10 @@ fn begin(covered: &Covered) -> MonotonicTime {
 /// The covered time as clients read it.
 fn wire_range(host: &dyn Host, covered: &Covered) -> agent::TimeRange {
     let clock = host.clock();
-    let begin = begin(covered);
+    let start = covered_from(covered);
     agent::TimeRange {
-        start_unix_ns: clock.to_unix_ns(begin),
-        end_unix_ns: clock.to_unix_ns(covered.end.max(begin)),
+        start_unix_ns: clock.to_unix_ns(start),
+        end_unix_ns: clock.to_unix_ns(covered.end.max(start)),
     }
 }
 

@@ -190,8 +190,8 @@ impl Stages {
     /// Proves that samples arrive before the daemon calls itself ready. Without any it goes on and
     /// says so: `status` and `doctor` name what is wrong.
     fn wait_for_samples(&self) {
-        let begin = MonotonicTime::now();
-        while MonotonicTime::now().since(begin) < FIRST_SAMPLE_MAX {
+        let started = MonotonicTime::now();
+        while MonotonicTime::now().since(started) < FIRST_SAMPLE_MAX {
             if self
                 .agent
                 .sampling
@@ -213,7 +213,7 @@ impl Stages {
         let sampler = agent.sampling.sampler.heartbeat.load(Ordering::Relaxed);
         (
             sampler,
-            agent.health.symbolizer.begun().unwrap_or_default().0,
+            agent.health.symbolizer.started().unwrap_or_default().0,
         )
     }
 

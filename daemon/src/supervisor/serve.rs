@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 const SERVING_GRACE_SHARE: f64 = 0.6;
 
 /// Threads for what takes long: the queries that may run at once, and status, reload, scrapes and
-/// the begin of captures beside them.
+/// the start of captures beside them.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 3;
 
 /// Where the configuration says to listen.

@@ -477,14 +477,14 @@ impl SymbolizeStage {
             .with_lines_in(self.lines_bytes);
         symbolizer.run(batches, recycle, &agent.recorder, |busy| {
             if busy {
-                return agent.health.symbolizer.begin();
+                return agent.health.symbolizer.start();
             }
             let now = MonotonicTime::now();
             let took = agent
                 .health
                 .symbolizer
-                .begun()
-                .map(|begun| now.since(begun));
+                .started()
+                .map(|started| now.since(started));
             agent
                 .health
                 .symbolizer_pace

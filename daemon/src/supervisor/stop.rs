@@ -43,9 +43,9 @@ impl Stages {
         if let (None, Some(uplink)) = (&cause, self.agent.uplink.get()) {
             uplink.exporter.say_stopping();
         }
-        let begin = MonotonicTime::now();
-        let deadline = begin.plus(grace);
-        let by = |share| begin.plus(grace.mul_f64(share));
+        let started = MonotonicTime::now();
+        let deadline = started.plus(grace);
+        let by = |share| started.plus(grace.mul_f64(share));
         // While there is everything that an answer needs: sampler, symbolizer, and the ways out.
         self.end_captures(by(CAPTURES_GRACE_SHARE));
         if let Some(uplink) = self.agent.uplink.get() {

@@ -81,7 +81,7 @@ pub struct FileBudget<'a> {
     held: Cell<usize>,
     most: Cell<usize>,
     read: Cell<u64>,
-    began: Duration,
+    started: Duration,
     over: Cell<Option<Over>>,
     pause: Option<RefCell<&'a mut Pause<'a>>>,
     /// CPU time of the pauses: not the file's.
@@ -109,7 +109,7 @@ impl<'a> FileBudget<'a> {
             held: Cell::new(0),
             most: Cell::new(0),
             read: Cell::new(0),
-            began: thread_cpu(),
+            started: thread_cpu(),
             over: Cell::new(None),
             pause: None,
             paused: Cell::new(Duration::ZERO),
@@ -161,9 +161,9 @@ impl<'a> FileBudget<'a> {
         if let Some(pause) = &self.pause
             && let Ok(mut pause) = pause.try_borrow_mut()
         {
-            let begin = thread_cpu();
+            let started = thread_cpu();
             pause(self.alone.get());
-            let took = thread_cpu().saturating_sub(begin);
+            let took = thread_cpu().saturating_sub(started);
             self.paused.set(self.paused.get() + took);
         }
     }
@@ -173,9 +173,9 @@ impl<'a> FileBudget<'a> {
         let Some(shares) = self.shares.as_ref().filter(|_| !self.alone.get()) else {
             return Ok(());
         };
-        let begin = MonotonicTime::now();
+        let started = MonotonicTime::now();
         while shares.taken.swap(true, Ordering::Acquire) {
-            if MonotonicTime::now().since(begin) > TURN_WAIT_MAX {
+            if MonotonicTime::now().since(started) > TURN_WAIT_MAX {
                 self.over.set(Some(Over::Later));
                 return Err(Over::Later);
             }
@@ -240,7 +240,7 @@ impl<'a> FileBudget<'a> {
 
     /// CPU time so far, pauses apart.
     pub fn spent(&self) -> Duration {
-        let since = thread_cpu().saturating_sub(self.began);
+        let since = thread_cpu().saturating_sub(self.started);
         since.saturating_sub(self.paused.get())
     }
 }
@@ -539,8 +539,8 @@ mod tests {
     #[test]
     fn what_is_done_in_a_pause_is_not_the_files_time() {
         let mut pause = |_| {
-            let begin = thread_cpu();
-            while thread_cpu().saturating_sub(begin) < Duration::from_millis(20) {}
+            let started = thread_cpu();
+            while thread_cpu().saturating_sub(started) < Duration::from_millis(20) {}
         };
         let budget = FileBudget::new(0, Duration::from_millis(10)).pausing(&mut pause);
         assert_eq!([budget.check(), budget.check()], [Ok(()), Ok(())]);
@@ -551,8 +551,8 @@ mod tests {
         let budget = FileBudget::new(0, Duration::from_millis(5));
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(budget.check(), Ok(()), "nobody worked");
-        let begin = thread_cpu();
-        while thread_cpu().saturating_sub(begin) < Duration::from_millis(10) {}
+        let started = thread_cpu();
+        while thread_cpu().saturating_sub(started) < Duration::from_millis(10) {}
         assert_eq!(budget.check(), Err(Over::Time));
     }
 
@@ -588,9 +588,9 @@ mod tests {
     fn for_long_an_owner_gets_a_twentieth_of_one_cpu() {
         let shares = Arc::new(Shares::default());
         let payer = (Owner::of(1000, 1, &[]), Purpose::Profile);
-        let (mut taken, begin) = (Duration::ZERO, MonotonicTime::now());
+        let (mut taken, started) = (Duration::ZERO, MonotonicTime::now());
         for second in 0..600 {
-            let now = begin.plus(second * SECOND);
+            let now = started.plus(second * SECOND);
             if shares.has_time(payer, now) {
                 shares.spend(payer, FILE_CPU_MAX, now);
                 taken += FILE_CPU_MAX;

@@ -73,7 +73,7 @@ counters! {
     lines_refused,
     /// Times the kernel's symbols were read.
     kernel_reads,
-    /// Perf maps opened and read from their begin.
+    /// Perf maps opened and read from their start.
     perf_maps_read,
     /// Times a perf map that grew was read on from where it ended.
     perf_maps_tailed,
@@ -85,7 +85,7 @@ counters! {
     perf_map_lines_skipped,
     /// Processes whose generated code was forgotten to stay under the limits of memory and number.
     perf_maps_evicted,
-    /// Jitdumps opened and read from their begin.
+    /// Jitdumps opened and read from their start.
     jitdumps_read,
     /// Jitdumps refused: gone, not the file that was mapped, wrong owner, more than one name, not a
     /// jitdump.
@@ -128,7 +128,7 @@ counters! {
     rows_split,
     /// Rows not split because too many were: their frames of code that changed have no names.
     rows_unsplit,
-    /// Perf maps that runtimes wrote, or began to write, because they were asked.
+    /// Perf maps that runtimes wrote, or started to write, because they were asked.
     attaches_done,
     /// Attempts to have a runtime write its perf map that failed.
     attaches_failed,

@@ -132,7 +132,7 @@ impl ElfError {
 /// A loaded segment with code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins in the file.
+    /// Where it starts in the file.
     pub offset: u64,
     /// Its length in the file.
     pub file_size: u64,
@@ -157,7 +157,7 @@ pub struct Section {
     pub executable: bool,
     /// Its address as the image states it (SVMA); 0 when it is not loaded.
     pub address: u64,
-    /// Where the content begins in the file.
+    /// Where the content starts in the file.
     pub offset: u64,
     /// Length of the content in the file.
     pub size: u64,
@@ -548,7 +548,7 @@ impl SymbolTable {
         None
     }
 
-    /// Index of the first symbol that begins after an address, searched for in growing steps from
+    /// Index of the first symbol that starts after an address, searched for in growing steps from
     /// `hint` on.
     fn first_after(&self, address: u64, hint: usize) -> usize {
         let begins_by = |entry: &Entry| entry.start <= address;

@@ -96,7 +96,7 @@ pub struct FileSeen {
     pub path: Box<[u8]>,
     /// The process.
     pub pid: Pid,
-    /// Begin and end of the mapping.
+    /// Start and end of the mapping.
     pub range: (Avma, Avma),
     /// Live relatives, likely in the same container: parent first; `Pid(0)` where there is none.
     pub relatives: [Pid; RELATIVES],

@@ -1,4 +1,4 @@
-//! Where a function of an executable begins in its file: where a uprobe is to be set.
+//! Where a function of an executable starts in its file: where a uprobe is to be set.
 //!
 //! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the
 //! tables are looked at, aliases too. The file is a stranger's: reads are bounded and every number
@@ -148,7 +148,7 @@ fn places_of_name<R: ReadAt + ?Sized>(
     Ok(places)
 }
 
-/// True when the string that begins here is the name, or the name and a version.
+/// True when the string that starts here is the name, or the name and a version.
 fn is_called(text: &[u8], name: &[u8]) -> bool {
     let rest = text.strip_prefix(name);
     !name.is_empty() && matches!(rest.and_then(|rest| rest.first()), Some(0 | b'@'))

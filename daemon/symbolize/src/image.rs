@@ -185,11 +185,11 @@ impl Remote {
         else {
             return Err(io::ErrorKind::TimedOut.into());
         };
-        let begin = MonotonicTime::now();
+        let started = MonotonicTime::now();
         let answer = READERS.run(READ_WAIT, move || question(&file));
         let now = MonotonicTime::now();
         let mut waits = lock(&self.waits);
-        if !waits.add(now.since(begin), now) {
+        if !waits.add(now.since(started), now) {
             self.late.store(true, Ordering::Relaxed);
         }
         drop(waits);
@@ -205,7 +205,7 @@ impl Drop for Remote {
         // Work that no helper takes is dropped here, and with it only the wrapper: a descriptor
         // that stays open is better than a thread that waits for its close.
         let file = ManuallyDrop::new(self.file.take());
-        let _ = READERS.begin(move || drop(ManuallyDrop::into_inner(file)));
+        let _ = READERS.spawn(move || drop(ManuallyDrop::into_inner(file)));
     }
 }
 

@@ -200,7 +200,7 @@ impl KernelSymbols {
         }
     }
 
-    /// Address ranges, begin and end, of all functions whose name passes; sorted.
+    /// Address ranges, start and end, of all functions whose name passes; sorted.
     pub fn ranges_of(&self, predicate: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (index, symbol) in self.symbols.iter().enumerate() {

@@ -63,8 +63,8 @@ const KERNEL_REREAD_MAX: Duration = Duration::from_secs(3600);
 
 /// CPU time from the start of a batch of a capture on after which no more files are read for it,
 /// nor debug information looked through. The continuous profile's batch waits that long, and longer
-/// by what was begun before: reading a file, reading its debug information and looking through that
-/// may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is late and
+/// by what was started before: reading a file, reading its debug information and looking through
+/// that may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is late and
 /// complete. Places in files read before are then told by function; those in others have no name in
 /// that batch. When it is too small, captures of hosts where much runs have fewer lines, and fewer
 /// names at first.
@@ -204,9 +204,9 @@ impl Symbolizer {
         other
     }
 
-    /// Begins a batch of a capture: files are read and debug information is looked through for a
+    /// Starts a batch of a capture: files are read and debug information is looked through for a
     /// while from now on, and frames of files say which instruction they are at, or do not.
-    pub fn begin_capture(&mut self, instructions: bool) {
+    pub fn start_capture(&mut self, instructions: bool) {
         self.instructions = instructions;
         self.lines_until = Some(thread_cpu() + LINES_CPU_MAX);
     }

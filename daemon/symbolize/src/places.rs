@@ -1,7 +1,7 @@
 //! Where code without a symbol lies: the function of an address, as the unwind information tells
 //! it.
 //!
-//! A stripped file has no names, but mostly a table of where its functions begin, for exceptions. A
+//! A stripped file has no names, but mostly a table of where its functions start, for exceptions. A
 //! frame of each function costs no more than with a name, and the name can be looked up elsewhere
 //! later. The table is searched where it lies, an entry at a time and its last page at once: ten
 //! reads an address, once for each, and no memory.
@@ -56,7 +56,7 @@ impl Table {
         })
     }
 
-    /// Where the function at `address` begins.
+    /// Where the function at `address` starts.
     fn start<R: ReadAt + ?Sized>(&self, image: &R, headers: &Headers, address: u64) -> Option<u64> {
         let mut page = [0; ENTRIES_AT_ONCE as usize * ENTRY_BYTES];
         let starts_before = |entry: &[u8; ENTRY_BYTES]| {
@@ -75,7 +75,7 @@ impl Table {
         let entry = entries[..entries.partition_point(starts_before)].last()?;
         let start = self.beside(word(entry, 0)?);
         let described = self.beside(word(entry, 4)?);
-        // Length, which CIE, where it begins relative to here, how long it is.
+        // Length, which CIE, where it starts relative to here, how long it is.
         let mut head = [0; 16];
         let mut segments = headers.segments.iter();
         let segment = segments.find(|segment| {
@@ -111,7 +111,7 @@ impl Table {
     }
 }
 
-/// Where the function at an address begins, as the table of the file says, if one is described
+/// Where the function at an address starts, as the table of the file says, if one is described
 /// there.
 pub fn function_start<R: ReadAt + ?Sized>(
     image: &R,
@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    /// A program of the distribution: its image, and where its functions begin and end by its own
+    /// A program of the distribution: its image, and where its functions start and end by its own
     /// unwind information, read by another reader.
     fn shell() -> (Vec<u8>, Headers, Vec<(u64, u64)>) {
         use gimli::{BaseAddresses, EhFrame, LittleEndian, UnwindSection};

@@ -18,13 +18,13 @@ fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
     let own = std::process::id();
     let mut got = Got::default();
     while_busy(|| {
-        let started = engine.begin(EventCapture {
+        let started = engine.start(EventCapture {
             every: Every::Rate(997),
             stack_bytes: 16 << 10,
             filter: Filter::default().pids([Pid(own)]),
             ..wanted(1, "cpu-clock")
         });
-        let started = started.expect("it begins");
+        let started = started.expect("it starts");
         assert_eq!((started.every, started.shared), (Every::Rate(997), false));
         run(&mut driven, &mut got, |got| got.of(1, own) > 3000);
         assert!(engine.end(CaptureId(1)));
@@ -51,7 +51,7 @@ fn events_of_the_processor_are_refused_with_the_reason_where_there_are_none_need
     let Some((driven, _, engine)) = live() else {
         return;
     };
-    match engine.begin(wanted(1, "cycles")) {
+    match engine.start(wanted(1, "cycles")) {
         Ok(_) => testkit::cannot("this machine counts cycles"),
         Err(error) => {
             assert_eq!(error.fault(), Fault::Machine, "{error}");
@@ -129,12 +129,12 @@ fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
     let (outer, inner) = (&cgroups.0[0], &cgroups.0[1]);
     cgroups.put(outer, within.pid());
     cgroups.put(inner, below.pid());
-    let started = engine.begin(EventCapture {
+    let started = engine.start(EventCapture {
         every: Every::Rate(499),
         cgroup: Some(outer.clone()),
         ..wanted(1, "cpu-clock")
     });
-    started.expect("it begins");
+    started.expect("it starts");
     let mut got = Got::default();
     let busy = [within.pid(), below.pid()];
     run(&mut driven, &mut got, |got| {
@@ -185,12 +185,12 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     let first = Busy::start();
     cgroups.put(&inner, first.pid());
     let id = CaptureId(1);
-    let started = engine.begin(EventCapture {
+    let started = engine.start(EventCapture {
         every: Every::Rate(499),
         cgroup: Some(inner.clone()),
         ..wanted(1, "cpu-clock")
     });
-    started.expect("it begins");
+    started.expect("it starts");
     let mut got = Got::default();
     run(&mut driven, &mut got, |got| got.of(1, first.pid()) > 20);
     assert_eq!(engine.follow(id).expect("there"), Followed::Same);
@@ -213,10 +213,10 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     assert!(got.of(1, gone) > 20, "what there was is kept");
     assert_eq!(engine.follow(id).expect("over"), Followed::Unbound);
     assert_eq!(engine.ring_bytes(), 0);
-    // One that is gone when a capture begins is told as that.
+    // One that is gone when a capture starts is told as that.
     drop(second);
     remove(&inner);
-    let refused = engine.begin(EventCapture {
+    let refused = engine.start(EventCapture {
         cgroup: Some(inner.clone()),
         ..wanted(2, "cpu-clock")
     });
@@ -231,16 +231,16 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
         return;
     };
     let own = std::process::id();
-    let begin = |id: u64, period| {
-        let started = engine.begin(EventCapture {
+    let start = |id: u64, period| {
+        let started = engine.start(EventCapture {
             every: Every::Period(period),
             filter: Filter::default().pids([Pid(own)]),
             ..wanted(id, "page-faults")
         });
-        started.expect("it begins")
+        started.expect("it starts")
     };
     let mut got = Got::default();
-    begin(1, 100);
+    start(1, 100);
     run(&mut driven, &mut got, |got| got.batches.contains_key(&1));
     touch(FAULTS);
     engine.end(CaptureId(1));
@@ -251,7 +251,7 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
     // Others' faults are counted too, and any of them may be the hundredth.
     assert!((FAULTS / 200..FAULTS / 10).contains(&samples), "{samples}");
     // Each one, until it is told to be sampled more rarely.
-    begin(2, 1);
+    start(2, 1);
     run(&mut driven, &mut got, |got| got.batches.contains_key(&2));
     let slowed = engine.slow_down(CaptureId(2), 50).expect("slower");
     assert_eq!(slowed.map(|started| started.every), Some(Every::Period(50)));
@@ -292,7 +292,7 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
         return;
     };
     let event = "tracepoint:sched:sched_switch";
-    let refused = engine.begin(EventCapture {
+    let refused = engine.start(EventCapture {
         kernel_filter: "prev_state ! 0".into(),
         ..wanted(1, event)
     });
@@ -309,7 +309,7 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
         told.contains("refuses `prev_state ! 0`") && told.contains("`next_pid`"),
         "{told}"
     );
-    let unknown = engine.begin(EventCapture {
+    let unknown = engine.start(EventCapture {
         kernel_filter: "no_such_field == 1".into(),
         ..wanted(1, event)
     });
@@ -323,11 +323,11 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });
-    let started = engine.begin(EventCapture {
+    let started = engine.start(EventCapture {
         kernel_filter: "prev_comm == \"fp-sleeper\" && prev_state != 0".into(),
         ..wanted(1, event)
     });
-    let started = started.expect("it begins");
+    let started = started.expect("it starts");
     assert_eq!((started.every, started.period), (Every::Period(1), 1));
     let mut got = Got::default();
     let own = std::process::id();
@@ -359,7 +359,7 @@ fn a_uprobe_counts_the_calls_of_a_function_needs_root() {
         return;
     };
     let own = std::process::id();
-    let started = engine.begin(EventCapture {
+    let started = engine.start(EventCapture {
         filter: Filter::default().pids([Pid(own)]),
         ..wanted(1, &format!("uprobe:{}:getppid", libc_path()))
     });
@@ -385,12 +385,12 @@ fn page_faults_are_where_memory_is_touched_first_needs_root() {
         return;
     };
     let own = std::process::id();
-    let started = engine.begin(EventCapture {
+    let started = engine.start(EventCapture {
         every: Every::Period(1),
         filter: Filter::default().pids([Pid(own)]),
         ..wanted(1, "page-faults")
     });
-    started.expect("it begins");
+    started.expect("it starts");
     let mut got = Got::default();
     run(&mut driven, &mut got, |got| {
         let fresh = vec![1u8; 8 << 20];
@@ -407,11 +407,11 @@ fn captures_that_want_the_same_share_their_rings_needs_root() {
     let Some((mut driven, _, engine)) = live() else {
         return;
     };
-    let begin = |id| engine.begin(wanted(id, "cpu-clock")).expect("it begins");
-    let (first, second) = (begin(1), begin(2));
+    let start = |id| engine.start(wanted(id, "cpu-clock")).expect("it starts");
+    let (first, second) = (start(1), start(2));
     assert_eq!((first.shared, second.shared), (false, true));
     assert_eq!(engine.ring_bytes(), first.ring_bytes as u64);
-    let again = engine.begin(wanted(2, "cpu-clock")).expect_err("it runs");
+    let again = engine.start(wanted(2, "cpu-clock")).expect_err("it runs");
     assert!(matches!(again, EngineError::Running(2)));
     assert!(engine.end(CaptureId(1)));
     let mut got = Got::default();
@@ -442,7 +442,7 @@ fn rates_and_periods_that_cannot_be_are_refused_needs_root() {
         ("page-faults", Every::Period(0)),
         ("page-faults", Every::Period(u64::MAX)),
     ] {
-        let refused = engine.begin(EventCapture {
+        let refused = engine.start(EventCapture {
             every,
             ..wanted(1, event)
         });
@@ -452,12 +452,12 @@ fn rates_and_periods_that_cannot_be_are_refused_needs_root() {
             "{every:?}"
         );
     }
-    let filtered = engine.begin(EventCapture {
+    let filtered = engine.start(EventCapture {
         kernel_filter: "x == 1".into(),
         ..wanted(1, "cpu-clock")
     });
     assert!(matches!(filtered, Err(EngineError::NoFilter { .. })));
-    let cgroup = engine.begin(EventCapture {
+    let cgroup = engine.start(EventCapture {
         cgroup: Some("/nowhere".into()),
         ..wanted(1, "cpu-clock")
     });
@@ -473,7 +473,7 @@ fn at_9999_hz_weights_and_losses_add_up_to_the_time_needs_root() {
     let own = std::process::id();
     let mut got = Got::default();
     let started = while_busy(|| {
-        let started = engine.begin(EventCapture {
+        let started = engine.start(EventCapture {
             every: Every::Rate(9_999),
             stack_bytes: 8 << 10,
             ..wanted(1, "cpu-clock")
@@ -481,7 +481,7 @@ fn at_9999_hz_weights_and_losses_add_up_to_the_time_needs_root() {
         run(&mut driven, &mut got, |got| got.of(1, own) > 5_000);
         engine.end(CaptureId(1));
         run(&mut driven, &mut got, |got| got.closed == [1]);
-        started.expect("it begins")
+        started.expect("it starts")
     });
     let rate = match started.every {
         Every::Rate(rate) => u64::from(rate),

@@ -65,11 +65,11 @@ impl Rig {
     }
 
     /// A new set, and a capture of it.
-    fn begin(&mut self, id: u64, set: SetOf, filter: Filter) {
-        let mut begin = CaptureStart::new(CaptureId(id), set, filter);
-        begin.keep_times = true;
-        begin.period = PERIOD;
-        self.command(Command::BeginCapture(Box::new(begin)));
+    fn start(&mut self, id: u64, set: SetOf, filter: Filter) {
+        let mut capture = CaptureStart::new(CaptureId(id), set, filter);
+        capture.keep_times = true;
+        capture.period = PERIOD;
+        self.command(Command::BeginCapture(Box::new(capture)));
     }
 
     fn command(&mut self, command: Command) {
@@ -159,7 +159,7 @@ fn write(ring: &mut CpuRing, from: MonotonicTime, pid: u32, count: u64) -> u64 {
 #[test]
 fn a_capture_and_the_continuous_profile_get_each_their_own() {
     let mut rig = Rig::new();
-    rig.begin(5, set(SampleSpacing::Fixed(PERIOD)), Filter::default());
+    rig.start(5, set(SampleSpacing::Fixed(PERIOD)), Filter::default());
     for cpu in 0..2 {
         assert_eq!(rig.main(cpu, 100 + cpu as u32, 10), 10);
         assert_eq!(rig.captured(cpu, 100 + cpu as u32, 70), 70);
@@ -184,14 +184,14 @@ fn a_capture_and_the_continuous_profile_get_each_their_own() {
 #[test]
 fn captures_of_one_set_take_what_each_filter_lets_through() {
     let mut rig = Rig::new();
-    rig.begin(
+    rig.start(
         1,
         set(SampleSpacing::Counted),
         Filter::default().pids([Pid(100)]),
     );
     let of_cgroup = Filter::default().cgroups([CgroupId(1010)], []);
-    rig.begin(2, SetOf::Open(KEY), of_cgroup);
-    rig.begin(3, SetOf::Open(KEY), Filter::default());
+    rig.start(2, SetOf::Open(KEY), of_cgroup);
+    rig.start(3, SetOf::Open(KEY), Filter::default());
     for pid in 100..103 {
         rig.captured(0, pid, 5);
     }
@@ -222,10 +222,10 @@ fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
         let made = synthetic::cgroup(time, id, path);
         assert!(rings.rings_mut()[0].ring_mut().write(&made));
     }
-    // Its record is drained before the capture begins, with a list that is older.
+    // Its record is drained before the capture starts, with a list that is older.
     rig.pass(500);
     let below = Filter::default().cgroups([CgroupId(1020)], [&b"/a"[..]]);
-    rig.begin(1, set(SampleSpacing::Counted), below);
+    rig.start(1, set(SampleSpacing::Counted), below);
     for pid in 100..103 {
         rig.captured(0, pid, 5);
     }
@@ -240,7 +240,7 @@ fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
 #[test]
 fn a_capture_without_a_sample_closes_too_and_hands_over_while_it_runs() {
     let mut rig = Rig::new();
-    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
+    rig.start(1, set(SampleSpacing::Counted), Filter::default());
     for _ in 0..4 {
         rig.pass(600);
     }
@@ -256,7 +256,7 @@ fn a_capture_without_a_sample_closes_too_and_hands_over_while_it_runs() {
 #[test]
 fn a_capture_of_a_set_that_is_gone_closes_at_once() {
     let mut rig = Rig::new();
-    rig.begin(9, SetOf::Open(SetKey(77)), Filter::default());
+    rig.start(9, SetOf::Open(SetKey(77)), Filter::default());
     rig.pass(1);
     assert_eq!(rig.got.closed, [9]);
     rig.command(Command::EndCapture(CaptureId(9)));
@@ -268,7 +268,7 @@ fn a_capture_of_a_set_that_is_gone_closes_at_once() {
 #[test]
 fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
     let mut rig = Rig::new();
-    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
+    rig.start(1, set(SampleSpacing::Counted), Filter::default());
     let written = rig.captured(0, 100, 100_000);
     assert!(written < 100_000, "the ring is full");
     let lost = synthetic::lost(rig.now.plus(Duration::from_millis(200)), 100_000 - written);
@@ -296,7 +296,7 @@ fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
 fn followed(seam: RingSetSwitch) -> Rig {
     const NEXT: SetKey = SetKey(2);
     let mut rig = Rig::new();
-    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
+    rig.start(1, set(SampleSpacing::Counted), Filter::default());
     let SetOf::New(mut next) = set_of(NEXT, SampleSpacing::Counted) else {
         panic!("a new one");
     };
@@ -368,7 +368,7 @@ fn for_how_long_each_set_was_counted_adds_up() {
     };
     for ended in [true, false] {
         let mut rig = Rig::new();
-        rig.begin(1, counted(KEY, 100, 40), Filter::default());
+        rig.start(1, counted(KEY, 100, 40), Filter::default());
         let follow = CaptureSwitch {
             id: CaptureId(1),
             set: counted(SetKey(2), 1000, 300),
@@ -400,7 +400,7 @@ fn for_how_long_each_set_was_counted_adds_up() {
 #[test]
 fn a_capture_that_cannot_go_on_ends_with_what_it_has() {
     let mut rig = Rig::new();
-    rig.begin(1, set(SampleSpacing::Counted), Filter::default());
+    rig.start(1, set(SampleSpacing::Counted), Filter::default());
     rig.captured(0, 100, 5);
     rig.pass(5);
     let follow = CaptureSwitch {

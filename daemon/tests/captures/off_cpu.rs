@@ -167,7 +167,7 @@ fn capture_of(
         filter: Filter::default().pids([Pid(pid)]),
         keep_times: true,
     };
-    let started = match engine.begin_off_cpu(wanted) {
+    let started = match engine.start_off_cpu(wanted) {
         Ok(started) => started,
         Err(error) => {
             testkit::skip(format_args!(

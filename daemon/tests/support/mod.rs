@@ -29,7 +29,7 @@ pub struct Driven {
 }
 
 impl Driven {
-    /// Begins, without looks at the memory of threads. Also where rules for generated code go.
+    /// Starts, without looks at the memory of threads. Also where rules for generated code go.
     pub fn new(start: SamplerStart, shared: Arc<SamplerHandle>) -> (Driven, SyncSender<Generated>) {
         let (batches, handed_over) = sync_channel(2 + CAPTURE_BATCHES);
         let (recycle, recycled) = sync_channel(2 + CAPTURE_BATCHES);

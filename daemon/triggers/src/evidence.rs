@@ -1,4 +1,4 @@
-//! The capture that a trigger starts: has it begun, waits on a thread of the pool for what it
+//! The capture that a trigger starts: has it started, waits on a thread of the pool for what it
 //! finds, and keeps that with the pin.
 
 use super::Triggers;
@@ -96,11 +96,11 @@ impl TriggerCaptures {
         let running = Running::new(&self.triggers)
             .ok_or_else(|| format!("{RUNNING_MAX} captures of triggers run already"))?;
         let request = request(wanted, trigger, cgroup, cause);
-        let messages = capturing.begin(request, format!("trigger {trigger}"));
+        let messages = capturing.start(request, format!("trigger {trigger}"));
         let messages = messages.map_err(|status| status.message().to_owned())?;
         let (triggers, pins) = (Arc::clone(&self.triggers), Arc::clone(&self.pins));
         let trigger = trigger.to_owned();
-        let begun = self.helpers.begin(move || {
+        let started = self.helpers.spawn(move || {
             let _running = running;
             let most = pins.evidence_max();
             let outcome = collect(messages, most, |id| pins.set_capture(pin, id));
@@ -123,7 +123,7 @@ impl TriggerCaptures {
                 }
             }
         });
-        begun
+        started
             .map(drop)
             .ok_or_else(|| "there is no thread for it".to_owned())
     }

@@ -5,7 +5,7 @@
 //! pins ([`pins`]), captures ([`evidence`]). What reads files is apart from what decides.
 //!
 //! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the
-//! disk of pins; it begins with the first trigger and stays. A helper (`fp-blocking`), one a
+//! disk of pins; it starts with the first trigger and stays. A helper (`fp-blocking`), one a
 //! capture, [`evidence::RUNNING_MAX`] at most, waits for what a capture finds.
 #![forbid(unsafe_code)]
 

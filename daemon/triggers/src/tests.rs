@@ -8,14 +8,14 @@ use proto::agent as wire;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Begins captures that find nothing, and remembers who asked.
+/// Starts captures that find nothing, and remembers who asked.
 #[derive(Default)]
 struct Fake {
     asked: Mutex<Vec<(wire::CaptureRequest, String)>>,
 }
 
 impl Capturing for Fake {
-    fn begin(
+    fn start(
         &self,
         request: wire::CaptureRequest,
         peer: String,

@@ -144,20 +144,20 @@ impl<'p> Writer<'p> {
         largest.sort_by(|(left, a), (right, b)| b.cmp(a).then_with(|| left.cmp(right)));
         let beyond = largest.split_off(largest.len().min(THREADS_MAX));
         let mut handles: HashMap<ThreadKey, fx::ThreadHandle> = HashMap::new();
-        let begin = fx::Timestamp::from_nanos_since_reference(0);
+        let start = fx::Timestamp::from_nanos_since_reference(0);
         for (at, (key, _)) in largest.into_iter().enumerate() {
             let (comm, pid, thread) = &key;
-            let process = self.file.add_process(comm, *pid, begin);
+            let process = self.file.add_process(comm, *pid, start);
             // Threads have no numbers here; the profiler wants each to have one.
-            let handle = self.file.add_thread(process, at as u32 + 1, begin, false);
+            let handle = self.file.add_thread(process, at as u32 + 1, start, false);
             let name = if thread.is_empty() { comm } else { thread };
             self.file.set_thread_name(handle, name);
             self.weigh(handle);
             handles.insert(key, handle);
         }
         if !beyond.is_empty() {
-            let process = self.file.add_process(OTHERS, 0, begin);
-            let handle = self.file.add_thread(process, 0, begin, false);
+            let process = self.file.add_process(OTHERS, 0, start);
+            let handle = self.file.add_thread(process, 0, start, false);
             let name = format!("{OTHERS}: {}", beyond.len());
             self.file.set_thread_name(handle, &name);
             self.weigh(handle);

@@ -132,7 +132,7 @@ pub enum ReadError {
     Differential,
 }
 
-/// Reads folded stacks with one count a line. Empty lines and lines that begin with `# ` are
+/// Reads folded stacks with one count a line. Empty lines and lines that start with `# ` are
 /// skipped.
 ///
 /// Text says nothing of the time, the event or the unit: `info` does. A sample weighs

@@ -236,14 +236,14 @@ fn paths(
         let mut row = 0;
         while row < map.rows {
             let found = shade(Cell { column, row });
-            let begin = row;
+            let start = row;
             while row < map.rows && shade(Cell { column, row }) == found {
                 row += 1;
             }
             if let Some(path) = paths.get_mut(found as usize).filter(|_| found > 0) {
-                // The begin of a second is at the bottom, as people draw axes.
+                // The start of a second is at the bottom, as people draw axes.
                 let (x, y) = (column * cell_width, (map.rows - row) * cell_height);
-                let high = (row - begin) * cell_height;
+                let high = (row - start) * cell_height;
                 let _ = write!(path, "M{x} {y}h{cell_width}v{high}h-{cell_width}z");
             }
         }

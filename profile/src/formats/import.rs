@@ -319,10 +319,10 @@ fn unpack(bytes: &[u8], limit: u64) -> Result<(Cow<'_, [u8]>, Vec<String>), Impo
     }
 }
 
-/// True for bytes that begin as text does.
+/// True for bytes that start as text does.
 fn is_text(bytes: &[u8]) -> bool {
-    let begin = &bytes[..bytes.len().min(4096)];
-    !begin
+    let start = &bytes[..bytes.len().min(4096)];
+    !start
         .iter()
         .any(|&byte| byte < 7 || (14..27).contains(&byte))
 }

@@ -1,7 +1,7 @@
 //! A profile as events in order of time, for formats that know nothing else.
 //!
 //! Samples whose moment was kept stand at it. The others are spread evenly over the time before the
-//! moments begin, or over all of the profile's: equal stacks beside each other, so that nothing
+//! moments start, or over all of the profile's: equal stacks beside each other, so that nothing
 //! looks like an order that was seen. Writers say how many of each there are.
 
 use crate::profile::Profile;
@@ -28,7 +28,7 @@ pub(super) struct Event {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// Begin, nanoseconds since the Unix epoch.
+    /// Start, nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
     /// Oldest first.
     pub events: Vec<Event>,

@@ -237,7 +237,7 @@ impl Decoder {
                 "it has more than {ROWS_PER_WINDOW_MAX} rows of samples"
             ));
         }
-        let begin = open.rows.len();
+        let start = open.rows.len();
         if open.refused.is_none() {
             open.rows.reserve(rows);
             open.stack_ids.reserve(rows);
@@ -288,8 +288,8 @@ impl Decoder {
                 open.stack_ids.push(id);
             }
         }
-        if part.sample_weights.is_empty() && open.rows.len() > begin {
-            open.unweighted.push(begin..open.rows.len());
+        if part.sample_weights.is_empty() && open.rows.len() > start {
+            open.unweighted.push(start..open.rows.len());
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ fn a_stream_remembers_no_more_stacks_than_it_was_told_and_those_of_one_window() 
 }
 
 #[test]
-fn nothing_of_a_dictionary_is_left_when_a_new_one_begins() {
+fn nothing_of_a_dictionary_is_left_when_a_new_one_starts() {
     let whole = |decoded| match decoded {
         Ok(Decoded::Whole(pending)) => pending.window,
         _ => panic!("the window is not whole"),

@@ -5,7 +5,7 @@ use crate::store::{HostKey, LabelSet, TimeRange};
 use profile::{ContentId, FrameRef};
 use std::time::Duration;
 
-/// Step in which the begin of a window is kept. Unit: nanoseconds.
+/// Step in which the start of a window is kept. Unit: nanoseconds.
 ///
 /// That of the agents' windows. Windows shorter than it share a step and stay apart by their
 /// origin.
@@ -103,14 +103,14 @@ pub(super) fn origin(host: u64, sequence: u64, place: Place) -> u64 {
 /// Where in time a window is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Begin of the chunk. Unit: seconds since the Unix epoch.
+    /// Start of the chunk. Unit: seconds since the Unix epoch.
     pub chunk: u32,
     /// Step in the chunk.
     pub slot: u8,
 }
 
 impl Place {
-    /// Of a window that begins then; `None` where the engine's times do not reach.
+    /// Of a window that starts then; `None` where the engine's times do not reach.
     pub fn of(start_unix_ns: i64) -> Option<Place> {
         let seconds = start_unix_ns.div_euclid(NS_PER_S);
         if seconds >= SECONDS_END {

@@ -69,7 +69,7 @@ pub struct Options {
     pub minutes: Duration,
     /// How long lines over time and totals are kept, by label set and without stacks.
     pub label_sets: Duration,
-    /// How far in the future windows may begin.
+    /// How far in the future windows may start.
     pub future: Duration,
     /// Longest wait for one insert or look-up, after which the server is away.
     pub write_timeout: Duration,

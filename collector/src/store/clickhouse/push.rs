@@ -495,7 +495,7 @@ impl Push<'_> {
         id
     }
 
-    /// Writes to its end what was begun when the server went away, before anything else: the same
+    /// Writes to its end what was started when the server went away, before anything else: the same
     /// samples under the same token, so that what it took of them does not count twice. Their
     /// agents come again as they like.
     async fn finish(&self) -> Result<(), Fault> {
@@ -609,7 +609,7 @@ fn add_window(
             range.end_unix_ns.min(to),
         )
     });
-    // One that ends before it begins says nothing.
+    // One that ends before it starts says nothing.
     if let Some((gap, from_ns, to_ns)) = dropped.filter(|(_, from, to)| from < to) {
         batch.gaps.push(GapRow {
             chunk: place.chunk,

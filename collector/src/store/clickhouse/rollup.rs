@@ -60,7 +60,7 @@ impl Source {
         if samples.still_holds(client, limits).await? {
             return Ok(samples);
         }
-        if by_service && samples_begin_s(client, limits).await? > samples.span.start_s {
+        if by_service && samples_start_s(client, limits).await? > samples.span.start_s {
             for source in finest_first(range) {
                 if source.still_holds(client, limits).await? {
                     return Ok(source);
@@ -230,26 +230,26 @@ fn finest_first(range: TimeRange) -> impl Iterator<Item = Source> {
     [both, minutes, hours].into_iter().flatten()
 }
 
-/// Where samples begin: what is older was dropped for its age. Unit: seconds since the epoch.
-async fn samples_begin_s(client: &Client, limits: &Limits) -> Result<i64, Fault> {
+/// Where samples start: what is older was dropped for its age. Unit: seconds since the epoch.
+async fn samples_start_s(client: &Client, limits: &Limits) -> Result<i64, Fault> {
     #[derive(Row, Deserialize)]
-    struct Begin {
+    struct First {
         rows: u64,
-        begin: u32,
+        first_s: u32,
     }
     let ask = Statement::of(
-        "SELECT count() AS rows, toUInt32(toUnixTimestamp(min(chunk))) AS begin FROM samples",
+        "SELECT count() AS rows, toUInt32(toUnixTimestamp(min(chunk))) AS first_s FROM samples",
     );
-    let mut begin_s = i64::MAX;
+    let mut start_s = i64::MAX;
     client
-        .each::<Begin>(&ask, limits, |row| {
+        .each::<First>(&ask, limits, |row| {
             if row.rows > 0 {
-                begin_s = row.begin.into();
+                start_s = row.first_s.into();
             }
             Ok(())
         })
         .await?;
-    Ok(begin_s)
+    Ok(start_s)
 }
 
 /// True when services have every label that the query looks at.

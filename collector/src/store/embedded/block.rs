@@ -4,8 +4,8 @@
 //!
 //! - totals: for each series its stacks, ascending, and what each adds up to over the block. A
 //!   reader that wants the whole chunk reads no more, so a block is its own coarsest rollup;
-//! - times: when the windows began, and for each stack in which of them it was and how often. What
-//!   the last of them has follows from the total and is not written.
+//! - times: when the windows started, and for each stack in which of them it was and how often.
+//!   What the last of them has follows from the total and is not written.
 //!
 //! A weight is written as what it has more than count × period: nothing at all where that is zero
 //! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.
@@ -21,7 +21,7 @@ use super::codec::{
 use super::order::order_by;
 use profile::Value;
 
-/// Most begins of windows that one block tells apart. Windows beyond are put in the last one: their
+/// Most starts of windows that one block tells apart. Windows beyond are put in the last one: their
 /// time is then known to the chunk only.
 pub const SLOTS_MAX: usize = 1 << 16;
 
@@ -100,7 +100,7 @@ pub fn decode_sum(input: &mut Reader<'_>, period: u64) -> Result<Sum, Corrupt> {
 pub struct Timed {
     /// The series and what it counted.
     pub entry: Entry,
-    /// Index of the window's begin.
+    /// Index of the window's start.
     pub slot: u16,
 }
 
@@ -142,8 +142,8 @@ pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
     });
 }
 
-/// Writes a block of rows that [`sort_rows`] ordered. `starts` has the begin of each slot after the
-/// begin of the chunk, ascending. Unit: nanoseconds.
+/// Writes a block of rows that [`sort_rows`] ordered. `starts` has the start of each slot after the
+/// start of the chunk, ascending. Unit: nanoseconds.
 pub fn encode_block(
     out: &mut Vec<u8>,
     sealer: &mut SectionWriter,
@@ -229,7 +229,7 @@ fn encode_totals(raw: &mut Vec<u8>, totals: &[Entry], plain: bool, period: u64) 
     }
 }
 
-/// Writes ascending begins of windows: most are as far from each other as those before.
+/// Writes ascending starts of windows: most are as far from each other as those before.
 pub fn encode_starts(raw: &mut Vec<u8>, starts: &[u64]) {
     encode_u64(raw, starts.len() as u64);
     let (mut before, mut distance) = (0u64, 0i64);
@@ -272,7 +272,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Reads a block: what lies in `[from, to)` after the begin of the chunk, or all of it.
+    /// Reads a block: what lies in `[from, to)` after the start of the chunk, or all of it.
     pub fn read(
         &mut self,
         opener: &mut SectionReader,
@@ -309,14 +309,14 @@ impl Block {
         if end > input.rest().len() {
             return Err(Corrupt("a count is beyond the end"));
         }
-        let mut begin = 0;
+        let mut start = 0;
         for &(_, end) in &self.series {
             let mut leaf = 0u32;
-            for _ in begin..end {
+            for _ in start..end {
                 leaf = step(leaf, input.decode_u32()?)?;
                 self.leaves.push(leaf);
             }
-            begin = end;
+            start = end;
         }
         for _ in 0..end {
             let count = input.decode_u64()?;
@@ -516,14 +516,14 @@ mod tests {
             let part = (!whole).then_some((from, from + len));
             block.read(&mut SectionReader::new().unwrap(), &body, PERIOD, part).unwrap();
             let mut found = std::collections::BTreeMap::new();
-            let mut begin = 0;
+            let mut start = 0;
             for &(series, end) in &block.series {
-                for at in begin..end {
+                for at in start..end {
                     if block.present[at] {
                         found.insert((series, block.leaves[at]), block.values[at]);
                     }
                 }
-                begin = end;
+                start = end;
             }
             let mut expected = std::collections::BTreeMap::new();
             for row in &rows {

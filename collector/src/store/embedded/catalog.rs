@@ -163,7 +163,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Where the partition that begins at `start` has its file.
+    /// Where the partition that starts at `start` has its file.
     pub fn partition_path(&self, start: i64) -> PathBuf {
         let seconds = start.div_euclid(1_000_000_000);
         self.dir
@@ -181,7 +181,7 @@ impl Catalog {
         self.dir.join("wal")
     }
 
-    /// Where the log of the partition that begins at `start` is.
+    /// Where the log of the partition that starts at `start` is.
     pub fn partition_log(&self, start: i64) -> PathBuf {
         partition_log::folder(&self.log_folder(), start)
     }
@@ -201,7 +201,7 @@ impl Catalog {
         partitions.values().map(|of| of.log.bytes()).sum()
     }
 
-    /// Removes the file of a partition whose removal was begun and not ended, if there is one.
+    /// Removes the file of a partition whose removal was started and not ended, if there is one.
     pub fn end_removal(&self, start: i64) -> std::io::Result<()> {
         let log = self.partition_log(start);
         if !partition_log::is_being_removed(&log) {

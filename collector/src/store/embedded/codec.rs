@@ -54,7 +54,7 @@ pub struct Reader<'b> {
 }
 
 impl<'b> Reader<'b> {
-    /// Reads from the begin of `bytes`.
+    /// Reads from the start of `bytes`.
     pub fn new(bytes: &'b [u8]) -> Reader<'b> {
         Reader { bytes }
     }

@@ -31,7 +31,7 @@ const RETRY_NS: i64 = 60_000_000_000;
 /// What is known of the work between two slices.
 #[derive(Default)]
 pub struct Compactor {
-    /// Partitions that were in order, by begin.
+    /// Partitions that were in order, by start.
     up_to_date: HashMap<i64, UpToDate>,
     downsampling: Option<Downsampling>,
     retry_unix_ns: Option<i64>,
@@ -143,9 +143,10 @@ impl Maintenance {
             let until_unix_ns = compacted.map_err(failed)?;
             let until_unix_ns = until_unix_ns.ok_or(Stopped::Slice)?;
             if wanted > partition.level && partition.is_flushed() {
-                let begun = Downsampling::begin(Arc::clone(&partition), wanted).map_err(failed)?;
-                if begun.is_some() {
-                    compactor.downsampling = begun;
+                let started =
+                    Downsampling::start(Arc::clone(&partition), wanted).map_err(failed)?;
+                if started.is_some() {
+                    compactor.downsampling = started;
                     self.continue_downsampling(compactor, until)?;
                     continue;
                 }
@@ -192,11 +193,11 @@ impl Maintenance {
         if !in_parts.is_empty() || !hours.is_empty() {
             let mut compaction = Compaction::new(partition, file)?;
             for chunk in in_parts {
-                let begin = Instant::now();
+                let started = Instant::now();
                 if !compaction.chunk(chunk, go_on)? {
                     return Ok(None);
                 }
-                let took = begin.elapsed().as_secs_f64();
+                let took = started.elapsed().as_secs_f64();
                 self.catalog.counters.compaction_time.observe(took);
                 self.catalog.counters.chunks_compacted.inc();
             }

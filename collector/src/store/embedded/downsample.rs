@@ -45,7 +45,7 @@ pub struct Downsampling {
     pub partition: Arc<Partition>,
     /// What it is made to.
     pub level: Level,
-    /// What was in the old file when the work began.
+    /// What was in the old file when the work started.
     pub records: BTreeMap<u16, u64>,
     from: PartitionFile,
     into: PartitionFile,
@@ -66,8 +66,8 @@ struct Services {
 }
 
 impl Downsampling {
-    /// Begins. `None` when something is not in the file, or its hours are not added up.
-    pub fn begin(partition: Arc<Partition>, level: Level) -> Result<Option<Self>, FileError> {
+    /// Starts. `None` when something is not in the file, or its hours are not added up.
+    pub fn start(partition: Arc<Partition>, level: Level) -> Result<Option<Self>, FileError> {
         // Before the state of the file is fixed: what is flushed in between shows at the end.
         let records = partition.flushed_records();
         let from = PartitionFile::open(&partition.path)?;

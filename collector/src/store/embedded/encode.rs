@@ -346,7 +346,7 @@ impl HeadsWriter {
     }
 }
 
-/// Reads heads: `head` is told series, begin after the chunk's, and sum; the whole chunk as one
+/// Reads heads: `head` is told series, start after the chunk's, and sum; the whole chunk as one
 /// when `whole`. `period` is told by bundle.
 pub fn each_head(
     opener: &mut SectionReader,

@@ -2,7 +2,7 @@
 //! hours.
 //!
 //! Written by one transaction a flush, fsynced before it counts; read by any number of connections,
-//! each of which sees the state it began with. Nothing outside this file speaks SQL.
+//! each of which sees the state it started with. Nothing outside this file speaks SQL.
 
 mod rewrite;
 

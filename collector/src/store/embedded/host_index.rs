@@ -110,7 +110,7 @@ impl Boot {
     pub fn around(&self, (from, to): (i64, i64), own: Option<(i64, i64)>) -> Vec<(i64, i64)> {
         let before = self.spans.partition_point(|span| span.0 < from);
         let before = before.checked_sub(1).map(|at| self.spans[at]);
-        // A span that goes on into the partitions ends, for this purpose, where they begin.
+        // A span that goes on into the partitions ends, for this purpose, where they start.
         let before =
             before.map(|(start, end)| (start, own.map_or(end, |(first, _)| end.min(first))));
         let covered = own.map_or(to, |(_, last)| last);
@@ -153,7 +153,7 @@ impl HostIndex {
         boot.add(&state.labels, span, state.last_start);
     }
 
-    /// Forgets what a partition that is removed had: windows that begin in `[from, to)`. Their
+    /// Forgets what a partition that is removed had: windows that start in `[from, to)`. Their
     /// numbers stay known as long as the boot has others, because windows of that time are refused
     /// from now on.
     pub fn cut(&mut self, from: i64, to: i64) {

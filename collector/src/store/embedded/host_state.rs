@@ -16,7 +16,7 @@ pub struct HostState {
     pub labels: LabelSet,
     /// Start of the first window.
     pub first_start: i64,
-    /// Begin of the last one.
+    /// Start of the last one.
     pub last_start: i64,
     /// Latest end of a window.
     pub last_end: i64,

@@ -6,7 +6,7 @@ use super::options::CHUNK_NS;
 use std::path::{Path, PathBuf};
 
 /// Chunks of an hour: what the rollup by hours adds up. An hour is counted from the partition's
-/// begin.
+/// start.
 pub const HOUR_CHUNKS: u16 = 6;
 
 /// Length of an hour. Unit: nanoseconds.
@@ -86,7 +86,7 @@ impl Level {
     }
 }
 
-/// Begin in seconds and level of a partition, by the name of its file.
+/// Start in seconds and level of a partition, by the name of its file.
 pub fn parse_name(name: &str) -> Option<(i64, Level)> {
     let coarsest_first = Level::ALL.into_iter().rev();
     coarsest_first
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_its_begin_when_its_level_changes() {
+    fn a_file_keeps_its_start_when_its_level_changes() {
         for level in Level::ALL {
             let path = level.path(Path::new("/d/-600.sqlite"));
             assert_eq!(Level::of(&path), level);

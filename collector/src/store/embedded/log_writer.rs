@@ -34,7 +34,7 @@ const HOSTS_LOG_BYTES: u64 = 4 << 20;
 /// Windows on their way into the logs of their partitions.
 #[derive(Default)]
 struct PushBatch {
-    /// By the time at which each partition begins.
+    /// By the time at which each partition starts.
     partitions: BTreeMap<i64, PartitionBatch>,
     origins: HashSet<Origin>,
     bytes: usize,
@@ -318,12 +318,12 @@ impl LogWriter {
     }
 
     fn write_batch(&self, log: &mut Wal, batch: &Batch) -> Result<(), String> {
-        let begin = Instant::now();
+        let started = Instant::now();
         let written = log.write(batch);
         let counters = &self.catalog.counters;
         counters
             .log_write_time
-            .observe(begin.elapsed().as_secs_f64());
+            .observe(started.elapsed().as_secs_f64());
         counters.log_batches.inc();
         if let Err(error) = written {
             counters.log_failures.inc();

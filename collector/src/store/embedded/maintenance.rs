@@ -135,7 +135,7 @@ impl Maintenance {
             let end = partition.chunk_start(chunk).saturating_add(CHUNK_NS as i64);
             let over = now_unix_ns.saturating_sub(end) >= GRACE_NS;
             let quiet = now_unix_ns.saturating_sub(rows.touched_unix_ns) >= QUIET_NS;
-            let old = now_unix_ns.saturating_sub(rows.begun_unix_ns) >= AGE_NS_MAX;
+            let old = now_unix_ns.saturating_sub(rows.started_unix_ns) >= AGE_NS_MAX;
             (over && quiet) || old
         };
         let large = self.is_large(0);
@@ -169,11 +169,11 @@ impl Maintenance {
             if partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
-            let begin = Instant::now();
+            let started = Instant::now();
             match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
                 Ok(0) => {}
                 Ok(rows) => {
-                    let took = begin.elapsed().as_secs_f64();
+                    let took = started.elapsed().as_secs_f64();
                     self.catalog.counters.flush_time.observe(took);
                     self.catalog.counters.rows_flushed.inc_by(rows);
                 }
@@ -316,7 +316,7 @@ impl Maintenance {
 
     fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
         // Nothing of it is on its way into its log. Out of the table first: from then on nobody
-        // begins to read it. Who reads it now, goes on with the file, which is gone when the last
+        // starts to read it. Who reads it now, goes on with the file, which is gone when the last
         // closes it.
         let _pushing = lock(&self.log.pushing);
         write(&self.catalog.partitions).remove(&partition.start);
@@ -326,7 +326,7 @@ impl Maintenance {
         let log = self.catalog.partition_log(partition.start);
         // Where even that cannot be written, the space matters more: what comes back after a crash
         // is removed again.
-        if let Err(error) = partition_log::begin_removal(&log) {
+        if let Err(error) = partition_log::start_removal(&log) {
             undone.push(format!("failed to note that `{path}` is removed: {error}"));
         }
         let removed = remove(&partition.path).and_then(|()| partition_log::end_removal(&log));
@@ -378,7 +378,7 @@ impl Maintenance {
                     drop(partitions.insert(partition.start, Arc::new(recreated)))
                 }
                 Ok(None) => {
-                    // Everything was in the file: what comes now for its time begins with new ids.
+                    // Everything was in the file: what comes now for its time starts with new ids.
                     partitions.remove(&partition.start);
                     if let Err(error) = partition.log.clear() {
                         let path = partition.path.display();

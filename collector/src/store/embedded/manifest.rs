@@ -79,7 +79,7 @@ impl Entry {
 /// See the module.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Partitions by begin.
+    /// Partitions by start.
     pub entries: BTreeMap<i64, Entry>,
     /// Hosts of all of them.
     pub hosts: HostIndex,

@@ -63,7 +63,7 @@ pub fn sum_of(rows: &[Entry], is_lost: impl Fn(u32) -> bool) -> Sum {
 pub struct Prepared {
     /// Chunk of its partition.
     pub chunk: u16,
-    /// Its begin after the chunk's. Unit: nanoseconds.
+    /// Its start after the chunk's. Unit: nanoseconds.
     pub start: u64,
     /// What is known of it beside its rows.
     pub meta: WindowMeta,
@@ -119,7 +119,7 @@ impl Prepared {
 /// goes into a copy.
 #[derive(Clone, Debug, Default)]
 pub struct GroupRows {
-    /// Begin of the window, length, rows: one after the other.
+    /// Start of the window, length, rows: one after the other.
     rows: Arc<Vec<u8>>,
     /// The same of what series add up to.
     heads: Arc<Vec<u8>>,
@@ -142,7 +142,7 @@ impl GroupRows {
         self.rows.capacity() + self.heads.capacity() + size_of::<GroupRows>()
     }
 
-    /// The rows of each series in each window that `wanted` takes by its begin, which is told with
+    /// The rows of each series in each window that `wanted` takes by its start, which is told with
     /// them.
     pub fn each_run(
         &self,
@@ -164,7 +164,7 @@ impl GroupRows {
         Ok(())
     }
 
-    /// What each series adds up to in each window, with the begin of the window.
+    /// What each series adds up to in each window, with the start of the window.
     pub fn each_head(
         &self,
         period: u64,
@@ -200,7 +200,7 @@ pub struct ChunkRows {
     /// Number of the last.
     pub last_record: u64,
     /// When the first window came, by the caller's clock.
-    pub begun_unix_ns: i64,
+    pub started_unix_ns: i64,
     /// When the last one did.
     pub touched_unix_ns: i64,
     /// Memory held, in bytes; an estimate.
@@ -212,7 +212,7 @@ impl ChunkRows {
     pub fn add(&mut self, record: u64, now_unix_ns: i64, window: Prepared) -> usize {
         if self.windows.is_empty() {
             self.first_record = record;
-            self.begun_unix_ns = now_unix_ns;
+            self.started_unix_ns = now_unix_ns;
         }
         self.last_record = record;
         self.touched_unix_ns = now_unix_ns;

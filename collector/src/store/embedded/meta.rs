@@ -144,7 +144,7 @@ impl std::ops::AddAssign<HostSum> for HostSum {
 pub struct Presence {
     /// Time of windows; ordered and joined by [`Presence::settle`].
     pub spans: Vec<(i64, i64)>,
-    /// What was given up, with the begin of the window that says so.
+    /// What was given up, with the start of the window that says so.
     pub dropped: Vec<(i64, Gap)>,
 }
 

@@ -10,9 +10,9 @@
 //! DIR/wal/SECONDS/      the log of a partition: windows that are not in its file yet, and its
 //!                       dictionary once more, for replaying without the file
 //! DIR/wal/hosts/        hosts that are not in the file of hosts yet
-//! DIR/wal/*.removed     logs of partitions whose removal has begun
+//! DIR/wal/*.removed     logs of partitions whose removal has started
 //! DIR/wal/*.unusable    segments of which something could not be replayed
-//! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
+//! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their start
 //! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, downsampled, in place of the one before
 //! DIR/partitions/*.damaged        set aside
 //! ```
@@ -23,7 +23,7 @@
 //! columns (`encode`, `block`) into the partition's file (`file`) in one transaction, together with
 //! the entries of the dictionary (`dict`) that they use, and the log is cut (`partition_log`).
 //!
-//! A window belongs to the partition, and to the chunk of ten minutes, in which it begins; a repeat
+//! A window belongs to the partition, and to the chunk of ten minutes, in which it starts; a repeat
 //! of it is recognised by the numbers that all partitions keep. After a crash the log is replayed;
 //! a record whose chunk is in the file up to that record, is passed over (`replay`).
 //!

@@ -27,7 +27,7 @@ pub struct Options {
     /// Partitions older than it are kept by service in steps of an hour; windows older than it are
     /// refused. Unit: nanoseconds.
     pub ten_minutes_ns: u64,
-    /// Windows that begin later than so long after now are refused: the agent's clock is wrong.
+    /// Windows that start later than so long after now are refused: the agent's clock is wrong.
     /// Unit: nanoseconds.
     pub future_ns: u64,
     /// Most space on disk; beyond it the oldest partitions go. 0: no bound. Unit: bytes.

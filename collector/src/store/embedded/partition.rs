@@ -270,7 +270,7 @@ impl Partition {
         ((into / CHUNK_NS) as u16, into % CHUNK_NS)
     }
 
-    /// Begin of a chunk, or of an hour, since the Unix epoch. Unit: nanoseconds.
+    /// Start of a chunk, or of an hour, since the Unix epoch. Unit: nanoseconds.
     pub fn chunk_start(&self, chunk: u16) -> i64 {
         if chunk >= HOURS_FROM {
             return self.start + i64::from(chunk - HOURS_FROM) * HOUR_NS as i64;

@@ -35,12 +35,12 @@ pub fn new_generation() -> u64 {
     std::collections::hash_map::RandomState::new().hash_one(0u8)
 }
 
-/// Folder of the log of the partition that begins at `start`, among those of all.
+/// Folder of the log of the partition that starts at `start`, among those of all.
 pub fn folder(logs: &Path, start: i64) -> PathBuf {
     logs.join(start.div_euclid(1_000_000_000).to_string())
 }
 
-/// Begins of all partitions that a folder in `logs` is about, and whether each is being removed.
+/// Starts of all partitions that a folder in `logs` is about, and whether each is being removed.
 pub fn list(logs: &Path) -> io::Result<Vec<(i64, bool)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(logs)? {
@@ -73,7 +73,7 @@ pub fn remove_folder(folder: &Path) -> io::Result<()> {
 
 /// Makes it durable that a partition is being removed: from now on nothing of its log is replayed,
 /// and a start completes the removal. Needs no space on a full disk.
-pub fn begin_removal(folder: &Path) -> io::Result<()> {
+pub fn start_removal(folder: &Path) -> io::Result<()> {
     let removed = removed_folder(folder);
     remove_folder(&removed)?;
     match std::fs::rename(folder, &removed) {
@@ -393,16 +393,16 @@ mod tests {
         let logs = tempfile::tempdir().unwrap();
         let start = -7_000_000_000;
         let log = folder(logs.path(), start);
-        begin_removal(&log).unwrap();
+        start_removal(&log).unwrap();
         assert!(!is_being_removed(&log), "there is nothing to be replayed");
         std::fs::create_dir(&log).unwrap();
         assert_eq!(list(logs.path()).unwrap(), [(start, false)]);
-        begin_removal(&log).unwrap();
+        start_removal(&log).unwrap();
         assert!(is_being_removed(&log));
         assert_eq!(list(logs.path()).unwrap(), [(start, true)]);
         // Made again, and removed again before the first removal was ended.
         std::fs::create_dir(&log).unwrap();
-        begin_removal(&log).unwrap();
+        start_removal(&log).unwrap();
         end_removal(&log).unwrap();
         assert_eq!(list(logs.path()).unwrap(), []);
     }

@@ -425,11 +425,11 @@ fn pack(dict: &Dict, rows: &[Entry], period: u64, has_lost: bool) -> Vec<Part> {
     for of_group in runs.chunk_by(|left, right| left.group == right.group) {
         entries.clear();
         for of_series in of_group.chunk_by(|left, right| left.series == right.series) {
-            let begin = entries.len();
+            let start = entries.len();
             for run in of_series {
                 entries.extend_from_slice(run.rows);
             }
-            order_by(&mut entries[begin..], &mut spare, 0, |row| row.leaf.into());
+            order_by(&mut entries[start..], &mut spare, 0, |row| row.leaf.into());
         }
         entries.dedup_by(|later, first| {
             let same = (later.series, later.leaf) == (first.series, first.leaf);

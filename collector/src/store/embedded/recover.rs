@@ -213,7 +213,7 @@ impl EmbeddedStore {
 
 /// What the manifest knows, while partitions are opened.
 struct Known {
-    /// By begin: partitions that were not found in the folder yet.
+    /// By start: partitions that were not found in the folder yet.
     entries: BTreeMap<i64, Entry>,
     /// Hosts; `None` when they have to be read of every partition.
     hosts: Option<HostIndex>,

@@ -1,7 +1,7 @@
 //! Which windows of a boot of a host are there, by their numbers.
 //!
 //! Agents number windows by the time since boot at which they start, in nanoseconds, so numbers are
-//! a window's length apart, and each start of an agent is another beginning. Kept are therefore
+//! a window's length apart, from another offset with each start of an agent. Kept are therefore
 //! runs of equal distance: one for each start of the agent and for each window that was late,
 //! whatever the number of windows. A set of ranges would hold every window of every host for as
 //! long as its partition is kept.

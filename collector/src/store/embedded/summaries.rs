@@ -1,7 +1,7 @@
 //! What a file keeps of the windows of a chunk: a summary of the chunk, and what it is made of.
 //!
 //! Three sections: the summary of the whole chunk; windows one by one; and, where data is
-//! downsampled, summaries of parts of the chunk instead of windows, with their begins. Either of
+//! downsampled, summaries of parts of the chunk instead of windows, with their starts. Either of
 //! the last two may be empty, so what an agent brings late stands beside what was downsampled
 //! before.
 
@@ -18,7 +18,7 @@ pub struct ChunkWindows {
     pub whole: Summary,
     /// One by one, as far as they are.
     pub windows: Vec<WindowMeta>,
-    /// Added up, by their begin after the chunk's. Unit: nanoseconds.
+    /// Added up, by their start after the chunk's. Unit: nanoseconds.
     pub parts: BTreeMap<u64, Summary>,
 }
 

@@ -15,10 +15,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// Begin of every segment: what it is, and the version of its format.
+/// Start of every segment: what it is, and the version of its format.
 const MAGIC: [u8; 8] = *b"fpwal\0\0\x03";
 
-/// What a segment begins with: magic, generation, and the number after the last record before it.
+/// What a segment starts with: magic, generation, and the number after the last record before it.
 /// Unit: bytes.
 const SEGMENT_HEAD_LEN: usize = MAGIC.len() + 16;
 
@@ -361,7 +361,7 @@ impl Wal {
     pub fn write(&mut self, batch: &Batch) -> Result<(), WalError> {
         let full = |segment: &Segment| segment.bytes > SEGMENT_BYTES;
         if self.file.is_none() || self.segments.last().is_none_or(full) {
-            self.begin_segment()?;
+            self.start_segment()?;
         }
         let (Some(file), Some(segment)) = (&self.file, self.segments.last_mut()) else {
             return Ok(());
@@ -376,7 +376,7 @@ impl Wal {
             let cut = file.set_len(segment.bytes).and_then(|()| file.sync_all());
             let path = segment.path.clone();
             if cut.is_err() {
-                // The next write begins a segment, and cuts this one first.
+                // The next write starts a segment, and cuts this one first.
                 self.file = None;
             }
             return Err(io_error("write", &path)(error));
@@ -393,7 +393,7 @@ impl Wal {
         folder.parent().map_or(Ok(()), sync_folder)
     }
 
-    fn begin_segment(&mut self) -> Result<(), WalError> {
+    fn start_segment(&mut self) -> Result<(), WalError> {
         self.file = None;
         // A tail that could not be cut when it was written must go before anything follows it.
         if let Some(last) = self.segments.last() {
@@ -505,7 +505,7 @@ struct Record<'b> {
 
 /// Why there is no record.
 enum RecordFault<'b> {
-    /// Its bytes are not what was written; `after` them another may begin.
+    /// Its bytes are not what was written; `after` them another may start.
     Checksum { after: &'b [u8] },
     /// It has no head, or no end.
     Torn,

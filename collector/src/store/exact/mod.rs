@@ -29,7 +29,7 @@ use std::sync::Arc;
 use sums::Weighed;
 
 /// Parts end at multiples of it: the coarsest step that data is kept in. Unit: nanoseconds.
-/// Partitions begin at multiples of it, too; a length of theirs that is no whole hours would have
+/// Partitions start at multiples of it, too; a length of theirs that is no whole hours would have
 /// hours of services counted in two parts.
 const GRAIN_NS: i64 = 3_600_000_000_000;
 
@@ -118,7 +118,7 @@ fn length(range: TimeRange) -> i64 {
     range.end_unix_ns.saturating_sub(range.start_unix_ns)
 }
 
-/// Where a part ends that begins at `at`: at a whole hour, after about `length`.
+/// Where a part ends that starts at `at`: at a whole hour, after about `length`.
 fn end_of_part(at: i64, length: i64) -> i64 {
     let hour_of = |at: i64| at.div_euclid(GRAIN_NS).saturating_mul(GRAIN_NS);
     let next = hour_of(at).saturating_add(GRAIN_NS);

@@ -282,7 +282,7 @@ impl Weighed for TimeSeries {
 
     fn add(of: &mut OfLines, part: TimeSeries, _: &Limits) {
         let (start, step_ns) = (of.whole.start_unix_ns, of.whole.step_ns);
-        // A part that begins within a step has that step as its first.
+        // A part that starts within a step has that step as its first.
         let first = part.start_unix_ns.saturating_sub(start) / (step_ns as i64).max(1);
         let first = usize::try_from(first).unwrap_or(0);
         let count = of.whole.steps.len();

@@ -57,7 +57,7 @@ pub trait WindowSource: Send + Sync + 'static {
         budget: &mut QueryBudget<'_>,
     ) -> Result<Vec<String>, StoreError>;
 
-    /// Values of a label that begin with `prefix`, ordered, at most `limit`, and whether there are
+    /// Values of a label that start with `prefix`, ordered, at most `limit`, and whether there are
     /// more.
     ///
     /// # Errors

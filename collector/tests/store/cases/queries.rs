@@ -223,7 +223,7 @@ pub fn ranges_that_make_no_sense_are_empty(_: &dyn Engine, place: Box<dyn Place>
     assert_eq!(answer.quality.total.count, 1);
 }
 
-pub fn steps_begin_at_multiples(_: &dyn Engine, place: Box<dyn Place>) {
+pub fn steps_start_at_multiples(_: &dyn Engine, place: Box<dyn Place>) {
     let (store, model) = both(place);
     for (from, to, step_s) in [
         (0, 1800, 150),

@@ -20,9 +20,9 @@ use std::time::Instant;
 const SECOND: i64 = 1_000_000_000;
 /// Step of the windows' times in answers. Unit: nanoseconds.
 const STEP_NS: i64 = 10 * SECOND;
-/// Windows begin at most so long after now. Unit: nanoseconds.
+/// Windows start at most so long after now. Unit: nanoseconds.
 pub const FUTURE_NS: i64 = 600 * SECOND;
-/// Windows begin at most so long before now. Unit: nanoseconds.
+/// Windows start at most so long before now. Unit: nanoseconds.
 pub const RETENTION_NS: i64 = 30 * 86_400 * SECOND;
 /// Shorter absence is jitter. Unit: nanoseconds.
 const ABSENT_MIN_NS: i64 = SECOND;

@@ -128,7 +128,7 @@ impl Recorder {
     /// Entries keep their order, so rows stay sorted and are packed again in one pass. Measured:
     /// see `tests::collection_of_a_large_machine`.
     pub(super) fn collect(&mut self, limit: Option<usize>) {
-        let began = MonotonicTime::now();
+        let started = MonotonicTime::now();
         if limit.is_some() {
             self.recent.clear();
         }
@@ -170,7 +170,7 @@ impl Recorder {
         self.epoch += 1;
         self.generation += 1;
         self.totals.collections += 1;
-        let took = MonotonicTime::now().since(began).as_nanos() as u64;
+        let took = MonotonicTime::now().since(started).as_nanos() as u64;
         self.totals.longest_collection_ns = self.totals.longest_collection_ns.max(took);
     }
 

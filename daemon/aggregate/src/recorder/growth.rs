@@ -59,7 +59,7 @@ impl Growth {
         }
     }
 
-    /// A new window begins.
+    /// A new window starts.
     pub(super) fn restart(&mut self, dict: &Dictionary) {
         *self = Growth::new(dict);
     }
@@ -77,7 +77,7 @@ impl Growth {
         self.settled
     }
 
-    /// Bytes brought in since the window began.
+    /// Bytes brought in since the window started.
     pub(super) fn used(&mut self, dict: &Dictionary) -> usize {
         let now = TableSizes::of(dict);
         for id in self.counted.strings..now.strings {

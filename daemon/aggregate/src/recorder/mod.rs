@@ -98,7 +98,7 @@ impl Default for RecorderOptions {
 /// Named samples of a part of one window.
 #[derive(Debug)]
 pub struct WindowPart<'a> {
-    /// Begin of the part.
+    /// Start of the part.
     pub start: MonotonicTime,
     /// End of the part.
     pub end: MonotonicTime,
@@ -137,7 +137,7 @@ pub struct Progress {
 /// Sizes and counters, for status and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RecorderStats {
-    /// Begin of the oldest window, or of the open one.
+    /// Start of the oldest window, or of the open one.
     pub oldest: Option<MonotonicTime>,
     /// End of the newest part.
     pub newest: Option<MonotonicTime>,

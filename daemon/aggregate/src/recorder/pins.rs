@@ -40,9 +40,9 @@ impl Recorder {
 
     /// True when the whole time is there by windows as they were taken.
     pub fn holds_fine(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
-        let begins = self.windows.front().map(|window| window.whole.start);
+        let start = self.windows.front().map(|window| window.whole.start);
         let near = |window: &&Window| window.whole.overlaps(from, to);
-        begins.is_some_and(|begin| begin <= from)
+        start.is_some_and(|start| start <= from)
             && !self.windows.iter().filter(near).any(Window::is_downsampled)
     }
 }

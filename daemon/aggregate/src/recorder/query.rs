@@ -42,7 +42,7 @@ pub struct RecorderAnswer {
 }
 
 impl RecorderAnswer {
-    /// Says in wall time when the profile begins, at `start`, and when its times do. `unix_ns`: of
+    /// Says in wall time when the profile starts, at `start`, and when its times do. `unix_ns`: of
     /// a moment, nanoseconds since the Unix epoch.
     pub fn date(&mut self, start: MonotonicTime, unix_ns: impl Fn(MonotonicTime) -> i64) {
         self.profile.info.start_unix_ns = unix_ns(start);
@@ -385,7 +385,7 @@ impl Recorder {
 
 impl Part {
     /// True when the range asks for this part; see [`OVERLAP_MIN`]. What is itself shorter than
-    /// that, the range or a part that has just begun, has to lie in the other.
+    /// that, the range or a part that has just started, has to lie in the other.
     pub(super) fn overlaps(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
         let length = |from: MonotonicTime, to: MonotonicTime| to.0.saturating_sub(from.0);
         let overlap = length(self.start.max(from), self.end.min(to));

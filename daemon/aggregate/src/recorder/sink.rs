@@ -13,7 +13,7 @@ use profile::{Account, Dictionary, Quality};
 
 /// A window that has just closed.
 pub struct ClosedWindow<'a> {
-    /// Begin.
+    /// Start.
     pub start: MonotonicTime,
     /// End.
     pub end: MonotonicTime,
@@ -58,7 +58,7 @@ impl Recorder {
         self.sink = Some(sink);
     }
 
-    /// Ends what [`Recorder::set_sink`] began: no window closes any more.
+    /// Ends what [`Recorder::set_sink`] started: no window closes any more.
     pub fn drop_sink(&mut self) {
         self.sink = None;
     }

@@ -276,7 +276,7 @@ proptest! {
         let mut parts: Vec<_> = windows.iter().flat_map(|window| &window.parts).collect();
         parts.drain(..(after as usize).min(parts.len()));
         let (found, covered) = scan(&recorder, WindowRange::Parts(after, upto));
-        // Only a window that began before `after` and is not the newest is not to be had.
+        // Only a window that started before `after` and is not the newest is not to be had.
         let mut seen = 0;
         let mut cut = 0;
         for window in &windows[..windows.len() - 1] {
@@ -589,9 +589,9 @@ fn collection_of_a_large_machine() {
                 },
             ));
         }
-        let began = MonotonicTime::now();
+        let started = MonotonicTime::now();
         add(&mut recorder, at * 10, 10, true, rows);
-        let took = MonotonicTime::now().since(began);
+        let took = MonotonicTime::now().since(started);
         adds += took;
         slowest = slowest.max(took);
         if at % 90 == 89 {
@@ -608,20 +608,20 @@ fn collection_of_a_large_machine() {
         }
     }
     println!("add: {:?} on average, {slowest:?} at most", adds / 450);
-    let began = MonotonicTime::now();
+    let started = MonotonicTime::now();
     recorder.collect(None);
     println!(
         "collection of everything: {:?}",
-        MonotonicTime::now().since(began)
+        MonotonicTime::now().since(started)
     );
-    let began = MonotonicTime::now();
+    let started = MonotonicTime::now();
     let answer = recorder
         .query(ALL, &Query::default(), &NEVER)
         .expect("not cancelled");
     let profile = answer.profile;
     println!(
         "one profile of it all: {:?}, {} keys",
-        MonotonicTime::now().since(began),
+        MonotonicTime::now().since(started),
         profile.samples.len()
     );
 }

@@ -37,7 +37,7 @@ pub(super) struct Moment {
 }
 
 impl Times {
-    /// Packs the moments of a part that begins at `start`. Their rows are places in `given`; a row
+    /// Packs the moments of a part that starts at `start`. Their rows are places in `given`; a row
     /// that `block` does not have was folded away, and its moments are counted as refused.
     pub(super) fn seal(
         moments: &[RawMoment],
@@ -120,7 +120,7 @@ impl Times {
         }
     }
 
-    /// The moments in order of time, of a part that begins at `start`.
+    /// The moments in order of time, of a part that starts at `start`.
     pub(super) fn iter(&self, start: MonotonicTime) -> impl Iterator<Item = Moment> + '_ {
         let mut rest = &*self.bytes;
         let mut tick = 0u64;
@@ -185,7 +185,7 @@ impl Recorder {
         all.map(|part| part.times.heap_bytes()).sum()
     }
 
-    /// Begin of the time up to now of which they are known without a gap.
+    /// Start of the time up to now of which they are known without a gap.
     pub(super) fn times_since(&self) -> Option<MonotonicTime> {
         let windows = self.windows.iter().map(|window| &window.whole);
         let newest_first = windows.chain(&self.open).rev();
@@ -250,7 +250,7 @@ mod tests {
         profile.dict.frame(frame).function.to_owned()
     }
 
-    /// Times as they are answered, from the begin of what is known, in milliseconds, with their
+    /// Times as they are answered, from the start of what is known, in milliseconds, with their
     /// functions.
     fn shown(recorder: Recorder) -> (Option<u64>, Vec<(u64, String)>) {
         let recorder = RwLock::new(recorder);

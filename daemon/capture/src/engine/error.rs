@@ -1,4 +1,4 @@
-//! Why a capture cannot begin, and whose matter that is.
+//! Why a capture cannot start, and whose matter that is.
 
 use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::event::{EventError, FILE_WAIT};
@@ -9,7 +9,7 @@ use sampler::CAPTURES_MAX;
 use std::io;
 use thiserror::Error;
 
-/// Whose matter it is that a capture cannot begin.
+/// Whose matter it is that a capture cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Of who asked: nothing will make it right but another request.
@@ -18,11 +18,11 @@ pub enum Fault {
     Machine,
     /// What was asked for is not there any more.
     Gone,
-    /// Of the moment: captures that run or begin have what it takes.
+    /// Of the moment: captures that run or start have what it takes.
     Moment,
 }
 
-/// Why a capture cannot begin.
+/// Why a capture cannot start.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// The event.

@@ -5,7 +5,7 @@
 //! is started again it is another cgroup, of which the event counts nothing. And an event with a
 //! period may happen more often than anybody may sample.
 //!
-//! Called by the thread of the capture. Blocks as a begin does.
+//! Called by the thread of the capture. Blocks as a start does.
 
 use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, open_cgroup};
 use cgroup::usage;
@@ -53,7 +53,7 @@ impl Engine {
         let cgroup = open_cgroup(&bound.directory)?;
         let mut notices = Vec::new();
         for probe in &mut probes {
-            // The kernel may have lowered its limit since the begin.
+            // The kernel may have lowered its limit since the start.
             probe.every = checked(probe.every, &probe.name, &probe.source, &mut notices)?;
         }
         // The old cgroup is dead, and the new one was nobody's: all of both is the capture's.

@@ -1,4 +1,4 @@
-//! Begins captures of waits.
+//! Starts captures of waits.
 
 use super::{Engine, EngineError, Started};
 use crate::offcpu::{Options, Setup};
@@ -21,20 +21,20 @@ pub struct OffCpuCapture {
 }
 
 impl Engine {
-    /// Begins a capture of waits, as [`Engine::begin`] those of other events. Weights are
+    /// Starts a capture of waits, as [`Engine::start`] those of other events. Weights are
     /// nanoseconds; what was seen beside waits is in
     /// [`RawBatch::waits`](aggregate::batch::RawBatch::waits). Blocks.
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.
-    pub fn begin_off_cpu(&self, wanted: OffCpuCapture) -> Result<Started, EngineError> {
+    pub fn start_off_cpu(&self, wanted: OffCpuCapture) -> Result<Started, EngineError> {
         let setup = Setup::read(wanted.options)?;
         let probes = setup.probes().to_vec();
-        self.begin_with(wanted.id, probes, None, |set| {
-            let mut begin = CaptureStart::new(wanted.id, set, wanted.filter);
-            begin.keep_times = wanted.keep_times;
-            begin.waits = Some(setup.waits());
-            begin
+        self.start_with(wanted.id, probes, None, |set| {
+            let mut start = CaptureStart::new(wanted.id, set, wanted.filter);
+            start.keep_times = wanted.keep_times;
+            start.waits = Some(setup.waits());
+            start
         })
     }
 }

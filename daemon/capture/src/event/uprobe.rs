@@ -67,7 +67,7 @@ fn is_remote(path: &Path) -> bool {
 
 /// What a look into a program finds of a function.
 enum Looked {
-    /// Where it begins.
+    /// Where it starts.
     At(Uprobe),
     /// Nothing that could be probed, and why.
     Nowhere(&'static str),
@@ -164,7 +164,7 @@ mod tests {
         let mut held = Vec::new();
         while !files.is_exhausted() {
             let (hold, wait) = std::sync::mpsc::sync_channel::<()>(1);
-            let waits = files.begin(move || wait.recv().is_ok());
+            let waits = files.spawn(move || wait.recv().is_ok());
             held.push((hold, waits.expect("there are more")));
         }
         let own = std::env::current_exe().expect("a path");

@@ -57,7 +57,7 @@ impl CaptureBackend for FakeWorld {
         resolve(selector, &nowhere, &Containers::none())
     }
 
-    fn begin(&self, _: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
+    fn start(&self, _: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
         assert!(scope.pids.is_empty() == (scope.presence == Presence::default()));
         if let Some(refusal) = &self.0.refusal {
             return Err(refusal.clone());
@@ -144,8 +144,8 @@ impl Rig {
         Rig::with(|_| {})
     }
 
-    fn begin(&self, request: agent::CaptureRequest) -> mpsc::Receiver<agent::CaptureResponse> {
-        self.captures.begin(request, "test".into()).unwrap()
+    fn start(&self, request: agent::CaptureRequest) -> mpsc::Receiver<agent::CaptureResponse> {
+        self.captures.start(request, "test".into()).unwrap()
     }
 
     /// Samples of a capture as the symbolizer would add them: by thread name, one a millisecond.
@@ -247,7 +247,7 @@ fn all(messages: &mut mpsc::Receiver<agent::CaptureResponse>) -> Told {
 #[test]
 fn a_capture_is_accepted_goes_on_and_ends_with_what_was_sampled() {
     let rig = Rig::new();
-    let mut messages = rig.begin(request(Duration::from_millis(300)));
+    let mut messages = rig.start(request(Duration::from_millis(300)));
     rig.sample(1, 5000, &["a", "b", "a"]);
     let told = all(&mut messages);
     let accepted = told.accepted.unwrap();
@@ -279,7 +279,7 @@ fn only_what_is_selected_counts() {
         op: agent::MatchOp::Equal.into(),
         value: comm.trim_end().into(),
     }];
-    let mut messages = rig.begin(asked);
+    let mut messages = rig.start(asked);
     rig.sample(1, 5000, &[comm.trim_end(), "other", "other"]);
     let told = all(&mut messages);
     let progress = told.result.unwrap().progress.unwrap();
@@ -291,7 +291,7 @@ fn only_what_is_selected_counts() {
 #[test]
 fn cancelling_keeps_what_there_is() {
     let rig = Rig::new();
-    let mut messages = rig.begin(request(HOUR));
+    let mut messages = rig.start(request(HOUR));
     rig.sample(1, 5000, &["a"]);
     assert!(rig.captures.cancel(1));
     let told = all(&mut messages);
@@ -308,7 +308,7 @@ fn cancelling_keeps_what_there_is() {
 #[test]
 fn a_client_that_vanishes_frees_everything() {
     let rig = Rig::new();
-    drop(rig.begin(request(HOUR)));
+    drop(rig.start(request(HOUR)));
     until_blocking("all places are free", || rig.captures.held().0 == 0);
     assert_eq!(rig.captures.running(), 0);
     assert_eq!(rig.captures.held().1, 0);
@@ -323,7 +323,7 @@ fn a_client_that_vanishes_frees_everything() {
 fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
     let rig = Rig::new();
     let all: Vec<_> = (0..200)
-        .map(|_| rig.captures.begin(request(HOUR), "test".into()))
+        .map(|_| rig.captures.start(request(HOUR), "test".into()))
         .collect();
     let refused: Vec<&Status> = all.iter().filter_map(|one| one.as_ref().err()).collect();
     assert_eq!(refused.len(), 192);
@@ -351,11 +351,11 @@ fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
 fn captures_share_the_memory_there_is() {
     let rig = Rig::new();
     lock(&rig.fake.limits).memory_mib = 2;
-    let _running: Vec<_> = (0..4).map(|_| rig.begin(request(HOUR))).collect();
+    let _running: Vec<_> = (0..4).map(|_| rig.start(request(HOUR))).collect();
     assert_eq!(rig.captures.held().1, 2 << 20);
     let fifth = rig
         .captures
-        .begin(request(HOUR), "test".into())
+        .start(request(HOUR), "test".into())
         .unwrap_err();
     assert_eq!(fifth.code(), Code::ResourceExhausted);
     assert!(fifth.message().contains("`captures.memory_mib`"), "{fifth}");
@@ -367,7 +367,7 @@ fn no_captures_at_all_can_be_configured() {
     lock(&rig.fake.limits).max = 0;
     let refused = rig
         .captures
-        .begin(request(HOUR), "test".into())
+        .start(request(HOUR), "test".into())
         .unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
 }
@@ -381,7 +381,7 @@ fn the_past_comes_before_what_was_sampled() {
     });
     let mut asked = request(Duration::from_millis(100));
     asked.before_ns = 1_000_000_000;
-    let told = all(&mut rig.begin(asked));
+    let told = all(&mut rig.start(asked));
     assert_eq!(told.past.unwrap().info.start_unix_ns, 77);
     assert!(told.profile.is_some());
 }
@@ -399,7 +399,7 @@ fn a_process_that_ends_ends_its_capture() {
         op: agent::MatchOp::Equal.into(),
         value: child.id().to_string(),
     }];
-    let mut messages = rig.begin(asked);
+    let mut messages = rig.start(asked);
     child.kill().unwrap();
     child.wait().unwrap();
     let result = all(&mut messages).result.unwrap();
@@ -424,7 +424,7 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
         Ok(Followed::Gone),
     ];
     let rig = Rig::with(|fake| fake.followed = Mutex::new(looks));
-    let mut messages = rig.begin(request(HOUR));
+    let mut messages = rig.start(request(HOUR));
     rig.sample(1, 5000, &["a"]);
     until_blocking("all were followed", || lock(&rig.fake.followed).is_empty());
     rig.captures.cancel(1);
@@ -452,7 +452,7 @@ fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
             }),
         ];
     });
-    let mut messages = rig.begin(request(HOUR));
+    let mut messages = rig.start(request(HOUR));
     // Nothing is named yet: how often an event happens does not depend on that.
     let period = || rig.captures.list().remove(0).period;
     until_blocking("the period is told", || period() == 3000);
@@ -467,7 +467,7 @@ fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
 #[test]
 fn waits_that_come_too_often_end_their_capture_with_what_there_is() {
     let rig = Rig::with(|fake| fake.excess = OverloadPolicy::Ends(10));
-    let mut messages = rig.begin(request(HOUR));
+    let mut messages = rig.start(request(HOUR));
     let result = all(&mut messages).result.unwrap();
     assert_eq!(result.state(), CaptureState::Cancelled);
     let error = "threads switch more often than `captures.switches_max` allows";
@@ -481,7 +481,7 @@ fn an_event_that_cannot_be_had_leaves_nothing_behind() {
     let rig = Rig::with(|fake| fake.refusal = Some(Status::failed_precondition("no such event")));
     let refused = rig
         .captures
-        .begin(request(HOUR), "test".into())
+        .start(request(HOUR), "test".into())
         .unwrap_err();
     assert_eq!(refused.message(), "no such event");
     assert!(rig.fake.recorders.ids().is_empty());
@@ -496,7 +496,7 @@ fn an_event_that_cannot_be_had_leaves_nothing_behind() {
 #[test]
 fn a_daemon_that_stops_answers_what_there_is() {
     let rig = Rig::new();
-    let mut messages = rig.begin(request(HOUR));
+    let mut messages = rig.start(request(HOUR));
     rig.sample(1, 5000, &["a"]);
     rig.captures.stop();
     let told = all(&mut messages);
@@ -504,7 +504,7 @@ fn a_daemon_that_stops_answers_what_there_is() {
     assert_eq!(told.result.unwrap().error, "the daemon was stopped");
     let late = rig
         .captures
-        .begin(request(HOUR), "test".into())
+        .start(request(HOUR), "test".into())
         .unwrap_err();
     assert_eq!(late.code(), Code::Unavailable);
 }
@@ -514,7 +514,7 @@ fn the_newest_are_remembered() {
     let rig = Rig::new();
     lock(&rig.fake.limits).history = 2;
     for _ in 0..3 {
-        all(&mut rig.begin(request(Duration::from_millis(10))));
+        all(&mut rig.start(request(Duration::from_millis(10))));
     }
     let ids: Vec<u64> = rig.captures.list().iter().map(|info| info.id).collect();
     assert_eq!(ids, [3, 2]);
@@ -525,7 +525,7 @@ fn a_large_request_is_not_remembered_whole() {
     let rig = Rig::new();
     let mut asked = request(Duration::from_millis(10));
     asked.group_by = vec!["x".repeat(5000)];
-    all(&mut rig.begin(asked));
+    all(&mut rig.start(asked));
     let listed = rig.captures.list();
     assert!(listed[0].request.as_ref().unwrap().encoded_len() < 200);
 }
@@ -533,7 +533,7 @@ fn a_large_request_is_not_remembered_whole() {
 #[test]
 fn a_slow_reader_gets_all_of_the_answer() {
     let rig = Rig::new();
-    let mut messages = rig.begin(request(Duration::from_millis(1500)));
+    let mut messages = rig.start(request(Duration::from_millis(1500)));
     rig.sample(1, 5000, &["a", "b"]);
     // The queue fills up with progress meanwhile.
     let is_full = || messages.len() == MESSAGES_MAX;

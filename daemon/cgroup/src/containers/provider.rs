@@ -472,10 +472,10 @@ mod tests {
             ..Labels::default()
         };
         containers.meet([(id, Some("docker"))]);
-        let begun = Instant::now();
+        let started = Instant::now();
         let found = loop {
             match containers.of(&labels) {
-                None if begun.elapsed() < Duration::from_secs(60) => {
+                None if started.elapsed() < Duration::from_secs(60) => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 found => break found,

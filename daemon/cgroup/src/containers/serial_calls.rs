@@ -27,12 +27,12 @@ impl SerialCalls {
     ) -> Result<T, Error> {
         let turn = Arc::clone(&self.0).lock_owned().await;
         let (made, result) = oneshot::channel();
-        let begun = HELPERS.begin(move || {
+        let started = HELPERS.spawn(move || {
             let _turn = turn;
             // Whoever asked may have given up.
             let _ = made.send(call());
         });
-        match begun {
+        match started {
             Some(_) => result.await.unwrap_or(Err(Error::Late)),
             None => Err(Error::Late),
         }

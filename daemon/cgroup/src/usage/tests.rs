@@ -25,7 +25,7 @@ struct Fake {
     dir: tempfile::TempDir,
     meters: Meters,
     /// The kernel's clock and the one windows are on: readings are made at the real time.
-    begin: MonotonicTime,
+    start: MonotonicTime,
 }
 
 impl Fake {
@@ -42,7 +42,7 @@ impl Fake {
         let fake = Fake {
             dir,
             meters,
-            begin: MonotonicTime::now(),
+            start: MonotonicTime::now(),
         };
         fake.used("/", 0);
         fake
@@ -57,15 +57,15 @@ impl Fake {
         fs::write(dir.join("cpu.stat"), text).unwrap();
     }
 
-    /// Moves what was read back in time, as if the reading had been made `seconds` after the begin.
+    /// Moves what was read back in time, as if the reading had been made `seconds` after the start.
     fn read_at(&mut self, path: &str, seconds: u64) {
-        let at = MonotonicTime(self.begin.0 + seconds * S);
+        let at = MonotonicTime(self.start.0 + seconds * S);
         self.meters.meters.get_mut(path).unwrap().last.0 = at;
     }
 
     /// Closes the window between these seconds; accounts in milliseconds, `None` where estimated.
     fn close(&mut self, from: u64, to: u64, taken: &[(&str, u64)]) -> Vec<(String, Option<u64>)> {
-        let at = |seconds: u64| MonotonicTime(self.begin.0 + seconds * S);
+        let at = |seconds: u64| MonotonicTime(self.start.0 + seconds * S);
         let taken = taken
             .iter()
             .map(|&(path, count)| {
@@ -182,14 +182,14 @@ fn parents_are_accounted_with_their_children() {
     for path in ["/a", "/a/b", "/c"] {
         fake.used(path, 0);
     }
-    fake.meters.begin(["/a", "/a/b", "/c"].into_iter());
+    fake.meters.start(["/a", "/a/b", "/c"].into_iter());
     for (path, ms) in [("/", 9000), ("/a", 4000), ("/a/b", 3000), ("/c", 2000)] {
         fake.used(path, ms);
     }
     // The window lies so that all readings are after its end.
-    fake.begin = MonotonicTime(MonotonicTime::now().0 - 20 * S);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 20 * S);
     for path in ["/", "/a", "/a/b"] {
-        fake.meters.meters.get_mut(path).unwrap().anchor.0 = fake.begin;
+        fake.meters.meters.get_mut(path).unwrap().anchor.0 = fake.start;
         fake.read_at(path, 0);
     }
     let accounts = fake.close(0, 10, &[("/a/b", 9)]);
@@ -205,14 +205,14 @@ fn parents_are_accounted_with_their_children() {
 #[test]
 fn a_cgroup_met_first_is_estimated_and_then_measured() {
     let mut fake = Fake::new();
-    fake.meters.begin(std::iter::empty());
+    fake.meters.start(std::iter::empty());
     fake.used("/new", 5000);
-    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     assert_eq!(of(&fake.close(0, 10, &[("/new", 9)]), "/new"), None);
     fake.used("/new", 6000);
-    fake.begin = MonotonicTime::now();
+    fake.start = MonotonicTime::now();
     let read = fake.meters.meters["/new"].last.0;
-    fake.begin = MonotonicTime(read.0.min(fake.begin.0));
+    fake.start = MonotonicTime(read.0.min(fake.start.0));
     let taken = BTreeMap::from([(
         "/new".into(),
         Value {
@@ -222,7 +222,7 @@ fn a_cgroup_met_first_is_estimated_and_then_measured() {
     )]);
     let accounts = fake
         .meters
-        .close(window(fake.begin, MonotonicTime::now()), &taken);
+        .close(window(fake.start, MonotonicTime::now()), &taken);
     let account = accounts
         .iter()
         .find(|account| &*account.path == "/new")
@@ -231,12 +231,12 @@ fn a_cgroup_met_first_is_estimated_and_then_measured() {
 }
 
 #[test]
-fn a_cgroup_created_since_began_at_zero() {
+fn a_cgroup_created_since_started_at_zero() {
     let mut fake = Fake::new();
-    fake.meters.begin(std::iter::empty());
+    fake.meters.start(std::iter::empty());
     fake.meters.note_created(b"/born");
     fake.used("/born", 700);
-    let (start, now) = (fake.begin, MonotonicTime::now());
+    let (start, now) = (fake.start, MonotonicTime::now());
     let taken = BTreeMap::from([(
         "/born".into(),
         Value {
@@ -257,9 +257,9 @@ fn a_cgroup_created_since_began_at_zero() {
 fn a_removed_cgroup_is_estimated_and_no_error() {
     let mut fake = Fake::new();
     fake.used("/gone", 100);
-    fake.meters.begin(["/gone"].into_iter());
+    fake.meters.start(["/gone"].into_iter());
     fs::remove_dir_all(fake.dir.path().join("gone")).unwrap();
-    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     let accounts = fake.close(0, 10, &[("/gone", 9)]);
     assert_eq!(of(&accounts, "/gone"), None);
     assert!(!fake.meters.meters.contains_key("/gone"));
@@ -269,13 +269,13 @@ fn a_removed_cgroup_is_estimated_and_no_error() {
 fn a_cgroup_removed_and_made_again_in_a_window_is_estimated() {
     let mut fake = Fake::new();
     fake.used("/job", 100);
-    fake.meters.begin(["/job"].into_iter());
+    fake.meters.start(["/job"].into_iter());
     // Kept, so that its inode is not used again.
     let job = fake.dir.path().join("job");
     fs::rename(&job, fake.dir.path().join("removed")).unwrap();
     // The first used 1.3 s until it was removed, the second 0.5 s since.
     fake.used("/job", 500);
-    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     assert_eq!(of(&fake.close(0, 10, &[("/job", 180)]), "/job"), None);
     // Whatever it uses from here on has a reading before and after.
     assert_eq!(fake.meters.meters["/job"].anchor.1, 500 * MS);
@@ -284,12 +284,12 @@ fn a_cgroup_removed_and_made_again_in_a_window_is_estimated() {
 #[test]
 fn a_cgroup_made_twice_in_a_window_is_estimated() {
     let mut fake = Fake::new();
-    fake.meters.begin(std::iter::empty());
+    fake.meters.start(std::iter::empty());
     for _ in 0..2 {
         fake.meters.note_created(b"/job");
     }
     fake.used("/job", 500);
-    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     assert_eq!(of(&fake.close(0, 10, &[("/job", 180)]), "/job"), None);
 }
 
@@ -297,12 +297,12 @@ fn a_cgroup_made_twice_in_a_window_is_estimated() {
 fn a_cgroup_read_after_one_window_and_gone_in_the_next_is_measured_in_the_first() {
     let mut fake = Fake::new();
     fake.used("/job", 0);
-    fake.meters.begin(["/job"].into_iter());
+    fake.meters.start(["/job"].into_iter());
     fake.used("/job", 900);
     // A window of 10 s from the first reading on, which lies in the past.
-    fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
     let job = fake.meters.meters.get_mut("/job").unwrap();
-    (job.anchor.0, job.last.0) = (fake.begin, fake.begin);
+    (job.anchor.0, job.last.0) = (fake.start, fake.start);
     let first = of(&fake.close(0, 10, &[("/job", 90)]), "/job").unwrap();
     assert!(first.abs_diff(900) < 45, "{first}");
     fs::remove_dir_all(fake.dir.path().join("job")).unwrap();
@@ -321,7 +321,7 @@ fn readings_are_bounded_and_take_turns() {
     let mut read = HashSet::new();
     for _ in 0..3 {
         let before = fake.meters.stats().reads;
-        fake.begin = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+        fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
         fake.close(0, 10, &taken);
         let reads = fake.meters.stats().reads - before;
         assert!(reads <= 3, "{reads} readings");

@@ -146,7 +146,7 @@ async fn a_capture_runs_and_is_answered_while_the_collector_reads_nothing_else()
     })
     .await;
     stream.tell(CollectorMessage::Command(capture(1, ""))).await;
-    fake.begun(1).await;
+    fake.started(1).await;
     let messages = fake.sender(0);
     let profile = CaptureResponse {
         body: Some(Body::Chunk(chunk())),

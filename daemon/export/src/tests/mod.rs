@@ -708,13 +708,13 @@ fn a_dictionary_is_full_when_the_collector_wants_to_remember_no_more_stacks() {
             stream.is_full()
         });
         assert_eq!(found, full, "{told}");
-        stream.begin_dictionary();
+        stream.start_dictionary();
         assert!(!stream.is_full());
     }
 }
 
 #[test]
-fn a_new_dictionary_counts_from_the_beginning() {
+fn a_new_dictionary_counts_from_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
     run.record(&sample(1));
@@ -725,7 +725,7 @@ fn a_new_dictionary_counts_from_the_beginning() {
         .window(&run.shared, &picked, stream.epoch())
         .unwrap();
     let first = stream.parts(&reader.tables, &mut reader.remap, &window, None);
-    stream.begin_dictionary();
+    stream.start_dictionary();
     let (window, reader) = readers
         .window(&run.shared, &picked, stream.epoch())
         .unwrap();

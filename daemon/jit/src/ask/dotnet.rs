@@ -2,7 +2,7 @@
 //!
 //! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the directory that the process
 //! uses for temporary files (`TMPDIR`, or `/tmp`); `<pid>` is its pid as it sees itself, `<key>`
-//! when it began. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
+//! when it started. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
 //! command set, command) and what belongs to it, little-endian; the answer has the same form. .NET
 //! 8 and later know `EnablePerfMap`, which lists what is compiled already and then adds each method
 //! as it is compiled, and `DisablePerfMap`.
@@ -36,7 +36,7 @@ const NAMES_MAX: usize = 65_536;
 /// Environment read for `TMPDIR`. Unit: bytes.
 const ENVIRONMENT_BYTES_MAX: u64 = 256 << 10;
 
-/// Begin of every message, with its NUL.
+/// Start of every message, with its NUL.
 const MAGIC: &[u8; 14] = b"DOTNET_IPC_V1\0";
 
 /// Length of a message's head. Unit: bytes.
@@ -161,8 +161,8 @@ pub struct NotEnded {
 ///
 /// # Errors
 /// See [`DotNetError`].
-pub fn enable(pid: u32, began_by: MonotonicTime) -> Result<Writing, DotNetError> {
-    let target = Target::look(pid, began_by).ok_or(DotNetError::Gone)?;
+pub fn enable(pid: u32, started_by: MonotonicTime) -> Result<Writing, DotNetError> {
+    let target = Target::look(pid, started_by).ok_or(DotNetError::Gone)?;
     let facts = runtime::look_at(pid, &target);
     if facts.runtime != Runtime::DotNet {
         return Err(DotNetError::NotDotNet);
@@ -177,7 +177,7 @@ pub fn enable(pid: u32, began_by: MonotonicTime) -> Result<Writing, DotNetError>
     };
     let temporary = temporary_dir(pid);
     // What was read was the same process's.
-    Target::look(pid, began_by).ok_or(DotNetError::Gone)?;
+    Target::look(pid, started_by).ok_or(DotNetError::Gone)?;
     let impersonated = owner.impersonate();
     impersonated.map_err(|source| DotNetError::Rights {
         uid: owner.uid,
@@ -339,7 +339,7 @@ fn parse_answer(answer: &[u8]) -> Option<u32> {
     }
 }
 
-/// Where a process has its temporary files, without the slash at its begin.
+/// Where a process has its temporary files, without the slash at its start.
 fn temporary_dir(pid: u32) -> Vec<u8> {
     let mut environment = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct DotNetProcesses {
     known: HashMap<ProcessId, DotNetProcess>,
-    /// Of processes that are forgotten, under way or still to be begun.
+    /// Of processes that are forgotten, under way or still to be started.
     enabling: Vec<Pending<Result<Writing, DotNetError>>>,
     ending: Vec<Ending>,
     to_end: Vec<Writing>,
@@ -77,7 +77,7 @@ impl DotNetProcesses {
         true
     }
 
-    /// Goes on; the processes that have begun to write, and what is to be said of processes.
+    /// Goes on; the processes that have started to write, and what is to be said of processes.
     pub(super) fn tick(
         &mut self,
         now: MonotonicTime,
@@ -99,7 +99,7 @@ impl DotNetProcesses {
                 self.to_end.extend(process.writing.take());
             }
         }
-        self.begin_due(now);
+        self.start_due(now);
         (written, reports)
     }
 
@@ -111,7 +111,7 @@ impl DotNetProcesses {
         enabling.count() + self.enabling.len() + self.ending.len()
     }
 
-    fn begin_due(&mut self, now: MonotonicTime) {
+    fn start_due(&mut self, now: MonotonicTime) {
         let mut room = WORKING_MAX.saturating_sub(self.working());
         for process in self.known.values_mut() {
             let idle = process.enabling.is_none() && process.writing.is_none() && !process.closed;
@@ -119,8 +119,9 @@ impl DotNetProcesses {
             if room == 0 || !idle || !due {
                 continue;
             }
-            let (pid, began_by) = (process.target.pid.0, process.target.began_by);
-            process.enabling = blocking_pool::alone(THREAD, move || dotnet::enable(pid, began_by));
+            let (pid, started_by) = (process.target.pid.0, process.target.started_by);
+            process.enabling =
+                blocking_pool::alone(THREAD, move || dotnet::enable(pid, started_by));
             process.unnamed = false;
             room -= 1;
         }
@@ -221,7 +222,7 @@ mod tests {
         AttachTarget {
             id: ProcessId(id),
             pid: Pid(u32::MAX),
-            began_by: MonotonicTime::now(),
+            started_by: MonotonicTime::now(),
         }
     }
 
@@ -278,7 +279,7 @@ mod tests {
             assert_eq!(room, id < PROCESSES_MAX as u32);
         }
         assert_eq!(processes.known.len(), PROCESSES_MAX);
-        processes.begin_due(now);
+        processes.start_due(now);
         assert_eq!(processes.working(), WORKING_MAX);
         processes.forget_all();
         assert_eq!(

@@ -67,7 +67,7 @@ impl Recorded {
             inner_pid: 17,
             uids: [own().uid; 4],
             root_uid: None,
-            began_unix_ns: 0,
+            started_unix_ns: 0,
         }
     }
 

@@ -145,8 +145,8 @@ pub struct LeftOver {
 pub struct AttachRequest {
     /// Its pid.
     pub pid: u32,
-    /// The latest time it can have begun.
-    pub began_by: MonotonicTime,
+    /// The latest time it can have started.
+    pub started_by: MonotonicTime,
     /// What came of the last time; `None` when there was none.
     pub mark: Option<Mark>,
     /// True when it got the signal before.
@@ -177,7 +177,7 @@ fn ask(wanted: AttachRequest, signalled: &mut bool) -> Result<Option<LeftOver>, 
     let pidfd = pidfd
         .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
         .ok_or(AttachError::Gone)?;
-    let target = Target::look(wanted.pid, wanted.began_by).ok_or(AttachError::Gone)?;
+    let target = Target::look(wanted.pid, wanted.started_by).ok_or(AttachError::Gone)?;
     let state = State::of(wanted.pid).ok_or(AttachError::Gone)?;
     if state.stopped {
         return Err(AttachError::Stopped);
@@ -473,7 +473,7 @@ mod tests {
     fn this_process_is_not_signalled() {
         let wanted = AttachRequest {
             pid: std::process::id(),
-            began_by: MonotonicTime::now(),
+            started_by: MonotonicTime::now(),
             mark: None,
             signalled: false,
         };

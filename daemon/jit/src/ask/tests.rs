@@ -133,7 +133,7 @@ impl Burner {
         AttachTarget {
             id: ProcessId(self.pid),
             pid: Pid(self.pid),
-            began_by: MonotonicTime::now(),
+            started_by: MonotonicTime::now(),
         }
     }
 
@@ -457,7 +457,7 @@ fn what_only_looks_like_a_jvm_lives() {
     let process = AttachTarget {
         id: ProcessId(1),
         pid: Pid(cat.id()),
-        began_by: MonotonicTime::now(),
+        started_by: MonotonicTime::now(),
     };
     let mut rig = Rig::new();
     rig.attacher.note(process, 1, rig.now);
@@ -546,7 +546,7 @@ fn processes_over_the_limit_are_counted_and_asking_is_bounded() {
     let none = |id| AttachTarget {
         id: ProcessId(id),
         pid: Pid(u32::MAX),
-        began_by: MonotonicTime::now(),
+        started_by: MonotonicTime::now(),
     };
     for id in 0..PROCESSES_MAX as u32 + 3 {
         rig.attacher.note(none(id), 1, rig.now);
@@ -557,9 +557,13 @@ fn processes_over_the_limit_are_counted_and_asking_is_bounded() {
         .load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(over, 3);
     rig.attacher.tick(rig.now);
-    let begun = rig.attacher.jvms.values().filter(|jvm| jvm.unnamed == 0);
-    assert_eq!(begun.count(), BEGUN_MAX);
+    let started = rig.attacher.jvms.values().filter(|jvm| jvm.unnamed == 0);
+    assert_eq!(started.count(), STARTED_MAX);
     rig.settle();
-    let begun = rig.attacher.jvms.values().filter(|jvm| jvm.unnamed == 0);
-    assert_eq!(begun.count(), BEGUN_MAX, "no more within the same second");
+    let started = rig.attacher.jvms.values().filter(|jvm| jvm.unnamed == 0);
+    assert_eq!(
+        started.count(),
+        STARTED_MAX,
+        "no more within the same second"
+    );
 }

@@ -27,7 +27,7 @@ fn resume(run: &mut Run, time: u64, cpu: u32, tid: u32) {
 }
 
 #[test]
-fn a_wait_that_began_before_the_capture_is_not_known_and_counted() {
+fn a_wait_that_started_before_the_capture_is_not_known_and_counted() {
     let mut run = Run::new(0);
     resume(&mut run, 10, 0, 5);
     sleep(&mut run, 20, 0, 5, 0);
@@ -37,7 +37,7 @@ fn a_wait_that_began_before_the_capture_is_not_known_and_counted() {
         (found[0].start, found[0].length, found[0].waker),
         (20, 30, None)
     );
-    assert_eq!((counts.begun_before, counts.ongoing), (1, 1));
+    assert_eq!((counts.started_before, counts.ongoing), (1, 1));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct RingSet {
     /// processor.
     pub idles: bool,
     /// What its samples are taken after: before it not all of its events ran.
-    pub begin: MonotonicTime,
+    pub start: MonotonicTime,
     /// What the last drain learned of.
     pub stats: DrainStats,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they
@@ -129,7 +129,7 @@ impl RingSet {
             rings,
             layouts,
             idles,
-            begin: MonotonicTime::now(),
+            start: MonotonicTime::now(),
             stats: DrainStats::default(),
             seen: Arc::default(),
             charge: None,

@@ -98,11 +98,11 @@ fn records_lost_in_the_side_band_are_counted_and_no_sample_is_missing() {
 #[test]
 fn a_side_band_that_is_full_is_no_sign_of_life() {
     let mut rings = rings_in_memory(64 << 10, 4 << 10);
-    let begin = MonotonicTime::now().0;
-    while write(&mut rings, SIDE_BAND, &comm(begin)) {}
-    drain(&mut rings, begin + 10 * PERIOD);
+    let start = MonotonicTime::now().0;
+    while write(&mut rings, SIDE_BAND, &comm(start)) {}
+    drain(&mut rings, start + 10 * PERIOD);
     let newest = rings.counts().next().map(|(_, counts)| counts.newest);
-    assert!(newest.is_some_and(|newest| newest.0 < begin + 10 * PERIOD));
+    assert!(newest.is_some_and(|newest| newest.0 < start + 10 * PERIOD));
 }
 
 /// Fills the side band with more than one drain takes and the samples' ring over `full` of 256.

@@ -27,9 +27,9 @@ fn a_busy_thread_is_sampled_in_order_of_time_needs_root() {
         }
     };
     // By CPU time: other processes want the CPUs too.
-    let begin = cpu_time();
+    let start = cpu_time();
     let mut burnt = 0u64;
-    while cpu_time() < begin + Duration::from_millis(300) {
+    while cpu_time() < start + Duration::from_millis(300) {
         for _ in 0..100_000 {
             burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(7));
         }
@@ -122,10 +122,10 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
         (&mut second, Heard::default()),
     ];
     while_busy(|| {
-        let begin = MonotonicTime::now();
+        let start = MonotonicTime::now();
         let mut programs = 0;
-        while MonotonicTime::now().since(begin) < Duration::from_secs(2) {
-            if MonotonicTime::now().since(begin) > Duration::from_secs(1) {
+        while MonotonicTime::now().since(start) < Duration::from_secs(2) {
+            if MonotonicTime::now().since(start) > Duration::from_secs(1) {
                 if !load_bpf_program() {
                     return testkit::skip("BPF programs are not to be had here");
                 }
@@ -263,7 +263,7 @@ fn hold_taken_and_missing_against_time() {
     let Some(mut rings) = fast_rings(8 << 10, 0) else {
         return;
     };
-    let begin = MonotonicTime::now();
+    let start = MonotonicTime::now();
     // Nobody drains for a second: rings of 8 KiB hold a part of it.
     wait_until(MonotonicTime::now().plus(Duration::from_secs(1)));
     let full = MonotonicTime::now();
@@ -294,14 +294,14 @@ fn hold_taken_and_missing_against_time() {
         Drained::LossGap(_) => throttled = true,
         Drained::Record { time, cpu, record } => {
             let is_sample = matches!(record, Record::Sample(_));
-            ticks += u64::from(is_sample && begin < time && time <= newest[&cpu]);
+            ticks += u64::from(is_sample && start < time && time <= newest[&cpu]);
         }
         Drained::SetGap { .. } | Drained::SetSample { .. } | Drained::SetArrival { .. } => {}
     });
     let mut counts = CpuCounts::default();
     let mut periods = 0;
     for (_, of_cpu) in rings.counts() {
-        periods += of_cpu.newest.since(begin).as_nanos() as u64 / (1_000_000_000 / 999);
+        periods += of_cpu.newest.since(start).as_nanos() as u64 / (1_000_000_000 / 999);
         counts.add(of_cpu);
     }
     assert_eq!(counts.missed, missing);
@@ -441,22 +441,22 @@ fn a_ring_that_is_told_to_leave_is_emptied_first() {
     assert_eq!(rings.cpus(), 1);
 }
 
-/// What is missing of a CPU whose last sample was at `last` and whose new ring begins now, 30
+/// What is missing of a CPU whose last sample was at `last` and whose new ring starts now, 30
 /// periods after it: from, until and number, counted back from now in periods.
 fn around(left: u64, since: u64) -> (Vec<(u64, u64, u64)>, u64) {
     let mut rings = rings_in_memory(2);
     let ring = Ring::in_memory(64 << 10).expect("maps");
     let ring = CpuRing::over(CpuId(1), ring, SampleSpacing::Fixed(PERIOD));
-    let begin = ring
+    let start = ring
         .missed_between(MonotonicTime(0), None)
         .expect("long ago")
         .until;
-    let ago = |periods: u64| MonotonicTime(begin.0 - periods * PERIOD);
+    let ago = |periods: u64| MonotonicTime(start.0 - periods * PERIOD);
     let sample = synthetic::sample(ago(30), 1, 1, PERIOD, &[7]);
     assert!(rings.rings_mut()[1].ring_mut().write(&sample));
     times(&mut rings, ago(29));
     let gaps = rings.missed_around(&ring, ago(left), ago(since));
-    let back = |time: MonotonicTime| (begin.0 - time.0) / PERIOD;
+    let back = |time: MonotonicTime| (start.0 - time.0) / PERIOD;
     let gaps = gaps.map(|gap| (back(gap.from), back(gap.until), gap.samples));
     let gaps = gaps.collect();
     let counted = rings.counts().find(|(cpu, _)| *cpu == CpuId(1));

@@ -66,7 +66,7 @@ impl Request {
 /// All processes as they were at some time after `asked`.
 #[derive(Debug)]
 pub struct Scanned {
-    /// When the reading began: what began later is better known from records.
+    /// When the reading started: what started later is better known from records.
     pub asked: MonotonicTime,
     /// The processes.
     pub scan: Scan,
@@ -151,7 +151,7 @@ impl FileLoader {
                 (None, true) => requests.recv().map_err(|_| TryRecvError::Disconnected),
                 (None, false) => requests.try_recv(),
             };
-            heartbeat.begin();
+            heartbeat.start();
             match request {
                 Ok(request) => self.serve(request, WAIT, store, scanned, modules, &mut unread),
                 // Opening comes first, also while one file takes long to read: a container may be
@@ -171,15 +171,15 @@ impl FileLoader {
                                     left = Some(request);
                                     return;
                                 }
-                                heartbeat.begin();
-                                let begin = MonotonicTime::now();
+                                heartbeat.start();
+                                let started = MonotonicTime::now();
                                 let wait = if alone { WAIT_ALONE } else { WAIT };
                                 self.serve(request, wait, store, scanned, modules, &mut unread);
                                 if alone {
-                                    served_alone += MonotonicTime::now().since(begin);
+                                    served_alone += MonotonicTime::now().since(started);
                                 }
                                 // The reading goes on.
-                                heartbeat.begin();
+                                heartbeat.start();
                             }
                         };
                         modules.read(id, store, &mut pause);

@@ -122,7 +122,7 @@ impl StackReader {
         if self.hung.contains(&process) {
             return Err(Failure::Shunned);
         }
-        let pending = self.helpers.begin(work);
+        let pending = self.helpers.spawn(work);
         match pending.ok_or(Failure::Shunned)?.wait(WAIT) {
             Ok(done) => done,
             Err(None) => Err(Failure::Unreadable),
@@ -196,13 +196,13 @@ fn touch(hole: Hole) -> Result<(), Failure> {
     let into = hole.start - own.start;
     let memory = within("mem").map_err(failure)?;
     let pages = within("pagemap").map_err(failure)?;
-    let begin = MonotonicTime::now();
+    let started = MonotonicTime::now();
     let mut byte = [0];
     for stack in &stacks {
         let start = stack.start + into;
         let end = stack.end.min(start.saturating_add(HOLE_BYTES));
         for page in untouched(&pages, start..end).map_err(failure)? {
-            if stack != own && MonotonicTime::now().since(begin) > OTHERS_TIME {
+            if stack != own && MonotonicTime::now().since(started) > OTHERS_TIME {
                 return Ok(());
             }
             let read = memory.read_at(&mut byte, page);

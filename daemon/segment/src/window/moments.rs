@@ -1,7 +1,7 @@
 //! When the samples of a window were taken, as they stand behind its accounts.
 //!
 //! Numbers are varints: how many found no room, how many there are, and for each the nanoseconds
-//! since the one before (first: since the window began), `row << 1 | explicit weight`, and the
+//! since the one before (first: since the window started), `row << 1 | explicit weight`, and the
 //! weight where it is not the window's period. Nothing at all stands there where no times are
 //! known. Read as a stranger's.
 

@@ -39,7 +39,7 @@ pub struct CopyGovernor {
     base: u32,
     max: u32,
     in_force: u32,
-    /// What was counted when gathering began: for a demand, and for what would be enough.
+    /// What was counted when gathering started: for a demand, and for what would be enough.
     demand: Option<(MonotonicTime, CopyCounts)>,
     enough: Option<(MonotonicTime, CopyCounts)>,
     not_before: MonotonicTime,
@@ -119,12 +119,12 @@ impl CopyGovernor {
         if self.in_force >= self.max || now < self.not_before {
             return None;
         }
-        let (begin, before) = *self.demand.get_or_insert((now, *counted));
+        let (since, before) = *self.demand.get_or_insert((now, *counted));
         let seen = between(&before, counted);
         if seen.cut >= CUT_MIN && seen.cut * 100 >= seen.samples * CUT_PERCENT {
             return Some(self.max);
         }
-        if now.since(begin) >= GATHERED_MAX {
+        if now.since(since) >= GATHERED_MAX {
             self.demand = Some((now, *counted));
         }
         None
@@ -134,9 +134,9 @@ impl CopyGovernor {
         if !self.is_raised() {
             return None;
         }
-        let (begin, before) = *self.enough.get_or_insert((now, *counted));
+        let (since, before) = *self.enough.get_or_insert((now, *counted));
         let seen = between(&before, counted);
-        if now.since(begin) < LOWER_AFTER || seen.samples < LOWER_SAMPLES_MIN {
+        if now.since(since) < LOWER_AFTER || seen.samples < LOWER_SAMPLES_MIN {
             return None;
         }
         self.enough = Some((now, *counted));

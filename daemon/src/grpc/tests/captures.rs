@@ -18,16 +18,16 @@ fn said(body: Body) -> CaptureResponse {
     CaptureResponse { body: Some(body) }
 }
 
-fn begun(running: &Running) -> (tokio::sync::mpsc::Sender<CaptureResponse>, String) {
-    let mut begun = running.host.captures.begun.lock().unwrap();
-    begun.pop().unwrap()
+fn started(running: &Running) -> (tokio::sync::mpsc::Sender<CaptureResponse>, String) {
+    let mut started = running.host.captures.started.lock().unwrap();
+    started.pop().unwrap()
 }
 
 #[tokio::test]
 async fn a_capture_is_told_as_it_goes_until_its_result() {
     let (_directory, running, mut client) = service().await;
     let mut answer = client.capture(request()).await.unwrap().into_inner();
-    let (sender, peer) = begun(&running);
+    let (sender, peer) = started(&running);
     assert!(peer.starts_with("uid="), "{peer}");
     let info = CaptureInfo {
         id: 7,
@@ -45,7 +45,7 @@ async fn a_capture_is_told_as_it_goes_until_its_result() {
 async fn a_capture_that_ends_without_a_result_failed() {
     let (_directory, running, mut client) = service().await;
     let mut answer = client.capture(request()).await.unwrap().into_inner();
-    drop(begun(&running));
+    drop(started(&running));
     assert_eq!(answer.message().await.unwrap_err().code(), Code::Internal);
 }
 
@@ -53,7 +53,7 @@ async fn a_capture_that_ends_without_a_result_failed() {
 async fn a_client_that_goes_gives_its_capture_up() {
     let (_directory, running, mut client) = service().await;
     let answer = client.capture(request()).await.unwrap();
-    let (sender, _) = begun(&running);
+    let (sender, _) = started(&running);
     drop((answer, client));
     sender.closed().await;
 }

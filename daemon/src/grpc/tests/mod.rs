@@ -43,12 +43,12 @@ pub(super) struct FakeHost {
 /// Captures that are told what to say.
 #[derive(Default)]
 pub(super) struct FakeCaptures {
-    /// Senders of those that began, with who asked.
-    pub begun: Mutex<Vec<(tokio::sync::mpsc::Sender<agent::CaptureResponse>, String)>>,
+    /// Senders of those that started, with who asked.
+    pub started: Mutex<Vec<(tokio::sync::mpsc::Sender<agent::CaptureResponse>, String)>>,
 }
 
 impl Capturing for FakeCaptures {
-    fn begin(
+    fn start(
         &self,
         request: agent::CaptureRequest,
         peer: String,
@@ -57,7 +57,7 @@ impl Capturing for FakeCaptures {
             return Err(tonic::Status::invalid_argument("no duration"));
         }
         let (sender, receiver) = tokio::sync::mpsc::channel(4);
-        self.begun
+        self.started
             .lock()
             .expect("not poisoned")
             .push((sender, peer));

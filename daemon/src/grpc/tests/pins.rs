@@ -49,11 +49,11 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
 }
 
 fn of(running: &Running, from_ms: i64, to_ms: i64) -> agent::QueryProfileRequest {
-    let begin = running.host.clock.to_unix_ns(running.host.started);
+    let started_unix_ns = running.host.clock.to_unix_ns(running.host.started);
     agent::QueryProfileRequest {
         range: Some(agent::TimeRange {
-            start_unix_ns: begin + from_ms * 1_000_000,
-            end_unix_ns: begin + to_ms * 1_000_000,
+            start_unix_ns: started_unix_ns + from_ms * 1_000_000,
+            end_unix_ns: started_unix_ns + to_ms * 1_000_000,
         }),
         ..Default::default()
     }

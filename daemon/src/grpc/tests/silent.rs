@@ -128,7 +128,7 @@ async fn a_place_whose_call_ends_goes_to_the_one_who_waits() {
         clients.push(client);
         let conn = bound.incoming.next().await.expect("a connection");
         let mut conn = conn.expect("accepted");
-        calls.push(conn.connect_info().calls().begin());
+        calls.push(conn.connect_info().calls().start());
         served.push(tokio::spawn(async move {
             let _ = conn.read_to_end(&mut Vec::new()).await;
         }));

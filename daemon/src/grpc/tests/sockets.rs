@@ -334,13 +334,13 @@ async fn a_daemon_that_does_not_do_its_work_still_answers() {
     let channel = channel(&directory.path().join("agent.sock")).await;
     let mut client = HealthClient::new(channel);
     running.host.sick.store(true, Ordering::Relaxed);
-    let begin = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let mut status = async |service| {
         let answer = client.check(health_of(service)).await.expect("answered");
         answer.into_inner().status()
     };
     while status("").await != ServingStatus::NotServing {
-        assert!(begin.elapsed() < Duration::from_secs(30), "never said");
+        assert!(started.elapsed() < Duration::from_secs(30), "never said");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let service = "fleetprof.agent.v1.AgentService";

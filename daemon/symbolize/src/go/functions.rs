@@ -21,9 +21,9 @@ pub const WRITES_SP: u8 = 1 << 1;
 pub struct Function {
     /// Its first instruction (SVMA).
     pub start: u64,
-    /// Where the next function begins.
+    /// Where the next function starts.
     pub end: u64,
-    /// Where its name begins among the names.
+    /// Where its name starts among the names.
     pub name: u32,
     /// Place of the depths of its stack.
     pub depths: u32,
@@ -33,9 +33,9 @@ pub struct Function {
     pub lines: u32,
     /// Place of the numbers of inlined calls; 0 when there are none.
     pub inlined: u32,
-    /// Where its files begin among those of all compilation units.
+    /// Where its files start among those of all compilation units.
     pub unit: u32,
-    /// The line it begins at; 0 when that is not known.
+    /// The line it starts at; 0 when that is not known.
     pub start_line: u32,
     /// [`TOP_FRAME`], [`WRITES_SP`]; 0 before Go 1.17.
     pub flags: u8,
@@ -60,7 +60,7 @@ impl GoTables {
         self.count * 2 * address + address
     }
 
-    /// Where the first function begins and where the last ends.
+    /// Where the first function starts and where the last ends.
     pub(super) fn ends<R: ReadAt + ?Sized>(
         &self,
         image: &R,
@@ -68,8 +68,8 @@ impl GoTables {
     ) -> Result<Option<(u64, u64)>, Over> {
         let mut list = self.list(image, budget);
         let (Some(first), Some(end)) = (
-            self.begin(&mut list, 0)?,
-            self.begin(&mut list, self.count)?,
+            self.start(&mut list, 0)?,
+            self.start(&mut list, self.count)?,
         ) else {
             return Ok(None);
         };
@@ -88,8 +88,8 @@ impl GoTables {
         Pieces::new(image, budget, part, PIECE_BYTES)
     }
 
-    /// Where a function of this number begins; that behind the last is where it ends.
-    fn begin<R: ReadAt + ?Sized>(
+    /// Where a function of this number starts; that behind the last is where it ends.
+    fn start<R: ReadAt + ?Sized>(
         &self,
         list: &mut Pieces<'_, '_, R>,
         number: u64,
@@ -121,8 +121,8 @@ impl GoTables {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.begin(&mut list, middle)? {
-                Some(begin) if begin <= address => low = middle + 1,
+            match self.start(&mut list, middle)? {
+                Some(start) if start <= address => low = middle + 1,
                 _ => high = middle,
             }
         }
@@ -134,7 +134,7 @@ impl GoTables {
         Ok(found.filter(|one| one.start <= address && address < one.end))
     }
 
-    /// Hands every function to `each`, in order of address. Those that begin before the one before
+    /// Hands every function to `each`, in order of address. Those that start before the one before
     /// ends, and those of which nothing can be read, are left out.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl GoTables {
         known: &mut Pieces<'_, '_, R>,
         number: u64,
     ) -> Result<Option<Function>, Over> {
-        let (start, end) = (self.begin(list, number)?, self.begin(list, number + 1)?);
+        let (start, end) = (self.start(list, number)?, self.start(list, number + 1)?);
         let address = self.layout.address_bytes();
         let place = list.get(number * 2 * address + address, address as usize)?;
         let place = place.and_then(|bytes| match self.layout {

@@ -1,5 +1,5 @@
 //! Reads the tables that Go's linker leaves in every program, stripped or not: where functions
-//! begin, what they are called, their stack frames, files, lines and inlined calls (`.gopclntab`).
+//! start, what they are called, their stack frames, files, lines and inlined calls (`.gopclntab`).
 //!
 //! Three layouts are read: that of Go 1.16 and 1.17, of 1.18 and 1.19, and of 1.20 and later, for
 //! little-endian machines of 64 bits. Source: `internal/abi/symtab.go`,
@@ -36,7 +36,7 @@ enum Layout {
     Addresses,
     /// Go 1.18 and 1.19: functions are counted from the start of the code.
     Offsets,
-    /// Go 1.20 and later: functions have the line that they begin at.
+    /// Go 1.20 and later: functions have the line that they start at.
     StartLines,
 }
 
@@ -134,7 +134,7 @@ struct Pieces<'a, 'b, R: ?Sized> {
     budget: &'a FileBudget<'b>,
     part: Part,
     bytes: Vec<u8>,
-    /// Where the piece begins in the part.
+    /// Where the piece starts in the part.
     at: u64,
     /// Bytes read at a time.
     piece: usize,

@@ -10,8 +10,8 @@ use hashbrown::HashMap;
 /// What a function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Nobody called it: a goroutine or a thread begins there.
-    Begins,
+    /// Nobody called it: a goroutine or a thread starts there.
+    Starts,
     /// It goes over to the scheduler's stack for good: what it leaves will not be returned to from
     /// there.
     Leaves,
@@ -33,19 +33,19 @@ pub enum Role {
 /// Names and what they do. `cgocallback` writes the stack pointer, but has a frame on both stacks.
 /// The kernel calls the signal handlers, so their stacks do not end there.
 const ROLES: &[(&[u8], Role)] = &[
-    (b"_rt0_amd64_linux", Role::Begins),
+    (b"_rt0_amd64_linux", Role::Starts),
     (b"runtime.asmcgocall", Role::Switches),
     (b"runtime.asyncPreempt", Role::Injected),
     (b"runtime.cgoSigtramp", Role::Plain),
     (b"runtime.cgocallback", Role::Plain),
     (b"runtime.debugCallV1", Role::Injected),
     (b"runtime.debugCallV2", Role::Injected),
-    (b"runtime.goexit", Role::Begins),
+    (b"runtime.goexit", Role::Starts),
     (b"runtime.gogo", Role::Loses),
     (b"runtime.mcall", Role::Leaves),
     (b"runtime.morestack", Role::Loses),
-    (b"runtime.mstart", Role::Begins),
-    (b"runtime.rt0_go", Role::Begins),
+    (b"runtime.mstart", Role::Starts),
+    (b"runtime.rt0_go", Role::Starts),
     (b"runtime.sigpanic", Role::Injected),
     (b"runtime.sigprofNonGoWrapper", Role::Plain),
     (b"runtime.sigreturn", Role::SignalReturn),

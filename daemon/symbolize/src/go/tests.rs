@@ -125,14 +125,14 @@ fn written(magic: u32, text: u64) -> Vec<u8> {
     let first: u64 = 8 + words * 8;
     let names = b"f\0\0\0\0\0\0\0";
     let values = [0, 2, 4, 32, 12, 0, 0, 0];
-    let begins = [0, 8, 8, 8, 16].map(|at: u64| first + at);
+    let starts = [0, 8, 8, 8, 16].map(|at: u64| first + at);
     let mut bytes = magic.to_le_bytes().to_vec();
     bytes.extend_from_slice(&[0, 0, 1, 8]);
     let mut header = vec![1u64, 0];
     if layout != Layout::Addresses {
         header.push(text);
     }
-    header.extend_from_slice(&begins);
+    header.extend_from_slice(&starts);
     bytes.extend(header.iter().flat_map(|word| word.to_le_bytes()));
     bytes.extend_from_slice(names);
     bytes.extend_from_slice(&values);
@@ -319,7 +319,7 @@ fn function(image: &File, found: &GoTables, wanted: &str) -> Function {
 fn lines_are_those_of_the_source() {
     let text = std::fs::read_to_string(testkit::workload::source("orders.go"));
     let text = text.expect("the source");
-    let line = |begin: &str| text.lines().position(|line| line.starts_with(begin));
+    let line = |start: &str| text.lines().position(|line| line.starts_with(start));
     for how in Build::ALL {
         let Some((image, headers)) = program(how) else {
             return;
@@ -328,7 +328,7 @@ fn lines_are_those_of_the_source() {
         let found = tables(&image, &headers).expect("tables");
         let source = Source::new(&image, &headers, found, false, &budget);
         let source = source.expect("within the budget");
-        for (name, begin) in [
+        for (name, start) in [
             ("main.serve", "func serve("),
             ("main.main", "func main()"),
             ("main.nested", "func nested("),
@@ -341,7 +341,7 @@ fn lines_are_those_of_the_source() {
                 panic!("{how:?}: {name}: {calls:?}");
             };
             assert!(call.file.ends_with("orders.go"), "{call:?}");
-            let expected = line(begin).expect("a function") as u32 + 1;
+            let expected = line(start).expect("a function") as u32 + 1;
             assert_eq!((&*call.function, call.line), (name, expected), "{how:?}");
         }
         assert_eq!(source.calls(&image, 8, &budget), Ok(Vec::new()), "no code");

@@ -2,7 +2,7 @@
 //! depth of the stack, file, line, inlined call.
 //!
 //! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and
-//! for how many bytes of code it then holds. The value begins at -1; a change of nothing ends the
+//! for how many bytes of code it then holds. The value starts at -1; a change of nothing ends the
 //! list, but for the first.
 
 use super::{GoTables, Pieces};
@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 128 << 10;
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where it begins. Unit: bytes from the start of the function.
+    /// Where it starts. Unit: bytes from the start of the function.
     pub from: u32,
     /// Where it ends.
     pub until: u32,
@@ -37,7 +37,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Those of a list that begins with these bytes.
+    /// Those of a list that starts with these bytes.
     pub fn new(bytes: &'a [u8]) -> Values<'a> {
         Values {
             bytes,

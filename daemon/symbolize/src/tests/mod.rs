@@ -168,7 +168,7 @@ impl Running {
         Running(child)
     }
 
-    /// Begin and end of its mapping with code of a file whose path ends so.
+    /// Start and end of its mapping with code of a file whose path ends so.
     fn mapping(&self, path_end: &str) -> (Avma, Avma) {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.0.id())).expect("is alive");
         let code = |line: &&str| {

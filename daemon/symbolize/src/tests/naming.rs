@@ -311,7 +311,7 @@ fn captures_have_lines_and_instructions_and_the_profile_keeps_its_frames() {
                  native outer program program.c:9";
     assert_eq!(of_captures.frames(offset).join(" <- "), lines);
     let without = of_captures.dict.frames.len();
-    of_captures.symbolizer.begin_capture(true);
+    of_captures.symbolizer.start_capture(true);
     assert_eq!(of_captures.frames(offset).join(" <- "), lines);
     let data = fs::read(&path).expect("reads the program");
     let outer = object::File::parse(&*data)
@@ -331,7 +331,7 @@ fn captures_have_lines_and_instructions_and_the_profile_keeps_its_frames() {
         vec![place; 3],
         "each frame of the instruction says it"
     );
-    of_captures.symbolizer.begin_capture(false);
+    of_captures.symbolizer.start_capture(false);
     of_captures.frames(offset);
     assert_eq!(of_captures.dict.frames.len(), without + 3, "no new frames");
     // What captures read takes neither names nor time from the profile.
@@ -357,14 +357,14 @@ fn lines_of_captures_are_within_their_memory_and_time() {
     // And within the time of a batch: what is known already has its lines, the rest has its
     // function.
     rig.symbolizer = rig.symbolizer.with_lines(16 << 20);
-    rig.symbolizer.begin_capture(false);
+    rig.symbolizer.start_capture(false);
     let known = rig.frames(offset);
     assert_eq!(known.len(), 3, "{known:?}");
     rig.symbolizer.lines_until = Some(Duration::ZERO);
     assert_eq!(rig.frames(offset), known);
     let other = FileOffset(offset.0 + 3);
     assert_eq!(rig.frames(other), ["native outer program"]);
-    rig.symbolizer.begin_capture(false);
+    rig.symbolizer.start_capture(false);
     assert_eq!(rig.frames(other).len(), 3);
     // No file is read after it either.
     rig.symbolizer = rig.symbolizer.with_lines(16 << 20);
@@ -374,7 +374,7 @@ fn lines_of_captures_are_within_their_memory_and_time() {
         unread.len() == 1 && unread[0].contains("[program]"),
         "{unread:?}"
     );
-    rig.symbolizer.begin_capture(false);
+    rig.symbolizer.start_capture(false);
     assert_eq!(rig.frames(other).len(), 3);
 }
 

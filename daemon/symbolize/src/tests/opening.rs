@@ -250,8 +250,8 @@ fn a_file_without_samples_for_a_while_is_closed_and_its_file_system_free() {
             ..file
         });
     }
-    let begin = MonotonicTime::now();
-    let at = |share: u32| begin.plus(UNUSED_MAX * share / 4);
+    let started = MonotonicTime::now();
+    let at = |share: u32| started.plus(UNUSED_MAX * share / 4);
     // One of them is in samples; asking for a file is no sample.
     store.close_unused([FileId(0)].into_iter(), at(3));
     assert_eq!(store.open_files(), 2);

@@ -2,7 +2,7 @@
 //! from the depths of the stack that Go's own tables state for each instruction.
 //!
 //! The CFA is the stack pointer, the depth and the return address; the caller's frame pointer is
-//! next to it. What a goroutine's stack begins with, what the runtime runs on stacks of its own and
+//! next to it. What a goroutine's stack starts with, what the runtime runs on stacks of its own and
 //! what signal handlers return to is known by name ([`roles`]). Called by `fp-files`, once a file.
 
 use super::pack::build::{Builder, put};
@@ -153,7 +153,7 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
             false => Behind::CallersCaller,
         };
         let rule = match role {
-            Some(Role::Begins) => Rule::OUTERMOST,
+            Some(Role::Starts) => Rule::OUTERMOST,
             Some(Role::Leaves) => Rule::switched(Behind::Nobody),
             Some(Role::Loses) => Rule::switched(Behind::Unknown),
             Some(Role::SignalReturn) => {

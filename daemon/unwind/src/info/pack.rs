@@ -2,7 +2,7 @@
 //! it.
 //!
 //! Input is an `.eh_frame` or `.debug_frame` as a stranger wrote it, read a window at a time and in
-//! the order of the file; output is where functions begin and end, and the rows of each as (offset,
+//! the order of the file; output is where functions start and end, and the rows of each as (offset,
 //! number of a kind). Rows are relative to their function, so descriptions that differ in nothing
 //! but the address are evaluated and kept once: compilers describe two functions of three like
 //! another.
@@ -59,7 +59,7 @@ pub(super) type Row = UnwindTableRow<usize, RowStorage>;
 /// Where a section is in its image.
 #[derive(Clone, Copy, Debug)]
 pub struct SectionRange {
-    /// Where it begins. Unit: bytes.
+    /// Where it starts. Unit: bytes.
     pub offset: u64,
     /// Its length, or the most that it can have. Unit: bytes.
     pub len: u64,
@@ -67,7 +67,7 @@ pub struct SectionRange {
     pub ends_at_zero: bool,
 }
 
-/// Where a function begins, or where nothing is described until the next begins.
+/// Where a function starts, or where nothing is described until the next starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedEntry {
     /// Address less the base of the table.
@@ -217,7 +217,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
                 0 if self.window.place.ends_at_zero => break,
                 // Linkers put sections behind each other, each with its end.
                 0 => at += 4,
-                // Lengths of 64 bits begin so; no linker writes them here. What follows something
+                // Lengths of 64 bits start so; no linker writes them here. What follows something
                 // unreadable is not read: its start is not known.
                 u32::MAX => break,
                 _ => {
@@ -266,13 +266,13 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
             return Ok(());
         };
         let Function {
-            begin,
+            start: address,
             length,
             instructions,
         } = function;
         // Functions that the linker dropped are described at address zero.
-        let start = begin.checked_sub(self.bases.code).map(u32::try_from);
-        let (Some(Ok(start)), true) = (start, begin != 0 && length != 0) else {
+        let start = address.checked_sub(self.bases.code).map(u32::try_from);
+        let (Some(Ok(start)), true) = (start, address != 0 && length != 0) else {
             return Ok(());
         };
         let hash = self.builder.hasher().hash_one((head, instructions));

@@ -97,13 +97,13 @@ impl Rule {
         lent: false,
     };
 
-    /// The stack begins in this function.
+    /// The stack starts in this function.
     pub const OUTERMOST: Rule = Rule {
         step: Step::Outermost,
         ..Rule::UNKNOWN
     };
 
-    /// The stack was made to begin here.
+    /// The stack was made to start here.
     pub const ENTERED: Rule = Rule {
         step: Step::Outermost,
         entered: true,
@@ -119,7 +119,7 @@ impl Rule {
     }
 
     /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart.
-    /// One with a frame begins it with the caller's frame pointer; until Go 1.20 that is written
+    /// One with a frame starts it with the caller's frame pointer; until Go 1.20 that is written
     /// two instructions after the stack pointer has changed. `injected`: as a frame it is that of
     /// an interrupted instruction, which did not call it.
     pub fn of_go(depth: i32, injected: bool) -> Option<Rule> {
@@ -347,7 +347,7 @@ impl ComputedRow {
     /// put them, behind the return address (`struct rt_sigframe`,
     /// `arch/x86/include/asm/sigframe.h`).
     pub fn signal_return() -> ComputedRow {
-        /// Where the registers begin: behind flags, link and stack of `struct ucontext`.
+        /// Where the registers start: behind flags, link and stack of `struct ucontext`.
         const REGISTERS_AT: i64 = 40;
         // In the order of `struct sigcontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp;
         // then rip.

@@ -15,8 +15,8 @@ pub struct ProcessInstance {
     pub id: ProcessId,
     /// Its pid.
     pub pid: Pid,
-    /// When it began; zero when it is older than the daemon.
-    pub began: MonotonicTime,
+    /// When it started; zero when it is older than the daemon.
+    pub started: MonotonicTime,
 }
 
 /// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
@@ -24,7 +24,7 @@ pub struct ProcessInstance {
 pub struct DumpSeen {
     /// Who mapped it.
     pub whose: ProcessInstance,
-    /// Begin and end of the mapping.
+    /// Start and end of the mapping.
     pub range: (Avma, Avma),
     /// Its path, as the process sees it.
     pub path: Box<[u8]>,

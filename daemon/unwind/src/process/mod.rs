@@ -93,8 +93,8 @@ pub struct Process {
     pub comm: Comm,
     /// True for threads of the kernel.
     pub kernel: bool,
-    /// Begin of this lifetime or exec generation; zero when older than the daemon.
-    pub began: MonotonicTime,
+    /// Start of this lifetime or exec generation; zero when older than the daemon.
+    pub started: MonotonicTime,
     /// When its main thread ended.
     pub ended: Option<MonotonicTime>,
     /// Threads beside the main one: a process whose main thread ended lives on while there are any.
@@ -129,7 +129,7 @@ type Shortened = (Rc<AddressSpace>, Option<Rc<AddressSpace>>);
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     comm: Comm,
-    /// When it began or got its name, whichever was last.
+    /// When it started or got its name, whichever was last.
     since: MonotonicTime,
 }
 
@@ -154,7 +154,7 @@ impl Process {
         ProcessInstance {
             id: self.id,
             pid: self.pid,
-            began: self.began,
+            started: self.started,
         }
     }
 
@@ -299,7 +299,7 @@ impl ProcessTable {
         parent: Pid,
         comm: Comm,
         kernel: bool,
-        began: MonotonicTime,
+        started: MonotonicTime,
         space: Rc<AddressSpace>,
     ) {
         self.remove(pid);
@@ -314,12 +314,12 @@ impl ProcessTable {
             parent,
             comm,
             kernel,
-            began,
+            started,
             ended: None,
             threads: HashMap::new(),
             uncounted: false,
-            named: began,
-            mapped: began,
+            named: started,
+            mapped: started,
             space,
             announced: 0,
             ahead: 0,
@@ -415,7 +415,7 @@ impl ProcessTable {
             self.create(pid, parent, comm, false, time, space);
             return;
         }
-        // Its beginning was lost; its name is newer than what /proc may show.
+        // Its start was lost; its name is newer than what /proc may show.
         self.meet(pid, time);
         if pid.0 != tid.0 {
             self.name_thread(pid, tid, comm, time);

@@ -58,7 +58,7 @@ impl ProcessTable {
         self.exits = Some(HashSet::new());
     }
 
-    /// Sets right what lost records left wrong, by a reading of /proc that began at `asked`, once
+    /// Sets right what lost records left wrong, by a reading of /proc that started at `asked`, once
     /// every record older than that has been applied: processes and threads that are gone end, and
     /// those that are new or run another program than was known are new. False when another reading
     /// is needed: for those that were forked since `asked` by somebody older, who may have been
@@ -77,7 +77,7 @@ impl ProcessTable {
         // again.
         let mut is_uncertain = false;
         for process in self.processes.values_mut() {
-            if [Pid(0), REAPED].contains(&process.pid) || process.began >= asked {
+            if [Pid(0), REAPED].contains(&process.pid) || process.started >= asked {
                 continue;
             }
             let before = process.threads.len();
@@ -121,7 +121,7 @@ impl ProcessTable {
         self.counts.scans_outrun += u64::from(outrun);
         for process in found.into_values() {
             match self.processes.get(&process.pid) {
-                Some(known) if known.began >= asked => {}
+                Some(known) if known.started >= asked => {}
                 Some(_) => self.take_in_threads(process, asked, |tid| {
                     !outrun && !exits.contains(&(process.pid, tid))
                 }),
@@ -141,8 +141,8 @@ impl ProcessTable {
                     }
                     self.counts.repaired += 1;
                     // It is older than what is told of it from `asked` on.
-                    let began = MonotonicTime(asked.0.saturating_sub(1));
-                    self.take_in(process, began, |tid| !has_ended(tid));
+                    let started = MonotonicTime(asked.0.saturating_sub(1));
+                    self.take_in(process, started, |tid| !has_ended(tid));
                     if main_ended && let Some(process) = self.processes.get_mut(&process.pid) {
                         end_at(process, asked, &mut self.ended);
                     }
@@ -166,12 +166,14 @@ impl ProcessTable {
             }
         }
         let is_newer =
-            |known: &Process, than: MonotonicTime| known.began >= asked && known.began <= than;
+            |known: &Process, than: MonotonicTime| known.started >= asked && known.started <= than;
         let is_doubtful = |process: &Process| {
             let mut threads = process.threads.values();
             let parent = self.processes.get(&process.parent);
-            match process.began >= asked {
-                true => process.uncounted || !parent.is_some_and(|it| is_newer(it, process.began)),
+            match process.started >= asked {
+                true => {
+                    process.uncounted || !parent.is_some_and(|it| is_newer(it, process.started))
+                }
                 false => threads.any(|thread| thread.since >= asked),
             }
         };
@@ -182,7 +184,7 @@ impl ProcessTable {
     fn take_in(
         &mut self,
         scanned: &ScannedProcess,
-        began: MonotonicTime,
+        started: MonotonicTime,
         may: impl Fn(Tid) -> bool,
     ) {
         let mut space = AddressSpace::within(&self.space_bytes);
@@ -213,7 +215,7 @@ impl ProcessTable {
             scanned.parent,
             scanned.comm,
             scanned.kernel,
-            began,
+            started,
             Rc::new(space),
         );
         for mapping in &scanned.mappings {
@@ -222,11 +224,11 @@ impl ProcessTable {
                 self.note_dump(scanned.pid, range, &mapping.path, identity);
             }
         }
-        self.take_in_threads(scanned, began, may);
+        self.take_in_threads(scanned, started, may);
         if let Some(process) = self.processes.get_mut(&scanned.pid) {
             process.uncounted |= scanned.threads_cut;
             if scanned.main_ended {
-                end_at(process, began, &mut self.ended);
+                end_at(process, started, &mut self.ended);
             }
         }
     }

@@ -254,7 +254,7 @@ fn a_file_in_memory_is_a_program_only_where_it_is_mapped_privately() {
     check(b"/dev/zero", true, false);
 }
 
-/// A process that maps `files` distinct files, beginning with inode `first`.
+/// A process that maps `files` distinct files, starting with inode `first`.
 fn map_files(table: &mut ProcessTable, pid: u32, first: u64, files: u64) {
     fork(table, 1, pid, 1);
     for number in 0..files {

@@ -79,7 +79,7 @@ struct About {
     waits_cause: String,
 }
 
-/// True for bytes that begin as a page does.
+/// True for bytes that start as a page does.
 pub fn looks_like(bytes: &[u8]) -> bool {
     let begin = &bytes[..bytes.len().min(64)];
     begin.to_ascii_lowercase().starts_with(b"<!doctype html")

@@ -15,7 +15,7 @@ const ENTRIES_MAX: usize = 400_000;
 /// Columns of entries, in order of cells.
 #[derive(Serialize)]
 pub(super) struct Times {
-    /// Begin of the first column, milliseconds since the Unix epoch.
+    /// Start of the first column, milliseconds since the Unix epoch.
     start_ms: f64,
     column_ms: f64,
     rows: u32,

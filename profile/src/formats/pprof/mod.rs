@@ -7,7 +7,7 @@
 //! - One mapping for each (module, kind). Frames without a module stand in a mapping named after
 //!   their kind (`[jit]`), native ones in none. The format has no field for a frame's kind, so a
 //!   comment says it: `fleetprof mappings: 2=kernel 3=jit*`, with a star where the name is made up.
-//! - An inlined frame is a line of its caller's location. A stack that begins (root end) with
+//! - An inlined frame is a line of its caller's location. A stack that starts (root end) with
 //!   inlined frames has a location of its own for them, in a mapping of kind `inlined`.
 //! - `system_name` is the raw name where a runtime wrote another than is shown, and empty
 //!   otherwise.
@@ -28,7 +28,7 @@ pub use write::write;
 /// Label that says how a stack ended: [`StackEnd::word`](crate::StackEnd::word).
 pub const STACK_END_LABEL: &str = "stack_end";
 
-/// Begin of every comment of ours.
+/// Start of every comment of ours.
 const COMMENT_PREFIX: &str = "fleetprof ";
 /// After the kind of a mapping whose file name stands for frames without one.
 const WITHOUT_FILE: &str = "*";

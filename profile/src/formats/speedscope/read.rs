@@ -356,7 +356,7 @@ impl Reader {
             let at = sampled.samples.len().min(sampled.weights.len());
             return self.refuse("sample", at, "there are not as many weights as samples");
         }
-        let mut begin = 0.0;
+        let mut start = 0.0;
         for (at, (stack, &weight)) in sampled.samples.iter().zip(&sampled.weights).enumerate() {
             if !weight.is_finite() || weight < 0.0 {
                 return self.refuse("sample", at, "its weight is no length");
@@ -372,13 +372,13 @@ impl Reader {
                 };
                 id = self.profile.dict.stacks.child(id, frame);
             }
-            let end = begin + weight;
+            let end = start + weight;
             let count = match self.in_order {
                 true => 1,
                 false => sampled.counts.get(at).copied().unwrap_or(1),
             };
-            self.add(id, count, sampled.start_value, begin, end);
-            begin = end;
+            self.add(id, count, sampled.start_value, start, end);
+            start = end;
         }
         Ok(())
     }
@@ -421,8 +421,8 @@ impl Reader {
     fn add(&mut self, stack: StackId, count: u64, start: f64, from: f64, to: f64) {
         let ns = |value: f64| (value * self.scale.by).round() as u64;
         // The sum of what is rounded is the rounded sum.
-        let (begin, end) = (ns(from), ns(to));
-        let weight = end - begin.min(end);
+        let (from_ns, to_ns) = (ns(from), ns(to));
+        let weight = to_ns - from_ns.min(to_ns);
         self.rounded += u64::from(weight == 0 && to > from);
         let key = SampleKey {
             labels: self.labels,
@@ -432,8 +432,8 @@ impl Reader {
         self.profile.add(key, Value { count, weight });
         if self.scale.is_time() && self.in_order {
             // A start that is no time, or before zero, counts as zero.
-            let at_ns = ns(start).saturating_add(begin);
-            self.end_ns = self.end_ns.max(ns(start).saturating_add(end));
+            let at_ns = ns(start).saturating_add(from_ns);
+            self.end_ns = self.end_ns.max(ns(start).saturating_add(to_ns));
             self.moments.push(Moment { at_ns, key, weight });
         }
     }

@@ -7,7 +7,7 @@ use super::{
 use crate::store::embedded::file::Table;
 use std::collections::BTreeMap;
 
-/// A row with the begin of its window after the chunk's. Unit: nanoseconds.
+/// A row with the start of its window after the chunk's. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// When.

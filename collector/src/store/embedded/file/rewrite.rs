@@ -217,7 +217,7 @@ impl PartitionFile {
         Ok(same)
     }
 
-    /// Begins a file that is to take the place of another: not durable until [`put_in_place`] gave
+    /// Starts a file that is to take the place of another: not durable until [`put_in_place`] gave
     /// it its name, and never looked at before.
     pub fn create_replacement(
         path: &Path,

@@ -196,7 +196,7 @@ fn read_partition(
 }
 
 /// Adds of each host that is there during the range what it did outside of the partitions that
-/// were read, which begin and end at `bounds`.
+/// were read, which start and end at `bounds`.
 fn add_around(
     fleet: &mut FleetActivity,
     reader: &StoreReader,

@@ -148,7 +148,7 @@ impl From<Corrupt> for Stop {
     }
 }
 
-/// A chunk of a plan: all of it, or what begins in `[from, to)` after its own begin.
+/// A chunk of a plan: all of it, or what starts in `[from, to)` after its own start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Which.
@@ -158,20 +158,20 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// True when it begins and ends at whole minutes: the rollup by service has it.
+    /// True when it starts and ends at whole minutes: the rollup by service has it.
     pub fn is_of_minutes(&self) -> bool {
         self.part
             .is_none_or(|(from, to)| from % SERVICE_STEP_NS == 0 && to % SERVICE_STEP_NS == 0)
     }
 
-    /// The part, where it is not all of the chunk, since the Unix epoch, as the chunk's `begin` is.
-    pub fn part_from(&self, begin: i64) -> Option<(i64, i64)> {
+    /// The part, where it is not all of the chunk, since the Unix epoch, as the chunk's `start` is.
+    pub fn part_from(&self, start: i64) -> Option<(i64, i64)> {
         let (from, to) = self.part?;
-        let at = |into| begin.saturating_add_unsigned(into);
+        let at = |into| start.saturating_add_unsigned(into);
         Some((at(from), at(to)))
     }
 
-    /// True when a window that begins at `start` after the chunk's begin is in it.
+    /// True when a window that starts at `start` after the chunk's start is in it.
     pub fn has(&self, start: u64) -> bool {
         self.part
             .is_none_or(|(from, to)| from <= start && start < to)
@@ -189,16 +189,16 @@ pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
     let (last, last_into) = partition.chunk_of(to - 1);
     (first..=last)
         .map(|chunk| {
-            let begin = if chunk == first { first_into } else { 0 };
+            let start = if chunk == first { first_into } else { 0 };
             let end = if chunk == last {
                 last_into + 1
             } else {
                 CHUNK_NS
             };
-            let whole = begin == 0 && end == CHUNK_NS;
+            let whole = start == 0 && end == CHUNK_NS;
             Piece {
                 chunk,
-                part: (!whole).then_some((begin, end)),
+                part: (!whole).then_some((start, end)),
             }
         })
         .collect()

@@ -330,14 +330,14 @@ impl Reading<'_> {
         let period = choice.period_of(bundle);
         let part = piece.part.filter(|_| !self.complete.contains(&piece.chunk));
         self.block.read(&mut self.opener, body, period, part)?;
-        let (mut begin, mut any) = (0, false);
+        let (mut start, mut any) = (0, false);
         for &(series, end) in &self.block.series {
             let kept = choice.kept(series);
             if kept != NONE {
                 let of = (kept, period);
-                any |= add_series(&self.block, begin..end, of, &mut self.room, sums);
+                any |= add_series(&self.block, start..end, of, &mut self.room, sums);
             }
-            begin = end;
+            start = end;
         }
         if any {
             self.note_kind(choice, bundle);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 impl Choice {
     /// Reads heads of pieces: those of the file, and all of which memory is read when
     /// `with_memory`.
-    /// `each` is told kept labels, kind, chunk, begin after the chunk's, and sum. Whole chunks come
+    /// `each` is told kept labels, kind, chunk, start after the chunk's, and sum. Whole chunks come
     /// as one when `whole`.
     pub fn read_heads(
         &self,

@@ -1,8 +1,8 @@
 //! What each step of a series is made of: for how long hosts sent windows, how much they took, and
 //! how much of it was lost.
 //!
-//! Samples are put in the step in which their window begins, so the time that they are of is that
-//! of the windows that begin there. In steps of a minute and more it is told from the spans that a
+//! Samples are put in the step in which their window starts, so the time that they are of is that
+//! of the windows that start there. In steps of a minute and more it is told from the spans that a
 //! chunk's summary keeps, as runs of windows of the usual length; in shorter ones, where a window
 //! that is longer would look like a peak and a stop, from each window.
 
@@ -90,7 +90,7 @@ pub struct Steps {
 /// What windows of one partition add, aside until all of it is read.
 pub struct OfPartition {
     axis: Axis,
-    /// Windows that begin in it count.
+    /// Windows that start in it count.
     range: TimeRange,
     covered_ns: Vec<u64>,
     hosts: HashMap<String, Vec<u64>>,
@@ -146,7 +146,7 @@ impl Steps {
 }
 
 impl OfPartition {
-    /// Begins a partition; windows count that begin in `range`.
+    /// Starts a partition; windows count that start in `range`.
     pub fn new(axis: Axis, range: TimeRange) -> OfPartition {
         OfPartition {
             axis,
@@ -235,7 +235,7 @@ impl OfPartition {
         self.axis.start.max(self.range.start_unix_ns)
     }
 
-    /// A window: all of its time is of the step in which it begins.
+    /// A window: all of its time is of the step in which it starts.
     fn add_window(&mut self, host: &str, start: i64, end: i64) {
         if end <= start {
             return;
@@ -327,9 +327,9 @@ mod tests {
     }
 
     #[test]
-    fn a_run_covers_steps_by_the_begins_of_its_windows() {
+    fn a_run_covers_steps_by_the_starts_of_its_windows() {
         assert_eq!(covered(60, &[(0, 240)]), [60, 60, 60, 60]);
-        // Windows begin at 3, 13, … 53: six in each minute, however they lie in it.
+        // Windows start at 3, 13, … 53: six in each minute, however they lie in it.
         assert_eq!(covered(60, &[(3, 243)]), [60, 60, 60, 60]);
         assert_eq!(covered(60, &[(33, 83)]), [30, 20, 0, 0]);
         assert_eq!(covered(60, &[(-35, 25)]), [20, 0, 0, 0]);

@@ -132,8 +132,8 @@ impl Dense {
         if period != self.period || counts.contains(&0) {
             return false;
         }
-        let begin = kept as usize * self.leaves;
-        let Some(sums) = self.counts.get_mut(begin..begin + self.leaves) else {
+        let start = kept as usize * self.leaves;
+        let Some(sums) = self.counts.get_mut(start..start + self.leaves) else {
             return false;
         };
         // Less than 2^32 numbers, each less than 2^32: their sum is exact.
@@ -159,9 +159,9 @@ impl Dense {
         let mut list = Vec::with_capacity(self.counts.iter().filter(|count| **count > 0).count());
         let rows = self.counts.chunks(self.leaves.max(1)).zip(0u32..);
         for (row, kept) in rows {
-            let begin = kept as usize * self.leaves;
+            let start = kept as usize * self.leaves;
             for (&count, leaf) in row.iter().zip(0u32..) {
-                let at = begin + leaf as usize;
+                let at = start + leaf as usize;
                 let mut value = Value {
                     count,
                     weight: count * self.period,

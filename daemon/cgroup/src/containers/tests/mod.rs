@@ -131,9 +131,9 @@ impl Asking {
     }
 
     fn wait(&self, until: impl Fn() -> bool) {
-        let begun = Instant::now();
+        let started = Instant::now();
         while !until() {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", self.counts);
+            assert!(started.elapsed() < PATIENCE, "{:?}", self.counts);
             std::thread::sleep(Duration::from_millis(2));
         }
     }

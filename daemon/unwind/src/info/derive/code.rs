@@ -82,12 +82,12 @@ impl<'a, 'c> Code<'a, 'c> {
         (at < self.bytes.len() as u64).then_some(at as u32)
     }
 
-    /// True where compilers may have a function begin.
+    /// True where compilers may have a function start.
     pub fn is_aligned(&self, at: u32) -> bool {
         self.base.wrapping_add(at.into()).is_multiple_of(ALIGNMENT)
     }
 
-    /// Where zeros end that begin at a place.
+    /// Where zeros end that start at a place.
     pub fn zeros_end(&mut self, at: u32) -> u32 {
         let zeros = self.bytes_at(at).iter().take_while(|&&byte| byte == 0);
         let zeros = zeros.count();
@@ -100,7 +100,7 @@ impl<'a, 'c> Code<'a, 'c> {
         self.bytes.get(at as usize..).unwrap_or_default()
     }
 
-    /// Where what fills up ends that begins at a place: zeros, any number of them, or instructions
+    /// Where what fills up ends that starts at a place: zeros, any number of them, or instructions
     /// that do nothing.
     pub fn padding_end(&mut self, mut at: u32) -> Option<u32> {
         let mut instruction = Instruction::default();
@@ -109,7 +109,7 @@ impl<'a, 'c> Code<'a, 'c> {
             let Some(&first) = self.bytes.get(at as usize) else {
                 break;
             };
-            // What else fills up begins with one of few bytes.
+            // What else fills up starts with one of few bytes.
             if !matches!(
                 first,
                 0x0f | 0x66 | 0x2e | 0x3e | 0x48 | 0x87 | 0x89 | 0x8b | 0x90 | 0xcc | 0xf3

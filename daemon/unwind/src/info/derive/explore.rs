@@ -36,13 +36,13 @@ const GUESSED_MAX: usize = 4096;
 /// Instructions with one frame. Places are relative to the start of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where they begin.
+    /// Where they start.
     pub start: u32,
     /// Where they end.
     pub end: u32,
     /// The frame, by its place among those of [`Derived`].
     pub frame: u16,
-    /// A function begins here.
+    /// A function starts here.
     pub entry: bool,
 }
 
@@ -61,16 +61,16 @@ mod known {
     pub const NOTHING: u16 = 0;
     /// It is in the middle of an instruction.
     pub const INSIDE: u16 = 1;
-    /// An instruction begins there; from here on, with the frame of this number.
+    /// An instruction starts there; from here on, with the frame of this number.
     pub const FIRST: u16 = 2;
 }
 
-/// How it is known that code begins somewhere with a certain frame.
+/// How it is known that code starts somewhere with a certain frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// It is called, or entered otherwise.
     Called,
-    /// It lies where a function may begin, or go on.
+    /// It lies where a function may start, or go on.
     Guessed,
 }
 
@@ -115,16 +115,16 @@ struct Explorer<'a, 'c> {
     known: Vec<u16>,
     frames: Vec<Frame>,
     numbers: HashMap<Frame, u16>,
-    /// Where functions begin, in order.
+    /// Where functions start, in order.
     entries: Vec<u32>,
-    /// Places that code takes the address of and functions may begin at, in order.
+    /// Places that code takes the address of and functions may start at, in order.
     taken: Vec<u32>,
     /// Functions that were guessed.
     guessed: Vec<u32>,
     /// What is followed: number of the frame and length of each instruction.
     local: HashMap<u32, (u16, u8)>,
     ways: Vec<Way>,
-    /// Places in it, behind calls, where something else may begin.
+    /// Places in it, behind calls, where something else may start.
     local_behind: Vec<Way>,
     /// Jumps in it to a computed address.
     local_switches: Vec<Way>,
@@ -132,12 +132,12 @@ struct Explorer<'a, 'c> {
     switches: BTreeMap<u32, u16>,
 }
 
-/// The frames of `code`, which the kernel enters at `begin`, if that is in it. `entries`: where
-/// functions are known to begin, next to those that are called. `None` when it was told to stop, or
-/// takes too much to begin with.
-pub fn derive(mut code: Code<'_, '_>, begin: Option<u32>, entries: &[u32]) -> Option<Derived> {
+/// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: where
+/// functions are known to start, next to those that are called. `None` when it was told to stop, or
+/// takes too much to start with.
+pub fn derive(mut code: Code<'_, '_>, entry: Option<u32>, entries: &[u32]) -> Option<Derived> {
     let mut entries = entries.to_vec();
-    entries.extend(begin);
+    entries.extend(entry);
     let mut taken = Vec::new();
     find_calls(&mut code, &mut entries, &mut taken)?;
     taken.sort_unstable();
@@ -166,7 +166,7 @@ pub fn derive(mut code: Code<'_, '_>, begin: Option<u32>, entries: &[u32]) -> Op
     };
     // What takes too long to follow stays unknown.
     let done = explorer
-        .follow_begin(begin)
+        .follow_entry(entry)
         .and_then(|()| explorer.follow_entries())
         .and_then(|()| explorer.guess());
     if done.is_none() && !explorer.code.is_tedious() {
@@ -227,7 +227,7 @@ impl Explorer<'_, '_> {
         self.entries.binary_search(&at).is_ok()
     }
 
-    /// True when no other instruction that is kept begins between these two.
+    /// True when no other instruction that is kept starts between these two.
     fn is_free(&self, at: u32, next: u32) -> bool {
         let inside = self.known.get(at as usize + 1..next as usize);
         inside.is_some_and(|inside| inside.iter().all(|&known| known < known::FIRST))
@@ -251,10 +251,10 @@ impl Explorer<'_, '_> {
     }
 
     /// Follows what the kernel enters: nobody called it, and no return address is there.
-    fn follow_begin(&mut self, begin: Option<u32>) -> Option<()> {
-        if let Some(begin) = begin
+    fn follow_entry(&mut self, entry: Option<u32>) -> Option<()> {
+        if let Some(entry) = entry
             && !self
-                .follow(begin, Frame::BEGUN, Found::Called)?
+                .follow(entry, Frame::ENTRY, Found::Called)?
                 .contradicted
         {
             self.keep();
@@ -281,7 +281,7 @@ impl Explorer<'_, '_> {
             let inside = at as usize + 1..at as usize + usize::from(len);
             self.known[inside].fill(known::INSIDE);
         }
-        // Instructions may lie within others: where they begin counts.
+        // Instructions may lie within others: where they start counts.
         for (&at, &(number, _)) in &self.local {
             self.known[at as usize] = known::FIRST + number;
         }
@@ -334,7 +334,7 @@ impl Explorer<'_, '_> {
         Some(at)
     }
 
-    /// Tries frames that code may begin with; true when one is confirmed.
+    /// Tries frames that code may start with; true when one is confirmed.
     fn guess_at(&mut self, at: u32) -> Option<bool> {
         let mut guesses: Vec<Frame> = Vec::with_capacity(SWITCHES_TRIED + 2);
         let frame_of = |number: &u16| self.frames[usize::from(*number)];
@@ -461,10 +461,10 @@ impl Explorer<'_, '_> {
                 FlowControl::Call if !self.comes_back(&instruction) => return Some(()),
                 FlowControl::Call | FlowControl::IndirectCall if is_call(&instruction) => {
                     frame.step(&instruction, &mut self.accesses);
-                    // Behind a call that may not return another function may begin.
+                    // Behind a call that may not return another function may start.
                     let end = self.code.padding_end(next)?;
-                    let begins = end > next && self.code.is_aligned(end);
-                    if begins || self.is_entry(end) {
+                    let starts = end > next && self.code.is_aligned(end);
+                    if starts || self.is_entry(end) {
                         if let Some(frame) = self.number(frame) {
                             self.local_behind.push(Way { at: end, frame });
                         }

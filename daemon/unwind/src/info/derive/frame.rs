@@ -63,7 +63,7 @@ impl Frame {
     };
 
     /// The frame at the address where the kernel enters a program: it has no caller.
-    pub const BEGUN: Frame = Frame {
+    pub const ENTRY: Frame = Frame {
         outermost: true,
         ..Frame::ENTERED
     };

@@ -69,7 +69,7 @@ impl Lender {
         size_of_val(&*self.returns)
     }
 
-    /// Where the return address is that its frame begins with, as long as nothing was pushed.
+    /// Where the return address is that its frame starts with, as long as nothing was pushed.
     pub fn slot(&self, registers: &Registers) -> Option<u64> {
         match self.rule.step {
             Step::Saved {

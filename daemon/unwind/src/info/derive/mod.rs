@@ -74,7 +74,7 @@ const SIGNAL_RETURNS_MAX: usize = 16;
 
 /// Code at the kernel's entry that is looked through for the function that it has called. Unit:
 /// bytes. C libraries have some forty.
-const BEGIN_BYTES: usize = 96;
+const ENTRY_BYTES: usize = 96;
 
 /// Where a program is entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,14 +82,14 @@ pub struct EntryPoint {
     /// Where the kernel does; 0 when it does not.
     entry: u64,
     /// `main`, which the code there has the C library call, and which calls whatever is ours. Where
-    /// it never returns nothing else tells that a function begins there.
+    /// it never returns nothing else tells that a function starts there.
     main: Option<u64>,
 }
 
 impl EntryPoint {
     /// Looks at the code that the kernel enters.
     pub fn of<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> EntryPoint {
-        let mut begin = EntryPoint {
+        let mut entry = EntryPoint {
             entry: headers.entry,
             main: None,
         };
@@ -97,12 +97,12 @@ impl EntryPoint {
             .offset_of(headers.entry)
             .filter(|_| headers.entry != 0)
         else {
-            return begin;
+            return entry;
         };
-        let mut code = [0; BEGIN_BYTES];
+        let mut code = [0; ENTRY_BYTES];
         let len = image.read_some_at(&mut code, offset).unwrap_or(0);
-        begin.main = first_argument(&code[..len], headers.entry);
-        begin
+        entry.main = first_argument(&code[..len], headers.entry);
+        entry
     }
 }
 
@@ -135,14 +135,14 @@ pub fn table<R: ReadAt + ?Sized>(
     image: &R,
     pieces: &[Piece],
     base: u64,
-    begin: EntryPoint,
+    entry: EntryPoint,
     budget: &FileBudget<'_>,
 ) -> Result<Option<Table>, Over> {
     let mut builder = Builder::new();
     let pieces_held = size_of_val(pieces);
     let mut charge = budget.charge(pieces_held)?;
-    let begun = budget.spent();
-    let in_time = || budget.spent().saturating_sub(begun) < CPU_MAX;
+    let started = budget.spent();
+    let in_time = || budget.spent().saturating_sub(started) < CPU_MAX;
     let mut left = CODE_BYTES_MAX;
     'all: for piece in pieces {
         let mut piece = *piece;
@@ -162,14 +162,14 @@ pub fn table<R: ReadAt + ?Sized>(
             }
             let mut check = || in_time() && budget.check().is_ok();
             let code = Code::new(&bytes, piece.address, &mut check);
-            add(&mut builder, code, piece.begins, base, begin)?;
+            add(&mut builder, code, piece.starts_function, base, entry)?;
             budget.check()?;
             left -= len;
             piece = Piece {
                 address: piece.address + len,
                 offset: piece.offset + len,
                 len: piece.len - len,
-                begins: false,
+                starts_function: false,
             };
         }
     }
@@ -187,13 +187,17 @@ pub struct Piece {
     offset: u64,
     /// Unit: bytes.
     len: u64,
-    /// A function begins there, or what fills up before one.
-    begins: bool,
+    /// A function starts there, or what fills up before one.
+    starts_function: bool,
 }
 
 impl Piece {
     /// `None` for what no table can describe: rows count from `base` in 32 bits.
-    fn new((address, offset, len): (u64, u64, u64), begins: bool, base: u64) -> Option<Piece> {
+    fn new(
+        (address, offset, len): (u64, u64, u64),
+        starts_function: bool,
+        base: u64,
+    ) -> Option<Piece> {
         let end = address.checked_add(len)?;
         u32::try_from(end.checked_sub(base)?).ok()?;
         offset.checked_add(len)?;
@@ -201,7 +205,7 @@ impl Piece {
             address,
             offset,
             len,
-            begins,
+            starts_function,
         })
     }
 
@@ -221,7 +225,7 @@ impl Piece {
             from = Piece {
                 address: behind,
                 offset: self.offset + (behind - self.address),
-                begins: true,
+                starts_function: true,
                 ..from
             };
         });
@@ -266,11 +270,11 @@ pub fn undescribed(headers: &Headers, tables: &[Table], base: u64) -> Vec<Piece>
     pieces
 }
 
-/// Adds what can be derived of a piece. `begins`: a function does at its start.
+/// Adds what can be derived of a piece. `starts_function`: a function does at its start.
 fn add(
     builder: &mut Builder,
     mut code: Code<'_, '_>,
-    begins: bool,
+    starts_function: bool,
     base: u64,
     program: EntryPoint,
 ) -> Result<(), Over> {
@@ -278,7 +282,7 @@ fn add(
     let Some(Ok(start)) = code.base().checked_sub(base).map(u32::try_from) else {
         return Ok(());
     };
-    let first = begins.then(|| code.padding_end(0)).flatten();
+    let first = starts_function.then(|| code.padding_end(0)).flatten();
     let entry = code.place(program.entry).filter(|_| program.entry != 0);
     let main = program.main.and_then(|main| code.place(main));
     let entries: Vec<u32> = first.into_iter().chain(main).collect();
@@ -300,7 +304,7 @@ fn add(
         }
         if run.entry || !function.takes(&run) {
             function.add_to(builder, start);
-            function = Function::begin(&run);
+            function = Function::start(&run);
         }
         let offset = run.start - function.start;
         put(&mut function.rows, offset, kinds[usize::from(run.frame)]);
@@ -326,7 +330,7 @@ struct Function {
 }
 
 impl Function {
-    fn begin(run: &Run) -> Function {
+    fn start(run: &Run) -> Function {
         Function {
             start: run.start,
             end: run.end,

@@ -107,7 +107,7 @@ fn a_large_frame_that_is_touched_page_by_page_is_as_large_as_it_was_compared_wit
 }
 
 #[test]
-fn behind_the_call_of_a_function_that_never_returns_another_begins() {
+fn behind_the_call_of_a_function_that_never_returns_another_starts() {
     // 0: push rax; call 0x10; nop...; 0x10: hlt; int3...; 0x20: push rbx; pop rbx; ret
     let mut code = [0xcc; 0x23];
     code[..6].copy_from_slice(&[0x50, 0xe8, 0x0a, 0x00, 0x00, 0x00]);

@@ -92,7 +92,7 @@ fn depths_are_those_of_the_debug_information_at_every_instruction() {
                         other.push(address);
                     }
                 }
-                // What stacks begin with, switches and returns to.
+                // What stacks start with, switches and returns to.
                 Some(_) => special += 1,
                 None => other.push(address),
             }
@@ -134,7 +134,7 @@ fn every_way_to_build_leaves_the_same_functions() {
 }
 
 #[test]
-fn the_runtimes_own_functions_begin_end_and_switch_stacks() {
+fn the_runtimes_own_functions_start_end_and_switch_stacks() {
     let Some((image, headers)) = program(Build::Stripped) else {
         return;
     };

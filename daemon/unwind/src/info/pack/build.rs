@@ -1,5 +1,5 @@
 //! Puts the rows of a file's functions together: each kind and each list of rows once, and where
-//! functions begin and end. What reads a format hands its functions over in any order.
+//! functions start and end. What reads a format hands its functions over in any order.
 
 use super::{GAP_BITS, PackedEntry};
 use crate::info::rule::{Expressions, Kind};
@@ -19,7 +19,7 @@ const WORDS_MAX: usize = (1 << (u32::BITS - GAP_BITS)) - 1;
 /// What was read of a file.
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Where functions begin, in order of address, and where nothing is described.
+    /// Where functions start, in order of address, and where nothing is described.
     pub index: Vec<PackedEntry>,
     /// The rows of all descriptions; see `table.rs`.
     pub rows: Vec<u16>,
@@ -136,7 +136,7 @@ impl Builder {
     }
 
     /// Keeps rows, as (offset, number of a kind), once. Where they are; `None` when they do not
-    /// begin at the start of their function or there is no more room. At most
+    /// start at the start of their function or there is no more room. At most
     /// [`ROWS_MAX`](crate::info::table::ROWS_MAX).
     pub fn keep(&mut self, rows: &[(u32, u16)]) -> Option<u32> {
         let Some(&(0, _)) = rows.first() else {
@@ -214,7 +214,7 @@ impl Builder {
     }
 }
 
-/// Adds a row behind those there are. One that begins where the last does is in its place:
+/// Adds a row behind those there are. One that starts where the last does is in its place:
 /// advancing by nothing is allowed.
 pub fn put(rows: &mut Vec<(u32, u16)>, start: u32, kind: u16) {
     if let Some(last) = rows.last_mut()

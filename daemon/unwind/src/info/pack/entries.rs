@@ -28,13 +28,13 @@ pub(super) fn head_of(dialect: Dialect, content: &[u8], at: u64) -> Option<u64> 
 
 /// A description as it is written, but for its head.
 pub(super) struct Function<'c> {
-    pub(super) begin: u64,
+    pub(super) start: u64,
     pub(super) length: u64,
     pub(super) instructions: &'c [u8],
 }
 
 impl<'c> Function<'c> {
-    /// `content` begins behind the length of the entry at `at`.
+    /// `content` starts behind the length of the entry at `at`.
     pub(super) fn parse(
         content: &'c [u8],
         at: u64,
@@ -44,7 +44,7 @@ impl<'c> Function<'c> {
         let mut rest = Slice::new(content, LittleEndian);
         let _head = rest.read_u32().ok()?;
         let address = bases.section.wrapping_add(at + 8);
-        let begin = match head.pointer & 0x70 {
+        let start = match head.pointer & 0x70 {
             0 => 0,
             0x10 => address,
             0x20 => bases.text,
@@ -54,14 +54,14 @@ impl<'c> Function<'c> {
         if head.pointer & gimli::DW_EH_PE_indirect.0 != 0 {
             return None;
         }
-        let begin = begin.wrapping_add(read_pointer(&mut rest, head.pointer)?);
+        let start = start.wrapping_add(read_pointer(&mut rest, head.pointer)?);
         let length = read_pointer(&mut rest, head.pointer)?;
         if head.has_data {
             let length = rest.read_uleb128().ok()?;
             rest.skip(usize::try_from(length).ok()?).ok()?;
         }
         Some(Function {
-            begin,
+            start,
             length,
             instructions: rest.slice(),
         })
@@ -69,7 +69,7 @@ impl<'c> Function<'c> {
 }
 
 impl CommonInfo {
-    /// `content` begins behind the length.
+    /// `content` starts behind the length.
     pub(super) fn parse(dialect: Dialect, content: &[u8]) -> Option<CommonInfo> {
         let mut rest = Slice::new(content, LittleEndian);
         let is_head = match dialect {
@@ -144,7 +144,7 @@ impl CommonInfo {
     }
 }
 
-/// Writes the entry of a function that begins at zero and has no end, behind its head.
+/// Writes the entry of a function that starts at zero and has no end, behind its head.
 pub(super) fn write_function(to: &mut Vec<u8>, head: &CommonInfo, instructions: &[u8]) {
     to.extend_from_slice(&head.entry);
     // The head, the range (from zero to the largest address), no data.

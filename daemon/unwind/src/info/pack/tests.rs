@@ -74,7 +74,7 @@ fn entry(content: &[u8]) -> Vec<u8> {
 /// Version 1, no augmentation, factors 1 and -8, return address in 16; CFA rsp + 8.
 const HEAD: [u8; 14] = [0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
 
-/// A function of 64 bytes, described behind `bytes` by the head at its begin.
+/// A function of 64 bytes, described behind `bytes` by the head at its start.
 fn function(bytes: &[u8], start: u64, instructions: &[u8]) -> Vec<u8> {
     let back = bytes.len() as u32 + 4;
     let function = [
@@ -117,7 +117,7 @@ fn functions_described_alike_are_kept_once() {
     let packed = pack(Dialect::Eh, &*bytes, place, Bases::default(), &budget);
     let packed = packed.expect("within the budget");
     assert_eq!((packed.rows.len(), packed.kinds.len()), (3, 2));
-    // The functions lie side by side: nothing but their begins, and the end of the last.
+    // The functions lie side by side: nothing but their starts, and the end of the last.
     assert_eq!(packed.index.len(), 1001);
 }
 
@@ -127,8 +127,8 @@ fn rows_far_into_a_function_are_found() {
     // CFA rsp + 16 from byte 1 on, rsp + 24 from byte 0x20001 on.
     let instructions = [0x41, 0x0e, 16, 0x04, 0, 0, 2, 0, 0x0e, 24];
     let back = bytes.len() as u32 + 4;
-    let begin_and_length = [0x1000u64.to_le_bytes(), 0x30000u64.to_le_bytes()].concat();
-    let content = [&back.to_le_bytes()[..], &begin_and_length, &instructions].concat();
+    let start_and_length = [0x1000u64.to_le_bytes(), 0x30000u64.to_le_bytes()].concat();
+    let content = [&back.to_le_bytes()[..], &start_and_length, &instructions].concat();
     bytes.extend(entry(&content));
     let table = table(&bytes, Bases::default()).expect("a function");
     let rule = |into: u64| table.rule(0x1000 + into);
