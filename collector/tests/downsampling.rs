@@ -587,7 +587,7 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut random = fleet::Random::new(3);
     while kills < KILLS {
-        // The child goes through the levels anew each time, as far as they are not done.
+        // The child goes through the levels again each time, as far as they are not done.
         let said = ["did open", "did windows", "did minutes", "did ten_minutes"];
         let said = said[random.below(4) as usize];
         let ended = run_until_killed(&dir, said, Duration::from_micros(random.below(120_000)));

@@ -242,7 +242,7 @@ impl Selector {
         self.matchers.is_empty()
     }
 
-    /// True when the label set passes. Evaluates anew at each call: over many samples use a
+    /// True when the label set passes. Evaluates again at each call: over many samples use a
     /// [`QueryRunner`](crate::QueryRunner), which asks once per label set.
     ///
     /// # Panics

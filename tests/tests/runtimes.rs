@@ -13,7 +13,7 @@ use testkit::{Cgroup, Daemon, Need, View, ViewFrame, skip};
 const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
 /// Longest wait for all runtimes to have been seen in what their programs do.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Between two looks: maps of HotSpot are written anew for each. Unit: seconds.
+/// Between two looks: maps of HotSpot are rewritten for each. Unit: seconds.
 const LOOK: Duration = Duration::from_secs(3);
 /// The newest CPython minor versions that have `-X perf`.
 const PYTHONS: [u32; 2] = [12, 13];

@@ -319,7 +319,7 @@ fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs
     daemon.stop();
     assert!(collector.stop().success());
 
-    // The host is gone, the collector starts anew: what the agent said is what the collector says.
+    // The host is gone, the collector starts again: what the agent said is what the collector says.
     let collector = options.start(dir.path());
     let pin = &pins_at(&address)[0]["pin"];
     let id = pin.as_str().expect("its name").to_owned();

@@ -95,7 +95,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Measures `work` on what `setup` makes anew for each run, outside of the time. Dropping what
+    /// Measures `work` on what `setup` makes for each run, outside of the time. Dropping what
     /// `work` returns is outside too.
     pub fn with_setup<S, T>(
         &mut self,

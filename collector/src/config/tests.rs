@@ -12,7 +12,7 @@ fn refused(text: &str) -> String {
     parse(text).expect_err("it is refused")
 }
 
-/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-collector sample` writes the file anew.
+/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-collector sample` rewrites the file.
 #[test]
 fn sample_file_is_written_from_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/collector.yaml");

@@ -120,7 +120,7 @@ pub const QUEUE_WINDOWS_MAX: usize = 256;
 /// how long they are waited for, is the store's to say: [`BatchPolicy`](crate::store::BatchPolicy).
 pub const BATCH_ROWS_MAX: usize = 1_000_000;
 
-/// Least time between two times that an unchanged host is remembered anew.
+/// Least time between two times that an unchanged host is remembered again.
 pub const HOST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Most hosts remembered with one write, about 1 KiB each.

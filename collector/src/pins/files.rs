@@ -515,7 +515,7 @@ fn options() -> std::fs::OpenOptions {
     options
 }
 
-/// Numbers of agents may start anew, but not at the same nanosecond.
+/// Numbers of agents may start again, but not at the same nanosecond.
 fn is_same(one: &HostPin, other: &HostPin) -> bool {
     let of = |pin: &HostPin| {
         let pin = pin.pin.as_ref();

@@ -105,9 +105,9 @@ fn a_pin_that_comes_again_takes_its_own_place() {
     assert_eq!(put(&files, head("a", 1), &parts), id);
     assert!(read(&files, id, Part::Captured).is_ok());
     assert_ne!(put(&files, head("b", 1), &parts), id, "of another host");
-    let mut anew = head("a", 1);
-    anew.pin.as_mut().unwrap().fired_unix_ns += 1;
-    assert_ne!(put(&files, anew, &parts), id, "numbers that started again");
+    let mut again = head("a", 1);
+    again.pin.as_mut().unwrap().fired_unix_ns += 1;
+    assert_ne!(put(&files, again, &parts), id, "numbers that started again");
     assert_eq!(files.size().0, 3);
 }
 

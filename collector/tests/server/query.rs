@@ -494,17 +494,21 @@ async fn hosts_say_in_which_unit_they_count() {
 async fn a_collector_that_started_again_asks_its_store_for_the_unit() {
     let rig = filled(Options::default()).await;
     assert_eq!(units(&rig).await, ["nanoseconds"; 3]);
-    let anew = Rig::start().await;
+    let restarted = Rig::start().await;
     for window in rig.store.windows() {
         let given = rig.store.dictionary();
-        anew.store.push(&[window], &given, NOW).expect("stored");
+        restarted
+            .store
+            .push(&[window], &given, NOW)
+            .expect("stored");
     }
     for record in rig.store.host_records() {
-        anew.store
+        restarted
+            .store
             .put_hosts(std::slice::from_ref(&record))
             .expect("stored");
     }
-    assert_eq!(units(&anew).await, ["nanoseconds"; 3]);
+    assert_eq!(units(&restarted).await, ["nanoseconds"; 3]);
 }
 
 #[tokio::test]

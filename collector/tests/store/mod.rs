@@ -28,7 +28,8 @@ pub trait Engine: Sync {
 
 /// Where one store keeps its data.
 pub trait Place: Send + Sync {
-    /// Opens the store, anew or again. Before it is opened again the store that was open is closed.
+    /// Opens the store, for the first time or again. Before it is opened again the store that was
+    /// open is closed.
     fn open(&self) -> Arc<dyn Store>;
 }
 

@@ -289,7 +289,7 @@ pub fn backoff(attempts: u32) -> Duration {
     let bound = BACKOFF_MIN
         .saturating_mul(1 << attempts.min(16))
         .min(BACKOFF_MAX);
-    // Seeded by the system, anew each time.
+    // Seeded by the system each time.
     let random = RandomState::new().hash_one(attempts) >> 11;
     bound.mul_f64(random as f64 / (1u64 << 53) as f64)
 }

@@ -196,7 +196,7 @@ impl Gaps {
         self.changed = true;
     }
 
-    /// The file's text when it has to be written anew. `memory` is what is lost when the daemon
+    /// The file's text when it has to be rewritten. `memory` is what is lost when the daemon
     /// ends now, `last` the newest window: its sequence and end.
     pub fn take_unsaved(
         &mut self,

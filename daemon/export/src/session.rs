@@ -498,7 +498,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// True when the connection was worth having: waits for the next one start anew. One on which
+    /// True when the connection was worth having: waits for the next one start again. One on which
     /// the collector does not speak this protocol is not, or it would be asked twice a second for
     /// ever.
     pub fn worked(&self) -> bool {

@@ -548,7 +548,7 @@ impl Index {
         sum
     }
 
-    /// The text of the file of gaps when it has to be written anew.
+    /// The text of the file of gaps when it has to be rewritten.
     pub fn take_unsaved_gaps(&mut self, boot: &str) -> Option<String> {
         let memory = self.only_in_memory();
         self.gaps.take_unsaved(boot, memory, self.last)

@@ -510,7 +510,7 @@ impl Writer {
 }
 
 impl ExportState {
-    /// Writes the gaps anew when they have changed. What cannot be written is tried again with the
+    /// Rewrites the gaps when they have changed. What cannot be written is tried again with the
     /// next window. Returns false when the disk does not say what is true.
     pub(super) fn save_gaps(&self, identity: &Identity) -> bool {
         let Some(dir) = self.dir() else {

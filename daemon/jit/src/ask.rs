@@ -51,7 +51,7 @@ const STARTED_OVER: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of one process that fail.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// A JVM whose code has samples writes its list anew after so many times the refresh even when all
+/// A JVM whose code has samples rewrites its list after so many times the refresh even when all
 /// of them have names: a method may lie at an address that the last list gives another.
 const LISTS_OLD: u32 = 10;
 

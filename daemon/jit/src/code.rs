@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Pieces that went and are kept for samples that have no name yet, of one process. Unit: pieces. A
-/// runtime that writes its code anew 1,000 times a second needs 20,000 for two windows. Beyond it
+/// runtime that rewrites its code 1,000 times a second needs 20,000 for two windows. Beyond it
 /// the oldest are forgotten.
 pub const GONE_MAX: usize = 32_768;
 
@@ -293,7 +293,7 @@ impl CodeMap {
     }
 
     /// Takes over a list of all code there is, made from nothing: what it does not list any more
-    /// went, what it lists anew came, both at `when`.
+    /// went, what it lists again came, both at `when`.
     pub fn succeed(&mut self, newer: CodeMap, when: When) {
         let went: Vec<Range<u64>> = self
             .live

@@ -39,7 +39,7 @@ impl MapReader {
         self
     }
 
-    /// Starts anew with a file that was written anew.
+    /// Starts from scratch with a file that was rewritten.
     pub fn restart(&mut self) {
         let within = self.within.take();
         *self = MapReader {

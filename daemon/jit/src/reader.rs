@@ -31,7 +31,7 @@ use unwind::process::{DUMPS_MAX, DumpSeen};
 const LISTED_LATE_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of one process's files that are read at once, and for each second since. Parsing that much
-/// takes 1 to 3 % of a CPU: a process that writes its map anew all the time takes no more.
+/// takes 1 to 3 % of a CPU: a process that rewrites its map all the time takes no more.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// See [`BYTES_AT_ONCE`].
@@ -237,7 +237,7 @@ pub struct Reader {
 struct MapFile {
     tail: Tail,
     lines: MapReader,
-    /// A map written anew, while it is read.
+    /// A map rewritten, while it is read.
     newer: Option<CodeMap>,
 }
 
@@ -325,7 +325,7 @@ impl Reader {
         }
     }
 
-    /// Reads what was appended to the map held open; all of it when it was written anew. Returns
+    /// Reads what was appended to the map held open; all of it when it was rewritten. Returns
     /// true when there was anything.
     fn read_map(
         &mut self,
@@ -341,13 +341,13 @@ impl Reader {
             return false;
         };
         let until = file.until(bytes_max);
-        if look.anew {
+        if look.rewritten {
             file.lines.restart();
             let room = lock(known).room_beside(0);
             file.newer = Some(CodeMap::new(room.min(bytes_max as usize)));
         }
         let before = file.tail.read_to();
-        // One that is written anew all the time is not started before it can be read.
+        // One that is rewritten all the time is not started before it can be read.
         if before == 0 && *budget < until.min(BYTES_AT_ONCE / 2) {
             return false;
         }
@@ -375,7 +375,7 @@ impl Reader {
             true => Unnamed::JitMapRefused,
             false => Unnamed::JitNotInMap,
         };
-        look.anew || grew
+        look.rewritten || grew
     }
 
     /// Reads what was appended to the jitdumps. Returns true when there was anything.
@@ -391,7 +391,7 @@ impl Reader {
             let Some(look) = dump.tail.look() else {
                 continue;
             };
-            if look.anew {
+            if look.rewritten {
                 // What it told before keeps its times.
                 dump.reader = DumpReader::default();
             }

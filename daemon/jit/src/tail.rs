@@ -18,7 +18,7 @@ use symbolize::open::{self, Links, OpenError};
 use unwind::process::DumpSeen;
 
 /// Bytes before the place where reading goes on that must be the same as before; if they are not,
-/// the file was written anew and is read from its start.
+/// the file was rewritten and is read from its start.
 const JOINT_BYTES: usize = 64;
 
 /// How often the path of a map is looked at again before it is believed.
@@ -56,8 +56,8 @@ pub struct FileState {
     pub size: u64,
     /// When what is new was written.
     pub when: When,
-    /// It was written anew: what follows is all of it.
-    pub anew: bool,
+    /// It was rewritten: what follows is all of it.
+    pub rewritten: bool,
     started: MonotonicTime,
 }
 
@@ -84,7 +84,7 @@ impl Tail {
             looked: FileState {
                 size: 0,
                 when: When::at(nothing),
-                anew: false,
+                rewritten: false,
                 started: nothing,
             },
         }
@@ -124,8 +124,8 @@ impl Tail {
         // One that is as long as what was read and was written since was written over.
         let seen_before = self.looked.started != MonotonicTime(0);
         let over = changed && seen_before && size == self.read;
-        let anew = size < self.read || changed && self.read > 0 && (over || !self.joins());
-        if anew {
+        let rewritten = size < self.read || changed && self.read > 0 && (over || !self.joins());
+        if rewritten {
             self.read = 0;
             self.joint.clear();
         }
@@ -138,7 +138,7 @@ impl Tail {
         self.looked = FileState {
             size,
             when: When::between(self.after, by),
-            anew,
+            rewritten,
             started,
         };
         self.by = by;

@@ -533,7 +533,7 @@ fn what_an_earlier_process_left_is_not_this_ones_when_this_one_writes_on_as_root
     assert_eq!(rig.name(&runtime, 0x2000), "jit own");
     assert_eq!(rig.name(&runtime, 0x1000), "jit [jit] (jit_not_in_map)");
     assert_eq!(rig.name(&runtime, 0x9000), "jit [jit] (jit_not_in_map)");
-    // And written anew it is all its own.
+    // And rewritten it is all its own.
     runtime.write("1000 10 anew\n2000 10 own again\n3000 10 longer than before\n");
     assert_eq!(rig.name(&runtime, 0x1000), "jit anew");
 }

@@ -80,7 +80,7 @@ const SLOW_BYTES: u64 = 1 << 20;
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// Memory for all that is known, beside the most for one process: as much again, so that a map of
-/// the largest size can be read anew while the old one is in use.
+/// the largest size can be read again while the old one is in use.
 pub const ROOM_OF_MAPS: u64 = 2;
 
 /// Bytes of all files together that are read at once, and for each second since: a hundred

@@ -2,8 +2,8 @@
 //! it.
 //!
 //! A pin's segment (see [`segment`]) has what the pin is about in its header, and its windows with
-//! their times; tables go on from record to record until one starts anew. The capture's segment has
-//! the messages of a profile, in order, and appears complete.
+//! their times; tables go on from record to record until one starts from scratch. The capture's
+//! segment has the messages of a profile, in order, and appears complete.
 
 use super::{Brought, Chunk, Entry};
 use host::private_dir::{DirError, options};
@@ -176,7 +176,8 @@ impl Disk {
         let entry = Entry {
             pin: wire::Pin {
                 id,
-                // Numbers of captures start anew with the daemon; what was captured is in the file.
+                // Numbers of captures start again with the daemon; what was captured is in the
+                // file.
                 capture_id: 0,
                 range: covered.or(pin.range),
                 ..pin

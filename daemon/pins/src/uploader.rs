@@ -2,8 +2,8 @@
 //!
 //! A pin goes as the profile that it answers with, all labels and times in it, and with what was
 //! captured; again when its capture came later. What the collector took is noted beside the pin's
-//! file, so that it goes once, and anew to another collector. While the collector is away pins wait
-//! where they are: on this host's disk, within their budget. To put a pin together costs this
+//! file, so that it goes once, and again to another collector. While the collector is away pins
+//! wait where they are: on this host's disk, within their budget. To put a pin together costs this
 //! host's CPU, so after a failure the head goes alone first, and a collector that answers but takes
 //! nothing is asked ever more seldom.
 //!

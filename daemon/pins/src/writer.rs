@@ -22,7 +22,7 @@ pub const OPEN_MAX: usize = 8;
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 
 /// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all start
-/// anew, and say each name once more.
+/// again, and say each name once more.
 const NAMES_BYTES_MAX: usize = 32 << 20;
 
 /// Time between two tries to write what waits.

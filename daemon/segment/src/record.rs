@@ -40,7 +40,7 @@ pub struct RecordHead {
     packed_sum: u32,
     /// The window; zeros where the payload is none.
     pub header: WindowHeader,
-    /// The tables start anew: ids of earlier records of the file mean nothing any more.
+    /// The tables start from scratch: ids of earlier records of the file mean nothing any more.
     pub fresh: bool,
 }
 

@@ -15,7 +15,7 @@ const KIND: Kind = Kind {
     extension: "test",
 };
 
-/// A payload, the window that it is said to be, and whether its tables start anew.
+/// A payload, the window that it is said to be, and whether its tables start from scratch.
 type Given = (Vec<u8>, WindowHeader, bool);
 
 fn given() -> impl Strategy<Value = Given> {

@@ -266,7 +266,7 @@ fn has_whole(rows: &[(String, Vec<String>, u64)]) -> bool {
 }
 
 /// How long captures last that need unwind information: the next where one ended before it was
-/// read. Each capture reads it anew, which takes seconds in a debug build on a busy machine.
+/// read. Each capture reads it again, which takes seconds in a debug build on a busy machine.
 fn lengths() -> impl Iterator<Item = Duration> {
     [15, 30, 60, 120].into_iter().map(Duration::from_secs)
 }

@@ -246,7 +246,7 @@ fn fresh_key() -> String {
     use std::hash::{BuildHasher, RandomState};
     let mut hasher = blake3::Hasher::new();
     for round in 0..8 {
-        // Each is seeded anew by the system's random numbers.
+        // Each is seeded by the system's random numbers.
         hasher.update(&RandomState::new().hash_one(round).to_le_bytes());
     }
     hasher.finalize().to_hex().to_string()

@@ -3,7 +3,7 @@
 //!
 //! A moment is a varint `ticks since the one before`, a varint `row << 1 | explicit weight`, and
 //! the weight where it is not the period. Rows are places in the part's [`Block`], which stay what
-//! they are when the dictionary is collected: a block is packed anew in the same order then. At 99
+//! they are when the dictionary is collected: a block is packed again in the same order then. At 99
 //! Hz on two busy CPUs a moment takes 4 bytes.
 
 use super::block::Block;

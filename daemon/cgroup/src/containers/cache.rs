@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Most containers kept. Unit: entries of about 500 bytes, of 9 KiB at the most. Beyond it those
-/// that nobody asked for longest go first, and are asked for anew should they come back.
+/// that nobody asked for longest go first, and are asked for again should they come back.
 pub const CONTAINERS_MAX: usize = 2048;
 
 /// Containers that can be asked for at once: as many as a large host has when the daemon starts.

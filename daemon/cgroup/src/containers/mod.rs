@@ -4,7 +4,7 @@
 //! A cgroup path gives an id. The runtime that made the container knows the rest, and is asked for
 //! it once a container: Docker's and Podman's HTTP interface and the Container Runtime Interface of
 //! containerd and CRI-O over their sockets, and the files that each of them keeps where a socket is
-//! not there or not ours to open. Which there are is found out by looking, each time anew.
+//! not there or not ours to open. Which there are is found out by looking each time.
 //!
 //! Asking is the work of one thread, `fp-containers` ([`ContainerMetadataProvider`]); the
 //! symbolizer reads what has been answered, and waits for the first answers of a window no longer

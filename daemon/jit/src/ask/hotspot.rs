@@ -251,7 +251,7 @@ impl Jvm {
                 .place
                 .connect(&name, (self.owner.uid, self.pid), deadline)
             {
-                // Left by an earlier process of the same number: the JVM will make it anew.
+                // Left by an earlier process of the same number: the JVM will make it again.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 other => return other.map_err(AttachError::Talk),
             },
@@ -394,7 +394,7 @@ impl State {
 }
 
 /// True when the process has a file of this name open: an agent in it writes a map line by line,
-/// and would go on at its own place in what was written anew.
+/// and would go on at its own place in what was rewritten.
 fn is_open_in(pid: u32, name: &str) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;

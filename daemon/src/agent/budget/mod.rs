@@ -410,7 +410,7 @@ impl Agent {
     }
 
     /// Takes over what a new configuration says of the budget and of what it governs. The levels in
-    /// force stay, and are judged anew. To be called with the configuration's lock held.
+    /// force stay, and are judged again. To be called with the configuration's lock held.
     pub(super) fn configure_budget(&self, config: &Config) {
         let environment = &self.start.environment;
         let bounds = {
