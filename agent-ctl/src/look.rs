@@ -29,7 +29,7 @@ impl Look {
     pub fn measure(&self, info: &Info) -> MeasureBy {
         // A wait of a second and one of a microsecond are one sample each; a sample of an event by
         // rate stands for as many as there were.
-        let left_out = match info.is_waiting() || info.weighs_apart() {
+        let left_out = match info.is_waiting() || info.has_variable_weight() {
             true => MeasureBy::Weight,
             false => MeasureBy::Count,
         };

@@ -202,7 +202,7 @@ impl Conn {
                 Preface::Other
             };
             if is_http1 {
-                self.metrics.misplaced_grpc.inc();
+                self.metrics.wrong_port_grpc.inc();
                 self.answer_http1();
             }
         }

@@ -181,9 +181,9 @@ counted! {
     /// of no member.
     Counter fleetprof_collector_connections_refused_total = connections_refused;
     /// Connections told that they want the other port, by listener.
-    Counter fleetprof_collector_connections_misplaced_total{listener} =
-        "grpc" misplaced_grpc,
-        "http" misplaced_http;
+    Counter fleetprof_collector_connections_wrong_port_total{listener} =
+        "grpc" wrong_port_grpc,
+        "http" wrong_port_http;
 }
 
 impl Metrics {

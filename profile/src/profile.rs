@@ -46,12 +46,12 @@ impl Info {
 
     /// True when samples stand for different numbers of what happened, as those of an event by rate
     /// do: counts of samples then have no meaning of their own.
-    pub fn weighs_apart(&self) -> bool {
+    pub fn has_variable_weight(&self) -> bool {
         self.period == 0 && !matches!(self.unit.as_str(), "" | "samples") && !is_time(&self.unit)
     }
 
     /// What the weight is in words: `CPU time`, `Time waited`, or its unit.
-    pub fn weighs(&self) -> &str {
+    pub fn weight_label(&self) -> &str {
         match self.unit.as_str() {
             unit if is_time(unit) && self.is_waiting() => "Time waited",
             unit if is_time(unit) => "CPU time",

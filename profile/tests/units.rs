@@ -49,7 +49,7 @@ fn pprof_says_cpu_in_microseconds() {
     assert_eq!(read.info.unit, "microseconds");
     assert_eq!(read.info.period, 10_000);
     assert_eq!(read.total().weight, FLEET_US);
-    assert_eq!(read.info.weighs(), "CPU time");
+    assert_eq!(read.info.weight_label(), "CPU time");
 }
 
 #[test]
@@ -101,5 +101,5 @@ fn a_length_is_told_in_the_unit_that_suits_it() {
 fn weights_of_time_are_no_events_by_rate() {
     let mut profile = fleet();
     profile.info.period = 0;
-    assert!(!profile.info.weighs_apart());
+    assert!(!profile.info.has_variable_weight());
 }

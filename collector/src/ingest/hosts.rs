@@ -3,7 +3,7 @@
 //! Streams tell at once, under a lock that is held for microseconds; the store is told by
 //! [`Hosts::flush`] from the upkeep's thread, which may block.
 
-use super::judge::{self, LastWindow, Listening, Seen, Verdict, Windows};
+use super::judge::{self, HostActivity, LastWindow, Listening, Verdict, Windows};
 use super::limits::{
     BLIND_HOSTS_MAX, HEALTH_BYTES_MAX, HOST_INTERVAL, HOSTS_MAX, HOSTS_TOGETHER, OTHERS_INTERVAL,
     SILENT_FOR_NS, SURVEY_INTERVAL, TWINS_FOR,
@@ -80,7 +80,7 @@ struct Known {
 struct View {
     /// What it said last; `None` when only the store knows it.
     record: Option<Arc<HostRecord>>,
-    seen: Seen,
+    seen: HostActivity,
     twins: Option<TwinKind>,
 }
 
@@ -122,7 +122,7 @@ impl TwinKind {
 }
 
 /// An open stream; closes it when it is dropped.
-pub struct Ticket {
+pub struct StreamGuard {
     hosts: Arc<Hosts>,
     key: HostKey,
     number: u64,
@@ -149,7 +149,12 @@ impl Hosts {
 
     /// A stream of `key` starts. An older one of the same boot is told to end: its connection is
     /// most likely gone without a word.
-    pub fn open(self: &Arc<Self>, key: &HostKey, facts: HostFacts, clock_ahead_ns: i64) -> Ticket {
+    pub fn open(
+        self: &Arc<Self>,
+        key: &HostKey,
+        facts: HostFacts,
+        clock_ahead_ns: i64,
+    ) -> StreamGuard {
         let superseded = Arc::new(Notify::new());
         let mut inner = self.lock();
         let number = inner.next;
@@ -172,7 +177,7 @@ impl Hosts {
         drop(inner);
         self.metrics.streams.inc();
         self.metrics.streams_opened.inc();
-        Ticket {
+        StreamGuard {
             hosts: self.clone(),
             key: key.clone(),
             number,
@@ -485,7 +490,7 @@ impl Inner {
         let twins = twins.filter(|twins| twins.seen.elapsed() < TWINS_FOR);
         View {
             record: known.map(|known| Arc::clone(&known.record)),
-            seen: Seen {
+            seen: HostActivity {
                 stream: self.newest(key).map(|open| open.listening),
                 windows: known.map(|known| known.windows).unwrap_or_default(),
                 heard_unix_ns: heard.max(record.last_seen_unix_ns).max(started_unix_ns),
@@ -563,9 +568,9 @@ impl View {
     }
 }
 
-impl Ticket {
+impl StreamGuard {
     /// The host sent a window of this time, with weights in `unit` and so many samples taken and
-    /// lost. An answer is owed until [`Ticket::answered`].
+    /// lost. An answer is owed until [`StreamGuard::answered`].
     pub fn seen(&self, unit: &str, range: TimeRange, (taken, lost): (u64, u64)) {
         let received_unix_ns = self.hosts.clock.now_unix_ns();
         let mut inner = self.hosts.lock();
@@ -631,7 +636,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         let mut inner = self.hosts.lock();
         if let Some(streams) = inner.open.get_mut(&self.key.host_id) {

@@ -113,7 +113,7 @@ pub struct Listening {
 
 /// What is seen of a host from here.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct HostActivity {
     /// Its stream, while one is open.
     pub stream: Option<Listening>,
     /// What came of it.
@@ -233,7 +233,7 @@ fn degradation(
 }
 
 /// Judges a host at `now_unix_ns`.
-pub fn judge(record: &HostRecord, seen: &Seen, now_unix_ns: i64) -> Verdict {
+pub fn judge(record: &HostRecord, seen: &HostActivity, now_unix_ns: i64) -> Verdict {
     let mut verdict = Verdict::default();
     if seen.is_superseded {
         return verdict;
@@ -408,8 +408,8 @@ mod tests {
     }
 
     /// A host with a stream that is open for an hour.
-    fn connected(last: Option<LastWindow>) -> Seen {
-        Seen {
+    fn connected(last: Option<LastWindow>) -> HostActivity {
+        HostActivity {
             stream: Some(open_for(3600)),
             windows: Windows { last, alarm: None },
             heard_unix_ns: NOW,
@@ -418,15 +418,15 @@ mod tests {
     }
 
     /// One that was last heard of so long ago.
-    fn gone(age_s: i64) -> Seen {
-        Seen {
+    fn gone(age_s: i64) -> HostActivity {
+        HostActivity {
             heard_unix_ns: NOW - age_s * S,
-            ..Seen::default()
+            ..HostActivity::default()
         }
     }
 
     #[track_caller]
-    fn check(health: Option<wire::HostHealth>, seen: Seen, expected: &[&str], blind: bool) {
+    fn check(health: Option<wire::HostHealth>, seen: HostActivity, expected: &[&str], blind: bool) {
         let verdict = judge(&record(health), &seen, NOW);
         let ids = verdict.degradations.iter().map(|of| of.id.as_str());
         assert_eq!(ids.collect::<Vec<_>>(), expected);
@@ -461,7 +461,7 @@ mod tests {
     fn a_connected_agent_without_windows_is_blind() {
         check(well(), connected(window(45, 100, 0)), &[], false);
         check(well(), connected(window(46, 100, 0)), &["no_windows"], true);
-        let fresh = Seen {
+        let fresh = HostActivity {
             stream: Some(open_for(100)),
             ..connected(None)
         };
@@ -513,13 +513,13 @@ mod tests {
             ..window(2, 10, 90).expect("one")
         };
         windows.came(lost, stream);
-        let seen = Seen {
+        let seen = HostActivity {
             windows,
             ..connected(None)
         };
         check(well(), seen, &["samples_lost"], true);
         windows.came(window(1, 100, 0).expect("one"), stream);
-        let seen = Seen {
+        let seen = HostActivity {
             windows,
             ..connected(None)
         };
@@ -543,7 +543,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_waits_for_an_answer_is_not_silent() {
-        let waits = |answered_unix_ns| Seen {
+        let waits = |answered_unix_ns| HostActivity {
             stream: Some(Listening {
                 answered_unix_ns,
                 ..open_for(3600)
@@ -574,7 +574,7 @@ mod tests {
         check(well(), gone(179), &[], false);
         check(well(), gone(180), &["host_silent"], false);
         check(well(), gone(86_400), &[], false);
-        let superseded = Seen {
+        let superseded = HostActivity {
             is_superseded: true,
             ..gone(500)
         };

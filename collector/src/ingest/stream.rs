@@ -9,7 +9,7 @@
 
 use super::Ingest;
 use super::batch::{Answered, Job};
-use super::hosts::Ticket;
+use super::hosts::StreamGuard;
 use super::limits::{
     DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
     dictionary_stacks,
@@ -185,7 +185,7 @@ struct Session<'s> {
     /// Whose certificate the connection has.
     member: Option<Arc<Member>>,
     decoder: Decoder,
-    ticket: Ticket,
+    guard: StreamGuard,
     answer: mpsc::Sender<Answered>,
     answers: mpsc::Receiver<Answered>,
     /// Windows that wait here, oldest first.
@@ -229,7 +229,7 @@ impl<'s> Session<'s> {
         let assigned = member.as_ref().map(|member| member.labels.clone());
         let assigned = assigned.unwrap_or_default();
         let decoder = Decoder::new(host.clone(), &facts, &assigned, ingest.metrics.clone());
-        let ticket = ingest.hosts.open(&host, facts, ahead);
+        let guard = ingest.hosts.open(&host, facts, ahead);
         let (answer, answers) = mpsc::channel(WINDOWS_IN_FLIGHT as usize);
         Ok(Session {
             ingest,
@@ -237,7 +237,7 @@ impl<'s> Session<'s> {
             host,
             member,
             decoder,
-            ticket,
+            guard,
             answer,
             answers,
             ready: VecDeque::new(),
@@ -251,7 +251,7 @@ impl<'s> Session<'s> {
 
     async fn run(&mut self, requests: &mut Streaming<PushRequest>) -> Result<(), End> {
         let mut shutdown = self.ingest.shutdown.clone();
-        let superseded = self.ticket.superseded.clone();
+        let superseded = self.guard.superseded.clone();
         // The agent has ended its side, or the collector stops: what came is brought to its end.
         let (mut finished, mut draining) = (false, false);
         let mut owes_answer = false;
@@ -259,7 +259,7 @@ impl<'s> Session<'s> {
             self.submit().await?;
             let owed_answer = std::mem::replace(&mut owes_answer, self.waiting() > 0);
             if owed_answer && !owes_answer {
-                self.ticket.answered();
+                self.guard.answered();
             }
             let idle = self.in_store == 0 && (self.ready.is_empty() || self.needing.is_some());
             if idle && draining {
@@ -328,7 +328,7 @@ impl<'s> Session<'s> {
     }
 
     fn superseded(&self) -> End {
-        self.ticket
+        self.guard
             .was_superseded(self.last_message.elapsed() < ALIVE);
         let status = Status::aborted("another stream of this host and boot has started");
         self.ingest.cut(|m| &m.cut_superseded, status)
@@ -345,7 +345,7 @@ impl<'s> Session<'s> {
                 let mut facts = host_facts(facts, &self.ingest.metrics);
                 identity::assign(self.member.as_ref(), &mut facts.labels);
                 self.decoder.set_facts(&facts);
-                self.ticket.facts(facts);
+                self.guard.facts(facts);
                 Ok(())
             }
             Some(push_request::Body::Hello(_)) => Err(self.ingest.fault("a second Hello")),
@@ -374,8 +374,7 @@ impl<'s> Session<'s> {
             Decoded::Whole(pending) => {
                 self.parts_deadline = None;
                 let window = &pending.window;
-                self.ticket
-                    .seen(&window.unit, window.range, window.counts());
+                self.guard.seen(&window.unit, window.range, window.counts());
                 let definitions = None;
                 self.ready.push_back(Ready {
                     pending,

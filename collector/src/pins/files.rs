@@ -35,7 +35,7 @@ const LEVEL: i32 = 6;
 
 /// Which profile of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ProfileKind {
     /// The recorder's minutes.
     Minutes = 1,
     /// What was captured.
@@ -350,7 +350,7 @@ impl Files {
     pub fn read(
         &self,
         id: u64,
-        part: Part,
+        part: ProfileKind,
         memory_bytes: usize,
         gone: impl Fn() -> bool,
     ) -> Result<Profile, ReadError> {
@@ -462,7 +462,7 @@ impl Upload<'_> {
     ///
     /// # Errors
     /// When the disk does not take it, or a host may not have so much.
-    pub fn push(&mut self, part: Part, chunk: &ProfileChunk) -> Result<u64, KeepError> {
+    pub fn push(&mut self, part: ProfileKind, chunk: &ProfileChunk) -> Result<u64, KeepError> {
         let bytes = chunk.encode_to_vec();
         let packed = zstd::bulk::compress(&bytes, LEVEL)?;
         let (len, raw) = (packed.len() as u32, bytes.len() as u32);

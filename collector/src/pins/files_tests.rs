@@ -49,7 +49,7 @@ fn profile(name: &str) -> Profile {
     profile
 }
 
-fn put(files: &Files, head: HostPin, parts: &[(Part, &Profile)]) -> u64 {
+fn put(files: &Files, head: HostPin, parts: &[(ProfileKind, &Profile)]) -> u64 {
     let mut upload = files.start(head).unwrap();
     for &(part, profile) in parts {
         for chunk in proto::Chunks::with_target(profile, 64) {
@@ -67,7 +67,7 @@ fn all(files: &Files) -> Vec<HostPin> {
     files.list(PINS_MAX, |_| true).0
 }
 
-fn read(files: &Files, id: u64, part: Part) -> Result<u64, ReadError> {
+fn read(files: &Files, id: u64, part: ProfileKind) -> Result<u64, ReadError> {
     let profile = files.read(id, part, MEMORY, || false)?;
     Ok(profile.total().count)
 }
@@ -77,7 +77,10 @@ fn both_profiles_come_back_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let files = open(dir.path());
     let (minutes, captured) = (profile("minutes"), profile("captured"));
-    let parts = [(Part::Minutes, &minutes), (Part::Captured, &captured)];
+    let parts = [
+        (ProfileKind::Minutes, &minutes),
+        (ProfileKind::Captured, &captured),
+    ];
     let id = put(&files, head("a", 1), &parts);
     let before = all(&files);
     drop(files);
@@ -85,9 +88,11 @@ fn both_profiles_come_back_after_a_restart() {
     assert_eq!(files.damaged, 0);
     assert_eq!(all(&files), before);
     assert!(before[0].pin.as_ref().unwrap().capture_bytes > 0);
-    let found = files.read(id, Part::Captured, MEMORY, || false).unwrap();
+    let found = files
+        .read(id, ProfileKind::Captured, MEMORY, || false)
+        .unwrap();
     assert_eq!(found.samples.len(), captured.samples.len());
-    assert_eq!(read(&files, id, Part::Minutes).unwrap(), 210);
+    assert_eq!(read(&files, id, ProfileKind::Minutes).unwrap(), 210);
     assert_eq!(put(&files, head("b", 1), &parts), id + 1, "numbers go on");
 }
 
@@ -96,14 +101,14 @@ fn a_pin_that_comes_again_takes_its_own_place() {
     let dir = tempfile::tempdir().unwrap();
     let files = open(dir.path());
     let one = profile("one");
-    let id = put(&files, head("a", 1), &[(Part::Minutes, &one)]);
+    let id = put(&files, head("a", 1), &[(ProfileKind::Minutes, &one)]);
     assert!(matches!(
-        read(&files, id, Part::Captured),
+        read(&files, id, ProfileKind::Captured),
         Err(ReadError::Unknown(_))
     ));
-    let parts = [(Part::Minutes, &one), (Part::Captured, &one)];
+    let parts = [(ProfileKind::Minutes, &one), (ProfileKind::Captured, &one)];
     assert_eq!(put(&files, head("a", 1), &parts), id);
-    assert!(read(&files, id, Part::Captured).is_ok());
+    assert!(read(&files, id, ProfileKind::Captured).is_ok());
     assert_ne!(put(&files, head("b", 1), &parts), id, "of another host");
     let mut again = head("a", 1);
     again.pin.as_mut().unwrap().fired_unix_ns += 1;
@@ -118,7 +123,7 @@ fn what_was_not_finished_leaves_nothing() {
     let mut upload = files.start(head("a", 1)).unwrap();
     let one = profile("one");
     for chunk in proto::Chunks::new(&one) {
-        upload.push(Part::Minutes, &chunk).unwrap();
+        upload.push(ProfileKind::Minutes, &chunk).unwrap();
     }
     drop(upload);
     std::fs::write(dir.path().join("7.tmp"), b"of a collector that was killed").unwrap();
@@ -135,12 +140,12 @@ fn no_byte_of_a_file_can_be_changed_unseen() {
     let id = put(
         &open(dir.path()),
         head("a", 1),
-        &[(Part::Minutes, &profile("f"))],
+        &[(ProfileKind::Minutes, &profile("f"))],
     );
     let path = dir.path().join(format!("{id:016x}.pin"));
     let whole = std::fs::read(&path).unwrap();
     let expected = open(dir.path())
-        .read(id, Part::Minutes, MEMORY, || false)
+        .read(id, ProfileKind::Minutes, MEMORY, || false)
         .unwrap();
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
@@ -149,7 +154,7 @@ fn no_byte_of_a_file_can_be_changed_unseen() {
         let files = open(dir.path());
         // A message that claims to be of another part is missing, which the profile's own end
         // tells.
-        let found = files.read(id, Part::Minutes, MEMORY, || false);
+        let found = files.read(id, ProfileKind::Minutes, MEMORY, || false);
         let same = found.is_ok_and(|found| found.total() == expected.total());
         assert!(!same, "byte {at}");
     }
@@ -165,7 +170,7 @@ fn over_its_share_a_host_loses_its_own_oldest() {
     let one = profile("one");
     let bytes = {
         let files = open(&dir.path().join("measure"));
-        put(&files, head("a", 1), &[(Part::Minutes, &one)]);
+        put(&files, head("a", 1), &[(ProfileKind::Minutes, &one)]);
         files.size().1
     };
     let bounds = Bounds {
@@ -173,10 +178,10 @@ fn over_its_share_a_host_loses_its_own_oldest() {
         ..BOUNDS
     };
     let files = Files::open(&dir.path().join("pins"), bounds).unwrap();
-    put(&files, head("b", 1), &[(Part::Minutes, &one)]);
+    put(&files, head("b", 1), &[(ProfileKind::Minutes, &one)]);
     // Agents bring their newest first.
     for number in [5, 4, 3, 2, 1] {
-        put(&files, head("a", number), &[(Part::Minutes, &one)]);
+        put(&files, head("a", number), &[(ProfileKind::Minutes, &one)]);
     }
     let removed = files.prune(0);
     assert_eq!((removed.age, removed.host, removed.disk), (0, 2, 0));
@@ -194,9 +199,9 @@ fn over_the_disk_the_host_with_most_pays_and_age_removes() {
     let one = profile("one");
     let mut bounds = BOUNDS;
     let files = open(&dir.path().join("pins"));
-    put(&files, head("b", 1), &[(Part::Minutes, &one)]);
+    put(&files, head("b", 1), &[(ProfileKind::Minutes, &one)]);
     for number in 2..6 {
-        put(&files, head("a", number), &[(Part::Minutes, &one)]);
+        put(&files, head("a", number), &[(ProfileKind::Minutes, &one)]);
     }
     bounds.bytes = files.size().1 / 2;
     drop(files);
@@ -226,7 +231,7 @@ fn one_larger_than_its_share_is_refused_and_a_second_collector_too() {
     let one = profile("one");
     let chunk = proto::Chunks::new(&one).next().unwrap();
     // Nothing more is written of it than fits.
-    let refused = upload.push(Part::Minutes, &chunk);
+    let refused = upload.push(ProfileKind::Minutes, &chunk);
     assert!(matches!(refused, Err(KeepError::TooLarge { .. })));
     assert!(matches!(
         Files::open(dir.path(), bounds),
@@ -238,8 +243,12 @@ fn one_larger_than_its_share_is_refused_and_a_second_collector_too() {
 fn a_profile_that_does_not_fit_in_memory_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let files = open(dir.path());
-    let id = put(&files, head("a", 1), &[(Part::Minutes, &profile("one"))]);
-    let refused = files.read(id, Part::Minutes, 64, || false);
+    let id = put(
+        &files,
+        head("a", 1),
+        &[(ProfileKind::Minutes, &profile("one"))],
+    );
+    let refused = files.read(id, ProfileKind::Minutes, 64, || false);
     assert!(matches!(refused, Err(ReadError::Memory { .. })));
 }
 

@@ -1,9 +1,9 @@
 //! The calls: Keep for agents; List and Profile for people.
 
 use super::Pins;
-use super::files::{Part, ReadError};
+use super::files::{ProfileKind, ReadError};
 use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
-use super::take::{Piece, fault, head};
+use super::take::{UploadMessage, fault, head};
 use crate::identity::{self, Member};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
@@ -121,16 +121,16 @@ impl Pins {
 /// Hands chunks on until the end, or until nobody takes them.
 async fn pass_on(
     requests: &mut Streaming<KeepRequest>,
-    pieces: mpsc::Sender<Piece>,
+    pieces: mpsc::Sender<UploadMessage>,
 ) -> Result<(), Status> {
     loop {
         let piece = match next(requests).await? {
-            Some(Body::Minutes(chunk)) => Piece::Chunk(Part::Minutes, chunk),
-            Some(Body::Captured(chunk)) => Piece::Chunk(Part::Captured, chunk),
+            Some(Body::Minutes(chunk)) => UploadMessage::Chunk(ProfileKind::Minutes, chunk),
+            Some(Body::Captured(chunk)) => UploadMessage::Chunk(ProfileKind::Captured, chunk),
             Some(Body::Head(_)) => return Err(fault("it has a second head")),
-            None => Piece::End,
+            None => UploadMessage::End,
         };
-        let last = matches!(piece, Piece::End);
+        let last = matches!(piece, UploadMessage::End);
         if pieces.send(piece).await.is_err() || last {
             return Ok(());
         }
@@ -181,8 +181,8 @@ impl PinService for Pins {
         let asked = request.into_inner();
         let query = query(&asked)?;
         let part = match asked.captured {
-            true => Part::Captured,
-            false => Part::Minutes,
+            true => ProfileKind::Captured,
+            false => ProfileKind::Minutes,
         };
         let mut place = self.0.queries.place()?;
         let inner = self.0.clone();

@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::admission::Admitted;
-use super::files::{KeepError, Part};
+use super::files::{KeepError, ProfileKind};
 use super::limits::{
     CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, HEAP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX,
 };
@@ -22,9 +22,9 @@ use tonic::Status;
     clippy::large_enum_variant,
     reason = "pieces of a stream: nearly all are chunks, and two wait at most"
 )]
-pub(super) enum Piece {
+pub(super) enum UploadMessage {
     /// A chunk of one of its profiles.
-    Chunk(Part, ProfileChunk),
+    Chunk(ProfileKind, ProfileChunk),
     /// The agent has said all.
     End,
 }
@@ -76,24 +76,24 @@ impl Inner {
         head: HostPin,
         has_capture: bool,
         admitted: &mut Admitted,
-        pieces: &mut Receiver<Piece>,
+        pieces: &mut Receiver<UploadMessage>,
     ) -> Result<(), Status> {
         let files = self.files()?;
         let mut upload = files
             .start(head)
             .map_err(|error| self.failed(error.into()))?;
-        let mut part = Part::Minutes;
+        let mut part = ProfileKind::Minutes;
         let mut assembler = ProfileAssembler::with_limit(PART_BYTES_MAX);
         loop {
             let Some(piece) = pieces.blocking_recv() else {
                 return Err(Status::cancelled("the pin did not come to its end"));
             };
             let (of, chunk) = match piece {
-                Piece::Chunk(of, chunk) => (of, chunk),
-                Piece::End => break,
+                UploadMessage::Chunk(of, chunk) => (of, chunk),
+                UploadMessage::End => break,
             };
             if of != part {
-                if of == Part::Minutes || !has_capture {
+                if of == ProfileKind::Minutes || !has_capture {
                     return Err(fault("its chunks are not in the order of its head"));
                 }
                 part = of;
@@ -113,7 +113,7 @@ impl Inner {
             }
         }
         assembler.finish().map_err(fault)?;
-        if has_capture != (part == Part::Captured) {
+        if has_capture != (part == ProfileKind::Captured) {
             return Err(fault("it ends before its capture"));
         }
         upload.finish().map_err(|error| self.failed(error))?;

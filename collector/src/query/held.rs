@@ -33,7 +33,7 @@ pub(super) struct Answers {
 }
 
 /// A place for one answer; what it holds is given back when it is dropped.
-pub(crate) struct Place {
+pub(crate) struct ResponseSlot {
     _place: OwnedSemaphorePermit,
     memory: Arc<MemoryPool>,
     held: Reservation,
@@ -55,7 +55,7 @@ impl Queries {
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED, with when to come again, when there is none.
-    pub(crate) fn place(&self) -> Result<Place, Status> {
+    pub(crate) fn response_slot(&self) -> Result<ResponseSlot, Status> {
         let answers = &self.0.answers;
         let place = answers.places.clone().try_acquire_owned().map_err(|_| {
             answers.metrics.answers_refused.inc();
@@ -63,7 +63,7 @@ impl Queries {
                 "{ANSWERS_MAX} answers are being read already, which is the limit; try again in a moment"
             ))
         })?;
-        Ok(Place {
+        Ok(ResponseSlot {
             _place: place,
             memory: answers.memory.clone(),
             held: answers.memory.reserve(),
@@ -72,7 +72,7 @@ impl Queries {
     }
 }
 
-impl Place {
+impl ResponseSlot {
     /// Takes memory for what is to be read.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ pub(crate) fn busy(text: String) -> Status {
 mod tests {
     use super::*;
 
-    fn place(answers: &Answers) -> Place {
-        Place {
+    fn place(answers: &Answers) -> ResponseSlot {
+        ResponseSlot {
             _place: answers.places.clone().try_acquire_owned().expect("free"),
             memory: answers.memory.clone(),
             held: answers.memory.reserve(),

@@ -13,7 +13,7 @@ mod service;
 mod spread;
 mod units;
 
-pub(crate) use held::{Place, RETRY_AFTER, busy, profile_bytes};
+pub(crate) use held::{RETRY_AFTER, ResponseSlot, busy, profile_bytes};
 pub use request::Selected;
 
 use crate::ingest::Hosts;

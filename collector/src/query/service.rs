@@ -155,7 +155,7 @@ impl QueryService for Queries {
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let query = selected.query(&asked.group_by)?;
-        let mut place = self.place()?;
+        let mut place = self.response_slot()?;
         let made = Queries::profile(self, &selected, query, asked.max_nodes, move |found, _| {
             let QueryResult { data, quality } = found;
             let coverage = covered(&data);

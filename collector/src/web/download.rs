@@ -9,7 +9,7 @@
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
-use crate::query::{Failed, Place, Queries, RETRY_AFTER, Selected, profile_bytes};
+use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, Selected, profile_bytes};
 use crate::store::{Limits, QueryResult, StoreError};
 use hyper::body::Bytes;
 use hyper::header::{
@@ -50,13 +50,13 @@ fn content_type(format: Format) -> &'static str {
 
 /// What is asked for.
 #[derive(Debug, Default)]
-struct Asked {
+struct DownloadQuery {
     selection: wire::Selection,
     group_by: Vec<String>,
 }
 
-fn asked(pairs: Vec<(String, String)>) -> Result<Asked, Status> {
-    let mut asked = Asked::default();
+fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
+    let mut asked = DownloadQuery::default();
     let mut range: Option<agent::TimeRange> = None;
     for (name, value) in pairs {
         let time = || {
@@ -113,7 +113,7 @@ pub(super) struct File {
     /// Its content.
     pub pieces: Vec<Bytes>,
     /// What it holds.
-    pub place: Place,
+    pub place: ResponseSlot,
 }
 
 /// Makes the file `name`.
@@ -131,10 +131,10 @@ pub(super) async fn make(
              .perf.txt and .bundle.html",
         )
     })?;
-    let asked = asked(pairs)?;
+    let asked = parse(pairs)?;
     let selected = Selected::new(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
-    let mut place = queries.place()?;
+    let mut place = queries.response_slot()?;
     let made = queries.profile(&selected, query, 0, move |found, limits| {
         let QueryResult { data, quality } = found;
         if quality.total.is_capped() {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn parameters_are_taken_or_refused() {
-        let found = asked(pairs(&[
+        let found = parse(pairs(&[
             ("selector", "unit=\"a\""),
             ("from", "5"),
             ("to", "9"),
@@ -331,9 +331,9 @@ mod tests {
         assert_eq!(found.selection.frame_filters[1].regex, "a:b");
         let range = found.selection.range.expect("a range");
         assert_eq!((range.start_unix_ns, range.end_unix_ns), (5, 9));
-        assert!(asked(Vec::new()).expect("valid").selection.range.is_none());
+        assert!(parse(Vec::new()).expect("valid").selection.range.is_none());
         for wrong in [("from", "now"), ("frame", "x:y"), ("hello", "1")] {
-            assert!(asked(pairs(&[wrong])).is_err(), "{wrong:?}");
+            assert!(parse(pairs(&[wrong])).is_err(), "{wrong:?}");
         }
     }
 

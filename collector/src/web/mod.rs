@@ -6,14 +6,14 @@
 
 mod download;
 mod guard;
-mod misplaced;
 mod page;
+mod wrong_port;
 
 use crate::control::Control;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
-use crate::query::{ANSWER_TIMEOUT, Place, Queries, REQUEST_BYTES_MAX, STALL_TIMEOUT};
+use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
@@ -131,11 +131,11 @@ async fn connection(
     // Answers are small or in large pieces: waiting for more only delays them.
     let _ = stream.set_nodelay(true);
     tokio::select! {
-        is_http2 = misplaced::is_http2(&stream) => match is_http2 {
+        is_http2 = wrong_port::is_http2(&stream) => match is_http2 {
             Some(false) => {}
             Some(true) => {
-                open.0.misplaced_http.inc();
-                return misplaced::answer(stream, grpc).await;
+                open.0.wrong_port_http.inc();
+                return wrong_port::answer(stream, grpc).await;
             }
             None => return,
         },
@@ -241,7 +241,7 @@ async fn file(
 }
 
 /// Sends a file piece by piece, so that one that is not read gives its place back.
-fn send(content: Vec<Bytes>, mut place: Place, queries: Queries) -> Body {
+fn send(content: Vec<Bytes>, mut place: ResponseSlot, queries: Queries) -> Body {
     let (tx, pieces) = mpsc::channel::<io::Result<Bytes>>(1);
     tokio::spawn(async move {
         // One that reads a little now and then would hold its place for hours.

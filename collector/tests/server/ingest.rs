@@ -1,7 +1,7 @@
 //! IngestService: what is taken, and what is refused.
 
 use crate::faults::short;
-use crate::memory::{Memory, Trouble};
+use crate::memory::{Fault, Memory};
 use crate::rig::{
     NOW, Options, PushStream, Rig, SECOND, facts, hash, hello, labels, sequence, start, starting,
     tables, until, window,
@@ -299,13 +299,13 @@ async fn memory_that_others_hold_is_waited_for_and_then_denied() {
 #[tokio::test]
 async fn a_store_that_is_full_sends_agents_away_until_it_has_room() {
     let rig = Rig::start().await;
-    rig.store.set_trouble(Some(Trouble::Unavailable));
+    rig.store.set_fault(Some(Fault::Unavailable));
     let mut agent = rig.agent("a").await;
     agent.part(window(1, &[])).await;
     let status = agent.end().await;
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("the disk is full"), "{status:?}");
-    rig.store.set_trouble(None);
+    rig.store.set_fault(None);
     let mut agent = rig.agent("a").await;
     assert_eq!(agent.store(1, &["x"]).await.outcome, STORED);
 }
@@ -313,7 +313,7 @@ async fn a_store_that_is_full_sends_agents_away_until_it_has_room() {
 #[tokio::test]
 async fn a_host_that_the_engine_chokes_on_does_not_keep_others_out() {
     let rig = Rig::start().await;
-    rig.store.set_trouble(Some(Trouble::Engine("id-bad")));
+    rig.store.set_fault(Some(Fault::Engine("id-bad")));
     rig.store.hold(true);
     let (mut good, mut bad) = (rig.agent("good").await, rig.agent("bad").await);
     // In one batch, behind a push that is held.
@@ -333,11 +333,11 @@ async fn a_host_that_the_engine_chokes_on_does_not_keep_others_out() {
 #[tokio::test]
 async fn a_store_that_asks_for_strangers_ends_the_stream_not_the_collector() {
     let rig = Rig::start().await;
-    rig.store.set_trouble(Some(Trouble::AsksForStrangers));
+    rig.store.set_fault(Some(Fault::AsksForStrangers));
     let mut agent = rig.agent("a").await;
     agent.part(window(1, &["x"])).await;
     assert_eq!(agent.end().await.code(), Code::Unavailable);
-    rig.store.set_trouble(None);
+    rig.store.set_fault(None);
     let mut agent = rig.agent("a").await;
     assert_eq!(agent.store(1, &["x"]).await.outcome, STORED);
 }
@@ -345,7 +345,7 @@ async fn a_store_that_asks_for_strangers_ends_the_stream_not_the_collector() {
 #[tokio::test]
 async fn all_callers_are_asked_for_when_one_is_not_known_after_all() {
     let store = Arc::new(Memory::default());
-    store.set_trouble(Some(Trouble::ForgetsCallers));
+    store.set_fault(Some(Fault::ForgetsCallers));
     let rig = Rig::on(store, Options::default()).await;
     let mut agent = PushStream::connect(rig.channel().await).await.unwrap();
     assert!(agent.hello(hello("a", 1)).await.known_stacks);
@@ -375,7 +375,7 @@ async fn all_callers_are_asked_for_when_one_is_not_known_after_all() {
 #[tokio::test]
 async fn a_store_that_panics_ends_pushing() {
     let rig = Rig::start().await;
-    rig.store.set_trouble(Some(Trouble::Panic));
+    rig.store.set_fault(Some(Fault::Panic));
     let agent = rig.agent("a").await;
     agent.part(window(1, &["x"])).await;
     let ended = tokio::time::timeout(crate::rig::LIMIT, rig.pushing).await;

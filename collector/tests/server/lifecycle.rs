@@ -1,6 +1,6 @@
 //! The collector as a whole: start, drain and end.
 
-use crate::memory::{Memory, Trouble};
+use crate::memory::{Fault, Memory};
 use crate::rig::{LIMIT, NOW, PushStream, channel, hello, window};
 use collector::config::Config;
 use collector::listen::ListenError;
@@ -72,7 +72,7 @@ async fn a_stop_drains_remembers_hosts_and_closes_the_store() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_panics_ends_the_collector_with_an_error() {
     let running = start().await;
-    running.store.set_trouble(Some(Trouble::Panic));
+    running.store.set_fault(Some(Fault::Panic));
     let mut agent = PushStream::connect(channel(running.at.grpc).await)
         .await
         .expect("a stream");

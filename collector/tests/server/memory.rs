@@ -19,7 +19,7 @@ struct State {
     hosts: BTreeMap<HostKey, HostRecord>,
     /// Windows of each push that took some.
     batches: Vec<usize>,
-    trouble: Option<Trouble>,
+    fault: Option<Fault>,
     held: bool,
     folds: bool,
     policy: BatchPolicy,
@@ -32,7 +32,7 @@ struct State {
 
 /// What a push fails with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Fault {
     /// The disk is full.
     Unavailable,
     /// The engine chokes on the windows of this host.
@@ -59,8 +59,8 @@ impl Memory {
     }
 
     /// What pushes fail with from now on.
-    pub fn set_trouble(&self, trouble: Option<Trouble>) {
-        self.lock().trouble = trouble;
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        self.lock().fault = fault;
     }
 
     /// How windows are to come, from the next collector on.
@@ -157,11 +157,11 @@ impl WindowSink for Memory {
         while state.held {
             state = self.changed.wait(state).expect("no test panics");
         }
-        match state.trouble {
-            Some(Trouble::Unavailable) => {
+        match state.fault {
+            Some(Fault::Unavailable) => {
                 return Err(StoreError::Unavailable("the disk is full".to_owned()));
             }
-            Some(Trouble::Engine(host))
+            Some(Fault::Engine(host))
                 if windows.iter().any(|one| one.origin.host.host_id == host) =>
             {
                 return Err(StoreError::Engine {
@@ -169,14 +169,14 @@ impl WindowSink for Memory {
                     message: "it chokes".to_owned(),
                 });
             }
-            Some(Trouble::AsksForStrangers) => {
+            Some(Fault::AsksForStrangers) => {
                 let missing = vec![ContentId([9; 16])];
                 return Ok(windows
                     .iter()
                     .map(|_| PushOutcome::NeedStacks(missing.clone()))
                     .collect());
             }
-            Some(Trouble::Panic) => {
+            Some(Fault::Panic) => {
                 drop(state);
                 panic!("a store that panics, as the test wants it");
             }
@@ -213,7 +213,7 @@ impl WindowSink for Memory {
     }
 
     fn knows_callers(&self) -> bool {
-        self.lock().trouble == Some(Trouble::ForgetsCallers)
+        self.lock().fault == Some(Fault::ForgetsCallers)
     }
 
     fn batch_policy(&self) -> BatchPolicy {
@@ -222,7 +222,7 @@ impl WindowSink for Memory {
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         let mut state = self.lock();
-        if state.trouble == Some(Trouble::Unavailable) {
+        if state.fault == Some(Fault::Unavailable) {
             return Err(StoreError::Unavailable("the disk is full".to_owned()));
         }
         let records = hosts.iter().map(|host| (host.key.clone(), host.clone()));

@@ -1,6 +1,6 @@
 //! The HTTP listener: the page, its guard, gRPC-Web, downloads and metrics.
 
-use crate::memory::Trouble;
+use crate::memory::Fault;
 use crate::rig::{Options, PushStream, Rig, channel, until, window};
 use prost::Message;
 use proto::collector as wire;
@@ -206,8 +206,8 @@ async fn who_takes_one_port_for_the_other_is_told() {
         let there = format!("the page is at http://{}/", rig.http);
         assert!(reply.text().contains(&there), "{}", reply.text());
     }
-    assert!(rig.metrics.misplaced_http.get() >= 1);
-    assert_eq!(rig.metrics.misplaced_grpc.get(), 2);
+    assert!(rig.metrics.wrong_port_http.get() >= 1);
+    assert_eq!(rig.metrics.wrong_port_grpc.get(), 2);
     until("they are gone", || rig.metrics.connections_grpc.get() == 0).await;
 }
 
@@ -513,14 +513,14 @@ async fn metrics_and_health_are_there() {
 async fn a_store_that_takes_nothing_is_not_healthy_until_it_does() {
     let rig = Rig::start().await;
     let mut agent = rig.agent("a").await;
-    rig.store.set_trouble(Some(Trouble::Unavailable));
+    rig.store.set_fault(Some(Fault::Unavailable));
     agent.part(window(1, &[])).await;
     agent.end().await;
     until("it is known", || rig.metrics.push_failing.get() == 1).await;
     let health = get(&rig, "/healthz").await;
     assert_eq!(health.status, 503);
     assert!(health.text().contains("does not take"), "{}", health.text());
-    rig.store.set_trouble(None);
+    rig.store.set_fault(None);
     rig.agent("a").await.store(1, &["x"]).await;
     until("it is over", || rig.metrics.push_failing.get() == 0).await;
     let health = get(&rig, "/healthz").await;

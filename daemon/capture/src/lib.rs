@@ -20,7 +20,7 @@ mod run;
 mod table;
 pub mod target;
 
-pub use table::{CaptureTable, Counts};
+pub use table::{CaptureCounts, CaptureTable};
 
 use proto::agent;
 use tokio::sync::mpsc;

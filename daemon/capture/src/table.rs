@@ -26,7 +26,7 @@ const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
 
 /// What became of captures since the start.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct CaptureCounts {
     /// Started.
     pub started: AtomicU64,
     /// With their whole duration.
@@ -82,7 +82,7 @@ pub struct CaptureTable {
     answered: Condvar,
     stopping: AtomicBool,
     /// What became of them.
-    pub counts: Counts,
+    pub counts: CaptureCounts,
 }
 
 /// A place among the captures that run, and memory; given back when dropped.
@@ -122,7 +122,7 @@ impl CaptureTable {
             state: Mutex::default(),
             answered: Condvar::new(),
             stopping: AtomicBool::new(false),
-            counts: Counts::default(),
+            counts: CaptureCounts::default(),
         })
     }
 

@@ -68,7 +68,7 @@ pub enum Fetched {
 
 /// Why one server did not answer as it should.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum FetchError {
     #[error("{0}")]
     Http(#[from] ureq::Error),
     #[error("it ended the file after {got} of {announced} bytes")]
@@ -177,17 +177,14 @@ impl Servers {
                     server.answered();
                     return found;
                 }
-                Err(Trouble::Stopped) => return Fetched::Unavailable,
+                Err(FetchError::Stopped) => return Fetched::Unavailable,
                 // Other servers would not help.
-                Err(trouble @ Trouble::Write(_)) => {
-                    tracing::warn!(
-                        server = server.url,
-                        "failed to keep a debug file: {trouble}"
-                    );
+                Err(error @ FetchError::Write(_)) => {
+                    tracing::warn!(server = server.url, "failed to keep a debug file: {error}");
                     return Fetched::Unavailable;
                 }
-                Err(trouble) => {
-                    server.failed(&trouble);
+                Err(error) => {
+                    server.failed(&error);
                     outcome = Fetched::Unavailable;
                 }
             }
@@ -204,7 +201,7 @@ impl Server {
         to: &Path,
         bytes_max: u64,
         stopped: &dyn Fn() -> bool,
-    ) -> Result<Fetched, Trouble> {
+    ) -> Result<Fetched, FetchError> {
         let url = format!("{}/buildid/{build_id}/debuginfo", self.url);
         let mut answer = agent.get(&url).call()?;
         match answer.status().as_u16() {
@@ -216,19 +213,19 @@ impl Server {
         if announced.is_some_and(|bytes| bytes > bytes_max) {
             return Ok(Fetched::TooLarge);
         }
-        let mut file = File::create(to).map_err(Trouble::Write)?;
+        let mut file = File::create(to).map_err(FetchError::Write)?;
         let body = answer.body_mut().with_config().limit(u64::MAX);
         let mut body = body.reader();
         let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0u64);
         loop {
             if stopped() {
-                return Err(Trouble::Stopped);
+                return Err(FetchError::Stopped);
             }
             if bytes.is_multiple_of(LOOK_BYTES) && !has_room(to.parent().unwrap_or(to)) {
-                return Err(Trouble::Write(io::ErrorKind::StorageFull.into()));
+                return Err(FetchError::Write(io::ErrorKind::StorageFull.into()));
             }
             let most = (LOOK_BYTES - bytes % LOOK_BYTES).min(PIECE_BYTES as u64) as usize;
-            let len = body.read(&mut piece[..most]).map_err(Trouble::Read)?;
+            let len = body.read(&mut piece[..most]).map_err(FetchError::Read)?;
             if len == 0 {
                 break;
             }
@@ -236,10 +233,10 @@ impl Server {
             if bytes > bytes_max {
                 return Ok(Fetched::TooLarge);
             }
-            file.write_all(&piece[..len]).map_err(Trouble::Write)?;
+            file.write_all(&piece[..len]).map_err(FetchError::Write)?;
         }
         match announced.filter(|&announced| announced != bytes) {
-            Some(announced) => Err(Trouble::CutShort {
+            Some(announced) => Err(FetchError::CutShort {
                 got: bytes,
                 announced,
             }),
@@ -251,14 +248,14 @@ impl Server {
         (self.failures, self.rests_until) = (0, None);
     }
 
-    fn failed(&mut self, trouble: &Trouble) {
+    fn failed(&mut self, error: &FetchError) {
         let rest = (REST * 2u32.saturating_pow(self.failures.min(16))).min(REST_MAX);
         self.failures = self.failures.saturating_add(1);
         self.rests_until = Some(Instant::now() + rest);
         tracing::warn!(
             server = self.url,
             rests_s = rest.as_secs(),
-            "debuginfod server failed: {trouble}"
+            "debuginfod server failed: {error}"
         );
     }
 }

@@ -57,8 +57,8 @@ impl Dir {
     ///
     /// # Errors
     /// When it stays where it is.
-    pub fn set_aside(&self, id: u64) -> io::Result<()> {
-        self.dir.set_aside(&SEGMENT, id)
+    pub fn quarantine(&self, id: u64) -> io::Result<()> {
+        self.dir.quarantine(&SEGMENT, id)
     }
 
     fn ack_path(&self, id: u64) -> PathBuf {

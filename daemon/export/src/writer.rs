@@ -404,7 +404,7 @@ impl Writer {
                     "failed to read a segment of the spool: it is set aside"
                 );
                 self.lost_segment(dir, id, *newest_end);
-                if let Err(error) = dir.set_aside(id) {
+                if let Err(error) = dir.quarantine(id) {
                     tracing::warn!(segment = id, %error, "failed to set the segment aside");
                 }
                 return;

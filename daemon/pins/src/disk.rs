@@ -141,21 +141,21 @@ impl Disk {
                 Err(error) => {
                     bad += 1;
                     tracing::warn!(pin = id, %error, "failed to read a pin: it is set aside");
-                    self.set_aside(id);
+                    self.quarantine(id);
                 }
             }
         }
         (found, bad)
     }
 
-    fn set_aside(&self, id: u64) {
-        let aside = self.dir.set_aside(&PIN, id);
+    fn quarantine(&self, id: u64) {
+        let aside = self.dir.quarantine(&PIN, id);
         if let Err(error) = aside {
             tracing::warn!(pin = id, %error, "failed to set the pin aside");
             return;
         }
         // There may be none.
-        let _ = self.dir.set_aside(&CAPTURE, id);
+        let _ = self.dir.quarantine(&CAPTURE, id);
         self.dir.remove(id, &[BROUGHT]);
     }
 

@@ -53,7 +53,7 @@ type Chunk = Arc<[u8]>;
 
 /// What happened to pins since the start.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct PinCounts {
     /// Opened.
     pub opened: AtomicU64,
     /// Removed because the budget was used up.
@@ -160,7 +160,7 @@ pub struct Pins {
     /// One pin is unpacked at a time.
     unpacking: Mutex<()>,
     /// What happened.
-    pub counts: Counts,
+    pub counts: PinCounts,
 }
 
 impl Pins {
@@ -176,7 +176,7 @@ impl Pins {
             error: Mutex::default(),
             closed: Notify::new(),
             unpacking: Mutex::default(),
-            counts: Counts::default(),
+            counts: PinCounts::default(),
         };
         if there {
             pins.open_disk();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// Most files of a kind that are set aside because they could not be read; beyond it the oldest go.
-pub const SET_ASIDE_MAX: usize = 4;
+pub const QUARANTINED_MAX: usize = 4;
 
 /// End of the name of a file that is not complete yet.
 const UNFINISHED: &str = "tmp";
@@ -171,11 +171,11 @@ impl SegmentDir {
     ///
     /// # Errors
     /// When it stays where it is.
-    pub fn set_aside(&self, kind: &Kind, id: u64) -> io::Result<()> {
+    pub fn quarantine(&self, kind: &Kind, id: u64) -> io::Result<()> {
         let aside = format!("{}.bad", kind.extension);
         std::fs::rename(self.path(id, kind.extension), self.path(id, &aside))?;
         let ids = self.ids(&aside)?;
-        for &id in &ids[..ids.len().saturating_sub(SET_ASIDE_MAX)] {
+        for &id in &ids[..ids.len().saturating_sub(QUARANTINED_MAX)] {
             std::fs::remove_file(self.path(id, &aside))?;
         }
         Ok(())

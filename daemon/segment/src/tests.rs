@@ -1,6 +1,6 @@
 //! Round trips, torn tails and damage: what was written is read, a prefix of it, or an error.
 
-use super::dir::{SET_ASIDE_MAX, SegmentDir};
+use super::dir::{QUARANTINED_MAX, SegmentDir};
 use super::file::{Kind, ReadError, Records, Scanned, Tail, scan};
 use super::record::{pack, unpack};
 use super::window::WindowHeader;
@@ -193,11 +193,11 @@ fn files_that_are_set_aside_are_few_and_what_was_never_complete_goes() {
     }
     assert_eq!(segments.ids("test").unwrap(), [1, 2, 3, 4, 5, 6]);
     for id in 1..=5 {
-        segments.set_aside(&KIND, id).unwrap();
+        segments.quarantine(&KIND, id).unwrap();
     }
     assert_eq!(segments.ids("test").unwrap(), [6]);
     let aside = segments.ids("test.bad").unwrap();
-    assert_eq!((aside.len(), aside[0]), (SET_ASIDE_MAX, 2));
+    assert_eq!((aside.len(), aside[0]), (QUARANTINED_MAX, 2));
     fs::write(dir.path().join("0000000000000009.test.tmp"), b"half").unwrap();
     drop(segments);
     let segments = SegmentDir::open(dir.path(), "test directory").unwrap();

@@ -22,7 +22,7 @@ pub static ANSWERS_REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// The memory.
 #[derive(Clone)]
-pub(super) struct Held {
+pub(super) struct HeldAnswers {
     grains: Arc<Semaphore>,
     max: usize,
 }
@@ -30,10 +30,10 @@ pub(super) struct Held {
 /// What one answer holds; given back when it is dropped.
 pub(super) struct Hold(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
-impl Held {
-    pub(super) fn new(bytes: usize) -> Held {
+impl HeldAnswers {
+    pub(super) fn new(bytes: usize) -> HeldAnswers {
         let max = (bytes / GRAIN).min(u32::MAX as usize);
-        Held {
+        HeldAnswers {
             grains: Arc::new(Semaphore::new(max)),
             max,
         }

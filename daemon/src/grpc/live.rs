@@ -138,7 +138,7 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::held::{ANSWERS_REFUSED, Held};
+    use super::super::held::{ANSWERS_REFUSED, HeldAnswers};
     use super::super::tests::FakeHost;
     use super::*;
     use std::sync::atomic::Ordering;
@@ -190,7 +190,7 @@ mod tests {
         let (_stop, shutdown) = watch::channel(false);
         let patience = Duration::from_secs(30);
         let mut service = Service::new(host.clone(), shutdown, patience);
-        service.held = Held::new(1 << 10);
+        service.held = HeldAnswers::new(1 << 10);
         let query = Arc::new(Query::default());
         host.add(true, &[("/a", "first", 1)]);
         let first = service.profile(WindowRange::Window(1), query.clone()).await;

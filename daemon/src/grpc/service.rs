@@ -1,7 +1,7 @@
 //! The calls of AgentService.
 
 use super::answer::{AnswerStream, Outlet};
-use super::held::{Held, Hold};
+use super::held::{HeldAnswers, Hold};
 use super::listen::Peer;
 use super::{
     ANSWER_TIMEOUT, ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, HELD_BYTES_MAX, Host, QUERIES_MAX,
@@ -31,7 +31,7 @@ pub(super) struct Service {
     pub(super) shutdown: watch::Receiver<bool>,
     stall_timeout: Duration,
     /// What answers hold that are being read.
-    pub(super) held: Held,
+    pub(super) held: HeldAnswers,
     /// See [`QUERIES_MAX`].
     pub(super) queries: Arc<Semaphore>,
     /// See [`STREAMS_MAX`].
@@ -56,7 +56,7 @@ impl Service {
             host,
             shutdown,
             stall_timeout,
-            held: Held::new(HELD_BYTES_MAX),
+            held: HeldAnswers::new(HELD_BYTES_MAX),
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             calls: Arc::new(Semaphore::new(1)),

@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use watcher::{Event, Past, Trouble, Troubles, Watcher};
+use watcher::{Event, Issue, Issues, Past, Watcher};
 
 /// Most cgroups of one trigger. Of more the others are not looked at, and that is told.
 pub const CGROUPS_MAX: usize = 64;
@@ -76,7 +76,7 @@ pub struct Triggers {
     starter: OnceLock<Starter>,
     capturing: OnceLock<Arc<dyn Capturing>>,
     tallies: Mutex<BTreeMap<String, Tally>>,
-    troubles: Mutex<Troubles>,
+    issues: Mutex<Issues>,
     /// Looks at all targets.
     pub looks: AtomicU64,
     /// Captures that could not be started or kept.
@@ -95,7 +95,7 @@ impl Default for Triggers {
             starter: OnceLock::new(),
             capturing: OnceLock::new(),
             tallies: Mutex::default(),
-            troubles: Mutex::default(),
+            issues: Mutex::default(),
             looks: AtomicU64::new(0),
             captures_failed: AtomicU64::new(0),
             capturing_now: Mutex::new(0),
@@ -158,8 +158,8 @@ impl Triggers {
 
     /// What triggers do not see.
     pub fn degradations(&self) -> Vec<Degradation> {
-        let troubles = lock(&self.troubles).clone();
-        troubles.iter().map(degradation).collect()
+        let issues = lock(&self.issues).clone();
+        issues.iter().map(degradation).collect()
     }
 
     fn count(&self, trigger: &str, change: impl FnOnce(&mut Tally)) {
@@ -193,33 +193,33 @@ impl Triggers {
     }
 
     /// Publishes what is missing; each is logged when it appears.
-    fn tell(&self, troubles: Troubles) {
-        let mut known = lock(&self.troubles);
-        for (trouble, path) in &troubles {
-            if !known.contains_key(trouble) {
-                let reason = degradation((trouble, path)).message;
-                tracing::warn!(trigger = trouble.0, reason, "the trigger does not see all");
+    fn tell(&self, issues: Issues) {
+        let mut known = lock(&self.issues);
+        for (issue, path) in &issues {
+            if !known.contains_key(issue) {
+                let reason = degradation((issue, path)).message;
+                tracing::warn!(trigger = issue.0, reason, "the trigger does not see all");
             }
         }
-        *known = troubles;
+        *known = issues;
     }
 }
 
-fn degradation(((trigger, trouble), path): (&(String, Trouble), &String)) -> Degradation {
+fn degradation(((trigger, issue), path): (&(String, Issue), &String)) -> Degradation {
     let whom = match path.as_str() {
         "" => "the host".to_owned(),
         path => format!("`{path}`"),
     };
-    let (severity, message, remedy) = match trouble {
-        Trouble::Missing(missing) => {
+    let (severity, message, remedy) = match issue {
+        Issue::Missing(missing) => {
             let message = format!("trigger `{trigger}`, {whom}: {}", missing.message());
             (Severity::Warning, message, missing.remedy())
         }
-        Trouble::Nothing => {
+        Issue::Nothing => {
             let message = format!("trigger `{trigger}`: there is no cgroup like its target now");
             (Severity::Info, message, "agent-ctl cgroups")
         }
-        Trouble::TooMany => {
+        Issue::TooMany => {
             let message = format!(
                 "trigger `{trigger}`: more than {CGROUPS_MAX} cgroups are like its target; the \
                  others are not looked at"
@@ -277,9 +277,9 @@ impl Stage {
             }
             // After a pause it goes on from now: what was missed cannot be looked at any more.
             next = next.plus(INTERVAL).max(now);
-            let (events, troubles) = watcher.tick(now, self.day(), &self);
+            let (events, issues) = watcher.tick(now, self.day(), &self);
             self.triggers.looks.fetch_add(1, Ordering::Relaxed);
-            self.triggers.tell(troubles);
+            self.triggers.tell(issues);
             for event in events {
                 if let Some(rule) = watcher.rule(&event) {
                     self.take(rule, &event, now, &mut writer, &captures, recorder);

@@ -32,7 +32,7 @@ pub struct Event {
 
 /// Why a trigger does not see what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub enum Issue {
     /// A number is missing.
     Missing(Missing),
     /// No cgroup is like its target.
@@ -41,8 +41,8 @@ pub enum Trouble {
     TooMany,
 }
 
-/// A trouble of a trigger, with the first cgroup that has it.
-pub type Troubles = BTreeMap<(String, Trouble), String>;
+/// An issue of a trigger, with the first cgroup that has it.
+pub type Issues = BTreeMap<(String, Issue), String>;
 
 /// What is known of firings before this watcher: of pins that are there.
 pub trait Past {
@@ -111,12 +111,7 @@ impl Watcher {
     }
 
     /// Looks at all targets.
-    pub fn tick(
-        &mut self,
-        now: MonotonicTime,
-        day: i64,
-        past: &dyn Past,
-    ) -> (Vec<Event>, Troubles) {
+    pub fn tick(&mut self, now: MonotonicTime, day: i64, past: &dyn Past) -> (Vec<Event>, Issues) {
         let due =
             |last: Option<MonotonicTime>| last.is_none_or(|last| now.since(last) >= FIND_INTERVAL);
         if due(self.counted) {
@@ -124,7 +119,7 @@ impl Watcher {
             let online = facts::cpus_online();
             self.cpus = online.map_or(1.0, |cpus| cpus.len().max(1) as f64);
         }
-        let (mut events, mut troubles) = (Vec::new(), Troubles::new());
+        let (mut events, mut issues) = (Vec::new(), Issues::new());
         for (at, trigger) in self.triggers.iter_mut().enumerate() {
             let plain = match &trigger.rule.target {
                 Target::Host => false,
@@ -135,10 +130,10 @@ impl Watcher {
             }
             let name = || trigger.rule.name.clone();
             if trigger.looked.is_empty() {
-                troubles.insert((name(), Trouble::Nothing), String::new());
+                issues.insert((name(), Issue::Nothing), String::new());
             }
             if trigger.cut {
-                troubles.insert((name(), Trouble::TooMany), String::new());
+                issues.insert((name(), Issue::TooMany), String::new());
             }
             for looked in &mut trigger.looked {
                 let quantity = trigger.rule.condition.quantity;
@@ -147,8 +142,8 @@ impl Watcher {
                     Err(missing) => {
                         let path = looked.path().to_owned();
                         if missing != Missing::Gone {
-                            let key = (trigger.rule.name.clone(), Trouble::Missing(missing));
-                            troubles.entry(key).or_insert(path);
+                            let key = (trigger.rule.name.clone(), Issue::Missing(missing));
+                            issues.entry(key).or_insert(path);
                         }
                         None
                     }
@@ -168,7 +163,7 @@ impl Watcher {
                 }
             }
         }
-        (events, troubles)
+        (events, issues)
     }
 
     /// The rule of an event.
@@ -313,17 +308,17 @@ mod tests {
             std::fs::write(directory.join("cpu.pressure"), text).unwrap();
         }
 
-        /// Cgroups for which it fires, `-` in front where it is kept from it; then troubles.
+        /// Cgroups for which it fires, `-` in front where it is kept from it; then issues.
         fn tick(&mut self, seconds: u64) -> Vec<String> {
             self.now = self.now.plus(Duration::from_secs(seconds));
-            let (events, troubles) = self.watcher.tick(self.now, 1, &Nothing);
+            let (events, issues) = self.watcher.tick(self.now, 1, &Nothing);
             let events = events.iter().map(|event| match event.verdict {
                 Verdict::Fire(_) => event.cgroup.clone(),
                 _ => format!("-{}", event.cgroup),
             });
-            let troubles = troubles.iter();
-            let troubles = troubles.map(|((_, trouble), path)| format!("{trouble:?} {path}"));
-            events.chain(troubles).collect()
+            let issues = issues.iter();
+            let issues = issues.map(|((_, issue), path)| format!("{issue:?} {path}"));
+            events.chain(issues).collect()
         }
     }
 

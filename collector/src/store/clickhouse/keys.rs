@@ -95,30 +95,30 @@ impl Keys {
 /// for as long as windows are as long as steps, and has few values where they are shorter. It costs
 /// next to nothing compressed, where the sequence itself would cost three bytes for each row. Two
 /// windows of a host in one step have different ones, whatever numbers they have.
-pub(super) fn origin(host: u64, sequence: u64, place: Place) -> u64 {
+pub(super) fn origin(host: u64, sequence: u64, place: TimeSlot) -> u64 {
     let start_ns = place.step().wrapping_mul(STEP_NS as u64);
     host.wrapping_add(sequence).wrapping_sub(start_ns)
 }
 
 /// Where in time a window is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TimeSlot {
     /// Start of the chunk. Unit: seconds since the Unix epoch.
     pub chunk: u32,
     /// Step in the chunk.
     pub slot: u8,
 }
 
-impl Place {
+impl TimeSlot {
     /// Of a window that starts then; `None` where the engine's times do not reach.
-    pub fn of(start_unix_ns: i64) -> Option<Place> {
+    pub fn of(start_unix_ns: i64) -> Option<TimeSlot> {
         let seconds = start_unix_ns.div_euclid(NS_PER_S);
         if seconds >= SECONDS_END {
             return None;
         }
         let chunk = u32::try_from(seconds.div_euclid(CHUNK_S) * CHUNK_S).ok()?;
         let slot = u8::try_from(seconds.rem_euclid(CHUNK_S) / STEP_S).ok()?;
-        Some(Place { chunk, slot })
+        Some(TimeSlot { chunk, slot })
     }
 
     /// Number of its step since the epoch.
@@ -242,7 +242,11 @@ mod tests {
         let (host, booted) = (1 << 63, 1_768_478_400 * NS_PER_S - 7_654_321_987);
         let of = |number: i64| {
             let sequence = 1_234_567_891 + number * STEP_NS;
-            origin(host, sequence as u64, Place::of(booted + sequence).unwrap())
+            origin(
+                host,
+                sequence as u64,
+                TimeSlot::of(booted + sequence).unwrap(),
+            )
         };
         assert!((0..1000).all(|number| of(number) == of(0)));
     }
@@ -252,12 +256,12 @@ mod tests {
         let booted = 1_768_478_400 * NS_PER_S;
         let of = |number: i64| {
             let sequence = number * STEP_NS / 5;
-            origin(7, sequence as u64, Place::of(booted + sequence).unwrap())
+            origin(7, sequence as u64, TimeSlot::of(booted + sequence).unwrap())
         };
         let distinct: std::collections::BTreeSet<u64> = (0..5000).map(of).collect();
         assert_eq!(distinct.len(), 5);
         // Numbered one by one they have as well.
-        let place = Place::of(booted).unwrap();
+        let place = TimeSlot::of(booted).unwrap();
         assert_ne!(origin(7, 1, place), origin(7, 2, place));
     }
 
@@ -291,9 +295,9 @@ mod tests {
     #[test]
     fn times_out_of_reach_have_no_place() {
         for start in [i64::MIN, -1, SECONDS_END * NS_PER_S, i64::MAX] {
-            assert_eq!(Place::of(start), None, "{start}");
+            assert_eq!(TimeSlot::of(start), None, "{start}");
         }
-        let place = Place::of(1_799 * NS_PER_S).unwrap();
+        let place = TimeSlot::of(1_799 * NS_PER_S).unwrap();
         assert_eq!((place.chunk, place.slot), (1200, 59));
     }
 }

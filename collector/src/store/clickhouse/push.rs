@@ -2,7 +2,7 @@
 
 use super::client::{Client, Fault, Statement};
 use super::hosts::{GAP_AFTER_S_MAX, GAP_S_MAX};
-use super::keys::{Keys, NS_PER_S, Place, oldest_day, origin};
+use super::keys::{Keys, NS_PER_S, TimeSlot, oldest_day, origin};
 use super::known::Known;
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
 use super::window::{WEIGHT_MAX, alone, pairs_of, rejection, service_of};
@@ -28,7 +28,7 @@ const TRIES_MAX: u32 = 5;
 struct Planned<'w> {
     at: usize,
     window: &'w NewWindow,
-    place: Place,
+    place: TimeSlot,
     host: u64,
 }
 
@@ -120,7 +120,7 @@ impl Push<'_> {
         let mut first: HashMap<(u64, u64), usize> = HashMap::new();
         let mut repeats = Vec::new();
         for (at, window) in windows.iter().enumerate() {
-            let place = Place::of(window.range.start_unix_ns);
+            let place = TimeSlot::of(window.range.start_unix_ns);
             let reason = rejection(window, self.options, now_unix_ns);
             let (Some(place), None) = (place, &reason) else {
                 answers[at] = Some(PushOutcome::Rejected(reason.unwrap_or_default()));

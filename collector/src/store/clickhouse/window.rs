@@ -1,7 +1,7 @@
 //! What the engine makes of a window by itself: whether it can be taken, what its cgroups have
 //! alone, its labels as they are inserted.
 
-use super::keys::Place;
+use super::keys::TimeSlot;
 use super::{Options, SERVICE_LABELS};
 use crate::store::admission::{self, Below, TimeBounds, accounted_below};
 use crate::store::{LabelSet, NewWindow, WindowAccount};
@@ -30,7 +30,7 @@ pub(super) fn rejection(window: &NewWindow, options: &Options, now_unix_ns: i64)
     }
     let accounts = window.accounts.iter();
     let accounted = accounts.map(|account| account.ns.max(account.estimated_ns));
-    let reason = if Place::of(window.range.start_unix_ns).is_none() {
+    let reason = if TimeSlot::of(window.range.start_unix_ns).is_none() {
         "its time cannot be stored"
     } else if total.count > COUNT_MAX || total.weight > WEIGHT_MAX {
         "it has more samples than any machine takes in an hour"

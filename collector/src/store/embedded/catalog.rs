@@ -11,7 +11,7 @@ use super::manifest;
 use super::options::Options;
 use super::partition::Partition;
 use super::partition_log;
-use super::wal::Place;
+use super::wal::LogLocation;
 use crate::store::{StoreError, TimeRange};
 use crate::sync::{lock, read, write};
 use std::collections::BTreeMap;
@@ -187,8 +187,8 @@ impl Catalog {
     }
 
     /// Where the log of what is known of hosts is.
-    pub fn hosts_log(&self) -> Place {
-        Place {
+    pub fn hosts_log(&self) -> LogLocation {
+        LogLocation {
             folder: self.log_folder().join("hosts"),
             ending: "wal",
             generation: 0,

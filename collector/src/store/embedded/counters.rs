@@ -57,7 +57,7 @@ metrics::counted! {
     /// Records of the write-ahead log that were there and could not be read at the start.
     Counter fleetprof_store_log_records_lost_total = records_lost;
     /// Files that had been set aside, removed because the disk budget was used up.
-    Counter fleetprof_store_set_aside_removed_total = quarantined_removed;
+    Counter fleetprof_store_quarantined_removed_total = quarantined_removed;
     /// Records of the write-ahead log taken over after a start.
     Counter fleetprof_store_log_records_replayed_total = records_replayed;
     /// Bytes at the end of the write-ahead log that a crash had left torn.

@@ -17,7 +17,7 @@ use std::sync::{Arc, RwLock};
 const NONE: u32 = u32::MAX;
 
 /// Where a stack is defined.
-struct Place {
+struct DefinitionSite {
     source: u32,
     stack: StackId,
     /// Index of the next place of the same content: agents may send the same stack at the same
@@ -47,7 +47,7 @@ pub enum Settled {
 /// See the module.
 pub struct Definitions<'d> {
     sources: &'d [Arc<Defined>],
-    places: Vec<Place>,
+    places: Vec<DefinitionSite>,
     /// Index in `places`.
     by_id: HashMap<ContentId, u32>,
     /// By dictionary and source.
@@ -58,13 +58,13 @@ impl<'d> Definitions<'d> {
     /// What was asked for in these.
     pub fn new(sources: &'d [Arc<Defined>]) -> Definitions<'d> {
         let stacks = sources.iter().map(|source| source.wanted().len()).sum();
-        let mut places: Vec<Place> = Vec::with_capacity(stacks);
+        let mut places: Vec<DefinitionSite> = Vec::with_capacity(stacks);
         let mut by_id = HashMap::with_capacity(stacks);
         for (source, of) in (0..).zip(sources) {
             for &stack in of.wanted() {
                 let at = places.len() as u32;
                 let before = by_id.insert(of.content(stack), at);
-                places.push(Place {
+                places.push(DefinitionSite {
                     source,
                     stack,
                     next: before.unwrap_or(NONE),

@@ -128,7 +128,7 @@ impl EmbeddedStore {
             partitions: partitions.len() as u64,
             levels: Level::ALL.map(|level| (level.name(), bytes_of(level))),
             bytes: on_disk.saturating_add(beside),
-            set_aside_bytes: aside.iter().map(|quarantined| quarantined.bytes).sum(),
+            quarantined_bytes: aside.iter().map(|quarantined| quarantined.bytes).sum(),
             bytes_max: self.catalog.options.disk_bytes,
             log_bytes: self.catalog.log_bytes(),
             memtable_bytes: self.catalog.mem_bytes() as u64,
@@ -153,7 +153,7 @@ struct Sizes {
     partitions: u64,
     levels: [(&'static str, u64); Level::ALL.len()],
     bytes: u64,
-    set_aside_bytes: u64,
+    quarantined_bytes: u64,
     bytes_max: u64,
     log_bytes: u64,
     memtable_bytes: u64,
@@ -172,7 +172,7 @@ metrics::rows! { SIZES: Sizes;
     /// What it may take on disk; 0: no bound.
     Gauge fleetprof_store_bytes_max = |s| s.bytes_max;
     /// Size of damaged partitions and unusable segments of the log that were set aside.
-    Gauge fleetprof_store_set_aside_bytes = |s| s.set_aside_bytes;
+    Gauge fleetprof_store_quarantined_bytes = |s| s.quarantined_bytes;
     /// Size of the write-ahead log.
     Gauge fleetprof_store_log_bytes = |s| s.log_bytes;
     /// Memory for windows that are in the log and not yet in their partition.

@@ -24,7 +24,7 @@ use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
 use super::partition_log::{PartitionLog, new_generation};
-use super::query::Piece;
+use super::query::ChunkSlice;
 use crate::store::{HostKey, LabelSet};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
@@ -662,11 +662,11 @@ pub enum Facts {
 }
 
 impl Facts {
-    /// What is needed for sums over pieces of chunks: windows only where a chunk is divided.
-    pub fn of(pieces: &[Piece]) -> impl Fn(u16) -> Facts {
+    /// What is needed for sums over slices of chunks: windows only where a chunk is divided.
+    pub fn of(slices: &[ChunkSlice]) -> impl Fn(u16) -> Facts {
         |chunk| {
-            let mut pieces = pieces.iter();
-            match pieces.any(|piece| piece.chunk == chunk && piece.part.is_some()) {
+            let mut slices = slices.iter();
+            match slices.any(|slice| slice.chunk == chunk && slice.part.is_some()) {
                 true => Facts::Windows,
                 false => Facts::Summary,
             }

@@ -19,7 +19,7 @@
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
-use super::wal::{Batch, Place, RECORD_BYTES_MAX, Wal, sync_folder};
+use super::wal::{Batch, LogLocation, RECORD_BYTES_MAX, Wal, sync_folder};
 use crate::sync::{lock, read};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -99,8 +99,8 @@ fn removed_folder(folder: &Path) -> PathBuf {
 }
 
 /// The log of a generation in a folder.
-fn place(folder: &Path, ending: &'static str, generation: u64) -> Place {
-    Place {
+fn place(folder: &Path, ending: &'static str, generation: u64) -> LogLocation {
+    LogLocation {
         folder: folder.to_owned(),
         ending,
         generation,
@@ -108,7 +108,7 @@ fn place(folder: &Path, ending: &'static str, generation: u64) -> Place {
 }
 
 /// The place of the windows of a partition.
-pub fn windows_place(folder: &Path, generation: u64) -> Place {
+pub fn windows_place(folder: &Path, generation: u64) -> LogLocation {
     place(folder, "wal", generation)
 }
 
@@ -133,7 +133,7 @@ struct DictCopy {
 
 impl DictCopy {
     /// What of a copy is whole; an empty one where it cannot be read.
-    fn open(place: Place, mut part: impl FnMut(&[u8])) -> DictCopy {
+    fn open(place: LogLocation, mut part: impl FnMut(&[u8])) -> DictCopy {
         let mut version = DictVersion::EMPTY;
         let opened = Wal::open(place.clone(), |_, payload| {
             let mut input = Reader::new(payload);
@@ -173,7 +173,7 @@ impl DictCopy {
 
     /// Opens a copy and adds all that it has to a dictionary; what is known there already changes
     /// nothing.
-    fn load(place: Place, dict: &mut Dict) -> (DictCopy, Result<(), Corrupt>) {
+    fn load(place: LogLocation, dict: &mut Dict) -> (DictCopy, Result<(), Corrupt>) {
         let (mut raw, mut done) = (Vec::new(), Ok(()));
         let mut opener = SectionReader::new().map_err(|_| Corrupt("zstd got no memory"));
         let copy = DictCopy::open(place, |sealed| {
@@ -248,11 +248,11 @@ impl PartitionLog {
     }
 
     /// Where its windows are.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> LogLocation {
         windows_place(&self.folder, self.generation)
     }
 
-    fn copy_place(&self) -> Place {
+    fn copy_place(&self) -> LogLocation {
         place(&self.folder, "dict", self.generation)
     }
 

@@ -164,9 +164,9 @@ fn a_view_shares_the_summary_of_a_chunk_and_does_not_see_later_windows() {
 
 #[test]
 fn windows_are_read_where_a_range_divides_a_chunk_only() {
-    let piece = |chunk, part| Piece { chunk, part };
-    let pieces = [piece(3, Some((10, 20))), piece(4, None)];
-    let facts = Facts::of(&pieces);
+    let slice = |chunk, part| ChunkSlice { chunk, part };
+    let slices = [slice(3, Some((10, 20))), slice(4, None)];
+    let facts = Facts::of(&slices);
     let asked = [3, 4, 5].map(facts);
     assert_eq!(asked, [Facts::Windows, Facts::Summary, Facts::Summary]);
 }

@@ -61,7 +61,7 @@ fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> W
 
 /// Where a log is and what it belongs to.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct LogLocation {
     /// Folder of its segments, made with the first of them.
     pub folder: PathBuf,
     /// What names of segments end with; a folder may have several logs.
@@ -70,7 +70,7 @@ pub struct Place {
     pub generation: u64,
 }
 
-impl Place {
+impl LogLocation {
     /// Segments by the number of their first record.
     fn segments(&self) -> Result<Vec<(u64, PathBuf)>, WalError> {
         let folder = &self.folder;
@@ -172,7 +172,7 @@ impl Batch {
 
 /// The log. Its owner sees to it that one thread at a time writes.
 pub struct Wal {
-    place: Place,
+    place: LogLocation,
     segments: Vec<Segment>,
     /// The last segment while it can be written.
     file: Option<File>,
@@ -215,7 +215,7 @@ impl Wal {
     /// # Errors
     /// When files cannot be read or written. What is damaged is not an error.
     pub fn open(
-        place: Place,
+        place: LogLocation,
         mut each: impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<(Wal, Recovered), WalError> {
         let found = place.segments()?;
@@ -311,7 +311,7 @@ impl Wal {
     }
 
     /// A log without a segment yet.
-    pub fn closed(place: Place) -> Wal {
+    pub fn closed(place: LogLocation) -> Wal {
         Wal {
             place,
             segments: Vec::new(),
@@ -409,7 +409,7 @@ impl Wal {
                 return Ok(());
             }
         }
-        let Place {
+        let LogLocation {
             folder,
             ending,
             generation,
@@ -579,7 +579,7 @@ fn keep_unusable(path: &Path) -> io::Result<()> {
 
 /// Reads the bytes of one segment as a start does; returns how many records it has.
 pub fn read_any(bytes: &[u8]) -> u64 {
-    let mut wal = Wal::closed(Place {
+    let mut wal = Wal::closed(LogLocation {
         folder: PathBuf::new(),
         ending: "wal",
         generation: 0,

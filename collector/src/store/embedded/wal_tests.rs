@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn place(folder: &Path) -> Place {
-    Place {
+fn place(folder: &Path) -> LogLocation {
+    LogLocation {
         folder: folder.join("log"),
         ending: "wal",
         generation: 7,
@@ -117,7 +117,7 @@ fn segments_of_another_generation_are_not_read_and_are_kept() {
     let (mut wal, ..) = open(folder.path());
     write(&mut wal, &[b"one"]);
     drop(wal);
-    let other = Place {
+    let other = LogLocation {
         generation: 8,
         ..place(folder.path())
     };

@@ -83,12 +83,12 @@ pub struct Budget {
     /// Time and CPU time of answering clients, of the last minute.
     serving: VecDeque<(MonotonicTime, u64)>,
     /// Steps taken since the start.
-    pub counts: Counts,
+    pub counts: BudgetCounts,
 }
 
 /// Steps taken since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct BudgetCounts {
     /// Sampling was lowered.
     pub cpu_lowered: u64,
     /// Sampling was raised.
@@ -154,7 +154,7 @@ impl Budget {
             owners_files_ns: 0,
             used: CpuUse::default(),
             serving: VecDeque::with_capacity(SERVING_KEPT),
-            counts: Counts::default(),
+            counts: BudgetCounts::default(),
         }
     }
 

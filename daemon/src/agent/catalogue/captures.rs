@@ -1,7 +1,7 @@
 //! Captures on demand, as metrics.
 
 use super::Agent;
-use capture::Counts;
+use capture::CaptureCounts;
 use metrics::{Family, gather};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ metrics::rows! { CAPTURES: Agent;
     ];
 }
 
-fn count(agent: &Agent, pick: fn(&Counts) -> &AtomicU64) -> u64 {
+fn count(agent: &Agent, pick: fn(&CaptureCounts) -> &AtomicU64) -> u64 {
     let captures = agent.captures.get();
     captures.map_or(0, |captures| pick(&captures.counts).load(Ordering::Relaxed))
 }

@@ -77,7 +77,7 @@ pub fn write_diff(
     }
     let texts = Texts {
         unit: &printable(&diff.after.unit),
-        weighs: &printable(diff.after.weighs()),
+        weighs: &printable(diff.after.weight_label()),
     };
     let mut page = data(&tree, AFTER, texts, &diff.after, options);
     page.before = Some(before);

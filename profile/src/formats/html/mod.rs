@@ -194,7 +194,7 @@ fn fold(
     bytes_max: usize,
 ) -> Result<Folded, FormatError> {
     let unit = printable(&profile.info.unit);
-    let weighs = printable(profile.info.weighs());
+    let weighs = printable(profile.info.weight_label());
     let mut bars = options.max_bars;
     loop {
         let mut tree = whole.clone();

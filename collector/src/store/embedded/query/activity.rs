@@ -7,7 +7,7 @@ use super::super::partition::View;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::super::summaries::{decode_parts, decode_whole};
-use super::{Piece, Stop, each_of, partitions, pieces};
+use super::{ChunkSlice, Stop, each_of, partitions, slices};
 use crate::store::query::{FleetActivity, QueryBudget};
 use crate::store::{LabelSet, Scope, StoreError, TimeRange};
 use crate::sync::{lock, read};
@@ -38,17 +38,17 @@ pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
 pub fn each_summary(
     partition: &Partition,
     view: &View,
-    pieces: &[Piece],
+    slices: &[ChunkSlice],
     (from, to): (u16, u16),
     budget: &QueryBudget<'_>,
     mut each: impl FnMut(&Summary, Option<&Summary>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let piece_of = |chunk: u16| pieces.iter().find(|piece| piece.chunk == chunk);
-    let inside = |windows: &mut dyn Iterator<Item = &WindowMeta>, piece: &Piece| {
+    let slice_of = |chunk: u16| slices.iter().find(|slice| slice.chunk == chunk);
+    let inside = |windows: &mut dyn Iterator<Item = &WindowMeta>, slice: &ChunkSlice| {
         let mut part = Summary::default();
         for window in windows {
             let (_, start) = partition.chunk_of(window.range.start_unix_ns);
-            if piece.has(start) {
+            if slice.has(start) {
                 part.add(window);
             }
         }
@@ -62,18 +62,18 @@ pub fn each_summary(
             budget.check()?;
             let mut body = Reader::new(body);
             let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
-            let Some(piece) = piece_of(chunk) else {
+            let Some(slice) = slice_of(chunk) else {
                 return each(&whole, None);
             };
             // What nothing else is stored of need not be looked at window by window.
-            let part = piece.part_from(partition.chunk_start(chunk));
+            let part = slice.part_from(partition.chunk_start(chunk));
             if part.is_none_or(|part| whole.is_within(part)) {
                 return each(&whole, Some(&whole));
             }
             let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
-            let mut part = inside(&mut windows.iter(), piece);
+            let mut part = inside(&mut windows.iter(), slice);
             for (start, of) in parts {
-                if piece.has(start) {
+                if slice.has(start) {
                     part.merge(of);
                 }
             }
@@ -88,14 +88,14 @@ pub fn each_summary(
             continue;
         }
         budget.check()?;
-        let piece = piece_of(mem.chunk);
-        let part = piece.and_then(|piece| piece.part_from(partition.chunk_start(mem.chunk)));
-        let part = match piece {
-            Some(piece) if part.is_some_and(|part| !whole.is_within(part)) => Some(&inside(
+        let slice = slice_of(mem.chunk);
+        let part = slice.and_then(|slice| slice.part_from(partition.chunk_start(mem.chunk)));
+        let part = match slice {
+            Some(slice) if part.is_some_and(|part| !whole.is_within(part)) => Some(&inside(
                 &mut mem.windows.iter().map(|window| &**window),
-                piece,
+                slice,
             )),
-            piece => piece.map(|_| whole),
+            slice => slice.map(|_| whole),
         };
         each(whole, part)?;
     }
@@ -149,8 +149,8 @@ fn read_partition(
     budget: &mut QueryBudget<'_>,
 ) -> Result<FleetActivity, Stop> {
     let dict = partition.dict(false)?;
-    let pieces = pieces(partition, range);
-    let facts = Facts::of(&pieces);
+    let slices = slices(partition, range);
+    let facts = Facts::of(&slices);
     let (view, ()) = partition.view((0, u16::MAX), facts, || (), |(), _| false)?;
     let held = view.heap_bytes();
     budget.hold(held)?;
@@ -159,7 +159,7 @@ fn read_partition(
     let read_all = each_summary(
         partition,
         &view,
-        &pieces,
+        &slices,
         (0, 0x7fff),
         budget,
         |whole, inside| {

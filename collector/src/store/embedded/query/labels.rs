@@ -4,7 +4,7 @@ use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::activity::each_summary;
 use super::series::ends;
-use super::{Stop, each_partition, pieces, select};
+use super::{Stop, each_partition, select, slices};
 use crate::store::query::QueryBudget;
 use crate::store::{Scope, StoreError};
 use crate::sync::read;
@@ -77,13 +77,13 @@ fn read_partition(
     of: &impl Fn(&str, &str) -> Option<String>,
 ) -> Result<BTreeSet<String>, Stop> {
     let dict = partition.dict(false)?;
-    let pieces = pieces(partition, scope.range);
-    let range = ends(&pieces);
-    let (view, ()) = partition.view(range, Facts::of(&pieces), || (), |(), _| false)?;
+    let slices = slices(partition, scope.range);
+    let range = ends(&slices);
+    let (view, ()) = partition.view(range, Facts::of(&slices), || (), |(), _| false)?;
     let held = view.heap_bytes();
     budget.hold(held)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();
-    let read_all = each_summary(partition, &view, &pieces, range, budget, |_, inside| {
+    let read_all = each_summary(partition, &view, &slices, range, budget, |_, inside| {
         there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
         Ok(())
     });

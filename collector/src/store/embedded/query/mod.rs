@@ -150,14 +150,14 @@ impl From<Corrupt> for Stop {
 
 /// A chunk of a plan: all of it, or what starts in `[from, to)` after its own start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct ChunkSlice {
     /// Which.
     pub chunk: u16,
     /// `None`: all of it. Unit: nanoseconds.
     pub part: Option<(u64, u64)>,
 }
 
-impl Piece {
+impl ChunkSlice {
     /// True when it starts and ends at whole minutes: the rollup by service has it.
     pub fn is_of_minutes(&self) -> bool {
         self.part
@@ -179,7 +179,7 @@ impl Piece {
 }
 
 /// What of a partition lies in a range.
-pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
+pub fn slices(partition: &Partition, range: TimeRange) -> Vec<ChunkSlice> {
     let range = plan::widened(partition, range);
     let (from, to) = (range.start_unix_ns, range.end_unix_ns);
     if from >= to {
@@ -196,7 +196,7 @@ pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
                 CHUNK_NS
             };
             let whole = start == 0 && end == CHUNK_NS;
-            Piece {
+            ChunkSlice {
                 chunk,
                 part: (!whole).then_some((start, end)),
             }
@@ -353,18 +353,18 @@ mod tests {
             start_unix_ns: from * minute,
             end_unix_ns: to * minute,
         };
-        let part = |chunk, from: u64, to: u64| Piece {
+        let part = |chunk, from: u64, to: u64| ChunkSlice {
             chunk,
             part: Some((from * minute as u64, to * minute as u64)),
         };
-        let whole = |chunk| Piece { chunk, part: None };
-        assert_eq!(pieces(&partition, range(-5, 10)), [whole(0)]);
+        let whole = |chunk| ChunkSlice { chunk, part: None };
+        assert_eq!(slices(&partition, range(-5, 10)), [whole(0)]);
         assert_eq!(
-            pieces(&partition, range(5, 25)),
+            slices(&partition, range(5, 25)),
             [part(0, 5, 10), whole(1), part(2, 0, 5)]
         );
-        assert_eq!(pieces(&partition, range(12, 13)), [part(1, 2, 3)]);
-        assert_eq!(pieces(&partition, range(13, 13)), []);
-        assert_eq!(pieces(&partition, range(400, 500)), []);
+        assert_eq!(slices(&partition, range(12, 13)), [part(1, 2, 3)]);
+        assert_eq!(slices(&partition, range(13, 13)), []);
+        assert_eq!(slices(&partition, range(400, 500)), []);
     }
 }

@@ -11,7 +11,7 @@ use super::super::options::CHUNK_NS;
 use super::super::partition::Partition;
 use super::super::reader::StoreReader;
 use super::activity::WINDOW_STEP_NS;
-use super::{Piece, partitions};
+use super::{ChunkSlice, partitions};
 use crate::store::{Resolution, TimeRange};
 use crate::sync::read;
 
@@ -43,9 +43,9 @@ impl Read {
         }
     }
 
-    /// Notes a piece of the rollup by service that was read.
-    pub fn note_service(&mut self, piece: Piece) {
-        if piece.chunk >= HOURS_FROM {
+    /// Notes a slice of the rollup by service that was read.
+    pub fn note_service(&mut self, slice: ChunkSlice) {
+        if slice.chunk >= HOURS_FROM {
             self.hours = true;
         } else {
             self.services = true;
@@ -109,22 +109,22 @@ pub fn widened(partition: &Partition, range: TimeRange) -> TimeRange {
 /// What is read of the file of a partition.
 pub struct Plan {
     /// From the rollups by service.
-    pub services: Vec<Piece>,
+    pub services: Vec<ChunkSlice>,
     /// From the series' own blocks.
-    pub own: Vec<Piece>,
+    pub own: Vec<ChunkSlice>,
 }
 
-/// Divides pieces between the rollups and the series. `by_service` takes those that the rollup by
+/// Divides slices between the rollups and the series. `by_service` takes those that the rollup by
 /// minutes may answer; `hours`: whole hours are wanted as one.
 pub fn plan(
     partition: &Partition,
     file: &PartitionFile,
-    pieces: &[Piece],
-    by_service: impl Fn(&Piece) -> bool,
+    slices: &[ChunkSlice],
+    by_service: impl Fn(&ChunkSlice) -> bool,
     hours: bool,
 ) -> Result<Plan, FileError> {
-    let (mut services, own): (Vec<Piece>, Vec<Piece>) =
-        pieces.iter().copied().partition(|piece| by_service(piece));
+    let (mut services, own): (Vec<ChunkSlice>, Vec<ChunkSlice>) =
+        slices.iter().copied().partition(|slice| by_service(slice));
     let valid = match services.is_empty() || !hours {
         true => Vec::new(),
         false => file.hours_valid()?,
@@ -133,10 +133,10 @@ pub fn plan(
     for hour in valid {
         let first = hour * HOUR_CHUNKS;
         let of_hour = first..chunks.min(first + HOUR_CHUNKS);
-        let is_of = |piece: &&Piece| piece.part.is_none() && of_hour.contains(&piece.chunk);
+        let is_of = |slice: &&ChunkSlice| slice.part.is_none() && of_hour.contains(&slice.chunk);
         if services.iter().filter(is_of).count() == of_hour.len() {
-            services.retain(|piece| !of_hour.contains(&piece.chunk));
-            services.push(Piece {
+            services.retain(|slice| !of_hour.contains(&slice.chunk));
+            services.push(ChunkSlice {
                 chunk: HOURS_FROM + hour,
                 part: None,
             });

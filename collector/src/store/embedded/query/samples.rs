@@ -11,7 +11,7 @@ use super::super::summaries::decode_whole;
 use super::choice::Choice;
 use super::plan::{Plan, Read, covered, plan};
 use super::sums::Sums;
-use super::{Piece, Stop, each_partition, partitions, pieces, select, service_answers};
+use super::{ChunkSlice, Stop, each_partition, partitions, select, service_answers, slices};
 use crate::store::query::{BatchDict, EachBatch, LeafSums, QueryBudget, SampleBatch, SamplesRead};
 use crate::store::{StoreError, TimeRange};
 use crate::sync::read;
@@ -101,7 +101,7 @@ fn read_partition(
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
-    let pieces = pieces(partition, range);
+    let slices = slices(partition, range);
     let mut found = Found {
         dict: Arc::clone(&dict),
         lists: Vec::new(),
@@ -111,7 +111,7 @@ fn read_partition(
             ..Read::default()
         },
     };
-    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+    let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return Ok(found);
     };
     let choose = || {
@@ -142,11 +142,11 @@ fn read_partition(
     let planned = SectionReader::new()
         .map_err(FileError::from)
         .and_then(|mut opener| {
-            let complete = complete(partition, &view.file, &mut opener, &pieces)?;
-            let services = |piece: &Piece| {
-                by_service.is_some() && (piece.is_of_minutes() || complete.contains(&piece.chunk))
+            let complete = complete(partition, &view.file, &mut opener, &slices)?;
+            let services = |slice: &ChunkSlice| {
+                by_service.is_some() && (slice.is_of_minutes() || complete.contains(&slice.chunk))
             };
-            let plan = plan(partition, &view.file, &pieces, services, true)?;
+            let plan = plan(partition, &view.file, &slices, services, true)?;
             Ok((opener, complete, plan))
         });
     let (opener, complete, plan) = match planned {
@@ -172,7 +172,7 @@ fn read_partition(
         all_read = budget
             .hold(sums.heap_bytes())
             .map_err(Stop::from)
-            .and_then(|()| reader.read(choice, &plan, &pieces, &mut sums, budget));
+            .and_then(|()| reader.read(choice, &plan, &slices, &mut sums, budget));
         if all_read.is_err() {
             break;
         }
@@ -185,27 +185,27 @@ fn read_partition(
     Ok(found)
 }
 
-/// Chunks of which a piece has a part, and the file nothing else: what they add up to is read then,
+/// Chunks of which a slice has a part, and the file nothing else: what they add up to is read then,
 /// and not when it was. The last minutes of a fleet are such a part, and so are its first ones.
 fn complete(
     partition: &Partition,
     file: &PartitionFile,
     opener: &mut SectionReader,
-    pieces: &[Piece],
+    slices: &[ChunkSlice],
 ) -> Result<Vec<u16>, FileError> {
     let mut complete = Vec::new();
     if partition.level != Level::Windows {
         return Ok(complete);
     }
     let mut raw = Vec::new();
-    for piece in pieces {
-        let Some(part) = piece.part_from(partition.chunk_start(piece.chunk)) else {
+    for slice in slices {
+        let Some(part) = slice.part_from(partition.chunk_start(slice.chunk)) else {
             continue;
         };
         let mut is_complete = true;
         file.each_windows(
-            piece.chunk,
-            piece.chunk,
+            slice.chunk,
+            slice.chunk,
             |_, body| -> Result<(), FileError> {
                 let all = decode_whole(opener, &mut Reader::new(body), &mut raw)?;
                 is_complete &= all.is_within(part);
@@ -213,7 +213,7 @@ fn complete(
             },
         )?;
         if is_complete {
-            complete.push(piece.chunk);
+            complete.push(slice.chunk);
         }
     }
     Ok(complete)
@@ -223,7 +223,7 @@ fn complete(
 struct Reading<'r> {
     view: &'r View,
     opener: SectionReader,
-    /// Chunks of which the file has nothing beyond their piece.
+    /// Chunks of which the file has nothing beyond their slice.
     complete: &'r [u16],
     block: Block,
     room: Room,
@@ -237,26 +237,26 @@ impl Reading<'_> {
         &mut self,
         choice: &Choice,
         plan: &Plan,
-        pieces: &[Piece],
+        slices: &[ChunkSlice],
         sums: &mut Sums,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
         let service = choice.table == Table::ServiceBlock;
-        for piece in if service { &plan.services } else { &plan.own } {
-            self.read_piece(choice, *piece, sums, budget)?;
+        for slice in if service { &plan.services } else { &plan.own } {
+            self.read_slice(choice, *slice, sums, budget)?;
         }
         if service {
             return Ok(());
         }
         for mem in &self.view.chunks {
-            let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
+            let Some(slice) = slices.iter().find(|slice| slice.chunk == mem.chunk) else {
                 continue;
             };
             for (group, rows) in &mem.groups {
                 budget.check()?;
                 let period = choice.period_of(*group);
                 let mut any = false;
-                let wanted = |start| piece.has(start);
+                let wanted = |start| slice.has(start);
                 rows.each_run(period, wanted, |_, run| {
                     let kept = choice.kept(run.series);
                     if kept != NONE {
@@ -280,10 +280,10 @@ impl Reading<'_> {
         }
     }
 
-    fn read_piece(
+    fn read_slice(
         &mut self,
         choice: &Choice,
-        piece: Piece,
+        slice: ChunkSlice,
         sums: &mut Sums,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
@@ -292,10 +292,10 @@ impl Reading<'_> {
             let all = (0, 1 << 32);
             file.each_blob(
                 choice.table,
-                piece.chunk,
+                slice.chunk,
                 all,
                 |bundle| choice.wants(bundle),
-                |bundle, body| self.add_block(choice, bundle, piece, body, sums, budget),
+                |bundle, body| self.add_block(choice, bundle, slice, body, sums, budget),
             )?;
             return Ok(());
         }
@@ -308,10 +308,10 @@ impl Reading<'_> {
             let only = (bundle as u32, bundle as u64 + 1);
             file.each_blob(
                 choice.table,
-                piece.chunk,
+                slice.chunk,
                 only,
                 |_| true,
-                |bundle, body| self.add_block(choice, bundle, piece, body, sums, budget),
+                |bundle, body| self.add_block(choice, bundle, slice, body, sums, budget),
             )?;
         }
         Ok(())
@@ -321,14 +321,14 @@ impl Reading<'_> {
         &mut self,
         choice: &Choice,
         bundle: u32,
-        piece: Piece,
+        slice: ChunkSlice,
         body: &[u8],
         sums: &mut Sums,
         budget: &QueryBudget<'_>,
     ) -> Result<(), Stop> {
         budget.check()?;
         let period = choice.period_of(bundle);
-        let part = piece.part.filter(|_| !self.complete.contains(&piece.chunk));
+        let part = slice.part.filter(|_| !self.complete.contains(&slice.chunk));
         self.block.read(&mut self.opener, body, period, part)?;
         let (mut start, mut any) = (0, false);
         for &(series, end) in &self.block.series {
@@ -342,7 +342,7 @@ impl Reading<'_> {
         if any {
             self.note_kind(choice, bundle);
             match choice.table {
-                Table::ServiceBlock => self.read.note_service(piece),
+                Table::ServiceBlock => self.read.note_service(slice),
                 _ => self.read.windows = true,
             }
         }

@@ -12,7 +12,7 @@ use super::super::reader::StoreReader;
 use super::choice::Choice;
 use super::plan::{Read, plan};
 use super::steps::{HostLabels, OfPartition, Steps};
-use super::{Piece, Stop, each_partition, pieces, select, service_answers};
+use super::{ChunkSlice, Stop, each_partition, select, service_answers, slices};
 use crate::store::query::{Axis, QueryBudget, SeriesSums, Units, add_line, memory_exceeded};
 use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
@@ -21,14 +21,14 @@ use hashbrown::HashMap;
 use std::sync::Arc;
 
 impl Choice {
-    /// Reads heads of pieces: those of the file, and all of which memory is read when
+    /// Reads heads of slices: those of the file, and all of which memory is read when
     /// `with_memory`.
     /// `each` is told kept labels, kind, chunk, start after the chunk's, and sum. Whole chunks come
     /// as one when `whole`.
     pub fn read_heads(
         &self,
         view: &View,
-        (of_file, pieces): (&[Piece], &[Piece]),
+        (of_file, slices): (&[ChunkSlice], &[ChunkSlice]),
         whole: bool,
         with_memory: bool,
         budget: &QueryBudget<'_>,
@@ -38,21 +38,21 @@ impl Choice {
         let mut stopped: Result<(), StoreError> = Ok(());
         let ranges = self.ranges();
         let period_of = |bundle: u32| self.period_of(bundle);
-        let mut found = |piece: &Piece, series: u32, start: u64, sum: Sum, is_whole: bool| {
+        let mut found = |slice: &ChunkSlice, series: u32, start: u64, sum: Sum, is_whole: bool| {
             let kept = self.kept(series);
-            if kept == NONE || stopped.is_err() || !(is_whole || piece.has(start)) {
+            if kept == NONE || stopped.is_err() || !(is_whole || slice.has(start)) {
                 return;
             }
             let kind = self.series_kinds[series as usize];
-            stopped = each(kept, kind, piece.chunk, start, sum);
+            stopped = each(kept, kind, slice.chunk, start, sum);
         };
-        for piece in of_file {
-            let is_whole = whole && piece.part.is_none();
+        for slice in of_file {
+            let is_whole = whole && slice.part.is_none();
             let wanted = |range: u32| ranges.get(range as usize).is_some_and(|wanted| *wanted);
             let all = (0, 1 << 32);
             view.file.each_blob(
                 self.table,
-                piece.chunk,
+                slice.chunk,
                 all,
                 wanted,
                 |_, body| -> Result<(), Stop> {
@@ -63,7 +63,7 @@ impl Choice {
                         is_whole,
                         period_of,
                         |series, start, sum| {
-                            found(piece, series, start, sum, is_whole);
+                            found(slice, series, start, sum, is_whole);
                         },
                     )?;
                     Ok(())
@@ -71,13 +71,13 @@ impl Choice {
             )?;
         }
         for mem in view.chunks.iter().filter(|_| with_memory) {
-            let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
+            let Some(slice) = slices.iter().find(|slice| slice.chunk == mem.chunk) else {
                 continue;
             };
             for (group, rows) in &mem.groups {
                 budget.check()?;
                 rows.each_head(period_of(*group), |start, series, sum| {
-                    found(piece, series, start, sum, false);
+                    found(slice, series, start, sum, false);
                 })?;
             }
         }
@@ -87,9 +87,9 @@ impl Choice {
 }
 
 /// The first and last chunk of a plan.
-pub fn ends(pieces: &[Piece]) -> (u16, u16) {
-    let first = pieces.first().map_or(0, |piece| piece.chunk);
-    (first, pieces.last().map_or(0, |piece| piece.chunk))
+pub fn ends(slices: &[ChunkSlice]) -> (u16, u16) {
+    let first = slices.first().map_or(0, |slice| slice.chunk);
+    (first, slices.last().map_or(0, |slice| slice.chunk))
 }
 
 /// Lines of one partition, by kept labels.
@@ -201,7 +201,7 @@ fn read_partition(
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
-    let pieces = pieces(partition, scope.range);
+    let slices = slices(partition, scope.range);
     let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
     let mut is_of_hosts = false;
     let choose = || {
@@ -226,7 +226,7 @@ fn read_partition(
         )
     };
     let (view, (own, service, units)) = partition.view(
-        ends(&pieces),
+        ends(&slices),
         |_| Facts::None,
         choose,
         |(own, ..), group| own.wants(group),
@@ -244,9 +244,9 @@ fn read_partition(
     budget.hold(held)?;
     found.sums = vec![(0, 0); axis.steps];
     let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
-    let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
+    let by_service = |slice: &ChunkSlice| service.is_some() && slice.is_of_minutes();
     let hours = axis.step_ns.is_multiple_of(HOUR_NS);
-    let plan = match plan(partition, &view.file, &pieces, by_service, hours) {
+    let plan = match plan(partition, &view.file, &slices, by_service, hours) {
         Ok(plan) => plan,
         Err(error) => {
             view.close(partition);
@@ -263,7 +263,7 @@ fn read_partition(
         let mut charge = 0usize;
         read_all = choice.read_heads(
             &view,
-            (if own { &plan.own } else { &plan.services }, &pieces),
+            (if own { &plan.own } else { &plan.services }, &slices),
             whole,
             own,
             budget,
@@ -276,7 +276,7 @@ fn read_partition(
                 kinds_used[usize::from(kind)] = true;
                 match own {
                     true => found.used.windows = true,
-                    false => found.used.note_service(Piece { chunk, part: None }),
+                    false => found.used.note_service(ChunkSlice { chunk, part: None }),
                 }
                 Ok(())
             },

@@ -14,7 +14,7 @@ use super::super::partition::{Facts, Partition};
 use super::super::summaries::{decode_parts, decode_whole};
 use super::activity::{WINDOW_STEP_NS, host_is_selected, labels_of};
 use super::series::ends;
-use super::{Stop, pieces};
+use super::{Stop, slices};
 use crate::store::query::{Axis, QueryBudget};
 use crate::store::{Scope, Step, StoreError, TimeRange};
 use crate::sync::read;
@@ -164,8 +164,8 @@ impl OfPartition {
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
         let dict = partition.dict(false)?;
-        let pieces = pieces(partition, scope.range);
-        let (view, ()) = partition.view(ends(&pieces), |_| Facts::Windows, || (), |(), _| false)?;
+        let slices = slices(partition, scope.range);
+        let (view, ()) = partition.view(ends(&slices), |_| Facts::Windows, || (), |(), _| false)?;
         let held = view.heap_bytes();
         budget.hold(held)?;
         let mut known: HashMap<u32, bool> = HashMap::new();
@@ -176,7 +176,7 @@ impl OfPartition {
         let summed = self.axis.step_ns >= SUMMED_FROM_NS;
         let mut opener = SectionReader::new().map_err(FileError::from)?;
         let mut raw = Vec::new();
-        let (from, to) = ends(&pieces);
+        let (from, to) = ends(&slices);
         let read_all = view
             .file
             .each_windows(from, to, |_, body| -> Result<(), Stop> {

@@ -9,7 +9,7 @@ use super::activity::each_summary;
 use super::choice::Choice;
 use super::plan::{Read, level_of};
 use super::series::ends;
-use super::{Stop, each_partition, kept_labels, pieces, select};
+use super::{Stop, each_partition, kept_labels, select, slices};
 use crate::store::query::{LabelSum, LabelSums, QueryBudget, Units};
 use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
@@ -72,7 +72,7 @@ fn read_partition(
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
-    let pieces = pieces(partition, scope.range);
+    let slices = slices(partition, scope.range);
     let choose = || {
         let dict = read(&dict);
         let taken = select(&dict, &scope.selector);
@@ -80,9 +80,9 @@ fn read_partition(
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
         (choice, taken, units)
     };
-    let range = ends(&pieces);
+    let range = ends(&slices);
     let (view, (choice, taken, units)) =
-        partition.view(range, Facts::of(&pieces), choose, |(choice, ..), group| {
+        partition.view(range, Facts::of(&slices), choose, |(choice, ..), group| {
             choice.wants(group)
         })?;
     let held = view.heap_bytes();
@@ -93,7 +93,7 @@ fn read_partition(
     let read_all = choice
         .read_heads(
             &view,
-            (&pieces, &pieces),
+            (&slices, &slices),
             true,
             true,
             budget,
@@ -104,7 +104,7 @@ fn read_partition(
             },
         )
         .and_then(|()| {
-            each_summary(partition, &view, &pieces, range, budget, |_, inside| {
+            each_summary(partition, &view, &slices, range, budget, |_, inside| {
                 for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
                     if taken.get(labels as usize).is_some_and(|taken| *taken) {
                         *accounts.entry(labels).or_default() += account;
