@@ -102,7 +102,7 @@ pub enum Command {
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one
     Pins(pins::Args),
-    /// Bring symbol tables to a collector, so that stripped programs have names
+    /// Upload symbol tables to a collector, so that stripped programs have names
     Symbols(symbols::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),

@@ -50,7 +50,7 @@ Examples:
     },
     /// Take a host out of the fleet: its connections end at once
     #[command(after_help = "\
-What it brought stays. It is let in again by another invitation only.
+What it pushed stays. It is let in again by another invitation only.
 
 Examples:
   agent-ctl --collector c1 hosts remove web-1")]

@@ -31,7 +31,7 @@ use std::time::Duration;
     args_conflicts_with_subcommands = true,
     after_help = "\
 A trigger of the agent's configuration pins the recorder's minutes around the moment it fires; they \
-outlive the retention, restarts and reboots. Agents bring them to their collector, where they outlive the \
+outlive the retention, restarts and reboots. Agents upload them to their collector, where they outlive the \
 host. A pin is HOST/NUMBER everywhere: at its agent, where the number is enough, and at the collector.
 
 Examples:

@@ -1,4 +1,4 @@
-//! `agent-ctl symbols`: brings symbol tables to a collector, and lists those that it has.
+//! `agent-ctl symbols`: uploads symbol tables to a collector, and lists those that it has.
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
@@ -35,7 +35,7 @@ const AGAIN: Duration = Duration::from_secs(3);
 /// Columns of a name in the list.
 const NAME_CELLS: usize = 40;
 
-/// Brings symbol tables to a collector, so that stripped programs have names there.
+/// Uploads symbol tables to a collector, so that stripped programs have names there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Only a collector keeps symbols: --collector, or FLEETPROF_COLLECTOR. Build, upload the file with its symbols, \

@@ -123,17 +123,17 @@ fn files() -> tempfile::TempDir {
 
 /// What the JSON of a profile says.
 #[derive(Default)]
-struct Said {
+struct Output {
     count: u64,
     weight: u64,
     /// Own and total count by function.
     functions: BTreeMap<String, (u64, u64)>,
 }
 
-fn said(file: &Path) -> Said {
+fn said(file: &Path) -> Output {
     let text = std::fs::read_to_string(file).unwrap();
     let json: Value = serde_json::from_str(&text).unwrap();
-    let mut said = Said::default();
+    let mut said = Output::default();
     let number = |value: &Value| value.as_u64().unwrap();
     for sample in json["samples"].as_array().unwrap() {
         let count = number(&sample["count"]);

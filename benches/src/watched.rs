@@ -25,12 +25,12 @@ pub struct Mark {
     /// By thread, and memory.
     pub usage: Usage,
     /// Samples taken and lost so far, and wake-ups of its sampler, by its own counters.
-    pub taken: Taken,
+    pub taken: SampleCounts,
 }
 
 /// Counters of a daemon.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Taken {
+pub struct SampleCounts {
     /// Samples of all CPUs, those of the idle loop included.
     pub samples: u64,
     /// Samples lost.
@@ -130,7 +130,7 @@ pub fn complete(view: &View) -> stacks::Counted {
 ///
 /// # Errors
 /// When the daemon does not answer.
-pub fn taken(client: &Client) -> anyhow::Result<Taken> {
+pub fn taken(client: &Client) -> anyhow::Result<SampleCounts> {
     let now = testkit::clock::unix_ns();
     let newest = QueryProfileRequest {
         range: Some(TimeRange {
@@ -144,7 +144,7 @@ pub fn taken(client: &Client) -> anyhow::Result<Taken> {
         .query(newest)
         .context("failed to ask for fresh samples")?;
     let status = client.status().context("failed to ask for the status")?;
-    Ok(Taken {
+    Ok(SampleCounts {
         samples: status.cpus.iter().map(|cpu| cpu.samples).sum(),
         lost: status.cpus.iter().map(|cpu| cpu.lost).sum(),
         wakeups: status

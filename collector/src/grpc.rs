@@ -60,14 +60,14 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// What answers the calls of agents, and of people about what agents brought.
+/// What answers the calls of agents, and of people about what agents uploaded.
 #[derive(Clone)]
 pub struct AgentServices {
     /// Agents that push.
     pub ingest: Ingest,
     /// Control streams of agents, and captures.
     pub control: Control,
-    /// Pins that agents bring, and questions about them.
+    /// Pins that agents upload, and questions about them.
     pub pins: Pins,
 }
 

@@ -138,7 +138,7 @@ counted! {
     Gauge fleetprof_collector_pins = pins;
     /// What they take on disk.
     Gauge fleetprof_collector_pins_bytes = pins_bytes;
-    /// Pins that agents brought, by outcome.
+    /// Pins that agents uploaded, by outcome.
     Counter fleetprof_collector_pins_total{outcome} =
         "kept" pins_kept,
         "repeated" pins_repeated,

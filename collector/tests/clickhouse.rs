@@ -24,7 +24,7 @@ use collector::store::{
     ConnectedHost, HostFacts, HostKey, HostRecord, Limits, NoticeBoard, PushOutcome, Store,
     StoreError, StoreQueries, StoreStatus, WindowSink,
 };
-use front::{Asked, Front, shared};
+use front::{Front, LoggedQuery, shared};
 use profile::Query;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -84,18 +84,18 @@ fn server() -> Option<&'static Front> {
 }
 
 /// Statements of stores in a database that contain `part`, oldest first.
-fn asked(server: &Front, database: &str, part: &str) -> Vec<Asked> {
+fn asked(server: &Front, database: &str, part: &str) -> Vec<LoggedQuery> {
     let mut all = server.asked(database);
     all.retain(|statement| statement.sql.contains(part));
     all
 }
 
 /// Inserts with rows beside the statement, and their tables; oldest first.
-fn inserted(server: &Front, database: &str) -> Vec<(String, Asked)> {
+fn inserted(server: &Front, database: &str) -> Vec<(String, LoggedQuery)> {
     let with_rows = asked(server, database, "INSERT INTO ")
         .into_iter()
         .filter(|insert| insert.unpacked_bytes > 0);
-    let table = |insert: &Asked| {
+    let table = |insert: &LoggedQuery| {
         let table = insert.sql.strip_prefix("INSERT INTO ").unwrap();
         let table = table.trim_start_matches('`');
         let end = table.find(|c: char| !c.is_alphanumeric() && c != '_');

@@ -181,7 +181,7 @@ fn manual_pages_are_written_for_every_subcommand() {
 }
 
 /// What the commands say of a daemon that has sampled a known program for some seconds.
-struct Said {
+struct Outputs {
     status: testkit::process::Output,
     doctor: testkit::process::Output,
     doctor_json: testkit::process::Output,
@@ -199,9 +199,9 @@ struct Said {
     cgroup: String,
 }
 
-static SAID: Shared<Said> = Shared::new();
+static SAID: Shared<Outputs> = Shared::new();
 
-fn said() -> Option<&'static Said> {
+fn said() -> Option<&'static Outputs> {
     SAID.get(&[Need::Root, Need::StaticC, Need::Cgroup2], || {
         let cgroup = Cgroup::new("cli");
         let _split = c("split.c").start_in(&cgroup, &[]);
@@ -220,7 +220,7 @@ fn said() -> Option<&'static Said> {
         let tailed = [
             "profile", "--from", &edges[0], "--to", &edges[1], "--format", "json",
         ];
-        Said {
+        Outputs {
             tailed: daemon.ctl(&tailed),
             tail,
             status: daemon.ctl(&["status", "--json"]),

@@ -9,7 +9,7 @@ const KEYS_MAX: u32 = 1 << 17;
 
 /// What the text of a profiler says: stacks counted, and samples of all kinds.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct Output {
     samples: u64,
     busy: Counted,
 }
@@ -42,7 +42,7 @@ fn measure(
     name: &'static str,
     note: &str,
     line: &str,
-    read: fn(&str) -> Said,
+    read: fn(&str) -> Output,
 ) -> anyhow::Result<Outcome> {
     let dir = tempfile::tempdir()?;
     let recorded = match stage.record(dir.path(), stage.length, line, &[])? {
@@ -61,8 +61,8 @@ fn measure(
 }
 
 /// Reads a map of bpftrace: `@[`, kernel frames, `, `, user frames, `, COMM]: COUNT`.
-fn read_bpftrace(text: &str) -> Said {
-    let mut said = Said::default();
+fn read_bpftrace(text: &str) -> Output {
+    let mut said = Output::default();
     let mut frames: Vec<&str> = Vec::new();
     for line in text.lines() {
         if line.starts_with("@[") {
@@ -86,8 +86,8 @@ fn read_bpftrace(text: &str) -> Said {
 }
 
 /// Reads folded text: `COMM;root;…;leaf COUNT`.
-fn read_folded(text: &str) -> Said {
-    let mut said = Said::default();
+fn read_folded(text: &str) -> Output {
+    let mut said = Output::default();
     for line in text.lines() {
         let Some((stack, count)) = line.rsplit_once(' ') else {
             continue;
@@ -129,7 +129,7 @@ Attaching 1 probe...
             stacks: 3,
             complete: 3,
         };
-        assert_eq!(read_bpftrace(text), Said { samples: 10, busy });
+        assert_eq!(read_bpftrace(text), Output { samples: 10, busy });
     }
 
     #[test]
@@ -139,6 +139,6 @@ Attaching 1 probe...
             complete: 2,
         };
         let text = "tool;main;work 2\ntool;x;y;z;work 3\nswapper/1;idle 4\n";
-        assert_eq!(read_folded(text), Said { samples: 9, busy });
+        assert_eq!(read_folded(text), Output { samples: 9, busy });
     }
 }

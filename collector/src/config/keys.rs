@@ -287,7 +287,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that the pins of one host may take, and about what it may bring in a day. At the bound its \
+        doc: "Most that the pins of one host may take, and about what it may upload in a day. At the bound its \
               oldest goes; a larger pin is refused and stays with its agent.",
         get: |c| Value::Int(c.pins.host_mib.into()),
         put: |c, v| put_int(&mut c.pins.host_mib, &v),

@@ -36,7 +36,7 @@ pub struct Config {
     pub query: Query,
     /// Captures over the fleet.
     pub control: Control,
-    /// Pins that agents bring.
+    /// Pins that agents upload.
     pub pins: Pins,
     /// Symbol tables for what agents cannot name.
     pub symbols: Symbols,

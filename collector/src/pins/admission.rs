@@ -1,4 +1,4 @@
-//! Bounds what one host may bring on one day of UTC.
+//! Bounds what one host may upload on one day of UTC.
 
 use super::limits::{HOST_PINS_PER_DAY_MAX, HOSTS_PER_DAY_MAX};
 use crate::metrics::Metrics;
@@ -11,7 +11,7 @@ use tonic::Status;
 /// Nanoseconds of a day.
 const DAY_NS: i64 = 86_400_000_000_000;
 
-/// What each host brought on one day.
+/// What each host uploaded on one day.
 #[derive(Default)]
 struct Today {
     day: i64,
@@ -26,7 +26,7 @@ pub(super) struct Admission {
     metrics: Arc<Metrics>,
 }
 
-/// A pin that a host brings, counted for its day. Dropped before it [counts](Admitted::counts) for
+/// A pin that a host uploads, counted for its day. Dropped before it [counts](Admitted::counts) for
 /// good it is given back with its bytes: what became of the disk or the connection is not the
 /// host's fault.
 pub(super) struct Admitted {
@@ -50,7 +50,7 @@ impl Admission {
         lock(&self.today)
     }
 
-    /// Counts a pin of a host, when it may bring one more today.
+    /// Counts a pin of a host, when it may upload one more today.
     pub(super) fn admit(
         self: &Arc<Self>,
         host_id: &str,
@@ -69,19 +69,19 @@ impl Admission {
             Err(Status::resource_exhausted(text))
         };
         if today.hosts.len() >= HOSTS_PER_DAY_MAX && !today.hosts.contains_key(host_id) {
-            let text = "too many hosts have brought pins today; come again tomorrow";
+            let text = "too many hosts have uploaded pins today; retry tomorrow";
             return refused(text.to_owned());
         }
         let (pins, bytes) = today.hosts.entry(host_id.to_owned()).or_default();
         if *pins >= HOST_PINS_PER_DAY_MAX {
             return refused(format!(
-                "the host has brought {pins} pins today, which is the limit; come again tomorrow"
+                "the host has uploaded {pins} pins today, which is the limit; retry tomorrow"
             ));
         }
         if *bytes > host_bytes {
             return refused(format!(
-                "the host has brought {bytes} bytes of pins today, more than it may keep \
-                 (`pins.host_mib`); come again tomorrow"
+                "the host has uploaded {bytes} bytes of pins today, more than it may keep \
+                 (`pins.host_mib`); retry tomorrow"
             ));
         }
         *pins += 1;
@@ -97,7 +97,7 @@ impl Admission {
 
 impl Admitted {
     /// Counts bytes of it.
-    pub(super) fn brought(&mut self, more: u64) {
+    pub(super) fn add_bytes(&mut self, more: u64) {
         self.bytes = self.bytes.saturating_add(more);
         self.change(|(_, bytes)| *bytes = bytes.saturating_add(more));
     }
@@ -135,19 +135,19 @@ mod tests {
     #[test]
     fn what_was_not_the_hosts_fault_uses_up_nothing_of_its_day() {
         let admission = Arc::new(Admission::new(Clock::new(|| 0), Arc::default()));
-        let bring = |counts: bool| {
+        let upload = |counts: bool| {
             let mut admitted = admission.admit("a", 100)?;
-            admitted.brought(60);
+            admitted.add_bytes(60);
             if counts {
                 admitted.counts();
             }
             Ok::<(), Status>(())
         };
         for _ in 0..2 * HOST_PINS_PER_DAY_MAX {
-            bring(false).expect("it is given back");
+            upload(false).expect("it is given back");
         }
-        bring(true).expect("60 bytes of 100");
-        bring(true).expect("the last within 100");
-        bring(true).expect_err("too many bytes");
+        upload(true).expect("60 bytes of 100");
+        upload(true).expect("the last within 100");
+        upload(true).expect_err("too many bytes");
     }
 }

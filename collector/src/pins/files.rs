@@ -147,7 +147,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// By when it fired: agents bring their newest first, so numbers of this collector say nothing
+    /// By when it fired: agents upload their newest first, so numbers of this collector say nothing
     /// of age.
     fn order(&self) -> (i64, u64) {
         let fired = self.pin.pin.as_ref().map_or(0, |pin| pin.fired_unix_ns);

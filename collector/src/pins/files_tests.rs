@@ -179,7 +179,7 @@ fn over_its_share_a_host_loses_its_own_oldest() {
     };
     let files = Files::open(&dir.path().join("pins"), bounds).unwrap();
     put(&files, head("b", 1), &[(ProfileKind::Minutes, &one)]);
-    // Agents bring their newest first.
+    // Agents upload their newest first.
     for number in [5, 4, 3, 2, 1] {
         put(&files, head("a", number), &[(ProfileKind::Minutes, &one)]);
     }

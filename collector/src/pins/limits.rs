@@ -23,7 +23,7 @@ pub const UPLOADS_MAX: usize = 2;
 /// Longest wait for a place.
 pub const PLACE_MAX: Duration = Duration::from_secs(10);
 
-/// Longest silence of an agent that brings a pin.
+/// Longest silence of an agent that uploads a pin.
 pub const MESSAGE_MAX: Duration = Duration::from_secs(30);
 
 /// Longest time for all of one pin: 128 MiB in this time are 0.4 MiB/s.
@@ -32,7 +32,7 @@ pub const UPLOAD_MAX: Duration = Duration::from_secs(300);
 /// Most pins in all. Beyond it the host with the most loses its oldest.
 pub const PINS_MAX: usize = 10_000;
 
-/// Pins that one host may bring in a day of UTC. A trigger fires ten times a day unless it is told
+/// Pins that one host may upload in a day of UTC. A trigger fires ten times a day unless it is told
 /// otherwise; more are refused until the next day.
 pub const HOST_PINS_PER_DAY_MAX: u32 = 256;
 

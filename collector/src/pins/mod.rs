@@ -3,10 +3,10 @@
 //! the store.
 //!
 //! A pin is a profile of its own, as its agent had it: nothing of it comes from the store, so
-//! windows that were lost on the way are in it, and it keeps the times of its samples. Agents bring
-//! each pin once it has closed, and again when its capture came later (`service.rs`); `files.rs`
-//! has them on the collector's own disk, with every engine of the store. Every bound is in
-//! `limits.rs`.
+//! windows that were lost on the way are in it, and it keeps the times of its samples. Agents
+//! upload each pin once it has closed, and again when its capture came later (`service.rs`);
+//! `files.rs` has them on the collector's own disk, with every engine of the store. Every bound is
+//! in `limits.rs`.
 
 mod admission;
 mod files;

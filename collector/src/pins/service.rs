@@ -89,7 +89,7 @@ impl Pins {
         }
         let place = timeout(PLACE_MAX, self.0.places.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
-            let text = "other agents bring pins; come again in a moment";
+            let text = "other agents are uploading pins; retry in a moment";
             return Err(Status::unavailable(text));
         };
         let host_bytes = files.bounds().host_bytes;

@@ -105,7 +105,7 @@ impl Inner {
             }
             let written = upload.push(of, &chunk);
             let bytes = written.map_err(|error| self.failed(error))?;
-            admitted.brought(bytes);
+            admitted.add_bytes(bytes);
             assembler.push(chunk).map_err(fault)?;
             if assembler.heap_bytes() > HEAP_BYTES_MAX {
                 let mib = HEAP_BYTES_MAX >> 20;
@@ -127,7 +127,7 @@ impl Inner {
             KeepError::TooLarge { .. } => fault(error),
             KeepError::Write(source) => {
                 self.metrics.pins_failed.inc();
-                tracing::warn!(%source, "failed to write a pin of an agent; it will bring it again");
+                tracing::warn!(%source, "failed to write a pin of an agent; it will upload it again");
                 Status::unavailable(format!("failed to write the pin: {source}"))
             }
         }

@@ -135,7 +135,7 @@ impl Symbols {
         let receiving = timeout(PLACE_MAX, self.0.receiving.acquire()).await;
         let Ok(Ok(_receiving)) = receiving else {
             return Err(Status::unavailable(
-                "other files come; come again in a moment",
+                "other files are being uploaded; retry in a moment",
             ));
         };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl Symbols {
         drop(file);
         let place = timeout(PLACE_MAX, self.0.reading.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
-            let text = "other files are read; come again in a moment";
+            let text = "other files are being read; retry in a moment";
             return Err(Status::unavailable(text));
         };
         let (inner, called) = (self.0.clone(), name.clone());

@@ -1,7 +1,7 @@
 //! How windows of agents reach the server: about one insert a second of each table, packed.
 
 use super::{asked, fresh_name, inserted, open};
-use crate::front::{Asked, Front};
+use crate::front::{Front, LoggedQuery};
 use collector::config::Config;
 use collector::server;
 use collector::store::OpenStore;
@@ -75,7 +75,7 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
     let stored = front.statement(&name, "SELECT count() FROM windows FINAL");
     assert_eq!(stored.trim(), (AGENTS as u64 * WINDOWS).to_string());
     let inserts = inserted(&front, &name);
-    let of = |table: &str| -> Vec<&Asked> {
+    let of = |table: &str| -> Vec<&LoggedQuery> {
         let of_table = inserts.iter().filter(|(of, _)| of == table);
         of_table.map(|(_, insert)| insert).collect()
     };
@@ -100,7 +100,8 @@ async fn windows_of_many_agents_are_an_insert_a_second_and_packed() {
     for (table, insert) in &inserts {
         assert_ne!(insert.sent_bytes, insert.unpacked_bytes, "{table}");
     }
-    let sum = |of: fn(&Asked) -> u64| inserts.iter().map(|(_, insert)| of(insert)).sum::<u64>();
+    let sum =
+        |of: fn(&LoggedQuery) -> u64| inserts.iter().map(|(_, insert)| of(insert)).sum::<u64>();
     let (sent, unpacked) = (sum(|of| of.sent_bytes), sum(|of| of.unpacked_bytes));
     assert!(sent * 2 < unpacked, "{sent} of {unpacked} bytes");
 }

@@ -90,9 +90,9 @@ impl Front {
     }
 
     /// What stores asked of a database, oldest first.
-    pub fn asked(&self, database: &str) -> Vec<Asked> {
+    pub fn asked(&self, database: &str) -> Vec<LoggedQuery> {
         let log = self.post(&format!("/front/log?database={database}"), "");
-        log.lines().map(Asked::of_line).collect()
+        log.lines().map(LoggedQuery::of_line).collect()
     }
 
     fn post(&self, address: &str, body: &str) -> String {
@@ -124,7 +124,7 @@ impl Front {
 
 /// A statement of a store.
 #[derive(Debug)]
-pub struct Asked {
+pub struct LoggedQuery {
     /// When it came. Unit: milliseconds of a clock of the server's.
     pub start_ms: u64,
     /// When it was done; 0 where it failed.
@@ -141,11 +141,11 @@ pub struct Asked {
     pub sql: String,
 }
 
-impl Asked {
-    fn of_line(line: &str) -> Asked {
+impl LoggedQuery {
+    fn of_line(line: &str) -> LoggedQuery {
         let fields: Vec<&str> = line.split('\t').collect();
         let number = |at: usize| fields[at].parse().unwrap();
-        Asked {
+        LoggedQuery {
             start_ms: number(0),
             end_ms: number(1),
             rows_read: number(2),

@@ -1,4 +1,4 @@
-//! Pins: brought by agents that leave, lie and come again, kept, and shown.
+//! Pins: uploaded by agents that leave, lie and come again, kept, and shown.
 
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello};
 use collector::pins::Bounds;

@@ -794,7 +794,7 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Live,
         doc: "Labels that are merged away before a window is sent. Process ids and names of threads \
-              multiply what a fleet stores; on the host itself they can still be asked for. Pins that are brought to \
+              multiply what a fleet stores; on the host itself they can still be asked for. Pins that are uploaded to \
               the collector keep all labels.",
         get: |c| Value::List(c.collector.drop_labels.clone()),
         put: |c, v| {

@@ -7,9 +7,9 @@
 //! build asked for.
 #![forbid(unsafe_code)]
 
-mod wanted;
+mod fetch_queue;
 
-pub use wanted::{FetchOutcome, FetchQueue};
+pub use fetch_queue::{FetchOutcome, FetchQueue};
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -69,7 +69,7 @@ impl PriorityGovernor {
             thread.lower(NICE);
         }
         *lock(&self.thread) = thread;
-        Taken(self)
+        ThreadGuard(self)
     }
 
     /// Raises the thread. From any thread; never waits.
@@ -96,9 +96,9 @@ impl PriorityGovernor {
     }
 }
 
-struct Taken<'a>(&'a PriorityGovernor);
+struct ThreadGuard<'a>(&'a PriorityGovernor);
 
-impl Drop for Taken<'_> {
+impl Drop for ThreadGuard<'_> {
     fn drop(&mut self) {
         *lock(&self.0.thread) = None;
     }

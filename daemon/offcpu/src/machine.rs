@@ -85,14 +85,14 @@ struct Place {
     leaving: Leaving,
     stack: Option<StackRef>,
     end: StackEnd,
-    told: Told,
+    seen_by: SeenBy,
     /// The first wake-up since, once another followed it: the thread ran in between, unseen.
     first: Option<Woken>,
 }
 
 /// Which events have told of a switch or a wake-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum SeenBy {
     /// The one that tells of every switch.
     Every,
     /// The one that copies stacks.
@@ -109,7 +109,7 @@ struct Woken {
     cpu: CpuId,
     /// Number of the newest switch on that CPU: the waker is the one that runs since.
     switch: u64,
-    told: Told,
+    seen_by: SeenBy,
     thread: Comm,
     within: super::format::Within,
     stack: Option<StackRef>,
@@ -281,7 +281,7 @@ impl Machine {
             if !copied {
                 place.since = at.time;
             }
-            place.told = Told::Both;
+            place.seen_by = SeenBy::Both;
             return;
         }
         let stack = keep(&mut self.stacks, &mut self.counts, waiting.frames);
@@ -292,7 +292,11 @@ impl Machine {
             leaving: waiting.leaving,
             stack,
             end: waiting.end,
-            told: if copied { Told::Copying } else { Told::Every },
+            seen_by: if copied {
+                SeenBy::Copying
+            } else {
+                SeenBy::Every
+            },
             first: None,
         });
         self.set(at, tid, waiting.who, state, emit);
@@ -379,14 +383,18 @@ impl Machine {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
-        let told = if copied { Told::Copying } else { Told::Every };
+        let seen_by = if copied {
+            SeenBy::Copying
+        } else {
+            SeenBy::Every
+        };
         let known = thread.woken.as_mut();
         let known = known.filter(|known| (known.cpu, known.switch) == (at.cpu, switch));
         if let Some(known) = known
-            && known.told != Told::Both
-            && known.told != told
+            && known.seen_by != SeenBy::Both
+            && known.seen_by != seen_by
         {
-            known.told = Told::Both;
+            known.seen_by = SeenBy::Both;
             if copied {
                 known.cut = waker.cut;
                 let kept = keep(&mut self.stacks, &mut self.counts, waker.frames);
@@ -407,7 +415,7 @@ impl Machine {
             sound,
             cpu: at.cpu,
             switch,
-            told,
+            seen_by,
             thread: waker.thread,
             within: waker.within,
             stack,
@@ -670,12 +678,12 @@ impl Machine {
 impl Place {
     /// True when a record tells of the switch that this is of.
     fn is_of(&self, cpu: CpuId, switch: u64, copied: bool) -> bool {
-        let same = match self.told {
+        let same = match self.seen_by {
             // The copy comes after: of the newest switch.
-            Told::Every => copied && self.switch == switch,
+            SeenBy::Every => copied && self.switch == switch,
             // It came before: of the one after that.
-            Told::Copying => !copied && self.switch + 1 == switch,
-            Told::Both => false,
+            SeenBy::Copying => !copied && self.switch + 1 == switch,
+            SeenBy::Both => false,
         };
         self.cpu == cpu && same
     }

@@ -27,7 +27,7 @@ enum Copied {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum EventKind {
     Switch {
         prev: u32,
         leaving: Leaving,
@@ -43,7 +43,7 @@ enum Told {
 #[derive(Clone, Copy, Debug)]
 struct Event {
     at: At,
-    told: Told,
+    kind: EventKind,
 }
 
 /// CPUs whose idle task records no switch.
@@ -134,10 +134,10 @@ impl World {
 
     fn wake(&mut self, woken: u32, cpu: usize) {
         let waker = self.current[cpu];
-        let told = Told::Waking { woken, waker };
+        let kind = EventKind::Waking { woken, waker };
         self.events.push(Event {
             at: self.at(cpu),
-            told,
+            kind,
         });
         if let Since::Waits(known) = &mut self.since[woken as usize] {
             known.waker = Some(waker);
@@ -187,7 +187,7 @@ impl World {
         } else {
             leaving
         };
-        let told = Told::Switch {
+        let kind = EventKind::Switch {
             prev,
             leaving,
             next,
@@ -195,7 +195,7 @@ impl World {
         };
         self.events.push(Event {
             at: self.at(cpu),
-            told,
+            kind,
         });
         if prev != 0 {
             self.leave(prev, leaving, early, copied);
@@ -358,8 +358,8 @@ impl Run {
         if !machine.start_record(at) {
             return;
         }
-        match event.told {
-            Told::Waking { woken, waker } => {
+        match event.kind {
+            EventKind::Waking { woken, waker } => {
                 let waker = Waker {
                     thread: Comm::from_bytes(&[b'a' + waker as u8]),
                     within: Within::Thread,
@@ -368,7 +368,7 @@ impl Run {
                 };
                 machine.woken(at, Tid(woken), &waker, false);
             }
-            Told::Switch {
+            EventKind::Switch {
                 prev,
                 leaving,
                 next,
@@ -448,7 +448,7 @@ proptest! {
         let world = world(&ops);
         let mut run = Run::new(0);
         for event in &world.events {
-            let idle = matches!(event.told, Told::Switch { prev: 0, .. });
+            let idle = matches!(event.kind, EventKind::Switch { prev: 0, .. });
             if !idle || !silent[event.at.cpu.0 as usize] {
                 run.tell(event);
             }
@@ -498,11 +498,11 @@ proptest! {
         let mut run = Run::new(0);
         for event in &world.events {
             let at = event.at;
-            let of_idle = matches!(event.told, Told::Switch { prev: 0, .. });
+            let of_idle = matches!(event.kind, EventKind::Switch { prev: 0, .. });
             if !of_idle || !silent[at.cpu.0 as usize] {
                 run.tell(event);
             }
-            if let Told::Switch { next: next @ 1.., .. } = event.told {
+            if let EventKind::Switch { next: next @ 1.., .. } = event.kind {
                 let Run { machine, found } = &mut run;
                 prop_assert!(machine.start_record(at));
                 machine.arrives(at, Tid(next), &mut |wait| Run::note(found, &wait));
@@ -578,7 +578,7 @@ proptest! {
         run.machine.lost_wakings(Loss { from: MonotonicTime(from), until: MonotonicTime(until) });
         for event in &world.events {
             let missing = (from..until).contains(&event.at.time.0);
-            if !missing || !matches!(event.told, Told::Waking { .. }) {
+            if !missing || !matches!(event.kind, EventKind::Waking { .. }) {
                 run.tell(event);
             }
         }

@@ -5,7 +5,7 @@
 //! their times; tables go on from record to record until one starts from scratch. The capture's
 //! segment has the messages of a profile, in order, and appears complete.
 
-use super::{Brought, Chunk, Entry};
+use super::{Chunk, Entry, UploadRecord};
 use host::private_dir::{DirError, options};
 use prost::Message;
 use proto::agent as wire;
@@ -32,7 +32,7 @@ const CAPTURE: Kind = Kind {
 };
 
 /// End of the name of the note which collector has a pin.
-const BROUGHT: &str = "brought";
+const UPLOADED: &str = "brought";
 
 /// Longest note of what a collector said. Unit: bytes.
 const NOTE_BYTES_MAX: u64 = 256;
@@ -86,18 +86,18 @@ impl Disk {
 
     /// Notes which collector has a pin: a checksum, a byte that tells whether with its capture, and
     /// the collector's address.
-    pub fn note(&self, id: u64, brought: &Brought) -> io::Result<()> {
-        let flags = u8::from(brought.with_capture);
-        let said = [&[flags], brought.to.as_bytes()].concat();
+    pub fn note(&self, id: u64, uploaded: &UploadRecord) -> io::Result<()> {
+        let flags = u8::from(uploaded.with_capture);
+        let said = [&[flags], uploaded.to.as_bytes()].concat();
         let bytes = [&crc32fast::hash(&said).to_le_bytes(), &said[..]].concat();
         self.dir
-            .replace(&self.dir.path(id, BROUGHT), &bytes)
+            .replace(&self.dir.path(id, UPLOADED), &bytes)
             .map(drop)
     }
 
     /// What was noted; of a note that makes no sense nothing, so that the pin goes once more.
-    fn brought(&self, id: u64) -> Option<Brought> {
-        let path = self.dir.path(id, BROUGHT);
+    fn uploaded(&self, id: u64) -> Option<UploadRecord> {
+        let path = self.dir.path(id, UPLOADED);
         let file = options().read(true).open(path).ok()?;
         let mut bytes = Vec::new();
         file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -105,7 +105,7 @@ impl Disk {
         let (&flags, to) = said.split_first()?;
         let sound = u32::from_le_bytes(*sum) == crc32fast::hash(said) && flags <= 1;
         let to = std::str::from_utf8(to).ok()?;
-        sound.then(|| Brought {
+        sound.then(|| UploadRecord {
             to: to.to_owned(),
             with_capture: flags == 1,
             refused: false,
@@ -120,7 +120,7 @@ impl Disk {
         let pins = ids(PIN.extension);
         let (beyond, kept) = pins.split_at(pins.len().saturating_sub(most));
         beyond.iter().for_each(|&id| self.remove(id));
-        for id in [CAPTURE.extension, BROUGHT].map(ids).concat() {
+        for id in [CAPTURE.extension, UPLOADED].map(ids).concat() {
             if !pins.contains(&id) {
                 self.remove(id);
             }
@@ -156,7 +156,7 @@ impl Disk {
         }
         // There may be none.
         let _ = self.dir.quarantine(&CAPTURE, id);
-        self.dir.remove(id, &[BROUGHT]);
+        self.dir.remove(id, &[UPLOADED]);
     }
 
     /// What a file says of its pin, and whether it was complete to its end.
@@ -184,7 +184,7 @@ impl Disk {
             },
             file_bytes: found.bytes,
             capture_bytes,
-            brought: self.brought(id),
+            uploaded: self.uploaded(id),
             ..Entry::default()
         };
         Ok((entry, found.tail == Tail::Complete))
@@ -218,7 +218,7 @@ impl Disk {
     /// Removes a pin's files. One that is gone is removed.
     pub fn remove(&self, id: u64) {
         self.dir
-            .remove(id, &[BROUGHT, CAPTURE.extension, PIN.extension]);
+            .remove(id, &[UPLOADED, CAPTURE.extension, PIN.extension]);
     }
 
     /// The windows of a pin's file, of which `len` bytes are complete.

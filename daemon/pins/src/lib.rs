@@ -65,17 +65,17 @@ pub struct PinCounts {
     pub damaged: AtomicU64,
     /// Writes that failed.
     pub failed_writes: AtomicU64,
-    /// Brought to the collector.
-    pub brought: AtomicU64,
+    /// Uploaded to the collector.
+    pub uploaded: AtomicU64,
     /// That the collector will never take, or that cannot be read.
     pub refused: AtomicU64,
-    /// Tries to bring one that failed.
-    pub bring_failures: AtomicU64,
+    /// Tries to upload one that failed.
+    pub upload_failures: AtomicU64,
 }
 
 /// Which collector has a pin, or has refused it, and whether with its capture.
 #[derive(Clone, Debug, PartialEq)]
-struct Brought {
+struct UploadRecord {
     to: String,
     with_capture: bool,
     refused: bool,
@@ -100,7 +100,7 @@ struct Entry {
     /// nanoseconds since the Unix epoch.
     covered: Option<(i64, i64)>,
     /// None: no collector has answered for it.
-    brought: Option<Brought>,
+    uploaded: Option<UploadRecord>,
 }
 
 impl Entry {
@@ -137,9 +137,9 @@ impl Entry {
             capture_bytes: self.capture_bytes + self.waiting_capture_bytes(),
             open: self.open,
             at_collector: self
-                .brought
+                .uploaded
                 .as_ref()
-                .is_some_and(|brought| !brought.refused),
+                .is_some_and(|uploaded| !uploaded.refused),
             ..self.pin.clone()
         }
     }
@@ -323,10 +323,10 @@ impl Pins {
     fn next_to_bring(&self, to: &str, tries: &HashMap<u64, u32>) -> Option<(wire::Pin, bool)> {
         let list = lock(&self.list);
         let waits = |entry: &&Entry| {
-            let done = |brought: &Brought| {
-                brought.to == to && (brought.with_capture || !entry.has_capture())
+            let done = |uploaded: &UploadRecord| {
+                uploaded.to == to && (uploaded.with_capture || !entry.has_capture())
             };
-            entry.is_whole() && !entry.brought.as_ref().is_some_and(done)
+            entry.is_whole() && !entry.uploaded.as_ref().is_some_and(done)
         };
         let tried = |entry: &&Entry| tries.get(&entry.pin.id).copied().unwrap_or(0);
         let next = list.iter().rev().filter(waits).min_by_key(tried)?;
@@ -335,17 +335,17 @@ impl Pins {
 
     /// The collector has a pin, or will never take it.
     fn note(&self, id: u64, to: &str, with_capture: bool, refused: bool) {
-        let brought = Brought {
+        let uploaded = UploadRecord {
             to: to.to_owned(),
             with_capture,
             refused,
         };
-        self.change(id, |entry| entry.brought = Some(brought.clone()));
+        self.change(id, |entry| entry.uploaded = Some(uploaded.clone()));
         if refused {
             // Of this run alone: another version may take it, and a start asks once.
             return;
         }
-        let noted = self.disk.get().map(|disk| disk.note(id, &brought));
+        let noted = self.disk.get().map(|disk| disk.note(id, &uploaded));
         if let Some(Err(error)) = noted {
             // It comes again after the next start, which the collector answers at once.
             tracing::debug!(pin = id, %error, "failed to note what became of a pin");

@@ -1,4 +1,4 @@
-//! Brings pins that have closed to the collector, where they outlive this host.
+//! Uploads pins that have closed to the collector, where they outlive this host.
 //!
 //! A pin goes as the profile that it answers with, all labels and times in it, and with what was
 //! captured; again when its capture came later. What the collector took is noted beside the pin's
@@ -59,7 +59,7 @@ const OUTGOING: usize = 2;
 
 /// Why a pin is not at the collector.
 #[derive(Debug, thiserror::Error)]
-enum BringError {
+enum UploadError {
     /// No connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -85,7 +85,7 @@ fn code(status: &Status) -> &'static str {
     }
 }
 
-/// What becomes of a pin that could not be brought.
+/// What becomes of a pin that could not be uploaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Next {
     /// It stays here: it will never be taken.
@@ -96,43 +96,43 @@ enum Next {
     Later,
 }
 
-impl BringError {
+impl UploadError {
     fn next(&self) -> Next {
         match self {
-            BringError::Pin(PinError::Read { source, .. }) => match source.kind() {
+            UploadError::Pin(PinError::Read { source, .. }) => match source.kind() {
                 ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::NotFound => {
                     Next::Never
                 }
                 // The disk may come to itself.
                 _ => Next::Soon,
             },
-            BringError::Pin(PinError::Decode { .. } | PinError::Assemble { .. }) => Next::Never,
+            UploadError::Pin(PinError::Decode { .. } | PinError::Assemble { .. }) => Next::Never,
             // Dropped meanwhile, or the thread ends.
-            BringError::Pin(PinError::Unknown(_) | PinError::Query(_)) => Next::Soon,
-            BringError::Status(status) => match status.code() {
+            UploadError::Pin(PinError::Unknown(_) | PinError::Query(_)) => Next::Soon,
+            UploadError::Status(status) => match status.code() {
                 Code::InvalidArgument => Next::Never,
                 Code::ResourceExhausted | Code::Unimplemented => Next::Later,
                 _ => Next::Soon,
             },
-            BringError::Connect(_) | BringError::Late => Next::Soon,
+            UploadError::Connect(_) | UploadError::Late => Next::Soon,
         }
     }
 
     /// True when the next pin should go over another connection.
     fn blames_connection(&self) -> bool {
         match self {
-            BringError::Status(status) => is_of_connection(status),
-            BringError::Late => true,
-            BringError::Connect(_) | BringError::Pin(_) => false,
+            UploadError::Status(status) => is_of_connection(status),
+            UploadError::Late => true,
+            UploadError::Connect(_) | UploadError::Pin(_) => false,
         }
     }
 
     fn is_dear(&self) -> bool {
-        matches!(self, BringError::Status(_) | BringError::Late)
+        matches!(self, UploadError::Status(_) | UploadError::Late)
     }
 }
 
-/// Failures since a pin was brought.
+/// Failures since a pin was uploaded.
 #[derive(Default)]
 struct Failures {
     all: u32,
@@ -142,14 +142,14 @@ struct Failures {
 
 impl Failures {
     /// Counts one; the time until the next try.
-    fn pause(&mut self, error: &BringError) -> Duration {
+    fn pause(&mut self, error: &UploadError) -> Duration {
         self.all = self.all.saturating_add(1);
         self.dear = self.dear.saturating_add(u32::from(error.is_dear()));
         match error.next() {
             Next::Later => LATER,
             _ if error.is_dear() && self.dear >= DEAR_TRIES_MAX => LATER,
             // The connection has a back-off of its own.
-            _ if matches!(error, BringError::Connect(_)) => Duration::ZERO,
+            _ if matches!(error, UploadError::Connect(_)) => Duration::ZERO,
             _ => backoff(self.all),
         }
     }
@@ -188,7 +188,7 @@ impl PinUploader {
         self.disk.run(|| ()).await;
     }
 
-    /// Has the service end. What is on its way is brought again after the next start.
+    /// Has the service end. What is on its way is uploaded again after the next start.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
@@ -208,9 +208,9 @@ impl PinUploader {
             let id = pin.id;
             let counts = &self.pins.counts;
             let head_first = failures.dear > 0;
-            let error = match self.bring(pin, has_capture, head_first).await {
+            let error = match self.upload_pin(pin, has_capture, head_first).await {
                 Ok(()) => {
-                    counts.brought.fetch_add(1, Ordering::Relaxed);
+                    counts.uploaded.fetch_add(1, Ordering::Relaxed);
                     tracing::info!(pin = id, "the collector has the pin");
                     self.note(id, to, has_capture, false).await;
                     failures = Failures::default();
@@ -226,7 +226,7 @@ impl PinUploader {
                 self.note(id, to, has_capture, true).await;
                 continue;
             }
-            counts.bring_failures.fetch_add(1, Ordering::Relaxed);
+            counts.upload_failures.fetch_add(1, Ordering::Relaxed);
             if reason != failures.told {
                 tracing::info!(pin = id, ?reason, "pins wait for the collector");
             }
@@ -243,21 +243,21 @@ impl PinUploader {
         self.disk.run(note).await;
     }
 
-    async fn bring(
+    async fn upload_pin(
         self: &Arc<Self>,
         pin: wire::Pin,
         has_capture: bool,
         head_first: bool,
-    ) -> Result<(), BringError> {
+    ) -> Result<(), UploadError> {
         let connection = self.exporter.connection();
         let link = connection.link().await?;
         let channel = link.channel.clone();
         let result = tokio::select! {
             result = self.bring_over(channel, pin, has_capture, head_first) => result,
             // Not to a fleet that the host has just left.
-            () = connection.moved(&link) => Err(BringError::Connect(ConnectError::Left)),
+            () = connection.moved(&link) => Err(UploadError::Connect(ConnectError::Left)),
         };
-        if result.as_ref().is_err_and(BringError::blames_connection) {
+        if result.as_ref().is_err_and(UploadError::blames_connection) {
             connection.give_up(&link);
         }
         result
@@ -269,7 +269,7 @@ impl PinUploader {
         pin: wire::Pin,
         has_capture: bool,
         head_first: bool,
-    ) -> Result<(), BringError> {
+    ) -> Result<(), UploadError> {
         let mut client = EvidenceServiceClient::new(channel)
             .send_compressed(CompressionEncoding::Zstd)
             .accept_compressed(CompressionEncoding::Zstd);
@@ -309,8 +309,8 @@ impl PinUploader {
             }
         };
         let answer = timeout(BRING_MAX, answered).await;
-        let answer = answer.map_err(|_| BringError::Late)?;
-        answer.map(drop).map_err(BringError::Status)
+        let answer = answer.map_err(|_| UploadError::Late)?;
+        answer.map(drop).map_err(UploadError::Status)
     }
 
     /// Puts a pin together: its minutes, and what was captured. Blocks.
@@ -325,13 +325,13 @@ impl PinUploader {
             tracing::info!(
                 pin = id,
                 shed,
-                "the pin is brought without the times of its samples"
+                "the pin is uploaded without the times of its samples"
             );
         }
         let captured = match has_capture {
             // What cannot be read keeps nobody from the minutes.
             true => self.pins.captured(id).unwrap_or_else(|error| {
-                tracing::warn!(pin = id, %error, "the pin is brought without its capture");
+                tracing::warn!(pin = id, %error, "the pin is uploaded without its capture");
                 Vec::new()
             }),
             false => Vec::new(),
@@ -345,7 +345,7 @@ impl PinUploader {
 async fn ask(
     client: &mut EvidenceServiceClient<Channel>,
     head: PinHead,
-) -> Result<bool, BringError> {
+) -> Result<bool, UploadError> {
     let (say, queue) = mpsc::channel(1);
     let body = Some(Body::Head(head));
     // There is room for one, and the call takes it before it ends. `say` lives as long as the call:
@@ -355,7 +355,7 @@ async fn ask(
     match timeout(HEAD_ANSWER_MAX, call).await {
         Err(_) => Ok(false),
         Ok(Ok(answer)) => Ok(answer.get_ref().repeated),
-        Ok(Err(status)) => Err(BringError::Status(status)),
+        Ok(Err(status)) => Err(UploadError::Status(status)),
     }
 }
 
@@ -383,8 +383,8 @@ mod tests {
     use super::*;
     use profile::{LabelSetId, Moment, SampleKey, StackEnd, StackId};
 
-    fn status(code: Code) -> BringError {
-        BringError::Status(Status::new(code, "as the test wants"))
+    fn status(code: Code) -> UploadError {
+        UploadError::Status(Status::new(code, "as the test wants"))
     }
 
     #[test]
@@ -401,13 +401,13 @@ mod tests {
     fn only_what_can_never_be_taken_is_given_up() {
         let read = |kind: ErrorKind| {
             let source = kind.into();
-            BringError::Pin(PinError::Read { id: 1, source }).next()
+            UploadError::Pin(PinError::Read { id: 1, source }).next()
         };
         assert_eq!(read(ErrorKind::InvalidData), Next::Never);
         assert_eq!(read(ErrorKind::PermissionDenied), Next::Soon);
         assert_eq!(status(Code::InvalidArgument).next(), Next::Never);
         assert_eq!(status(Code::OutOfRange).next(), Next::Soon);
-        assert_eq!(BringError::Pin(PinError::Unknown(1)).next(), Next::Soon);
+        assert_eq!(UploadError::Pin(PinError::Unknown(1)).next(), Next::Soon);
     }
 
     #[test]

@@ -14,7 +14,7 @@ const NEW: &str = "bbbbbbbbbbbbbbbb";
 
 /// Names that a test tells.
 #[derive(Default)]
-struct Told(Mutex<State>);
+struct FakeNames(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -29,7 +29,7 @@ struct Table {
     names: HashMap<u64, String>,
 }
 
-impl Told {
+impl FakeNames {
     /// Another table for a build.
     fn tell(&self, build: &str, address: u64, name: &str, source: NameSource) {
         let mut state = self.0.lock().unwrap();
@@ -51,7 +51,7 @@ impl Told {
     }
 }
 
-impl Names for Told {
+impl Names for FakeNames {
     fn version(&self, build_id: &str) -> Option<u64> {
         let state = self.0.lock().unwrap();
         state.builds.get(build_id).map(|table| table.version)
@@ -72,9 +72,9 @@ impl Names for Told {
 }
 
 /// `main` calls one function of each build, and that of the old one calls `leaf`.
-fn stored(place: Box<dyn Place>) -> (Fresh, Arc<Told>) {
+fn stored(place: Box<dyn Place>) -> (Fresh, Arc<FakeNames>) {
     let store = Fresh::of(place);
-    let told = Arc::new(Told::default());
+    let told = Arc::new(FakeNames::default());
     store.name_by(told.clone());
     let window = Draft::new("a", 0, 0)
         .row("unit=u", &format!("main;?{OLD}+0x10"), 3)

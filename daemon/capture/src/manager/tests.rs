@@ -206,7 +206,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// What came, in order.
 #[derive(Default)]
-struct Told {
+struct CaptureOutput {
     accepted: Option<CaptureInfo>,
     progress: Vec<agent::CaptureProgress>,
     past: Option<Profile>,
@@ -214,8 +214,8 @@ struct Told {
     result: Option<CaptureInfo>,
 }
 
-fn all(messages: &mut mpsc::Receiver<agent::CaptureResponse>) -> Told {
-    let mut told = Told::default();
+fn all(messages: &mut mpsc::Receiver<agent::CaptureResponse>) -> CaptureOutput {
+    let mut told = CaptureOutput::default();
     let (mut past, mut own) = (ProfileAssembler::new(), ProfileAssembler::new());
     while let Some(message) = messages.blocking_recv() {
         match message.body.unwrap() {

@@ -10,7 +10,7 @@ fn at(time: u64, cpu: u32) -> At {
 }
 
 fn sleep(run: &mut Run, time: u64, cpu: u32, tid: u32, next: u32) {
-    let told = Told::Switch {
+    let kind = EventKind::Switch {
         prev: tid,
         leaving: Leaving::Sleep,
         next,
@@ -18,7 +18,7 @@ fn sleep(run: &mut Run, time: u64, cpu: u32, tid: u32, next: u32) {
     };
     run.tell(&Event {
         at: at(time, cpu),
-        told,
+        kind,
     });
 }
 
@@ -104,10 +104,10 @@ fn a_full_table_has_room_again_when_a_loss_made_its_threads_unknown() {
 fn time_in_the_queue_for_a_cpu_is_told_apart() {
     let mut run = Run::new(0);
     sleep(&mut run, 10, 0, 5, 0);
-    let told = Told::Waking { woken: 5, waker: 2 };
+    let kind = EventKind::Waking { woken: 5, waker: 2 };
     run.tell(&Event {
         at: at(30, 1),
-        told,
+        kind,
     });
     resume(&mut run, 37, 0, 5);
     let (found, counts) = run.finish(100);
@@ -128,10 +128,10 @@ fn a_thread_that_is_not_wanted_any_more_is_forgotten() {
 }
 
 fn wake(run: &mut Run, time: u64, cpu: u32, woken: u32, waker: u32) {
-    let told = Told::Waking { woken, waker };
+    let kind = EventKind::Waking { woken, waker };
     run.tell(&Event {
         at: at(time, cpu),
-        told,
+        kind,
     });
 }
 

@@ -78,7 +78,7 @@ fn collector(mut answers: Vec<Code>) -> (Server, SocketAddr, Receiver<Got>) {
     (Server::tcp(listener, services), address, received)
 }
 
-/// Brings the pins of a host until it is dropped.
+/// Uploads the pins of a host until it is dropped.
 struct Uploading {
     uploader: Arc<PinUploader>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
@@ -120,7 +120,7 @@ impl Drop for Uploading {
 }
 
 #[test]
-fn a_pin_is_brought_once_it_has_closed_with_all_that_it_has() {
+fn a_pin_is_uploaded_once_it_has_closed_with_all_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
@@ -150,7 +150,7 @@ fn a_pin_is_brought_once_it_has_closed_with_all_that_it_has() {
 }
 
 #[test]
-fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
+fn a_capture_that_comes_later_is_uploaded_too_and_nothing_twice() {
     let dir = tempfile::tempdir().unwrap();
     let (_collector, address, got) = collector(Vec::new());
     let mut host = Host::new(dir.path());
@@ -166,8 +166,8 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     until_blocking("it is noted", || {
         dir.path().join(format!("{id:016x}.brought")).exists()
     });
-    let brought = || host.pins.counts.brought.load(Ordering::Relaxed);
-    until_blocking("both are counted", || brought() == 2);
+    let uploaded = || host.pins.counts.uploaded.load(Ordering::Relaxed);
+    until_blocking("both are counted", || uploaded() == 2);
     until_blocking("the second is noted", || {
         host.pins
             .next_to_bring(&address.to_string(), &HashMap::new())
@@ -203,7 +203,7 @@ fn pins_wait_for_a_collector_that_is_away() {
     host.pass(1);
     let _bringing = Uploading::new(&host, address);
     assert!(got.recv_timeout(LIMIT).is_ok());
-    let failures = host.pins.counts.bring_failures.load(Ordering::Relaxed);
+    let failures = host.pins.counts.upload_failures.load(Ordering::Relaxed);
     assert_eq!(failures, 2);
 }
 

@@ -28,12 +28,12 @@ metrics::rows! { PINS: Pins;
     Counter fleetprof_pins_damaged_total = |c| &c.counts.damaged;
     /// Writes of pins that failed; what was to be written waits in memory.
     Counter fleetprof_pins_failed_writes_total = |c| &c.counts.failed_writes;
-    /// Pins that were brought to the collector; one whose capture came later twice.
-    Counter fleetprof_pins_brought_total = |c| &c.counts.brought;
+    /// Pins that were uploaded to the collector; one whose capture came later twice.
+    Counter fleetprof_pins_uploaded_total = |c| &c.counts.uploaded;
     /// Pins that stay on this host alone: the collector refused them, or they cannot be read.
     Counter fleetprof_pins_refused_total = |c| &c.counts.refused;
-    /// Tries to bring a pin to the collector that failed; they are repeated.
-    Counter fleetprof_pins_bring_failures_total = |c| &c.counts.bring_failures;
+    /// Tries to upload a pin to the collector that failed; they are repeated.
+    Counter fleetprof_pins_upload_failures_total = |c| &c.counts.upload_failures;
     /// Bytes of all pins.
     Gauge fleetprof_pins_bytes = |c| c.bytes().0;
     /// Pins that are kept.

@@ -39,7 +39,7 @@ pub enum FetchOutcome {
 /// What is known of a build without symbols.
 enum State {
     /// It waits, or is being fetched, and no server had it so often.
-    FetchQueue(u32),
+    Waiting(u32),
     /// No server had it so often; it is not asked for before.
     Absent(u32, Instant),
     /// The same of one that servers could not be asked for, or had nothing of use of.
@@ -70,14 +70,14 @@ impl FetchQueue {
             }
             if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&build) {
                 self.known.retain(|_, state| match state {
-                    State::FetchQueue(_) => true,
+                    State::Waiting(_) => true,
                     State::Absent(_, until) | State::Later(_, until) => now < *until,
                 });
                 if self.known.len() >= KNOWN_MAX {
                     return;
                 }
             }
-            self.known.insert(build.clone(), State::FetchQueue(tries));
+            self.known.insert(build.clone(), State::Waiting(tries));
             self.waiting.push_back(build);
         }
     }
@@ -90,9 +90,7 @@ impl FetchQueue {
     /// Says what came of asking for a build.
     pub fn done(&mut self, build: &str, outcome: FetchOutcome) {
         let tries = match self.known.remove(build) {
-            Some(State::FetchQueue(tries) | State::Absent(tries, _) | State::Later(tries, _)) => {
-                tries
-            }
+            Some(State::Waiting(tries) | State::Absent(tries, _) | State::Later(tries, _)) => tries,
             None => 0,
         };
         let now = Instant::now();
