@@ -60,7 +60,7 @@ pub struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     look: Look,
-    /// Do not say how it goes, and what the profile covers and misses
+    /// Suppress progress and the coverage summary
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }

@@ -44,7 +44,7 @@ pub struct Args {
     /// Most levels of the tree, the root's included
     #[arg(long, value_name = "LEVELS", value_parser = crate::number::within::<usize>(1, u64::MAX))]
     depth: Option<usize>,
-    /// Most rows
+    /// Maximum number of rows
     #[arg(long, value_name = "ROWS", value_parser = crate::number::any::<usize>())]
     limit: Option<usize>,
     #[command(flatten)]

@@ -68,7 +68,7 @@ pub struct Args {
     /// Only changes beyond their error
     #[arg(long, help_heading = "Output")]
     significant: bool,
-    /// Most rows of the table
+    /// Maximum number of rows of the table
     #[arg(
         long,
         value_name = "ROWS",

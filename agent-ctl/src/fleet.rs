@@ -88,7 +88,7 @@ impl Fleet {
         self.0.total_weight
     }
 
-    /// Everything selected.
+    /// Count and weight of everything selected.
     pub fn total(&self) -> Value {
         Value {
             count: self.0.total_count,

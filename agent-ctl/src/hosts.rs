@@ -51,7 +51,7 @@ pub struct Args {
     /// A host that was not seen for this long is gone for good
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::when::duration)]
     gone_after: Duration,
-    /// Most rows
+    /// Maximum number of rows
     #[arg(long, value_name = "ROWS", value_parser = crate::number::any::<usize>())]
     limit: Option<usize>,
     #[command(flatten)]

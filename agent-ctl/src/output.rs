@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The file of a command that writes one.
+/// The arguments of a command that writes a file.
 #[derive(Clone, Debug, clap::Args)]
 pub struct OutputFile {
     /// File to write, `-` for standard output

@@ -73,7 +73,7 @@ In CI, before stripping:
     },
     /// List the builds whose symbols are there, those used last first
     List {
-        /// Most rows
+        /// Maximum number of rows
         #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
         #[command(flatten)]

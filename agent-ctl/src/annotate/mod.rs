@@ -76,7 +76,7 @@ pub struct Args {
     binary: Option<PathBuf>,
     #[command(flatten)]
     form: Form,
-    /// Do not say how it goes, and what the samples cover and miss
+    /// Suppress progress and the coverage summary
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }

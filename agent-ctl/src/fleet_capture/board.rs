@@ -32,7 +32,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Without hosts yet; `quiet` shows nothing.
+    /// A board without hosts; with `quiet` it shows nothing.
     pub fn new(terminal: bool, quiet: bool) -> Board {
         Board {
             hosts: Vec::new(),

@@ -46,7 +46,7 @@ use std::sync::Arc;
 pub enum StoreError {
     /// It will work again later, without anything lost: the disk is full, the server is away. What
     /// was pushed was not taken.
-    #[error("the store takes nothing for now: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// The question was too large. The text says which limit, and what to narrow.
     #[error("{0}")]

@@ -70,9 +70,8 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Has it asked beside everything else, an hour of a large machine takes seconds, and held in
-    /// so many bytes.
-    /// `None`: no thread can be had.
+    /// Runs the query on a thread of its own, as an hour of a large machine takes seconds, and
+    /// holds the answer in at most so many bytes. `None`: no thread can be had.
     pub fn ask(
         backend: Arc<dyn CaptureBackend>,
         asked: PastQuery,

@@ -46,7 +46,8 @@ pub struct Cgroups {
     pub subtree: Option<PathBuf>,
 }
 
-/// What must be there for a target to be there. Nothing: it always is.
+/// Processes and cgroups of which one must exist for a target to exist. Without any it always
+/// exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     /// Processes with the time they started, as /proc tells it: a number may be used again.

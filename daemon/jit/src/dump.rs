@@ -447,9 +447,9 @@ impl DumpReader {
         self.pid != 0 && pid != self.pid
     }
 
-    /// When the record is of. Times go on within a file, so that one that does not is taken for the
-    /// latest; one that cannot be tells nothing, and until the reading's time no order is told any
-    /// more. One from before the process can be: a child that was forked off has its parent's file
+    /// Time of the record. Times must not decrease within a file: an earlier one is taken for the
+    /// latest seen. One that is impossible is ignored, and until the time of the reading no order
+    /// is known. One from before the process is possible: a forked child has its parent's file
     /// mapped.
     fn when(&mut self, read: When) -> When {
         let time = MonotonicTime(self.record.time);

@@ -56,7 +56,7 @@ pub enum CpuMode {
 pub struct Callchain<'a>(&'a [u8]);
 
 impl<'a> Callchain<'a> {
-    /// Takes little-endian-as-the-host words; a tail shorter than a word is ignored.
+    /// Wraps native-endian 64-bit words; a tail shorter than a word is ignored.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
         Callchain(bytes)
     }

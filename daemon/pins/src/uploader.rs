@@ -4,8 +4,8 @@
 //! captured; again when its capture came later. What the collector took is noted beside the pin's
 //! file, so that it goes once, and again to another collector. While the collector is away pins
 //! wait where they are: on this host's disk, within their budget. To put a pin together costs this
-//! host's CPU, so after a failure the head goes alone first, and a collector that answers but takes
-//! nothing is asked ever more seldom.
+//! host's CPU, so after a failure the head goes alone first, and retries back off while the
+//! collector answers but rejects the upload.
 //!
 //! A service on `fp-uplink` does all of it, one pin at a time, the newest first, and sleeps when
 //! there is none. What waits for the disk, or takes long, is done beside that thread. Without a

@@ -109,7 +109,7 @@ impl<'b> Reader<'b> {
         u16::try_from(self.decode_u64()?).map_err(|_| Corrupt("a number is too large"))
     }
 
-    /// A signed number.
+    /// A signed number, zigzag-encoded.
     pub fn decode_signed(&mut self) -> Result<i64, Corrupt> {
         let value = self.decode_u64()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))

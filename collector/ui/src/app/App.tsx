@@ -69,7 +69,7 @@ export function App() {
     <>
       {/* biome-ignore lint/a11y/useValidAnchor: it leads into the page; the hash is the view's */}
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
-        To the content
+        Skip to main content
       </a>
       <Head range={range} now={now} onRefresh={refresh} />
       <Alarm now={now} onSkew={setSkewMs} />

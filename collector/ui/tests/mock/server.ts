@@ -48,7 +48,7 @@ const ERRORS: Record<string, [Code, string, Record<string, string>?]> = {
   'error-invalid': [Code.InvalidArgument, 'failed to compile pattern `(`: unclosed group'],
   'error-exhausted': [Code.ResourceExhausted, 'the answer has more than 200000 stacks: narrow the range'],
   'error-deadline': [Code.DeadlineExceeded, 'the query took longer than 30 s'],
-  'error-unavailable': [Code.Unavailable, 'the store takes nothing for now: the disk is full'],
+  'error-unavailable': [Code.Unavailable, 'the store is unavailable: the disk is full'],
   'error-internal': [Code.Internal, 'failed to read partition `2026-11-21T12`: <script>window.__pwned = 1</script>'],
 };
 

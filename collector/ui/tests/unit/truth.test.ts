@@ -188,7 +188,7 @@ test('a cgroup without a path keeps its name and stands in no other', () => {
 });
 
 test('a collector that answers that it cannot is not one that does not answer', () => {
-  const full = troubleOf(new ConnectError('the store takes nothing for now: the disk is full', Code.Unavailable));
+  const full = troubleOf(new ConnectError('the store is unavailable: the disk is full', Code.Unavailable));
   expect(full?.title).toBe('The collector cannot answer now: its disk is full');
   expect(troubleOf(new ConnectError('the server is away', Code.Unavailable))?.title).toBe(
     'The collector cannot answer now',

@@ -57,7 +57,7 @@ const PERF_MAP: u32 = 3;
 /// `DS_IPC_E_UNKNOWN_COMMAND`: .NET 7 and earlier.
 const UNKNOWN_COMMAND: u32 = 0x8013_1385;
 
-/// Why .NET was not had to write its map, or to stop.
+/// Why enabling or disabling the perf map of a .NET process failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DotNetError {
     /// The process ended, or another has its pid.

@@ -90,7 +90,7 @@ const SERVED_ALONE_MAX: Duration = Duration::from_millis(500);
 pub struct Modules {
     /// Where it goes.
     pub loaded: SyncSender<UnwindUpdate>,
-    /// What is known of it on both sides.
+    /// Counters shared by the file loader and the sampler.
     pub handover: Arc<Handover>,
     /// Where separate debug files are looked for.
     pub debug_dirs: Vec<PathBuf>,
