@@ -133,7 +133,7 @@ pub async fn serve(
     type Named = SymbolServiceServer<Symbols>;
     type Members = FleetServiceServer<FleetAdmin>;
     let (control, pins) = (agents.control.clone(), agents.pins.clone());
-    let (agents, control, evidence) = agents.servers();
+    let (agents, streams, evidence) = agents.servers();
     let questions = Questions::new(queries)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .accept_compressed(Zstd)
@@ -188,7 +188,7 @@ pub async fn serve(
         .add_service(health_service)
         .add_service(agents)
         .add_service(questions)
-        .add_service(control)
+        .add_service(streams)
         .add_service(captures)
         .add_service(evidence)
         .add_service(pinned)

@@ -53,7 +53,8 @@ table! {
         Alike = 17, "alike", "complete by an estimate: the outer part is that of a larger copy of the same thread's stack, with the same registers and the same words as far as both were copied";
         OtherStack = 18, "other_stack", "the program changed to another stack on the way, as Go does for its runtime and for C, and nothing leads back to the one that it came from";
         Scanned = 19, "scanned", "complete by evidence: generated code, of whose frame nothing is known, has the nearest caller on its stack from which unwind information leads to a start function; generated callers between them are missing";
-        LentFrame = 20, "lent_frame", "complete but for callers on a stack of its own: compiled Haskell runs in the frame of the runtime's function that entered it, and what continues it is kept elsewhere";
+        LentFrame = 20, "lent_frame", "complete but for callers on a stack of its own: compiled Haskell and what Erlang calls in C run in the frame of the runtime's function that entered the code, and its own callers are kept elsewhere";
+        KnownCallers = 21, "known_callers", "complete by experience: the copy ends within the frame of a function that had the same callers in all other processes where they were seen";
     }
 }
 
@@ -67,6 +68,7 @@ impl StackEnd {
                 | StackEnd::Alike
                 | StackEnd::Scanned
                 | StackEnd::LentFrame
+                | StackEnd::KnownCallers
         )
     }
 

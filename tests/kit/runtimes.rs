@@ -132,17 +132,31 @@ pub fn php_worker() -> Result<Runtime, Missing> {
 /// # Errors
 /// When it or its compiler is not installed.
 pub fn erlang() -> Result<Runtime, Missing> {
+    erlang_program("orders", "serve", &["+JPperf", "true"])
+}
+
+/// Erlang/OTP without a switch, busy in function `main` of a module.
+///
+/// # Errors
+/// When it or its compiler is not installed.
+pub fn plain_erlang(module: &str) -> Result<Runtime, Missing> {
+    erlang_program(module, "main", &[])
+}
+
+fn erlang_program(module: &str, function: &str, switches: &[&str]) -> Result<Runtime, Missing> {
     let compiler = find("erlc")?;
     let mut runtime = Runtime::new("erlang", find("erl")?)?;
     runtime.compile(
         Command::new(compiler)
             .arg("-o")
             .arg(runtime.dir.path())
-            .arg(source("orders.erl")),
+            .arg(source(&format!("{module}.erl"))),
     )?;
-    runtime.push(&["-noshell", "+JPperf", "true", "-pa"]);
+    runtime.push(&["-noshell"]);
+    runtime.push(switches);
+    runtime.push(&["-pa"]);
     runtime.args.push(runtime.dir.path().into());
-    runtime.push(&["-s", "orders", "serve"]);
+    runtime.push(&["-s", module, function]);
     Ok(runtime)
 }
 

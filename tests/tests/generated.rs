@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use profile::{FrameKind, StackEnd, Unnamed, key};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use testkit::process::wait_for;
 use testkit::workload::{Workload, bare_c, c};
-use testkit::{Cgroup, Daemon, Need, View, ViewSample, live};
+use testkit::{Cgroup, Daemon, Need, View, ViewSample, live, runtimes, skip};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// Several windows, and what a loaded machine adds.
@@ -199,6 +200,44 @@ fn the_caller_of_code_in_a_lent_frame_is_the_lenders_needs_root() {
         );
     }
     assert!(client.counter("fleetprof_unwind_lent_steps_total") >= view.count());
+    daemon.stop();
+}
+
+#[test]
+fn an_erlang_process_has_all_its_callers_without_a_switch_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let runtime = match runtimes::plain_erlang("depth") {
+        Ok(runtime) => runtime,
+        Err(why) => return skip(&why),
+    };
+    let cgroup = Cgroup::new("erlang-depth");
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let running = runtime.start_in(&cgroup);
+    let client = daemon.client();
+    let generated = || {
+        let seen = client.everything().in_cgroup(running.cgroup.path());
+        seen.only(|sample| is_generated(sample) && sample.frames.len() > 50)
+    };
+    wait_for(LIMIT, || (generated().count() >= 200).then_some(()));
+    let view = generated();
+    let of_depth = |depth: usize| view.only(|sample| sample.frames.len() == depth).count();
+    let depths: BTreeSet<usize> = view.samples.iter().map(|one| one.frames.len()).collect();
+    let (count, depth) = depths
+        .iter()
+        .map(|&depth| (of_depth(depth), depth))
+        .max()
+        .unwrap();
+    // Its hundred calls, and those that lead to its first function.
+    assert!((102..110).contains(&depth), "{depth}: {}", view.dump());
+    // Where it is about to give up the CPU its last call may be one more or less.
+    assert!(
+        count * 100 >= view.count() * 98,
+        "{depths:?}: {}",
+        view.dump()
+    );
+    let whole = view.only(|sample| sample.end == StackEnd::Complete);
+    assert!(whole.count() * 100 >= view.count() * 98, "{}", view.dump());
+    assert!(client.counter("fleetprof_unwind_beam_stacks_total") >= whole.count());
     daemon.stop();
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use testkit::process::wait_for;
 use testkit::recording::{Shared, wait_until_read};
 use testkit::workload::{Recipe, bare_c};
-use testkit::{Cgroup, Daemon, Need, View, live};
+use testkit::{Cgroup, Client, Daemon, Need, View, live};
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 /// Longest wait for the first looks at threads, after unwind information is read.
@@ -179,6 +179,55 @@ fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
     let whole = held.only(|sample| sample.end.is_complete() && sample.has("spin_one"));
     assert_eq!(whole.count(), 0, "{}", whole.dump());
     drop((hostile, honest));
+    daemon.stop();
+}
+
+/// Runs programs, one after another, until a stack is completed with the callers of others.
+fn wait_until_callers_are_known(client: &Client) {
+    let known = wait_for(Duration::from_secs(90), || {
+        let mut one = program().start(&["thread", "2000"]);
+        one.proc().wait(LOOK_LIMIT);
+        (client.counter("fleetprof_unwind_known_callers_used_total") > 0).then_some(())
+    });
+    assert!(known.is_some(), "{}", client.everything().dump());
+}
+
+#[test]
+fn callers_beyond_the_copy_are_those_of_other_processes_until_they_are_not_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let client = daemon.client();
+    wait_until_callers_are_known(&client);
+    let cgroup = Cgroup::new("looks-known");
+    let mut one = program().start_in(&cgroup, &["thread", "2000"]);
+    one.proc().wait(LOOK_LIMIT);
+    let busy = deep(&client.everything().in_cgroup(cgroup.path()));
+    assert!(busy.count() >= 50, "{}", busy.dump());
+    let right = busy.only(|sample| {
+        sample.end.is_complete() && sample.has("caller_one") && sample.has("thread_main")
+    });
+    // From its first sample on.
+    assert!(right.count() * 20 >= busy.count() * 19, "{}", busy.dump());
+    let known = right.only(|sample| sample.end == StackEnd::KnownCallers);
+    assert!(known.count() > 0, "{}", busy.dump());
+
+    // Another caller at the same depth, for too short a time to be read whenever it runs.
+    let cgroup = Cgroup::new("looks-turns");
+    let _turns = program().start_in(&cgroup, &["threads", "120000", "100"]);
+    let wrong = || client.counter("fleetprof_unwind_known_callers_wrong_total");
+    let found = wait_for(LOOK_LIMIT, || (wrong() > 0).then_some(()));
+    assert!(
+        found.is_some(),
+        "{}",
+        client.everything().in_cgroup(cgroup.path()).dump()
+    );
+    std::thread::sleep(Duration::from_secs(3));
+    let begin = testkit::clock::unix_ns();
+    std::thread::sleep(Duration::from_secs(3));
+    let busy = deep(&client.since(begin).in_cgroup(cgroup.path()));
+    assert!(busy.count() >= 50, "{}", busy.dump());
+    let known = busy.only(|sample| sample.end == StackEnd::KnownCallers);
+    assert_eq!(known.count(), 0, "{}", busy.dump());
     daemon.stop();
 }
 

@@ -2,6 +2,8 @@
 //   long       one call that lasts for ever
 //   turns MS   two callers of the same frame at the same depth take turns, each so long; the leaf tells
 //              whose turn it is
+//   thread MS  one call of so long in a thread
+//   threads MS TURN  the two callers take turns in a thread, for so long altogether
 //   held       as long, in a thread whose stack has pages that nobody brings to who touches them
 #include "common.h"
 #include <fcntl.h>
@@ -100,11 +102,43 @@ static int run_held(void) {
   return 0;
 }
 
+static uint64_t life_ns, turn_ns;
+
+static WHOLE void *thread_main(void *unused) {
+  end_ns = now_ns() + life_ns;
+  caller_one();
+  return unused;
+}
+
+static WHOLE void *turns_main(void *unused) {
+  uint64_t until_ns = now_ns() + life_ns;
+  for (int turn = 0; !stop && now_ns() < until_ns; turn++) {
+    end_ns = now_ns() + turn_ns;
+    if (turn % 2) caller_other(); else caller_one();
+  }
+  return unused;
+}
+
+static int run_thread(void *(*body)(void *)) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, body, NULL)) return 3;
+  pthread_join(thread, NULL);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   end_on_signals();
   if (argc == 2 && !strcmp(argv[1], "long")) run_long();
   else if (argc == 3 && !strcmp(argv[1], "turns")) run_turns(strtoull(argv[2], NULL, 10) * 1000000);
   else if (argc == 2 && !strcmp(argv[1], "held")) return run_held();
+  else if (argc == 3 && !strcmp(argv[1], "thread")) {
+    life_ns = strtoull(argv[2], NULL, 10) * 1000000;
+    return run_thread(thread_main);
+  } else if (argc == 4 && !strcmp(argv[1], "threads")) {
+    life_ns = strtoull(argv[2], NULL, 10) * 1000000;
+    turn_ns = strtoull(argv[3], NULL, 10) * 1000000;
+    return run_thread(turns_main);
+  }
   else return 2;
   return 0;
 }

@@ -184,7 +184,7 @@ impl PinService for Pins {
             true => ProfileKind::Captured,
             false => ProfileKind::Minutes,
         };
-        let mut place = self.0.queries.place()?;
+        let mut place = self.0.queries.response_slot()?;
         let inner = self.0.clone();
         inner.open().await?;
         let made = self.0.queries.work(move |limits| {

@@ -64,7 +64,7 @@ impl Rig {
         CaptureServiceClient::new(self.channel().await)
     }
 
-    async fn start(
+    async fn started(
         &self,
         request: FleetCaptureRequest,
     ) -> Result<Streaming<FleetCaptureResponse>, Status> {
@@ -72,7 +72,7 @@ impl Rig {
     }
 
     async fn capture(&self, request: FleetCaptureRequest) -> Outcome {
-        let stream = self.start(request).await.expect("a stream");
+        let stream = self.started(request).await.expect("a stream");
         finish(stream, Vec::new()).await.expect("a result")
     }
 
@@ -152,7 +152,7 @@ async fn of_two_hundred_hosts_each_tenth_fails_and_each_tenth_is_slow() {
     let fleet = fleet(&rig, 200, does).await;
     let begin = Instant::now();
     let mut stream = rig
-        .start(request("unit=\"web.service\"", OF_MANY))
+        .started(request("unit=\"web.service\"", OF_MANY))
         .await
         .expect("a stream");
     let first = next(&mut stream).await.expect("a message");
@@ -198,7 +198,7 @@ async fn progress_comes_while_hosts_run_and_a_cancel_keeps_what_there_is() {
     let _fleet = fleet(&rig, 3, |_| Does::Runs(5)).await;
     let mut asked = request("", LIMIT);
     asked.capture.as_mut().expect("one").duration_ns = 3_600_000_000_000;
-    let mut stream = rig.start(asked).await.expect("a stream");
+    let mut stream = rig.started(asked).await.expect("a stream");
     let Some(Body::Plan(plan)) = next(&mut stream).await.expect("a message") else {
         panic!("the plan comes first");
     };
@@ -239,7 +239,7 @@ async fn a_client_that_vanishes_ends_it_on_all_hosts() {
     let fleet = fleet(&rig, 5, |_| Does::Runs(5)).await;
     let mut asked = request("", LIMIT);
     asked.capture.as_mut().expect("one").duration_ns = 3_600_000_000_000;
-    let mut stream = rig.start(asked).await.expect("a stream");
+    let mut stream = rig.started(asked).await.expect("a stream");
     next(&mut stream).await.expect("the plan");
     until("asked", || {
         fleet.iter().all(|one| !one.captures().is_empty())
@@ -278,7 +278,7 @@ async fn a_collector_that_ends_tells_client_and_agents() {
     let agent = rig.host("web-1", Does::Runs(5)).await;
     let mut asked = request("", LIMIT);
     asked.capture.as_mut().expect("one").duration_ns = 3_600_000_000_000;
-    let mut stream = rig.start(asked).await.expect("a stream");
+    let mut stream = rig.started(asked).await.expect("a stream");
     next(&mut stream).await.expect("the plan");
     rig.stop.send(true).expect("it listens");
     let ended = finish(stream, Vec::new()).await.err().expect("no result");
@@ -433,7 +433,7 @@ async fn of_two_hundred_captures_asked_for_at_once_a_few_run_and_the_others_may_
     drop(begun);
     until("over", || rig.metrics.fanouts_running.get() == 0).await;
     until("dropped", || fleet.iter().all(|one| one.drops() == 8)).await;
-    let again = rig.start(asked).await;
+    let again = rig.started(asked).await;
     assert!(again.is_ok(), "there is room again");
 }
 
@@ -478,7 +478,7 @@ async fn hosts_are_those_with_samples_and_the_labels_that_are_connected() {
         ("unit=\"nobody\"", "no host has samples"),
         ("host=\"away\"", "none of them is connected (away)"),
     ] {
-        let refused = rig.start(request(selector, LIMIT)).await;
+        let refused = rig.started(request(selector, LIMIT)).await;
         let Err(status) = refused else {
             panic!("nobody is there to be asked");
         };
@@ -489,7 +489,7 @@ async fn hosts_are_those_with_samples_and_the_labels_that_are_connected() {
     rig.clock
         .store(NOW + 3600 * SECOND, std::sync::atomic::Ordering::Relaxed);
     assert!(
-        rig.start(old).await.is_err(),
+        rig.started(old).await.is_err(),
         "samples of an hour ago select nobody"
     );
 }
@@ -644,12 +644,12 @@ async fn a_client_that_vanishes_ends_it_at_other_collectors_too() {
         .expect("told");
     let mut asked = request("", LIMIT);
     asked.capture.as_mut().expect("one").duration_ns = 3_600_000_000_000;
-    let stream = one.start(asked.clone()).await.expect("a stream");
+    let stream = one.started(asked.clone()).await.expect("a stream");
     until("asked", || there.captures().len() == 1).await;
     drop(stream);
     until("dropped", || there.dropped()).await;
 
-    let mut stream = one.start(asked).await.expect("a stream");
+    let mut stream = one.started(asked).await.expect("a stream");
     let Some(Body::Plan(plan)) = next(&mut stream).await.expect("a message") else {
         panic!("the plan comes first");
     };

@@ -195,6 +195,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_bool(&mut c.unwind.scan, &v),
     },
     Key {
+        path: "unwind.known_callers",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Complete stacks whose copy ends within the frame of a function with the callers that \
+              it had in two other processes, where they were seen. Such stacks end with \
+              `known_callers`. false: they end where the copy ends.",
+        get: |c| Value::Bool(c.unwind.known_callers),
+        put: |c, v| put_bool(&mut c.unwind.known_callers, &v),
+    },
+    Key {
         path: "unwind.cache_mib",
         kind: Kind::Int(4, 4096),
         unit: "MiB",

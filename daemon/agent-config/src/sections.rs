@@ -60,6 +60,8 @@ pub struct Unwind {
     pub derive: bool,
     /// Whether callers of generated code of whose frame nothing is known are scanned for.
     pub scan: bool,
+    /// Whether stacks cut at a function are completed with the callers it has elsewhere.
+    pub known_callers: bool,
     /// Unwind tables kept, MiB.
     pub cache_mib: u32,
 }
@@ -273,6 +275,7 @@ impl Default for Unwind {
             look: true,
             derive: true,
             scan: true,
+            known_callers: true,
             cache_mib: 32,
         }
     }

@@ -11,6 +11,7 @@
 //! code is gone, is unwound without them or by those of the newer code; the engine checks where a
 //! rule leads and counts those that lead nowhere.
 
+mod beam;
 mod lent;
 mod trampolines;
 mod written;
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use trampolines::{Looked, ScanRequest};
-use unwind::info::generated::{GeneratedRules, Rows};
+use unwind::info::generated::{BeamStacks, GeneratedRules, Rows};
 use unwind::info::rule::Rule;
 pub use written::Unwinding;
 
@@ -76,10 +77,23 @@ enum Lent {
     By(Rule),
 }
 
+/// Whether the code of the process is Erlang's (`beam.rs`).
+#[derive(Clone, Debug, Default)]
+enum Beam {
+    /// It was not looked at, or not when its runtime had started.
+    #[default]
+    Unknown,
+    /// It is not.
+    No,
+    /// By this its stacks are told.
+    Stacks(Arc<BeamStacks>),
+}
+
 /// What is to be looked at in a process; see [`RulesBuilder::unseen`].
 #[derive(Debug)]
 pub struct ToLook {
     pid: Pid,
+    beam: bool,
     stubs: bool,
     trampolines: Option<ScanRequest>,
 }
@@ -87,6 +101,7 @@ pub struct ToLook {
 /// What was found.
 #[derive(Debug)]
 pub struct RuleScan {
+    beam: Beam,
     lent: Option<Rule>,
     trampolines: Option<Looked>,
 }
@@ -96,6 +111,10 @@ impl ToLook {
     pub fn look(&self) -> RuleScan {
         let stubs = self.stubs.then_some(self.pid);
         RuleScan {
+            beam: match self.beam {
+                true => beam::look(self.pid.0),
+                false => Beam::Unknown,
+            },
             lent: stubs.and_then(|pid| lent::rule_of(pid.0, PHP_LOOP)),
             trampolines: self.trampolines.as_ref().map(trampolines::look),
         }
@@ -116,6 +135,7 @@ pub struct RulesBuilder {
     known: HashSet<Rows>,
     known_rows: usize,
     arenas: Vec<Range<u64>>,
+    beam: Beam,
     lent: Lent,
     /// How often it was asked what is to be looked at, and whether the process is known to be no
     /// Python.
@@ -187,8 +207,10 @@ impl RulesBuilder {
             _ => false,
         };
         let trampolines = self.unseen_trampolines(pid, code, changed);
-        (stubs || trampolines.is_some()).then_some(ToLook {
+        let beam = matches!(self.beam, Beam::Unknown);
+        (beam || stubs || trampolines.is_some()).then_some(ToLook {
             pid,
+            beam,
             stubs,
             trampolines,
         })
@@ -227,6 +249,10 @@ impl RulesBuilder {
 
     /// Takes in what was found; `code` is what is named now.
     pub fn add(&mut self, found: RuleScan, code: &CodeMap) {
+        if !matches!(found.beam, Beam::Unknown) {
+            self.beam = found.beam;
+            self.changed |= matches!(self.beam, Beam::Stacks(_));
+        }
         if let Some(rule) = found.lent {
             self.lent = Lent::By(rule);
             self.put_lent(rule, code);
@@ -278,7 +304,11 @@ impl RulesBuilder {
         // Rows of code that is gone go with it.
         self.known = rules.rows().iter().cloned().collect();
         self.known_rows = rules.rows().iter().map(|rows| rows.len()).sum();
-        Some(Arc::new(rules))
+        let beam = match &self.beam {
+            Beam::Stacks(stacks) => Some(Arc::clone(stacks)),
+            Beam::Unknown | Beam::No => None,
+        };
+        Some(Arc::new(rules.with_beam(beam)))
     }
 
     /// What was done since the last call.

@@ -114,6 +114,8 @@ struct Watched {
     follows: bool,
     /// Rules that the sampler has not got yet.
     rules: Option<Arc<GeneratedRules>>,
+    /// The sampler was told what there is: its first samples wait for that.
+    answered: bool,
 }
 
 impl Watched {
@@ -140,6 +142,7 @@ impl Watched {
             behind: false,
             follows: false,
             rules: None,
+            answered: false,
         }
     }
 
@@ -529,8 +532,9 @@ impl Watcher {
             (watched.behind, watched.follows) = (behind, follows);
             watched.bytes = bytes;
             watched.slow = work.took > SLOW && read < SLOW_BYTES;
-            if rules.is_some() {
-                watched.rules = rules;
+            let is_first = !std::mem::replace(&mut watched.answered, true);
+            if let Some(rules) = rules.or_else(|| is_first.then(Arc::default)) {
+                watched.rules = Some(rules);
             }
             // Read after its end, and to the end.
             watched.closed = !behind && watched.ended.is_some_and(|ended| ended <= work.started);

@@ -2,18 +2,18 @@
 //! told of its files.
 
 use super::Queues;
-use super::held::{HeldOutcome, HeldSamples, HeldSelection};
+use super::held::{Awaited, HeldOutcome, HeldSamples, HeldSelection, Waiting};
 use crate::workers::file_loader::Request;
 use aggregate::batch::RawBatch;
 use aggregate::fold::{Folder, SampleInfo};
 use host::frame::RawFrame;
-use host::ids::{Comm, FileId, Pid};
+use host::ids::{Comm, Pid};
 use jit::notice::Notice;
 use perf::record::Sample;
 use profile::StackEnd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use unwind::process::ProcessTable;
 use unwind::process::space::Backing;
+use unwind::process::{Process, ProcessTable};
 use unwind::walk::recall::RecallCounts;
 use unwind::walk::{StackBuffer, Unwinder};
 
@@ -36,6 +36,10 @@ pub struct Deferred {
     /// Processes with generated code that `fp-jit` was to be told of.
     pub notices: AtomicU64,
 }
+
+/// How the name of a process starts whose stacks in generated code wait until it was looked at. Of
+/// other runtimes nothing is known at once: their stacks would only take the room of others.
+const BEAM: &[u8] = b"beam.";
 
 /// What a sample passes on its way into a batch.
 pub(super) struct SampleContext<'a> {
@@ -70,19 +74,42 @@ impl<'a> SampleContext<'a> {
         let thread = self.processes.thread_comm(sample.pid, sample.tid);
         let end = self.unwind(sample);
         self.announce(sample, folder);
-        if let Some(file) = self.awaits(end)
-            && let Some(process) = self.processes.get(sample.pid)
-            && self.held.hold(sample, (process.id, thread), file)
-        {
-            return;
+        if let Some(awaited) = self.awaits(sample.pid, end) {
+            if awaited == Awaited::Rules {
+                self.watch(sample.pid);
+            }
+            if let Some(process) = self.processes.get(sample.pid)
+                && self.held.hold(sample, (process.id, thread), awaited)
+            {
+                return;
+            }
         }
         self.unwinder.count_copy();
         self.add(sample, thread, end, folder);
     }
 
-    /// The file that would tell more of the stack unwound last, and is being read.
-    fn awaits(&self, end: StackEnd) -> Option<FileId> {
-        self.unwinder.awaits().filter(|_| !end.is_complete())
+    /// What would tell more of the stack unwound last, and is being read.
+    fn awaits(&self, pid: Pid, end: StackEnd) -> Option<Awaited> {
+        if end.is_complete() {
+            return None;
+        }
+        let module = self.unwinder.awaits().map(Awaited::Module);
+        let untold = |process: &Process| {
+            let is_beam = process.comm.as_bytes().starts_with(BEAM);
+            is_beam && process.generated().is_none()
+        };
+        let rules = end == StackEnd::GeneratedCode && self.processes.get(pid).is_some_and(untold);
+        module.or(rules.then_some(Awaited::Rules))
+    }
+
+    /// True while what a sample waits for has not come.
+    fn is_awaited(&self, pid: Pid, waiting: Waiting) -> bool {
+        match waiting.awaited {
+            Awaited::Module(file) => self.unwinder.is_awaited(file),
+            Awaited::Rules => self.processes.get(pid).is_some_and(|process| {
+                process.id == waiting.process && process.generated().is_none()
+            }),
+        }
     }
 
     /// Walks samples that waited once more, and folds those that are done.
@@ -97,8 +124,8 @@ impl<'a> SampleContext<'a> {
         // What is walked is not held meanwhile.
         let mut held = std::mem::take(self.held);
         held.look(which, |sample, waiting, is_last| {
-            if !is_last && self.unwinder.is_awaited(waiting.file) {
-                return HeldOutcome::Awaits(waiting.file);
+            if !is_last && self.is_awaited(sample.pid, waiting) {
+                return HeldOutcome::Awaits(waiting.awaited);
             }
             let known = self.processes.get(sample.pid);
             // A reading of /proc may have found another process in its place: then the kernel's
@@ -106,9 +133,13 @@ impl<'a> SampleContext<'a> {
             let known = known.filter(|known| known.id == waiting.process);
             let end = self.unwinder.unwind(sample, known, self.stack);
             self.announce(sample, folder);
-            match self.awaits(end) {
-                Some(file) if !is_last => HeldOutcome::Awaits(file),
+            match self.awaits(sample.pid, end) {
+                Some(awaited) if !is_last => HeldOutcome::Awaits(awaited),
                 awaited => {
+                    if awaited == Some(Awaited::Rules) {
+                        // Nobody answers: the next samples do not wait.
+                        self.processes.forgo_rules(sample.pid);
+                    }
                     self.unwinder.count_copy();
                     self.add(sample, waiting.thread, end, folder);
                     match awaited {

@@ -1,8 +1,9 @@
-//! Samples whose stacks wait for the unwind information of a file, as on the first seconds of a
-//! program.
+//! Samples whose stacks wait for the unwind information of a file, or for what is known of their
+//! process's generated code, as on the first seconds of a program.
 //!
 //! A walk that comes to a file that was never met before ends there, while `fp-files` reads the
-//! file: some milliseconds. Until then the sample's registers and the copy of its stack stay here,
+//! file: some milliseconds. One that ends in generated code of a process that `fp-jit` has not told
+//! of yet waits for that. Until then the sample's registers and the copy of its stack stay here,
 //! and are walked again once the file is read. Such copies hold secrets of strangers. So they are
 //! kept for [`HELD_MAX`] at most, in memory of a fixed size that no core dump shows, each is
 //! overwritten as soon as it was walked, and the memory goes back to the kernel when nothing waits.
@@ -48,11 +49,20 @@ pub struct HeldCounts {
     pub refused: u64,
 }
 
-/// The file that a sample waits for, its process and the name of its thread.
+/// What a sample waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// The unwind information of a file.
+    Module(FileId),
+    /// How to step over the generated code of its process.
+    Rules,
+}
+
+/// What a sample waits for, its process and the name of its thread.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
-    /// The file that is awaited.
-    pub(super) file: FileId,
+    /// What is awaited.
+    pub(super) awaited: Awaited,
     /// Its process.
     pub(super) process: ProcessId,
     /// The name its thread had.
@@ -129,8 +139,8 @@ pub(super) enum HeldOutcome {
     Done,
     /// It was folded as it is.
     GivenUp,
-    /// It waits for this file now.
-    Awaits(FileId),
+    /// It waits for this now.
+    Awaits(Awaited),
 }
 
 /// See the file.
@@ -177,12 +187,12 @@ impl HeldSamples {
         Some(self.now.plus((waits / 2).clamp(soonest, latest)))
     }
 
-    /// Has a sample wait for `file`. False when it cannot.
+    /// Has a sample wait. False when it cannot.
     pub(super) fn hold(
         &mut self,
         sample: &Sample<'_>,
         (process, thread): (ProcessId, Comm),
-        file: FileId,
+        awaited: Awaited,
     ) -> bool {
         let Some(user) = sample.user.filter(|_| !self.closed) else {
             return false;
@@ -207,7 +217,7 @@ impl HeldSamples {
         *self.pids.entry(sample.pid).or_default() += 1;
         self.copied.push_back(Copied {
             waiting: Waiting {
-                file,
+                awaited,
                 process,
                 thread,
             },
@@ -280,8 +290,8 @@ impl HeldSamples {
                 HeldSelection::Of(_) | HeldSelection::All => true,
             };
             match look(&it.sample(arena), it.waiting, is_last) {
-                HeldOutcome::Awaits(file) => {
-                    it.waiting.file = file;
+                HeldOutcome::Awaits(awaited) => {
+                    it.waiting.awaited = awaited;
                     continue;
                 }
                 HeldOutcome::Done => counts.walked_on += 1,
@@ -339,7 +349,7 @@ mod tests {
     fn hold(held: &mut HeldSamples, pid: u32, fill: u8, bytes: usize) -> bool {
         let whose = (ProcessId(pid), Comm::from_bytes(b"new"));
         with_sample(pid, fill, bytes, |sample| {
-            held.hold(sample, whose, FileId(7))
+            held.hold(sample, whose, Awaited::Module(FileId(7)))
         })
     }
 
@@ -379,13 +389,16 @@ mod tests {
         assert!(hold(&mut held, 1, 0xaa, 512));
         assert!(hold(&mut held, 2, 0xbb, 64));
         let waits = |pid| match pid {
-            1 => HeldOutcome::Awaits(FileId(8)),
+            1 => HeldOutcome::Awaits(Awaited::Module(FileId(8))),
             _ => HeldOutcome::Done,
         };
         let both = [(1, false), (2, false)];
         assert_eq!(shown(&mut held, HeldSelection::Ready, waits), both);
         held.look(HeldSelection::Ready, |sample, waiting, _| {
-            assert_eq!((sample.pid, waiting.file), (Pid(1), FileId(8)));
+            assert_eq!(
+                (sample.pid, waiting.awaited),
+                (Pid(1), Awaited::Module(FileId(8)))
+            );
             assert!(is_of(sample, 0xaa));
             HeldOutcome::Done
         });
@@ -399,7 +412,7 @@ mod tests {
         hold(&mut held, 1, 0xaa, 4096);
         hold(&mut held, 2, 0xbb, 4096);
         let second_done = |pid| match pid {
-            1 => HeldOutcome::Awaits(FileId(7)),
+            1 => HeldOutcome::Awaits(Awaited::Module(FileId(7))),
             _ => HeldOutcome::Done,
         };
         shown(&mut held, HeldSelection::Ready, second_done);
@@ -493,7 +506,7 @@ mod tests {
                             assert!(is_of(sample, pid as u8));
                             if (chosen >> (pid % 64)) & 1 == 0 {
                                 seen.push(pid);
-                                return HeldOutcome::Awaits(FileId(7));
+                                return HeldOutcome::Awaits(Awaited::Module(FileId(7)));
                             }
                             HeldOutcome::Done
                         });

@@ -412,7 +412,7 @@ impl Sampler {
             return;
         };
         while let Ok(answer) = answers.try_recv() {
-            unwinder.looks.take(answer, now);
+            unwinder.take_look(answer, now);
         }
         unwinder.looks.begin(now, |(id, _), pid| {
             let known = processes.get(pid);

@@ -652,6 +652,34 @@ fn end_with_sections(found: &mut [Entry], headers: &Headers) {
     }
 }
 
+/// Address (SVMA) of the variable of this name in the dynamic symbols of a 64-bit file.
+pub fn exported_variable<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    name: &[u8],
+    budget: &FileBudget<'_>,
+) -> Option<u64> {
+    let table = headers.section(b".dynsym").filter(|_| headers.is_64)?;
+    let names = headers.sections.get(table.link as usize)?;
+    let size = usize::try_from(names.size).ok()?;
+    let _charge = budget.charge(size).ok()?;
+    budget.reads(size).ok()?;
+    let mut text = vec![0; size];
+    image.read_exact_at(&mut text, names.offset).ok()?;
+    let mut found = None;
+    let is_it = |symbol: &elf::Sym64<LE>| {
+        let named = text.get(symbol.st_name(LE) as usize..);
+        let named = named.is_some_and(|text| until_nul(text) == name);
+        named && symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx(LE) != elf::SHN_UNDEF
+    };
+    let read = each_symbols::<elf::Sym64<LE>, R>(image, table, budget, |symbols, _| {
+        let here = symbols.iter().find(|symbol| is_it(symbol));
+        found = found.or(here.map(|symbol| symbol.st_value(LE)));
+        Ok(())
+    });
+    read.ok().and(found)
+}
+
 fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     image: &R,
     table: &Section,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Rows of one window in one group of series.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupRows {
+pub struct WindowRows {
     /// The group.
     pub group: u32,
     /// How many rows.
@@ -22,7 +22,7 @@ pub struct GroupRows {
     pub heads: Vec<u8>,
 }
 
-impl GroupRows {
+impl WindowRows {
     /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are
     /// of samples that were lost.
     pub fn new(
@@ -30,7 +30,7 @@ impl GroupRows {
         rows: &[Entry],
         period: u64,
         is_lost: impl Fn(u32) -> bool,
-    ) -> GroupRows {
+    ) -> WindowRows {
         // A row takes four bytes, about, and each series some more.
         let mut packed = Vec::with_capacity(rows.len() * 5 + 16);
         let mut heads = Vec::with_capacity(16);
@@ -41,7 +41,7 @@ impl GroupRows {
             before = run[0].series;
             encode_sum(&mut heads, sum_of(run, &is_lost), period);
         }
-        GroupRows {
+        WindowRows {
             group,
             entries: rows.len() as u64,
             rows: packed,
@@ -73,7 +73,7 @@ pub struct Prepared {
     /// What is known of it beside its rows.
     pub meta: WindowMeta,
     /// Its rows.
-    pub parts: Vec<GroupRows>,
+    pub parts: Vec<WindowRows>,
 }
 
 impl Prepared {
@@ -104,7 +104,7 @@ impl Prepared {
         let meta = WindowMeta::decode(input)?;
         let mut parts = Vec::new();
         for _ in 0..input.decode_count()? {
-            parts.push(GroupRows {
+            parts.push(WindowRows {
                 group: input.decode_u32()?,
                 entries: input.decode_u64()?,
                 rows: input.decode_bytes()?.to_vec(),
@@ -133,7 +133,7 @@ pub struct GroupRows {
 }
 
 impl GroupRows {
-    fn add(&mut self, start: u64, part: &GroupRows) {
+    fn add(&mut self, start: u64, part: &WindowRows) {
         for (own, more) in [(&mut self.rows, &part.rows), (&mut self.heads, &part.heads)] {
             let own = Arc::make_mut(own);
             encode_u64(own, start);
@@ -254,7 +254,7 @@ mod tests {
             },
         };
         let rows = [row(2, 1, 3), row(2, 4, 1), row(5, 1, 9)];
-        let part = GroupRows::new(1, &rows, 7, |leaf| leaf == 4);
+        let part = WindowRows::new(1, &rows, 7, |leaf| leaf == 4);
         let mut group = GroupRows::default();
         group.add(0, &part);
         group.add(10, &part);

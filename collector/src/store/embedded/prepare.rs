@@ -4,7 +4,7 @@ use super::block::{Entry, Sum};
 use super::catalog::Catalog;
 use super::defined::{Definitions, Settled};
 use super::dict::{Adopted, Dict, Kind, NONE};
-use super::memtable::{GroupRows, Prepared};
+use super::memtable::{Prepared, WindowRows};
 use super::meta::{Account, WindowMeta};
 use super::order::order_by;
 use super::partition::Partition;
@@ -406,7 +406,7 @@ fn bounded_labels(catalog: &Catalog, dict: &mut Dict, set: &LabelSet) -> (LabelS
 
 /// Rows by group, each (series, leaf) once. `has_lost` says that some are of samples that were
 /// lost: mostly none is, and the ends of stacks need not be looked at.
-fn pack(dict: &Dict, rows: &[Entry], period: u64, has_lost: bool) -> Vec<GroupRows> {
+fn pack(dict: &Dict, rows: &[Entry], period: u64, has_lost: bool) -> Vec<WindowRows> {
     // Rows of a label set come one after the other: it is runs of one series that are put in order,
     // and the leaves within each series.
     let mut runs: Vec<Run<'_>> = rows
@@ -438,7 +438,12 @@ fn pack(dict: &Dict, rows: &[Entry], period: u64, has_lost: bool) -> Vec<GroupRo
             }
             same
         });
-        parts.push(GroupRows::new(of_group[0].group, &entries, period, is_lost));
+        parts.push(WindowRows::new(
+            of_group[0].group,
+            &entries,
+            period,
+            is_lost,
+        ));
     }
     parts
 }

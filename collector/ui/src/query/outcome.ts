@@ -33,7 +33,7 @@ export function isWaitState(name: string): boolean {
   return name === '[uninterruptible]' || name === '[stopped]';
 }
 
-const COMPLETE = [0, 13, 17, 19, 20];
+const COMPLETE = [0, 13, 17, 19, 20, 21];
 const NOT_KNOWN = [8, END_LOST];
 
 /** True when callers are known to be missing. */
@@ -86,6 +86,7 @@ export const END_WORDS: readonly string[] = [
   'other_stack',
   'scanned',
   'lent_frame',
+  'known_callers',
 ];
 
 /** Words of the reasons for a missing name in files. */

@@ -35,6 +35,8 @@ metrics::rows! { WALKS: UnwindCounts;
     /// Frames of code without a frame (compiled Haskell) passed by that of the function that
     /// entered it.
     Counter fleetprof_unwind_lent_steps_total = |c| c.by_lent_frame;
+    /// Stacks of Erlang processes, which have stacks of their own.
+    Counter fleetprof_unwind_beam_stacks_total = |c| c.beam_stacks;
     /// Frames of generated code that were passed by what the runtime told of it.
     Counter fleetprof_unwind_generated_steps_total = |c| c.by_generated_rule;
     /// Frames of generated code, of which nothing is known, whose caller was scanned for.
@@ -49,6 +51,16 @@ metrics::rows! { WALKS: UnwindCounts;
     Counter fleetprof_unwind_holes_total = |c| c.holes.asked;
     /// Such places that were not, because of a bound.
     Counter fleetprof_unwind_holes_refused_total = |c| c.holes.refused;
+    /// Functions at which copies of stacks end whose callers are remembered.
+    Gauge fleetprof_unwind_known_callers = |c| c.known_callers.functions;
+    /// Stacks completed with such callers.
+    Counter fleetprof_unwind_known_callers_used_total = |c| c.known_callers.completed;
+    /// Threads whose callers were seen later and compared with those known by then.
+    Counter fleetprof_unwind_known_callers_checked_total = |c| c.known_callers.checked;
+    /// Those that had other callers: the function is given up.
+    Counter fleetprof_unwind_known_callers_wrong_total = |c| c.known_callers.wrong;
+    /// Times all remembered callers were forgotten because there were too many functions.
+    Counter fleetprof_unwind_known_callers_emptied_total = |c| c.known_callers.emptied;
     /// Frames of generated code whose unwinding information led nowhere: code changed meanwhile.
     Counter fleetprof_unwind_generated_misled_total = |c| c.generated_misled;
     /// Files whose unwind information is held.

@@ -41,6 +41,16 @@ struct Run {
 pub struct GeneratedRules {
     runs: Box<[Run]>,
     rows: Box<[Rows]>,
+    beam: Option<Arc<BeamStacks>>,
+}
+
+/// What tells the stacks of Erlang's virtual machine (`walk/beam.rs`).
+#[derive(Debug, PartialEq, Eq)]
+pub struct BeamStacks {
+    /// The address that the first function of every Erlang process returns to.
+    pub exit: u64,
+    /// The addresses that the code which runs processes returns to, in the threads that do.
+    pub entered: Box<[u64]>,
 }
 
 impl GeneratedRules {
@@ -59,7 +69,18 @@ impl GeneratedRules {
         GeneratedRules {
             runs: runs.into(),
             rows: rows.into(),
+            beam: None,
         }
+    }
+
+    /// With the stacks of Erlang.
+    pub fn with_beam(self, beam: Option<Arc<BeamStacks>>) -> GeneratedRules {
+        GeneratedRules { beam, ..self }
+    }
+
+    /// The stacks of Erlang; `None` where the code is none.
+    pub fn beam(&self) -> Option<&BeamStacks> {
+        self.beam.as_deref()
     }
 
     /// Each set of rows once.

@@ -262,6 +262,14 @@ impl Module {
         self.all_tables().find_map(|table| table.rule(address))
     }
 
+    /// Where the function starts that a place in the file is in, as an address (SVMA), if a table
+    /// tells.
+    pub fn function_start(&self, offset: FileOffset) -> Option<u64> {
+        let address = self.address_of(offset)?;
+        let mut tables = self.all_tables();
+        tables.find_map(|table| table.function_start(address))
+    }
+
     /// A return address that is the first of a function was put there by hand (makecontext does
     /// it): nobody called, and the stack begins there.
     fn entered_rule(&self, address: u64) -> Option<Rule> {

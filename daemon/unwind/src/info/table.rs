@@ -149,19 +149,28 @@ impl Table {
     }
 
     fn kind(&self, address: u64) -> Option<&Kind> {
+        let (entry, into) = self.entry(address)?;
+        let kind = Rows::at(&self.rows, entry.at()?)?.find(into)?;
+        self.kinds.get(usize::from(kind))
+    }
+
+    /// The entry of the function that covers an address, and how far into it that is.
+    fn entry(&self, address: u64) -> Option<(&PackedEntry, u32)> {
         let relative = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let within = self.blocks.range(relative, self.index.len());
         let entries = self.index.get(within.clone())?;
         let after = within.start + entries.partition_point(|entry| entry.start <= relative);
         let entry = self.index[..after].last()?;
-        let at = entry.at()?;
+        entry.at()?;
         // Behind the last function there is always an entry for nothing.
         let end = self.index.get(after)?.start - entry.gap();
-        if relative >= end {
-            return None;
-        }
-        let kind = Rows::at(&self.rows, at)?.find(relative - entry.start)?;
-        self.kinds.get(usize::from(kind))
+        (relative < end).then_some((entry, relative - entry.start))
+    }
+
+    /// Where the function starts that covers an address (SVMA).
+    pub fn function_start(&self, address: u64) -> Option<u64> {
+        let (_, into) = self.entry(address)?;
+        Some(address - u64::from(into))
     }
 
     /// Hands every row of every function to `each`, in order, with the addresses it is for, less

@@ -113,7 +113,7 @@ pub struct Process {
     ahead: u32,
     /// When a large space may be looked over for new files again.
     look_after: MonotonicTime,
-    /// How to step over its generated code, where something is known of it.
+    /// How to step over its generated code. `None` until it was looked for, or is given up.
     generated: Option<Arc<GeneratedRules>>,
     /// `fp-jit` was told of it.
     watched: bool,
@@ -158,7 +158,7 @@ impl Process {
         }
     }
 
-    /// How to step over its generated code, where something is known of it.
+    /// How to step over its generated code. `None` until it was looked for, or is given up.
     pub fn generated(&self) -> Option<&GeneratedRules> {
         self.generated.as_deref()
     }
@@ -683,6 +683,13 @@ impl ProcessTable {
             && process.id == generated.process
         {
             process.generated = Some(generated.rules);
+        }
+    }
+
+    /// Takes it that nothing will be known of the generated code of a process soon.
+    pub fn forgo_rules(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.generated.get_or_insert_default();
         }
     }
 

@@ -6,6 +6,7 @@
 //! Called by the sampler thread; never blocks. Allocates when a thread is cut for the first time
 //! and when a look comes, bounded.
 
+use super::known_callers::{CutFrame, ExpectedCaller};
 use super::look::{Failure, StackReadAnswer, StackReadRequest, StackSnapshot, Thread};
 use crate::info::words::Words;
 use hashbrown::HashMap;
@@ -97,6 +98,8 @@ struct Lookout {
     wait: Duration,
     /// The look held has completed a sample.
     served: bool,
+    /// Who is taken to have called the function at which it was cut last.
+    expected: Option<ExpectedCaller>,
     state: ModuleState,
 }
 
@@ -148,6 +151,8 @@ pub struct DeepStacks {
     looks: usize,
     /// Watches to be closed by somebody who may block.
     spent: Vec<Watchpoint>,
+    /// Functions whose expected caller was there, or was not.
+    compared: Vec<(CutFrame, bool)>,
     /// Up to when all watches were known to be untouched.
     verified: MonotonicTime,
     tokens: f64,
@@ -162,6 +167,7 @@ impl Default for DeepStacks {
             threads: HashMap::new(),
             looks: 0,
             spent: Vec::new(),
+            compared: Vec::new(),
             verified: MonotonicTime(0),
             tokens: f64::from(ASKS_PER_SECOND),
             refilled: MonotonicTime(0),
@@ -193,6 +199,7 @@ impl DeepStacks {
             not_before: time.plus(CUT_MIN),
             wait: WAIT_MIN,
             served: false,
+            expected: None,
             state: ModuleState::Idle,
         });
         if !matches!(lookout.state, ModuleState::Idle) {
@@ -206,10 +213,39 @@ impl DeepStacks {
         lookout.vote(slot);
     }
 
+    /// The same at a function whose frame is larger than the copy: all samples of the call will be
+    /// cut there, so it is looked at soon. A look tells whether the caller is the `expected` one.
+    pub fn cut_at_large(
+        &mut self,
+        (thread, pid): (Thread, Pid),
+        slot: u64,
+        time: MonotonicTime,
+        expected: Option<ExpectedCaller>,
+    ) {
+        self.cut(thread, pid, slot, time);
+        let lookout = self.threads.get_mut(&thread);
+        if let Some(lookout) = lookout.filter(|it| matches!(it.state, ModuleState::Idle)) {
+            lookout.expected = expected;
+            if lookout.wait == WAIT_MIN {
+                lookout.not_before = lookout.not_before.min(time);
+            }
+        }
+    }
+
+    /// The functions that looks have been compared at since the last call, and whether the caller
+    /// was the expected one.
+    pub(super) fn compared(&mut self) -> impl Iterator<Item = (CutFrame, bool)> {
+        self.compared.drain(..)
+    }
+
     /// The words outside of the return address at `slot` of a thread, when they are known to hold
-    /// at
-    /// `time`.
-    pub fn words(&mut self, thread: Thread, slot: u64, time: MonotonicTime) -> Option<&Words> {
+    /// at `time`, and whether they are asked for for the first time.
+    pub fn words(
+        &mut self,
+        thread: Thread,
+        slot: u64,
+        time: MonotonicTime,
+    ) -> Option<(&Words, bool)> {
         if self.counts.held == 0 {
             return None;
         }
@@ -221,8 +257,8 @@ impl DeepStacks {
             return None;
         }
         lookout.used = time;
-        lookout.served = true;
-        Some(&look.words)
+        let first = !std::mem::replace(&mut lookout.served, true);
+        Some((&look.words, first))
     }
 
     /// Counts a sample that was completed.
@@ -252,6 +288,10 @@ impl DeepStacks {
                 return false;
             }
         };
+        if let Some(expected) = lookout.expected.filter(|it| it.slot == wanted.slot) {
+            let right = look.words.get(wanted.slot) == Some(expected.address);
+            self.compared.push((expected.frame, right));
+        }
         let bytes = look.words.heap_bytes();
         if self.counts.bytes as usize + bytes > BYTES_MAX {
             self.counts.refused += 1;

@@ -7,12 +7,15 @@
 //! Allocates nothing once the buffers have grown.
 
 use super::StackBuffer;
+use super::beam;
 use super::call_sites::CallSites;
 use super::deep_stacks::LookCounts;
 use super::holes::HoleCounts;
+use super::known_callers::{CutFrame, KnownCallersCounts, WantedFrame};
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
+use crate::info::generated::{BeamStacks, GeneratedRules};
 use crate::info::rule::{Behind, Rule, Step, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
 use crate::process::Process;
@@ -65,6 +68,8 @@ pub struct UnwindCounts {
     pub looks: LookCounts,
     /// Of pages that end copies of stacks.
     pub holes: HoleCounts,
+    /// Of functions at which copies end.
+    pub known_callers: KnownCallersCounts,
     /// Of waits that were recognized.
     pub recall: RecallCounts,
     /// Frames whose rule had to be computed from its row, each time.
@@ -77,6 +82,8 @@ pub struct UnwindCounts {
     pub derived_misled: u64,
     /// Frames of code that runs in the frame of the function that jumped to it.
     pub by_lent_frame: u64,
+    /// Stacks of Erlang processes.
+    pub beam_stacks: u64,
     /// Frames of generated code passed by what is known of it.
     pub by_generated_rule: u64,
     /// Frames of generated code whose rule led nowhere: older or newer code than what ran.
@@ -102,12 +109,14 @@ impl Default for UnwindCounts {
             modules: ModuleCounts::default(),
             looks: LookCounts::default(),
             holes: HoleCounts::default(),
+            known_callers: KnownCallersCounts::default(),
             recall: RecallCounts::default(),
             computed: 0,
             by_frame_pointer: 0,
             by_derived_rule: 0,
             derived_misled: 0,
             by_lent_frame: 0,
+            beam_stacks: 0,
             by_generated_rule: 0,
             generated_misled: 0,
             walks: 0,
@@ -144,6 +153,19 @@ pub struct Engine {
     pub(super) operations: Cell<u32>,
     /// The stack under way came through a lent frame.
     pub(super) lent: bool,
+    /// The frame to be noted in the next walk.
+    pub(super) wanted: Option<FramePlace>,
+    /// How many frames the last walk had found when it had passed that.
+    pub(super) passed: Option<usize>,
+}
+
+/// How a frame is known when a walk comes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FramePlace {
+    /// By where its return address is.
+    Slot(u64),
+    /// It is Erlang's, on the stack of a thread.
+    Beam,
 }
 
 /// A frame whose return address lies beyond the copy.
@@ -153,6 +175,28 @@ pub struct Cut {
     pub slot: u64,
     registers: Registers,
     exact: bool,
+    /// Erlang's frame on the stack of a thread, which returns here.
+    entered: Option<u64>,
+}
+
+impl Cut {
+    /// True when no copy of so many bytes shows what called it.
+    pub(super) fn is_larger_than(&self, size: u64) -> bool {
+        self.slot.wrapping_sub(self.registers.sp()) >= size
+    }
+
+    /// True for Erlang's frame on the stack of a thread.
+    pub(super) fn is_erlangs(&self) -> bool {
+        self.entered.is_some()
+    }
+
+    /// How the frame is known in a walk that is not cut.
+    pub(super) fn place(&self) -> FramePlace {
+        match self.entered {
+            Some(_) => FramePlace::Beam,
+            None => FramePlace::Slot(self.slot),
+        }
+    }
 }
 
 /// A frame of a function that called on another stack than its caller's.
@@ -206,6 +250,7 @@ impl Cursor<'_> {
             slot,
             registers: self.registers,
             exact: self.exact,
+            entered: None,
         })
     }
 }
@@ -231,6 +276,8 @@ impl Engine {
             scanned: StackBuffer::default(),
             operations: Cell::new(0),
             lent: false,
+            wanted: None,
+            passed: None,
         }
     }
 
@@ -276,6 +323,7 @@ impl Engine {
         self.scanner = Scanner::default();
         self.operations.set(OPERATIONS_MAX);
         self.lent = false;
+        self.passed = None;
         let end = self.go_on(&mut cursor, depth_max, out);
         let end = self.or_lent(end);
         self.counts.walks += 1;
@@ -322,6 +370,51 @@ impl Engine {
         }
     }
 
+    /// The function at which a walk was `cut`.
+    pub(super) fn cut_frame(
+        &mut self,
+        process: &Process,
+        cut: &Cut,
+        now: MonotonicTime,
+    ) -> Option<CutFrame> {
+        let ip = cut.registers.ip();
+        let address = match cut.entered {
+            Some(entered) => entered.wrapping_sub(1),
+            None if cut.exact => ip,
+            None => ip.wrapping_sub(1),
+        };
+        let mapping = process.space().find(Avma(address))?;
+        let (file, offset) = (mapping.backing.file()?, mapping.offset_of(Avma(address)));
+        if cut.entered.is_some() {
+            return Some(CutFrame::new(file, offset.0, 0));
+        }
+        let ModuleState::Here(module) = self.modules.get(file, now) else {
+            return None;
+        };
+        let function = module.function_start(offset)?;
+        Some(CutFrame::new(file, function, cut.slot))
+    }
+
+    /// True when a frame that a walk came through is of the function that is wanted.
+    pub(super) fn is_of(
+        &mut self,
+        wanted: WantedFrame,
+        passed: Option<&RawFrame>,
+        now: MonotonicTime,
+    ) -> bool {
+        match (wanted.place, passed) {
+            (FramePlace::Beam, Some(RawFrame::Jit(..))) => true,
+            (FramePlace::Slot(slot), Some(&RawFrame::File(file, offset))) => {
+                let ModuleState::Here(module) = self.modules.get(file, now) else {
+                    return false;
+                };
+                let function = module.function_start(offset);
+                function.is_some_and(|it| CutFrame::new(file, it, slot) == wanted.frame)
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn go_on(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -334,8 +427,14 @@ impl Engine {
             if !self.scanner.may_step() {
                 return StackEnd::GeneratedCode;
             }
-            match self.frame(cursor, depth == 0, out) {
-                Next::Caller => {}
+            match self.frame(cursor, depth == 0, depth_max, out) {
+                Next::Caller => {
+                    if let Some(FramePlace::Slot(slot)) = self.wanted
+                        && slot.wrapping_add(8) == cursor.registers.sp()
+                    {
+                        self.passed = Some(out.frames.len());
+                    }
+                }
                 Next::End(StackEnd::GeneratedCode) if self.scans => {
                     return self.scan(cursor, depth_max, out);
                 }
@@ -345,7 +444,13 @@ impl Engine {
         StackEnd::DepthLimit
     }
 
-    fn frame(&mut self, cursor: &mut Cursor<'_>, leaf: bool, out: &mut StackBuffer) -> Next {
+    fn frame(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        leaf: bool,
+        depth_max: usize,
+        out: &mut StackBuffer,
+    ) -> Next {
         let ip = cursor.registers.ip();
         // A return address may lie behind the end of its function: the call is one byte before.
         let address = Avma(if cursor.exact { ip } else { ip.wrapping_sub(1) });
@@ -374,6 +479,9 @@ impl Engine {
             }
             Backing::Jit => {
                 out.frames.push(RawFrame::Jit(cursor.process.id, address));
+                if let Some(beam) = cursor.process.generated().and_then(GeneratedRules::beam) {
+                    return self.through_beam(cursor, beam, (address, leaf), depth_max, out);
+                }
                 self.through_generated(cursor, address, leaf)
             }
             Backing::Nothing(reason) => {
@@ -604,6 +712,48 @@ impl Engine {
         }
         self.counts.generated_misled += 1;
         self.by_frame_pointer(cursor, StackEnd::GeneratedCode)
+    }
+
+    /// Passes Erlang code, which is the last frame in `out`.
+    fn through_beam(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        beam: &BeamStacks,
+        (address, leaf): (Avma, bool),
+        depth_max: usize,
+        out: &mut StackBuffer,
+    ) -> Next {
+        if let Some(end) = beam::callers(cursor, beam.exit, depth_max, out) {
+            self.counts.beam_stacks += 1;
+            return Next::End(end);
+        }
+        // With a switch it keeps frame pointers.
+        match self.through_generated(cursor, address, leaf) {
+            Next::End(StackEnd::GeneratedCode) => {}
+            next => return next,
+        }
+        match beam::thread_caller(cursor, &beam.entered) {
+            Ok(caller) => {
+                cursor.registers = caller;
+                cursor.exact = false;
+                self.counts.by_lent_frame += 1;
+                self.lent = true;
+                if self.wanted == Some(FramePlace::Beam) {
+                    self.passed = Some(out.frames.len());
+                }
+                Next::Caller
+            }
+            Err(end) => {
+                // Most of that frame is never touched.
+                let entered = match *beam.entered {
+                    [only] => Some(only),
+                    _ => None,
+                };
+                let cut = cursor.cut_at(cursor.stack.end());
+                self.cut = cut.map(|cut| Cut { entered, ..cut });
+                Next::End(end)
+            }
+        }
     }
 
     /// Passes a frame that nothing describes by its frame pointer. `otherwise` is the end when that

@@ -12,11 +12,13 @@
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
 //! leaves the bytes of the stack where they are, in the ring.
 
+mod beam;
 pub mod call_sites;
 mod callchain;
 pub mod deep_stacks;
 pub mod engine;
 pub mod holes;
+pub mod known_callers;
 pub mod look;
 pub mod modules;
 pub mod recall;
@@ -36,6 +38,8 @@ use host::bounds::CacheBounds;
 use host::frame::RawFrame;
 use host::ids::{FileId, FileOffset, ProcessId, Tid};
 use host::time::MonotonicTime;
+use known_callers::{KnownCallers, WantedFrame};
+use look::StackReadAnswer;
 use modules::Loaded;
 use perf::record::{CpuMode, Sample, UserState};
 use profile::{StackEnd, Unnamed};
@@ -119,6 +123,8 @@ pub struct Unwinder {
     pub looks: DeepStacks,
     /// Pages that end copies of stacks.
     pub holes: Holes,
+    /// Completes stacks that are cut at a function whose callers are known from elsewhere.
+    pub known_callers: KnownCallers,
     /// Recognizes the stacks of waits.
     pub recall: Recall,
     engine: Engine,
@@ -137,6 +143,7 @@ impl Unwinder {
             depths,
             looks: DeepStacks::default(),
             holes: Holes::default(),
+            known_callers: KnownCallers::default(),
             recall: Recall::default(),
             engine: Engine::new(bounds.unwind()),
             scans: true,
@@ -154,6 +161,7 @@ impl Unwinder {
     /// Forgets a thread that ended.
     pub fn forget(&mut self, thread: (ProcessId, Tid)) {
         self.looks.forget(thread);
+        self.known_callers.met(thread);
         self.recall.forget(thread);
     }
 
@@ -162,6 +170,14 @@ impl Unwinder {
         match learnt {
             UnwindUpdate::Module(loaded) => self.engine.modules.install(loaded),
             UnwindUpdate::CallSite(looked) => self.engine.call_sites.install(looked),
+        }
+    }
+
+    /// Takes in a look at the memory of a thread.
+    pub fn take_look(&mut self, answer: StackReadAnswer, now: MonotonicTime) {
+        self.looks.take(answer, now);
+        for (frame, right) in self.looks.compared() {
+            self.known_callers.compare(frame, right);
         }
     }
 
@@ -196,6 +212,7 @@ impl Unwinder {
             modules: self.engine.modules.counts(),
             looks: self.looks.counts(),
             holes: self.holes.counts(),
+            known_callers: self.known_callers.counts(),
             recall: self.recall.counts(),
             ..self.engine.counts
         }
@@ -359,12 +376,15 @@ impl Unwinder {
             walked,
             looks,
             holes,
+            known_callers,
             recall,
             ..
         } = self;
         walked.clear();
         // Waits come by the hundred thousand, and scanned stacks are not remembered.
         engine.scans = self.scans && near_bytes.is_none();
+        let wanted = known_callers.wanted((process.id, sample.tid));
+        engine.wanted = wanted.map(|it| it.place);
         let (depth, time) = (self.depths.walk, sample.time);
         let end = match near_bytes {
             None => engine.walk(process, registers, stack, time, depth, walked),
@@ -379,24 +399,72 @@ impl Unwinder {
                 end
             }
         };
-        let Some(cut) = engine.cut else {
-            return end;
-        };
         let thread = (process.id, sample.tid);
-        let (pid, start) = (process.pid, stack.end());
-        if end == StackEnd::UnreadableMemory && holes.met(Hole { thread, pid, start }, time) {
-            // The next sample may be complete without a look.
-            return end;
-        }
-        let Some(words) = looks.words(thread, cut.slot, time) else {
-            if matches!(end, StackEnd::CopyTooSmall | StackEnd::UnreadableMemory) {
-                looks.cut(thread, process.pid, cut.slot, time);
+        let Some(cut) = engine.cut else {
+            if let (Some(wanted), Some(at)) = (wanted, engine.passed)
+                && matches!(end, StackEnd::Complete | StackEnd::LentFrame)
+                && let Some((passed, callers)) = walked.frames.split_at_checked(at)
+                && engine.is_of(wanted, passed.last(), time)
+            {
+                known_callers.met(thread);
+                known_callers.learn(wanted.frame, process.id, callers);
             }
             return end;
         };
+        let (pid, start) = (process.pid, stack.end());
+        let frame = match end {
+            // Of waits little is copied.
+            _ if near_bytes.is_some() => None,
+            StackEnd::CopyTooSmall if cut.is_erlangs() || cut.is_larger_than(stack.size()) => {
+                engine.cut_frame(process, &cut, time)
+            }
+            StackEnd::UnreadableMemory => engine.cut_frame(process, &cut, time),
+            _ => None,
+        };
+        let touched =
+            end == StackEnd::UnreadableMemory && holes.met(Hole { thread, pid, start }, time);
+        // The next sample may be complete without a look.
+        let words = match touched || cut.is_erlangs() {
+            true => None,
+            false => looks.words(thread, cut.slot, time),
+        };
+        let Some((words, first)) = words else {
+            let known = frame.and_then(|frame| {
+                known_callers.complete((frame, cut.slot), process, depth, walked)
+            });
+            match (end, frame) {
+                _ if cut.is_erlangs() => {}
+                (StackEnd::CopyTooSmall, Some(_)) => {
+                    looks.cut_at_large((thread, pid), cut.slot, time, known);
+                }
+                (StackEnd::CopyTooSmall | StackEnd::UnreadableMemory, _) if !touched => {
+                    looks.cut(thread, pid, cut.slot, time);
+                }
+                _ => {}
+            }
+            if let Some(frame) =
+                frame.filter(|_| end == StackEnd::UnreadableMemory || cut.is_erlangs())
+            {
+                known_callers.want(
+                    thread,
+                    WantedFrame {
+                        frame,
+                        place: cut.place(),
+                    },
+                );
+            }
+            return match known {
+                Some(_) => StackEnd::KnownCallers,
+                None => end,
+            };
+        };
+        let seen = walked.frames.len();
         match engine.resume(process, cut, stack.with(words), time, depth, walked) {
             StackEnd::Complete => {
                 looks.completed();
+                if let Some(frame) = frame.filter(|_| first && end == StackEnd::CopyTooSmall) {
+                    known_callers.learn(frame, process.id, &walked.frames[seen..]);
+                }
                 StackEnd::Stitched
             }
             StackEnd::LentFrame => {
