@@ -213,7 +213,7 @@ fn callers_beyond_the_copy_are_those_of_other_processes_until_they_are_not_needs
 
     // Another caller at the same depth, for too short a time to be read whenever it runs.
     let cgroup = Cgroup::new("looks-turns");
-    let _turns = program().start_in(&cgroup, &["threads", "120000", "100"]);
+    let _turns = program().start_in(&cgroup, &["thread", "120000", "100"]);
     let wrong = || client.counter("fleetprof_unwind_known_callers_wrong_total");
     let found = wait_for(LOOK_LIMIT, || (wrong() > 0).then_some(()));
     assert!(

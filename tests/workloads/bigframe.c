@@ -2,8 +2,7 @@
 //   long       one call that lasts for ever
 //   turns MS   two callers of the same frame at the same depth take turns, each so long; the leaf tells
 //              whose turn it is
-//   thread MS  one call of so long in a thread
-//   threads MS TURN  the two callers take turns in a thread, for so long altogether
+//   thread MS [TURN]  for so long in a thread: one call, or calls of the two in turns
 //   held       as long, in a thread whose stack has pages that nobody brings to who touches them
 #include "common.h"
 #include <fcntl.h>
@@ -105,12 +104,6 @@ static int run_held(void) {
 static uint64_t life_ns, turn_ns;
 
 static WHOLE void *thread_main(void *unused) {
-  end_ns = now_ns() + life_ns;
-  caller_one();
-  return unused;
-}
-
-static WHOLE void *turns_main(void *unused) {
   uint64_t until_ns = now_ns() + life_ns;
   for (int turn = 0; !stop && now_ns() < until_ns; turn++) {
     end_ns = now_ns() + turn_ns;
@@ -119,9 +112,9 @@ static WHOLE void *turns_main(void *unused) {
   return unused;
 }
 
-static int run_thread(void *(*body)(void *)) {
+static int run_thread(void) {
   pthread_t thread;
-  if (pthread_create(&thread, NULL, body, NULL)) return 3;
+  if (pthread_create(&thread, NULL, thread_main, NULL)) return 3;
   pthread_join(thread, NULL);
   return 0;
 }
@@ -131,13 +124,10 @@ int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "long")) run_long();
   else if (argc == 3 && !strcmp(argv[1], "turns")) run_turns(strtoull(argv[2], NULL, 10) * 1000000);
   else if (argc == 2 && !strcmp(argv[1], "held")) return run_held();
-  else if (argc == 3 && !strcmp(argv[1], "thread")) {
+  else if (argc >= 3 && argc <= 4 && !strcmp(argv[1], "thread")) {
     life_ns = strtoull(argv[2], NULL, 10) * 1000000;
-    return run_thread(thread_main);
-  } else if (argc == 4 && !strcmp(argv[1], "threads")) {
-    life_ns = strtoull(argv[2], NULL, 10) * 1000000;
-    turn_ns = strtoull(argv[3], NULL, 10) * 1000000;
-    return run_thread(turns_main);
+    turn_ns = argc == 4 ? strtoull(argv[3], NULL, 10) * 1000000 : life_ns;
+    return run_thread();
   }
   else return 2;
   return 0;
