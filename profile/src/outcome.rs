@@ -54,7 +54,7 @@ table! {
         OtherStack = 18, "other_stack", "the program changed to another stack on the way, as Go does for its runtime and for C, and nothing leads back to the one that it came from";
         Scanned = 19, "scanned", "complete by evidence: generated code, of whose frame nothing is known, has the nearest caller on its stack from which unwind information leads to a start function; generated callers between them are missing";
         LentFrame = 20, "lent_frame", "complete but for callers on a stack of its own: compiled Haskell and what Erlang calls in C run in the frame of the runtime's function that entered the code, and its own callers are kept elsewhere";
-        KnownCallers = 21, "known_callers", "complete by experience: the copy ends within the frame of a function that had the same callers in all other processes where they were seen";
+        KnownCallers = 21, "known_callers", "complete by experience: the copy ends within the frame of a function that had the same callers in two or more other processes of its cgroup, and no others where they were seen";
     }
 }
 

@@ -183,9 +183,9 @@ fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
 }
 
 /// Runs programs, one after another, until a stack is completed with the callers of others.
-fn wait_until_callers_are_known(client: &Client) {
+fn wait_until_callers_are_known(client: &Client, cgroup: &Cgroup) {
     let known = wait_for(Duration::from_secs(90), || {
-        let mut one = program().start(&["thread", "2000"]);
+        let mut one = program().start_in(cgroup, &["thread", "2000"]);
         one.proc().wait(LOOK_LIMIT);
         (client.counter("fleetprof_unwind_known_callers_used_total") > 0).then_some(())
     });
@@ -197,11 +197,12 @@ fn callers_beyond_the_copy_are_those_of_other_processes_until_they_are_not_needs
     let Some(_live) = live(NEEDS) else { return };
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
     let client = daemon.client();
-    wait_until_callers_are_known(&client);
     let cgroup = Cgroup::new("looks-known");
+    wait_until_callers_are_known(&client, &cgroup);
+    let begin = testkit::clock::unix_ns();
     let mut one = program().start_in(&cgroup, &["thread", "2000"]);
     one.proc().wait(LOOK_LIMIT);
-    let busy = deep(&client.everything().in_cgroup(cgroup.path()));
+    let busy = deep(&client.since(begin).in_cgroup(cgroup.path()));
     assert!(busy.count() >= 50, "{}", busy.dump());
     let right = busy.only(|sample| {
         sample.end.is_complete() && sample.has("caller_one") && sample.has("thread_main")
@@ -212,7 +213,6 @@ fn callers_beyond_the_copy_are_those_of_other_processes_until_they_are_not_needs
     assert!(known.count() > 0, "{}", busy.dump());
 
     // Another caller at the same depth, for too short a time to be read whenever it runs.
-    let cgroup = Cgroup::new("looks-turns");
     let _turns = program().start_in(&cgroup, &["thread", "120000", "100"]);
     let wrong = || client.counter("fleetprof_unwind_known_callers_wrong_total");
     let found = wait_for(LOOK_LIMIT, || (wrong() > 0).then_some(()));

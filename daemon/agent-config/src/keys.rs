@@ -200,8 +200,8 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Restart,
         doc: "Complete stacks whose copy ends within the frame of a function with the callers that \
-              it had in two other processes, where they were seen. Such stacks end with \
-              `known_callers`. false: they end where the copy ends.",
+              it had in two other processes of the cgroup, where they were seen; needs `look`. Such \
+              stacks end with `known_callers`. false: they end where the copy ends.",
         get: |c| Value::Bool(c.unwind.known_callers),
         put: |c, v| put_bool(&mut c.unwind.known_callers, &v),
     },

@@ -207,7 +207,7 @@ impl RulesBuilder {
             _ => false,
         };
         let trampolines = self.unseen_trampolines(pid, code, changed);
-        let beam = matches!(self.beam, Beam::Unknown);
+        let beam = matches!(self.beam, Beam::Unknown) && self.asked.is_power_of_two();
         (beam || stubs || trampolines.is_some()).then_some(ToLook {
             pid,
             beam,

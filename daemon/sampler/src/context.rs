@@ -131,12 +131,14 @@ impl<'a> SampleContext<'a> {
             // A reading of /proc may have found another process in its place: then the kernel's
             // chain is all there is.
             let known = known.filter(|known| known.id == waiting.process);
+            let is_known = known.is_some();
             let end = self.unwinder.unwind(sample, known, self.stack);
             self.announce(sample, folder);
-            match self.awaits(sample.pid, end) {
+            let awaited = self.awaits(sample.pid, end);
+            match awaited.filter(|&it| is_known || it != Awaited::Rules) {
                 Some(awaited) if !is_last => HeldOutcome::Awaits(awaited),
                 awaited => {
-                    if awaited == Some(Awaited::Rules) {
+                    if awaited == Some(Awaited::Rules) && which == HeldSelection::Ready {
                         // Nobody answers: the next samples do not wait.
                         self.processes.forgo_rules(sample.pid);
                     }

@@ -295,7 +295,7 @@ fn start_pipeline(
     let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.budget.bounds));
     unwinder.looks.on = looks.is_some();
     unwinder.holes.on = looks.is_some();
-    unwinder.known_callers.on = config.unwind.known_callers;
+    unwinder.known_callers.on = config.unwind.known_callers && looks.is_some();
     unwinder.scan(config.unwind.scan);
     let window = config.windows.length();
     let start = SamplerStart {

@@ -668,9 +668,9 @@ pub fn exported_variable<R: ReadAt + ?Sized>(
     image.read_exact_at(&mut text, names.offset).ok()?;
     let mut found = None;
     let is_it = |symbol: &elf::Sym64<LE>| {
-        let named = text.get(symbol.st_name(LE) as usize..);
-        let named = named.is_some_and(|text| until_nul(text) == name);
-        named && symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx(LE) != elf::SHN_UNDEF
+        let here = symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx(LE) != elf::SHN_UNDEF;
+        let text = text.get(symbol.st_name(LE) as usize..).filter(|_| here);
+        text.is_some_and(|text| until_nul(&text[..text.len().min(name.len() + 1)]) == name)
     };
     let read = each_symbols::<elf::Sym64<LE>, R>(image, table, budget, |symbols, _| {
         let here = symbols.iter().find(|symbol| is_it(symbol));

@@ -210,6 +210,7 @@ impl DeepStacks {
             lookout.not_before = lookout.not_before.max(time.plus(CUT_MIN));
         }
         lookout.used = time;
+        lookout.expected = None;
         lookout.vote(slot);
     }
 
@@ -289,8 +290,9 @@ impl DeepStacks {
             }
         };
         if let Some(expected) = lookout.expected.filter(|it| it.slot == wanted.slot) {
-            let right = look.words.get(wanted.slot) == Some(expected.address);
-            self.compared.push((expected.frame, right));
+            let right = expected.is(look.words.get(wanted.slot));
+            self.compared
+                .extend(right.map(|right| (expected.frame, right)));
         }
         let bytes = look.words.heap_bytes();
         if self.counts.bytes as usize + bytes > BYTES_MAX {

@@ -21,7 +21,7 @@ use crate::info::state::{Registers, StackCopy, number};
 use crate::process::Process;
 use crate::process::space::Backing;
 use host::frame::RawFrame;
-use host::ids::{Avma, FileId, FileOffset};
+use host::ids::{Avma, CgroupId, FileId, FileOffset};
 use host::time::MonotonicTime;
 use profile::StackEnd;
 use std::cell::Cell;
@@ -31,6 +31,9 @@ use std::cell::Cell;
 /// more than its frames do. Where it is too small stacks end with [`StackEnd::WorkLimit`], which is
 /// counted.
 const OPERATIONS_MAX: u32 = 4096;
+
+/// What an attempt to walk an Erlang stack counts for: it reads up to 7,000 words.
+const BEAM_OPERATIONS: u32 = 128;
 
 /// What looking for a lent frame counts for: it reads up to 18 words.
 const LENT_OPERATIONS: u32 = 32;
@@ -68,7 +71,7 @@ pub struct UnwindCounts {
     pub looks: LookCounts,
     /// Of pages that end copies of stacks.
     pub holes: HoleCounts,
-    /// Of functions at which copies end.
+    /// What is known of functions at which copies end.
     pub known_callers: KnownCallersCounts,
     /// Of waits that were recognized.
     pub recall: RecallCounts,
@@ -375,7 +378,7 @@ impl Engine {
         &mut self,
         process: &Process,
         cut: &Cut,
-        now: MonotonicTime,
+        (cgroup, now): (CgroupId, MonotonicTime),
     ) -> Option<CutFrame> {
         let ip = cut.registers.ip();
         let address = match cut.entered {
@@ -386,13 +389,13 @@ impl Engine {
         let mapping = process.space().find(Avma(address))?;
         let (file, offset) = (mapping.backing.file()?, mapping.offset_of(Avma(address)));
         if cut.entered.is_some() {
-            return Some(CutFrame::new(file, offset.0, 0));
+            return Some(CutFrame::new(cgroup, file, offset.0, 0));
         }
         let ModuleState::Here(module) = self.modules.get(file, now) else {
             return None;
         };
         let function = module.function_start(offset)?;
-        Some(CutFrame::new(file, function, cut.slot))
+        Some(CutFrame::new(cgroup, file, function, cut.slot))
     }
 
     /// True when a frame that a walk came through is of the function that is wanted.
@@ -409,7 +412,7 @@ impl Engine {
                     return false;
                 };
                 let function = module.function_start(offset);
-                function.is_some_and(|it| CutFrame::new(file, it, slot) == wanted.frame)
+                function.is_some_and(|it| wanted.frame.is(file, it, slot))
             }
             _ => false,
         }
@@ -723,6 +726,10 @@ impl Engine {
         depth_max: usize,
         out: &mut StackBuffer,
     ) -> Next {
+        let Some(left) = self.operations.get().checked_sub(BEAM_OPERATIONS) else {
+            return Next::End(StackEnd::WorkLimit);
+        };
+        self.operations.set(left);
         if let Some(end) = beam::callers(cursor, beam.exit, depth_max, out) {
             self.counts.beam_stacks += 1;
             return Next::End(end);
@@ -744,9 +751,9 @@ impl Engine {
                 Next::Caller
             }
             Err(end) => {
-                // Most of that frame is never touched.
+                // Most of that frame is never touched. A leaf may be on an Erlang stack after all.
                 let entered = match *beam.entered {
-                    [only] => Some(only),
+                    [only] if !leaf => Some(only),
                     _ => None,
                 };
                 let cut = cursor.cut_at(cursor.stack.end());

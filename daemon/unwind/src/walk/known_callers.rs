@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::process::space::{Backing, Mapping};
 use hashbrown::HashMap;
 use host::frame::RawFrame;
-use host::ids::{FileId, FileOffset, ProcessId};
+use host::ids::{CgroupId, FileId, FileOffset, ProcessId};
 
 /// Threads remembered that are to show a function's callers. When there are more all are forgotten.
 const WANTED_MAX: usize = 1024;
@@ -31,11 +31,17 @@ const WANTED_MAX: usize = 1024;
 /// there are more all are forgotten.
 const FUNCTIONS_MAX: usize = 512;
 
+/// Mappings of a process beyond which its stacks are not completed: callers are looked for in all.
+const MAPPINGS_MAX: usize = 1024;
+
 /// Most callers of one.
 const CALLERS_MAX: usize = 64;
 
 /// Processes that must have had the same callers.
 const AGREED_MIN: u32 = 2;
+
+/// How far above a place an address counts as one of the same stack.
+const STACK_REACH: u64 = 8 << 20;
 
 /// The distance from one place to the next of which nothing is known.
 const PAGE: u64 = 4096;
@@ -56,21 +62,29 @@ pub struct KnownCallersCounts {
 }
 
 /// A function, by where it starts in its file, and the place of its return address within a page.
+/// What one cgroup's processes have is not taken for another's: its owner may be anybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CutFrame {
+    cgroup: CgroupId,
     file: FileId,
     function: u64,
     place: u64,
 }
 
 impl CutFrame {
-    /// Of a function whose return address is at `slot`.
-    pub fn new(file: FileId, function: u64, slot: u64) -> CutFrame {
+    /// The frame of a function whose return address is at `slot`.
+    pub fn new(cgroup: CgroupId, file: FileId, function: u64, slot: u64) -> CutFrame {
         CutFrame {
+            cgroup,
             file,
             function,
             place: slot % PAGE,
         }
+    }
+
+    /// True when it is that of this function.
+    pub fn is(self, file: FileId, function: u64, slot: u64) -> bool {
+        self == CutFrame::new(self.cgroup, file, function, slot)
     }
 }
 
@@ -87,6 +101,19 @@ pub struct ExpectedCaller {
     pub(super) frame: CutFrame,
     pub(super) slot: u64,
     pub(super) address: u64,
+}
+
+impl ExpectedCaller {
+    /// Whether a word that a look found in the place is the caller; `None` where it is an address
+    /// on the stack, so that the call has returned.
+    pub(super) fn is(&self, word: Option<u64>) -> Option<bool> {
+        // A frame that nobody called is named by its first instruction.
+        let same = |word: u64| word == self.address || word.wrapping_add(1) == self.address;
+        match word {
+            Some(word) if word.wrapping_sub(self.slot) < STACK_REACH => None,
+            word => Some(word.is_some_and(same)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -155,7 +182,13 @@ impl KnownCallers {
     }
 
     /// Takes in the callers that a complete stack of a process has.
-    pub(super) fn learn(&mut self, frame: CutFrame, process: ProcessId, found: &[RawFrame]) {
+    /// It counts as a comparison if `counts` says so, or if they differ.
+    pub(super) fn learn(
+        &mut self,
+        frame: CutFrame,
+        (process, counts): (ProcessId, bool),
+        found: &[RawFrame],
+    ) {
         if !self.on || found.is_empty() || found.len() > CALLERS_MAX {
             return;
         }
@@ -184,7 +217,7 @@ impl KnownCallers {
         let same = known.callers.len() == found.len()
             && std::iter::zip(&known.callers, found).all(|(one, it)| Some(*one) == place_of(it));
         let used = known.agreed >= AGREED_MIN;
-        self.counts.checked += u64::from(used);
+        self.counts.checked += u64::from(used && (counts || !same));
         if !same {
             self.counts.wrong += u64::from(used);
             known.refute();
@@ -216,29 +249,32 @@ impl KnownCallers {
     ) -> Option<ExpectedCaller> {
         let known = self.functions.get(&frame);
         let known = known.filter(|it| self.on && !it.refuted && it.agreed >= AGREED_MIN)?;
-        if out.frames.len() + known.callers.len() > depth_max {
+        let space = process.space();
+        if out.frames.len() + known.callers.len() > depth_max || space.len() > MAPPINGS_MAX {
             return None;
         }
         let (frames, files) = (out.frames.len(), out.files.len());
-        let mut first = None;
+        let (mut first, mut last) = (None, None);
         for &(file, offset) in &known.callers {
             let holds = |mapping: &&Mapping| {
                 let into = offset.0.wrapping_sub(mapping.file_offset);
                 mapping.backing == Backing::File(file) && into < mapping.end - mapping.start
             };
-            let Some(mapping) = process.space().iter().find(holds) else {
+            let Some(mapping) = last.filter(holds).or_else(|| space.iter().find(holds)) else {
                 out.frames.truncate(frames);
                 out.files.truncate(files);
                 return None;
             };
             // A call ends one byte before its return address.
-            let address = mapping.start + (offset.0 - mapping.file_offset) + 1;
+            let into = offset.0.wrapping_sub(mapping.file_offset);
+            let address = mapping.start.wrapping_add(into).wrapping_add(1);
             first = first.or(Some(ExpectedCaller {
                 frame,
                 slot,
                 address,
             }));
             out.add_file(mapping, file, offset);
+            last = Some(mapping);
         }
         self.counts.completed += 1;
         first
@@ -250,9 +286,14 @@ impl KnownCallers {
             return;
         }
         self.functions.retain(|_, it| it.refuted || it.agreed > 1);
+        if self.functions.len() <= FUNCTIONS_MAX / 2 {
+            return;
+        }
+        // A function that was given up is to stay so.
+        self.counts.emptied += 1;
+        self.functions.retain(|_, it| it.refuted);
         if self.functions.len() > FUNCTIONS_MAX / 2 {
             self.functions.clear();
-            self.counts.emptied += 1;
         }
     }
 }
@@ -269,6 +310,7 @@ mod tests {
     use super::*;
 
     const FRAME: CutFrame = CutFrame {
+        cgroup: CgroupId(1),
         file: FileId(1),
         function: 0x1000,
         place: 0x238,
@@ -288,10 +330,10 @@ mod tests {
     fn what_one_process_shows_again_and_again_counts_once() {
         let mut known = KnownCallers::default();
         for _ in 0..10 {
-            known.learn(FRAME, ProcessId(1), &callers(&[1, 2]));
+            known.learn(FRAME, (ProcessId(1), true), &callers(&[1, 2]));
         }
         assert_eq!(agreed(&known, FRAME), 1);
-        known.learn(FRAME, ProcessId(2), &callers(&[1, 2]));
+        known.learn(FRAME, (ProcessId(2), true), &callers(&[1, 2]));
         assert_eq!(agreed(&known, FRAME), 2);
     }
 
@@ -299,14 +341,14 @@ mod tests {
     fn a_function_with_other_callers_is_given_up_for_good() {
         let mut known = KnownCallers::default();
         for process in 1..=AGREED_MIN {
-            known.learn(FRAME, ProcessId(process), &callers(&[1, 2]));
+            known.learn(FRAME, (ProcessId(process), true), &callers(&[1, 2]));
         }
         assert_eq!((known.counts().checked, known.counts().wrong), (0, 0));
-        known.learn(FRAME, ProcessId(100), &callers(&[1, 2]));
-        known.learn(FRAME, ProcessId(101), &callers(&[1, 3]));
+        known.learn(FRAME, (ProcessId(100), true), &callers(&[1, 2]));
+        known.learn(FRAME, (ProcessId(101), true), &callers(&[1, 3]));
         assert_eq!((known.counts().checked, known.counts().wrong), (2, 1));
         for process in 1..=AGREED_MIN {
-            known.learn(FRAME, ProcessId(process), &callers(&[1, 2]));
+            known.learn(FRAME, (ProcessId(process), true), &callers(&[1, 2]));
         }
         assert_eq!(agreed(&known, FRAME), 0);
     }
@@ -314,10 +356,22 @@ mod tests {
     #[test]
     fn another_place_of_the_return_address_is_another_chain_of_callers() {
         let mut known = KnownCallers::default();
-        let at = |slot| CutFrame::new(FileId(1), 0x1000, slot);
-        known.learn(at(0x7f00_0000_1238), ProcessId(1), &callers(&[1, 2]));
-        known.learn(at(0x7f00_0000_1248), ProcessId(2), &callers(&[1, 3]));
-        known.learn(at(0x7f12_3456_7238), ProcessId(3), &callers(&[1, 2]));
+        let at = |slot| CutFrame::new(CgroupId(1), FileId(1), 0x1000, slot);
+        known.learn(
+            at(0x7f00_0000_1238),
+            (ProcessId(1), true),
+            &callers(&[1, 2]),
+        );
+        known.learn(
+            at(0x7f00_0000_1248),
+            (ProcessId(2), true),
+            &callers(&[1, 3]),
+        );
+        known.learn(
+            at(0x7f12_3456_7238),
+            (ProcessId(3), true),
+            &callers(&[1, 2]),
+        );
         assert_eq!(agreed(&known, at(0x238)), 2);
         assert_eq!(agreed(&known, at(0x248)), 1);
     }
@@ -326,8 +380,8 @@ mod tests {
     fn generated_callers_and_none_are_not_remembered() {
         let mut known = KnownCallers::default();
         let generated = RawFrame::Jit(ProcessId(1), host::ids::Avma(0x1000));
-        known.learn(FRAME, ProcessId(1), &[generated]);
-        known.learn(FRAME, ProcessId(1), &[]);
+        known.learn(FRAME, (ProcessId(1), true), &[generated]);
+        known.learn(FRAME, (ProcessId(1), true), &[]);
         assert_eq!(known.counts().functions, 0);
     }
 
@@ -335,7 +389,7 @@ mod tests {
     fn a_thread_without_the_expected_caller_ends_it_for_its_function() {
         let mut known = KnownCallers::default();
         for process in 1..=AGREED_MIN {
-            known.learn(FRAME, ProcessId(process), &callers(&[1, 2]));
+            known.learn(FRAME, (ProcessId(process), true), &callers(&[1, 2]));
         }
         known.compare(FRAME, true);
         assert_eq!(agreed(&known, FRAME), AGREED_MIN);
@@ -349,7 +403,7 @@ mod tests {
         let mut known = KnownCallers::default();
         let learn = |known: &mut KnownCallers, function, process| {
             let frame = CutFrame { function, ..FRAME };
-            known.learn(frame, ProcessId(process), &callers(&[1]));
+            known.learn(frame, (ProcessId(process), true), &callers(&[1]));
         };
         for function in 0..=FUNCTIONS_MAX as u64 {
             learn(&mut known, function, 1);

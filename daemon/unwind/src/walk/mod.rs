@@ -407,18 +407,19 @@ impl Unwinder {
                 && engine.is_of(wanted, passed.last(), time)
             {
                 known_callers.met(thread);
-                known_callers.learn(wanted.frame, process.id, callers);
+                known_callers.learn(wanted.frame, (process.id, true), callers);
             }
             return end;
         };
         let (pid, start) = (process.pid, stack.end());
+        let place = (sample.cgroup, time);
         let frame = match end {
-            // Of waits little is copied.
-            _ if near_bytes.is_some() => None,
+            // Waits have little copied, and the kernel places the stacks of main threads at random.
+            _ if near_bytes.is_some() || sample.tid.0 == process.pid.0 => None,
             StackEnd::CopyTooSmall if cut.is_erlangs() || cut.is_larger_than(stack.size()) => {
-                engine.cut_frame(process, &cut, time)
+                engine.cut_frame(process, &cut, place)
             }
-            StackEnd::UnreadableMemory => engine.cut_frame(process, &cut, time),
+            StackEnd::UnreadableMemory => engine.cut_frame(process, &cut, place),
             _ => None,
         };
         let touched =
@@ -454,6 +455,7 @@ impl Unwinder {
                 );
             }
             return match known {
+                Some(_) if cut.is_erlangs() || engine.lent => StackEnd::LentFrame,
                 Some(_) => StackEnd::KnownCallers,
                 None => end,
             };
@@ -463,7 +465,7 @@ impl Unwinder {
             StackEnd::Complete => {
                 looks.completed();
                 if let Some(frame) = frame.filter(|_| first && end == StackEnd::CopyTooSmall) {
-                    known_callers.learn(frame, process.id, &walked.frames[seen..]);
+                    known_callers.learn(frame, (process.id, false), &walked.frames[seen..]);
                 }
                 StackEnd::Stitched
             }
