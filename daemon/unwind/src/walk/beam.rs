@@ -12,8 +12,8 @@
 //! there before may be an old return address, which would be one frame too many. So a stack counts
 //! only if all words whose bits say so are addresses of generated code, up to the outermost one.
 //!
-//! Functions of the emulator in C run on the stack of their thread. Generated code called them, in a
-//! frame of 17 KiB that nothing describes, which the thread's own function entered by a call of
+//! Functions of the emulator in C run on the stack of their thread. Generated code called them, in
+//! a frame of 17 KiB that nothing describes, which the thread's own function entered by a call of
 //! `process_main`: its return address is the next word that is one of such a call. What process it
 //! was is not on that stack, so it ends as other code in the frame of who entered it does.
 
@@ -28,7 +28,8 @@ use profile::StackEnd;
 /// The bits that tell.
 const TAG: u64 = 3;
 
-/// Words looked at for the return address of a thread's call. Unit: words, of 8 bytes, at 1 ns each.
+/// Words looked at for the return address of a thread's call. Unit: words, of 8 bytes, at 1 ns
+/// each.
 const THREAD_WORDS_MAX: u64 = 4096;
 
 /// Adds the callers of generated code, which is the last frame in `out`, where its stack pointer is

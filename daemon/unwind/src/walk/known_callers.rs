@@ -1,19 +1,19 @@
 //! Callers of functions at which copies of stacks end, by experience.
 //!
-//! A compiler that keeps all it knows in one local variable (rustc has half a megabyte) is cut there
-//! in every sample. A read of its memory completes a stack (`deep_stacks.rs`), but only from some
-//! tenths of a second on, when many of such processes are about to end. The same holds for copies
-//! that end at pages which nobody has touched (`holes.rs`). What is found out later is the same in
-//! each process, though: the function is called by one chain of callers, at one distance from the
-//! start of the stack.
+//! A compiler that keeps all it knows in one local variable (rustc has half a megabyte) is cut
+//! there in every sample. A read of its memory completes a stack (`deep_stacks.rs`), but only from
+//! some tenths of a second on, when many of such processes are about to end. The same holds for
+//! copies that end at pages which nobody has touched (`holes.rs`). What is found out later is the
+//! same in each process, though: the function is called by one chain of callers, at one distance
+//! from the start of the stack.
 //!
 //! So what watched reads saw, and what the thread's next complete stack shows, is remembered by
 //! function and by the place of its return address within a page. The stacks of threads begin at a
-//! fixed place within a page (the C library lays them out), so another chain of callers has the same
-//! place only if all its frames together are as large. A cut stack is completed where two processes
-//! had the same callers and none had others. Each thread with such a stack is read soon, too, or has
-//! a complete stack, and is compared; a caller that differs ends it for that function for good.
-//! [`KnownCallersCounts`] tells how many did.
+//! fixed place within a page (the C library lays them out), so another chain of callers has the
+//! same place only if all its frames together are as large. A cut stack is completed where two
+//! processes had the same callers and none had others. Each thread with such a stack is read soon,
+//! too, or has a complete stack, and is compared; a caller that differs ends it for that function
+//! for good. [`KnownCallersCounts`] tells how many did.
 
 use super::StackBuffer;
 use super::engine::FramePlace;
@@ -27,8 +27,8 @@ use host::ids::{CgroupId, FileId, FileOffset, ProcessId};
 /// Threads remembered that are to show a function's callers. When there are more all are forgotten.
 const WANTED_MAX: usize = 1024;
 
-/// Functions remembered. Unit: functions with a place each, of some 300 bytes. Hosts have a few; when
-/// there are more all are forgotten.
+/// Functions remembered. Unit: functions with a place each, of some 300 bytes. Hosts have a few;
+/// when there are more all are forgotten.
 const FUNCTIONS_MAX: usize = 512;
 
 /// Mappings of a process beyond which its stacks are not completed: callers are looked for in all.
