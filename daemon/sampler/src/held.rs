@@ -41,9 +41,9 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 pub struct HeldCounts {
     /// Samples that waited.
     pub held: u64,
-    /// Those that were walked once the file had been read, or turned out to have nothing to read.
+    /// Those that were walked once what they waited for was there, or turned out not to exist.
     pub walked_on: u64,
-    /// Those whose file was not read in time.
+    /// Those for which it did not come in time.
     pub given_up: u64,
     /// Samples that could not wait: no room.
     pub refused: u64,

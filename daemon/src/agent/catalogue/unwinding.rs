@@ -59,8 +59,11 @@ metrics::rows! { WALKS: UnwindCounts;
     Counter fleetprof_unwind_known_callers_checked_total = |c| c.known_callers.checked;
     /// Those that had other callers: the function is given up.
     Counter fleetprof_unwind_known_callers_wrong_total = |c| c.known_callers.wrong;
-    /// Times all remembered callers were forgotten because there were too many functions.
+    /// Times remembered callers were forgotten because there were too many functions.
     Counter fleetprof_unwind_known_callers_emptied_total = |c| c.known_callers.emptied;
+    /// Threads that are not asked for a function's callers, and stacks that are not completed with
+    /// them, because of a bound.
+    Counter fleetprof_unwind_known_callers_refused_total = |c| c.known_callers.refused;
     /// Frames of generated code whose unwinding information led nowhere: code changed meanwhile.
     Counter fleetprof_unwind_generated_misled_total = |c| c.generated_misled;
     /// Files whose unwind information is held.
@@ -104,12 +107,12 @@ metrics::rows! { WALKS: UnwindCounts;
 }
 
 metrics::rows! { HELD: HeldCounts;
-    /// Samples whose copy of the stack was kept until a file's unwind information was read, for a
-    /// second at most.
+    /// Samples whose copy of the stack was kept until a file's unwind information was read, or an
+    /// Erlang process was looked at, for a second at most.
     Counter fleetprof_unwind_held_total = |c| c.held;
-    /// Those of them that were walked once it was read, or turned out to have none.
+    /// Those of them that were walked once that was done, or turned out to have none.
     Counter fleetprof_unwind_held_walked_total = |c| c.walked_on;
-    /// Those whose file was not read in time: their stacks stay cut.
+    /// Those for which it was not done in time: their stacks stay cut.
     Counter fleetprof_unwind_held_given_up_total = |c| c.given_up;
     /// Samples that could not wait for want of room: their stacks stay cut.
     Counter fleetprof_unwind_held_refused_total = |c| c.refused;

@@ -18,7 +18,9 @@
 //! was is not on that stack, so it ends as other code in the frame of who entered it does.
 
 use super::StackBuffer;
-use super::engine::Cursor;
+use super::cut::{Cut, FramePlace};
+use super::engine::{Cursor, Engine, Next};
+use crate::info::generated::BeamStacks;
 use crate::info::state::Registers;
 use crate::process::space::Backing;
 use host::frame::RawFrame;
@@ -32,9 +34,63 @@ const TAG: u64 = 3;
 /// each.
 const THREAD_WORDS_MAX: u64 = 4096;
 
+/// What an attempt to walk an Erlang stack counts for: it reads up to 7,000 words.
+const OPERATIONS: u32 = 128;
+
+impl Engine {
+    /// Passes Erlang code, which is the last frame in `out`.
+    pub(super) fn through_beam(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        beam: &BeamStacks,
+        (address, leaf): (Avma, bool),
+        depth_max: usize,
+        out: &mut StackBuffer,
+    ) -> Next {
+        let Some(left) = self.operations.get().checked_sub(OPERATIONS) else {
+            return Next::End(StackEnd::WorkLimit);
+        };
+        self.operations.set(left);
+        if let Some(end) = callers(cursor, beam.exit, depth_max, out) {
+            self.counts.beam_stacks += 1;
+            return Next::End(end);
+        }
+        // With a switch it keeps frame pointers.
+        match self.through_generated(cursor, address, leaf) {
+            Next::End(StackEnd::GeneratedCode) => {}
+            next => return next,
+        }
+        match thread_caller(cursor, &beam.entered) {
+            Ok(caller) => {
+                cursor.registers = caller;
+                cursor.exact = false;
+                self.counts.by_lent_frame += 1;
+                self.lent = true;
+                if let Some(FramePlace::Beam(_)) = self.wanted {
+                    self.passed = Some(out.frames.len());
+                }
+                Next::Caller
+            }
+            Err(end) => {
+                // Most of that frame is never touched. A leaf may be on an Erlang stack after all.
+                let entered = match *beam.entered {
+                    [only] if !leaf => Some(only),
+                    _ => None,
+                };
+                let cut = cursor.cut_at(cursor.stack.end());
+                self.cut = cut.map(|cut| Cut {
+                    place: FramePlace::Beam(entered),
+                    ..cut
+                });
+                Next::End(end)
+            }
+        }
+    }
+}
+
 /// Adds the callers of generated code, which is the last frame in `out`, where its stack pointer is
 /// in an Erlang stack that ends at `exit`. `None` when it is not: nothing is added.
-pub(super) fn callers(
+fn callers(
     cursor: &Cursor<'_>,
     exit: u64,
     depth_max: usize,
@@ -94,7 +150,7 @@ fn add_callers(
 ///
 /// # Errors
 /// How the stack ends where there is none.
-pub(super) fn thread_caller(cursor: &Cursor<'_>, entered: &[u64]) -> Result<Registers, StackEnd> {
+fn thread_caller(cursor: &Cursor<'_>, entered: &[u64]) -> Result<Registers, StackEnd> {
     let sp = cursor.registers.sp();
     for slot in (0..THREAD_WORDS_MAX).map(|word| sp.wrapping_add(word * 8)) {
         let word = cursor.stack.read(slot)?;

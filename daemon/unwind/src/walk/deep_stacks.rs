@@ -79,7 +79,7 @@ pub struct LookCounts {
 }
 
 #[derive(Debug)]
-enum ModuleState {
+enum LookState {
     Idle,
     Asked,
     Held(Box<StackSnapshot>),
@@ -100,7 +100,7 @@ struct Lookout {
     served: bool,
     /// Who is taken to have called the function at which it was cut last.
     expected: Option<ExpectedCaller>,
-    state: ModuleState,
+    state: LookState,
 }
 
 impl Lookout {
@@ -137,7 +137,7 @@ impl Lookout {
         self.places = Default::default();
         self.not_before = now.plus(self.wait);
         self.wait = (self.wait * 2).min(WAIT_MAX);
-        self.state = ModuleState::Idle;
+        self.state = LookState::Idle;
     }
 }
 
@@ -200,9 +200,9 @@ impl DeepStacks {
             wait: WAIT_MIN,
             served: false,
             expected: None,
-            state: ModuleState::Idle,
+            state: LookState::Idle,
         });
-        if !matches!(lookout.state, ModuleState::Idle) {
+        if !matches!(lookout.state, LookState::Idle) {
             return;
         }
         if time.since(lookout.used) > CUT_APART {
@@ -225,7 +225,7 @@ impl DeepStacks {
     ) {
         self.cut(thread, pid, slot, time);
         let lookout = self.threads.get_mut(&thread);
-        if let Some(lookout) = lookout.filter(|it| matches!(it.state, ModuleState::Idle)) {
+        if let Some(lookout) = lookout.filter(|it| matches!(it.state, LookState::Idle)) {
             lookout.expected = expected;
             if lookout.wait == WAIT_MIN {
                 lookout.not_before = lookout.not_before.min(time);
@@ -251,7 +251,7 @@ impl DeepStacks {
             return None;
         }
         let lookout = self.threads.get_mut(&thread)?;
-        let ModuleState::Held(look) = &lookout.state else {
+        let LookState::Held(look) = &lookout.state else {
             return None;
         };
         if lookout.slot != slot || time < look.armed || self.verified < time {
@@ -271,7 +271,7 @@ impl DeepStacks {
     pub fn take(&mut self, answer: StackReadAnswer, now: MonotonicTime) -> bool {
         let StackReadAnswer { wanted, look } = answer;
         let waiting = self.threads.get_mut(&wanted.thread).filter(|lookout| {
-            matches!(lookout.state, ModuleState::Asked) && lookout.slot == wanted.slot
+            matches!(lookout.state, LookState::Asked) && lookout.slot == wanted.slot
         });
         let Some(lookout) = waiting else {
             self.counts.dropped += u64::from(look.is_ok());
@@ -307,7 +307,7 @@ impl DeepStacks {
         self.counts.bytes += bytes as u64;
         lookout.used = now;
         lookout.served = false;
-        lookout.state = ModuleState::Held(Box::new(look));
+        lookout.state = LookState::Held(Box::new(look));
         true
     }
 
@@ -323,22 +323,22 @@ impl DeepStacks {
         } = self;
         threads.retain(|&thread, lookout| {
             let age = now.since(lookout.used);
-            let held = match std::mem::replace(&mut lookout.state, ModuleState::Idle) {
-                ModuleState::Held(look) => look,
-                ModuleState::Idle => return age <= UNCUT_MAX,
-                ModuleState::Asked if age <= UNCUT_MAX => {
-                    lookout.state = ModuleState::Asked;
+            let held = match std::mem::replace(&mut lookout.state, LookState::Idle) {
+                LookState::Held(look) => look,
+                LookState::Idle => return age <= UNCUT_MAX,
+                LookState::Asked if age <= UNCUT_MAX => {
+                    lookout.state = LookState::Asked;
                     return true;
                 }
                 // The answer found no room.
-                ModuleState::Asked => {
+                LookState::Asked => {
                     *looks -= 1;
                     return false;
                 }
             };
             let stays = age <= UNUSED_MAX && lives(thread, lookout.pid);
             if stays && held.watch.is_untouched() {
-                lookout.state = ModuleState::Held(held);
+                lookout.state = LookState::Held(held);
                 return true;
             }
             counts.held -= 1;
@@ -364,10 +364,10 @@ impl DeepStacks {
         let Some(lookout) = self.threads.remove(&thread) else {
             return;
         };
-        if !matches!(lookout.state, ModuleState::Idle) {
+        if !matches!(lookout.state, LookState::Idle) {
             self.looks -= 1;
         }
-        if let ModuleState::Held(look) = lookout.state {
+        if let LookState::Held(look) = lookout.state {
             self.counts.held -= 1;
             self.counts.bytes -= look.words.heap_bytes() as u64;
             self.counts.dropped += 1;
@@ -383,7 +383,7 @@ impl DeepStacks {
         self.tokens = (self.tokens + since * limit).min(limit);
         self.refilled = now;
         for (&thread, lookout) in &mut self.threads {
-            let due = matches!(lookout.state, ModuleState::Idle) && lookout.not_before <= now;
+            let due = matches!(lookout.state, LookState::Idle) && lookout.not_before <= now;
             let Some(slot) = lookout.outermost().filter(|_| due) else {
                 continue;
             };
@@ -400,7 +400,7 @@ impl DeepStacks {
             self.looks += 1;
             self.counts.asked += 1;
             lookout.slot = slot;
-            lookout.state = ModuleState::Asked;
+            lookout.state = LookState::Asked;
         }
     }
 

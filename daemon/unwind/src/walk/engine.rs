@@ -7,21 +7,21 @@
 //! Allocates nothing once the buffers have grown.
 
 use super::StackBuffer;
-use super::beam;
 use super::call_sites::CallSites;
+use super::cut::{Cut, FramePlace};
 use super::deep_stacks::LookCounts;
 use super::holes::HoleCounts;
-use super::known_callers::{CutFrame, KnownCallersCounts, WantedFrame};
+use super::known_callers::KnownCallersCounts;
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
-use crate::info::generated::{BeamStacks, GeneratedRules};
+use crate::info::generated::GeneratedRules;
 use crate::info::rule::{Behind, Rule, Step, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
 use crate::process::Process;
 use crate::process::space::Backing;
 use host::frame::RawFrame;
-use host::ids::{Avma, CgroupId, FileId, FileOffset};
+use host::ids::{Avma, FileId, FileOffset};
 use host::time::MonotonicTime;
 use profile::StackEnd;
 use std::cell::Cell;
@@ -31,9 +31,6 @@ use std::cell::Cell;
 /// more than its frames do. Where it is too small stacks end with [`StackEnd::WorkLimit`], which is
 /// counted.
 const OPERATIONS_MAX: u32 = 4096;
-
-/// What an attempt to walk an Erlang stack counts for: it reads up to 7,000 words.
-const BEAM_OPERATIONS: u32 = 128;
 
 /// What looking for a lent frame counts for: it reads up to 18 words.
 const LENT_OPERATIONS: u32 = 32;
@@ -162,46 +159,6 @@ pub struct Engine {
     pub(super) passed: Option<usize>,
 }
 
-/// How a frame is known when a walk comes through it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FramePlace {
-    /// By where its return address is.
-    Slot(u64),
-    /// It is Erlang's, on the stack of a thread.
-    Beam,
-}
-
-/// A frame whose return address lies beyond the copy.
-#[derive(Clone, Copy, Debug)]
-pub struct Cut {
-    /// Where the return address is.
-    pub slot: u64,
-    registers: Registers,
-    exact: bool,
-    /// Erlang's frame on the stack of a thread, which returns here.
-    entered: Option<u64>,
-}
-
-impl Cut {
-    /// True when no copy of so many bytes shows what called it.
-    pub(super) fn is_larger_than(&self, size: u64) -> bool {
-        self.slot.wrapping_sub(self.registers.sp()) >= size
-    }
-
-    /// True for Erlang's frame on the stack of a thread.
-    pub(super) fn is_erlangs(&self) -> bool {
-        self.entered.is_some()
-    }
-
-    /// How the frame is known in a walk that is not cut.
-    pub(super) fn place(&self) -> FramePlace {
-        match self.entered {
-            Some(_) => FramePlace::Beam,
-            None => FramePlace::Slot(self.slot),
-        }
-    }
-}
-
 /// A frame of a function that called on another stack than its caller's.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch {
@@ -248,18 +205,18 @@ impl Cursor<'_> {
 
     /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the
     /// copy.
-    fn cut_at(&self, slot: u64) -> Option<Cut> {
+    pub(super) fn cut_at(&self, slot: u64) -> Option<Cut> {
         self.stack.ends_before(slot).then_some(Cut {
             slot,
             registers: self.registers,
             exact: self.exact,
-            entered: None,
+            place: FramePlace::Slot(slot),
         })
     }
 }
 
 /// What one frame leads to.
-enum Next {
+pub(super) enum Next {
     Caller,
     End(StackEnd),
 }
@@ -370,51 +327,6 @@ impl Engine {
         match end {
             StackEnd::Complete if self.lent => StackEnd::LentFrame,
             end => end,
-        }
-    }
-
-    /// The function at which a walk was `cut`.
-    pub(super) fn cut_frame(
-        &mut self,
-        process: &Process,
-        cut: &Cut,
-        (cgroup, now): (CgroupId, MonotonicTime),
-    ) -> Option<CutFrame> {
-        let ip = cut.registers.ip();
-        let address = match cut.entered {
-            Some(entered) => entered.wrapping_sub(1),
-            None if cut.exact => ip,
-            None => ip.wrapping_sub(1),
-        };
-        let mapping = process.space().find(Avma(address))?;
-        let (file, offset) = (mapping.backing.file()?, mapping.offset_of(Avma(address)));
-        if cut.entered.is_some() {
-            return Some(CutFrame::new(cgroup, file, offset.0, 0));
-        }
-        let ModuleState::Here(module) = self.modules.get(file, now) else {
-            return None;
-        };
-        let function = module.function_start(offset)?;
-        Some(CutFrame::new(cgroup, file, function, cut.slot))
-    }
-
-    /// True when a frame that a walk came through is of the function that is wanted.
-    pub(super) fn is_of(
-        &mut self,
-        wanted: WantedFrame,
-        passed: Option<&RawFrame>,
-        now: MonotonicTime,
-    ) -> bool {
-        match (wanted.place, passed) {
-            (FramePlace::Beam, Some(RawFrame::Jit(..))) => true,
-            (FramePlace::Slot(slot), Some(&RawFrame::File(file, offset))) => {
-                let ModuleState::Here(module) = self.modules.get(file, now) else {
-                    return false;
-                };
-                let function = module.function_start(offset);
-                function.is_some_and(|it| wanted.frame.is(file, it, slot))
-            }
-            _ => false,
         }
     }
 
@@ -678,7 +590,12 @@ impl Engine {
     /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What
     /// was told may be of code that lay there before or after, so where it leads is looked at
     /// first.
-    fn through_generated(&mut self, cursor: &mut Cursor<'_>, address: Avma, leaf: bool) -> Next {
+    pub(super) fn through_generated(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        address: Avma,
+        leaf: bool,
+    ) -> Next {
         let Cursor {
             process,
             registers,
@@ -715,52 +632,6 @@ impl Engine {
         }
         self.counts.generated_misled += 1;
         self.by_frame_pointer(cursor, StackEnd::GeneratedCode)
-    }
-
-    /// Passes Erlang code, which is the last frame in `out`.
-    fn through_beam(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        beam: &BeamStacks,
-        (address, leaf): (Avma, bool),
-        depth_max: usize,
-        out: &mut StackBuffer,
-    ) -> Next {
-        let Some(left) = self.operations.get().checked_sub(BEAM_OPERATIONS) else {
-            return Next::End(StackEnd::WorkLimit);
-        };
-        self.operations.set(left);
-        if let Some(end) = beam::callers(cursor, beam.exit, depth_max, out) {
-            self.counts.beam_stacks += 1;
-            return Next::End(end);
-        }
-        // With a switch it keeps frame pointers.
-        match self.through_generated(cursor, address, leaf) {
-            Next::End(StackEnd::GeneratedCode) => {}
-            next => return next,
-        }
-        match beam::thread_caller(cursor, &beam.entered) {
-            Ok(caller) => {
-                cursor.registers = caller;
-                cursor.exact = false;
-                self.counts.by_lent_frame += 1;
-                self.lent = true;
-                if self.wanted == Some(FramePlace::Beam) {
-                    self.passed = Some(out.frames.len());
-                }
-                Next::Caller
-            }
-            Err(end) => {
-                // Most of that frame is never touched. A leaf may be on an Erlang stack after all.
-                let entered = match *beam.entered {
-                    [only] if !leaf => Some(only),
-                    _ => None,
-                };
-                let cut = cursor.cut_at(cursor.stack.end());
-                self.cut = cut.map(|cut| Cut { entered, ..cut });
-                Next::End(end)
-            }
-        }
     }
 
     /// Passes a frame that nothing describes by its frame pointer. `otherwise` is the end when that

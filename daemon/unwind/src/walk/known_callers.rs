@@ -11,12 +11,13 @@
 //! function and by the place of its return address within a page. The stacks of threads begin at a
 //! fixed place within a page (the C library lays them out), so another chain of callers has the
 //! same place only if all its frames together are as large. A cut stack is completed where two
-//! processes had the same callers and none had others. Each thread with such a stack is read soon,
-//! too, or has a complete stack, and is compared; a caller that differs ends it for that function
-//! for good. [`KnownCallersCounts`] tells how many did.
+//! processes of a cgroup had the same callers and none had others. A thread below a larger frame is
+//! read soon, too, one with an untouched page has a complete stack later, and each is compared. A
+//! caller that differs ends it for that function, as long as that is remembered.
+//! [`KnownCallersCounts`] tells how many did.
 
 use super::StackBuffer;
-use super::engine::FramePlace;
+use super::cut::FramePlace;
 use super::look::Thread;
 use crate::process::Process;
 use crate::process::space::{Backing, Mapping};
@@ -24,11 +25,11 @@ use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::{CgroupId, FileId, FileOffset, ProcessId};
 
-/// Threads remembered that are to show a function's callers. When there are more all are forgotten.
+/// Threads remembered that are to show a function's callers. Others are not asked.
 const WANTED_MAX: usize = 1024;
 
 /// Functions remembered. Unit: functions with a place each, of some 300 bytes. Hosts have a few;
-/// when there are more all are forgotten.
+/// when there are more those go first that only one process had, and those given up last.
 const FUNCTIONS_MAX: usize = 512;
 
 /// Mappings of a process beyond which its stacks are not completed: callers are looked for in all.
@@ -57,8 +58,11 @@ pub struct KnownCallersCounts {
     pub wrong: u64,
     /// Stacks completed.
     pub completed: u64,
-    /// Times all was forgotten at the bound.
+    /// Times that what several processes had was forgotten at the bound.
     pub emptied: u64,
+    /// Threads that are not to show a function's callers, and stacks that are not completed, because
+    /// of a bound.
+    pub refused: u64,
 }
 
 /// A function, by where it starts in its file, and the place of its return address within a page.
@@ -118,13 +122,12 @@ impl ExpectedCaller {
 
 #[derive(Debug)]
 struct Known {
+    /// None, once another process had others.
     callers: Box<[(FileId, FileOffset)]>,
     /// Processes that had them.
     agreed: u32,
     /// The last of them: what one process has twice counts once.
     last: ProcessId,
-    /// Another had others.
-    refuted: bool,
 }
 
 /// See the file.
@@ -162,18 +165,16 @@ impl KnownCallers {
         if !self.on {
             return;
         }
-        if self.wanted.len() >= WANTED_MAX {
-            self.wanted.clear();
+        if self.wanted.len() >= WANTED_MAX && !self.wanted.contains_key(&thread) {
+            self.counts.refused += 1;
+            return;
         }
         self.wanted.insert(thread, wanted);
     }
 
     /// What the next complete stack of a thread is to tell.
     pub(super) fn wanted(&self, thread: Thread) -> Option<WantedFrame> {
-        match self.wanted.is_empty() {
-            true => None,
-            false => self.wanted.get(&thread).copied(),
-        }
+        self.wanted.get(&thread).copied()
     }
 
     /// A thread has told, or has ended.
@@ -181,8 +182,8 @@ impl KnownCallers {
         self.wanted.remove(&thread);
     }
 
-    /// Takes in the callers that a complete stack of a process has.
-    /// It counts as a comparison if `counts` says so, or if they differ.
+    /// Takes in the callers that a complete stack of a process has. It counts as a comparison if
+    /// `counts` says so, or if they differ.
     pub(super) fn learn(
         &mut self,
         frame: CutFrame,
@@ -206,12 +207,11 @@ impl KnownCallers {
                 callers,
                 agreed: 1,
                 last: process,
-                refuted: false,
             };
             self.functions.insert(frame, known);
             return;
         };
-        if known.refuted {
+        if known.is_refuted() {
             return;
         }
         let same = known.callers.len() == found.len()
@@ -248,9 +248,10 @@ impl KnownCallers {
         out: &mut StackBuffer,
     ) -> Option<ExpectedCaller> {
         let known = self.functions.get(&frame);
-        let known = known.filter(|it| self.on && !it.refuted && it.agreed >= AGREED_MIN)?;
+        let known = known.filter(|it| self.on && it.counts())?;
         let space = process.space();
         if out.frames.len() + known.callers.len() > depth_max || space.len() > MAPPINGS_MAX {
+            self.counts.refused += 1;
             return None;
         }
         let (frames, files) = (out.frames.len(), out.files.len());
@@ -280,18 +281,19 @@ impl KnownCallers {
         first
     }
 
-    /// Makes room for another function: forgets those that only one process had, else all.
+    /// Makes room for another function.
     fn make_room(&mut self) {
         if self.functions.len() < FUNCTIONS_MAX {
             return;
         }
-        self.functions.retain(|_, it| it.refuted || it.agreed > 1);
+        self.functions
+            .retain(|_, it| it.is_refuted() || it.agreed > 1);
         if self.functions.len() <= FUNCTIONS_MAX / 2 {
             return;
         }
         // A function that was given up is to stay so.
         self.counts.emptied += 1;
-        self.functions.retain(|_, it| it.refuted);
+        self.functions.retain(|_, it| it.is_refuted());
         if self.functions.len() > FUNCTIONS_MAX / 2 {
             self.functions.clear();
         }
@@ -299,8 +301,16 @@ impl KnownCallers {
 }
 
 impl Known {
+    /// True where enough processes had the same callers and none had others.
+    fn counts(&self) -> bool {
+        self.agreed >= AGREED_MIN && !self.is_refuted()
+    }
+
+    fn is_refuted(&self) -> bool {
+        self.callers.is_empty()
+    }
+
     fn refute(&mut self) {
-        self.refuted = true;
         self.callers = Box::default();
     }
 }
@@ -323,7 +333,9 @@ mod tests {
 
     fn agreed(known: &KnownCallers, frame: CutFrame) -> u32 {
         let found = known.functions.get(&frame);
-        found.filter(|it| !it.refuted).map_or(0, |it| it.agreed)
+        found
+            .filter(|it| !it.is_refuted())
+            .map_or(0, |it| it.agreed)
     }
 
     #[test]

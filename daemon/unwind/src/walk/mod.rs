@@ -15,6 +15,7 @@
 mod beam;
 pub mod call_sites;
 mod callchain;
+pub mod cut;
 pub mod deep_stacks;
 pub mod engine;
 pub mod holes;
@@ -31,6 +32,7 @@ use crate::info::rule::Behind;
 use crate::info::state::{Registers, StackCopy, number};
 use crate::process::Process;
 use crate::process::space::Mapping;
+use cut::Cut;
 use deep_stacks::DeepStacks;
 use engine::{Engine, UnwindCounts};
 use holes::{Hole, Holes};
@@ -374,8 +376,6 @@ impl Unwinder {
         let Unwinder {
             engine,
             walked,
-            looks,
-            holes,
             known_callers,
             recall,
             ..
@@ -399,81 +399,91 @@ impl Unwinder {
                 end
             }
         };
+        if let Some(cut) = engine.cut {
+            return self.behind((sample, process), (cut, end), near_bytes, stack);
+        }
+        if let (Some(wanted), Some(at)) = (wanted, engine.passed)
+            && matches!(end, StackEnd::Complete | StackEnd::LentFrame)
+            && let Some((passed, callers)) = walked.frames.split_at_checked(at)
+            && engine.is_of(wanted, passed.last(), time)
+        {
+            known_callers.met((process.id, sample.tid));
+            known_callers.learn(wanted.frame, (process.id, true), callers);
+        }
+        end
+    }
+
+    /// Goes on behind a frame at which a walk was cut, which ended so: by what a look saw, or by
+    /// the callers that the function has elsewhere. What would tell more is asked for.
+    fn behind(
+        &mut self,
+        (sample, process): (&Sample<'_>, &Process),
+        (cut, end): (Cut, StackEnd),
+        near_bytes: Option<u32>,
+        stack: StackCopy<'_>,
+    ) -> StackEnd {
+        let Unwinder {
+            engine,
+            walked,
+            looks,
+            holes,
+            known_callers,
+            ..
+        } = self;
+        let (depth, time) = (self.depths.walk, sample.time);
         let thread = (process.id, sample.tid);
-        let Some(cut) = engine.cut else {
-            if let (Some(wanted), Some(at)) = (wanted, engine.passed)
-                && matches!(end, StackEnd::Complete | StackEnd::LentFrame)
-                && let Some((passed, callers)) = walked.frames.split_at_checked(at)
-                && engine.is_of(wanted, passed.last(), time)
-            {
-                known_callers.met(thread);
-                known_callers.learn(wanted.frame, (process.id, true), callers);
-            }
-            return end;
-        };
         let (pid, start) = (process.pid, stack.end());
         let place = (sample.cgroup, time);
         let frame = match end {
             // Waits have little copied, and the kernel places the stacks of main threads at random.
             _ if near_bytes.is_some() || sample.tid.0 == process.pid.0 => None,
-            StackEnd::CopyTooSmall if cut.is_erlangs() || cut.is_larger_than(stack.size()) => {
+            StackEnd::CopyTooSmall if cut.is_beam() || cut.is_larger_than(stack.size()) => {
                 engine.cut_frame(process, &cut, place)
             }
             StackEnd::UnreadableMemory => engine.cut_frame(process, &cut, place),
             _ => None,
         };
-        let touched =
-            end == StackEnd::UnreadableMemory && holes.met(Hole { thread, pid, start }, time);
-        // The next sample may be complete without a look.
-        let words = match touched || cut.is_erlangs() {
-            true => None,
-            false => looks.words(thread, cut.slot, time),
-        };
-        let Some((words, first)) = words else {
-            let known = frame.and_then(|frame| {
-                known_callers.complete((frame, cut.slot), process, depth, walked)
-            });
-            match (end, frame) {
-                _ if cut.is_erlangs() => {}
-                (StackEnd::CopyTooSmall, Some(_)) => {
-                    looks.cut_at_large((thread, pid), cut.slot, time, known);
+        let is_hole = end == StackEnd::UnreadableMemory;
+        // Once a page was touched the next sample may be complete without a look.
+        let touched = is_hole && holes.met(Hole { thread, pid, start }, time);
+        let by_look = !touched && !cut.is_beam();
+        if by_look && let Some((words, first)) = looks.words(thread, cut.slot, time) {
+            let seen = walked.frames.len();
+            return match engine.resume(process, cut, stack.with(words), time, depth, walked) {
+                StackEnd::Complete => {
+                    looks.completed();
+                    if let Some(frame) = frame.filter(|_| first && !is_hole) {
+                        known_callers.learn(frame, (process.id, false), &walked.frames[seen..]);
+                    }
+                    StackEnd::Stitched
                 }
-                (StackEnd::CopyTooSmall | StackEnd::UnreadableMemory, _) if !touched => {
-                    looks.cut(thread, pid, cut.slot, time);
+                StackEnd::LentFrame => {
+                    looks.completed();
+                    StackEnd::LentFrame
                 }
-                _ => {}
-            }
-            if let Some(frame) =
-                frame.filter(|_| end == StackEnd::UnreadableMemory || cut.is_erlangs())
-            {
-                known_callers.want(
-                    thread,
-                    WantedFrame {
-                        frame,
-                        place: cut.place(),
-                    },
-                );
-            }
-            return match known {
-                Some(_) if cut.is_erlangs() || engine.lent => StackEnd::LentFrame,
-                Some(_) => StackEnd::KnownCallers,
-                None => end,
+                end => end,
             };
-        };
-        let seen = walked.frames.len();
-        match engine.resume(process, cut, stack.with(words), time, depth, walked) {
-            StackEnd::Complete => {
-                looks.completed();
-                if let Some(frame) = frame.filter(|_| first && end == StackEnd::CopyTooSmall) {
-                    known_callers.learn(frame, (process.id, false), &walked.frames[seen..]);
-                }
-                StackEnd::Stitched
+        }
+        let known = frame
+            .and_then(|frame| known_callers.complete((frame, cut.slot), process, depth, walked));
+        match (end, frame) {
+            _ if !by_look => {}
+            (StackEnd::CopyTooSmall, Some(_)) => {
+                looks.cut_at_large((thread, pid), cut.slot, time, known);
             }
-            StackEnd::LentFrame => {
-                looks.completed();
-                StackEnd::LentFrame
+            (StackEnd::CopyTooSmall | StackEnd::UnreadableMemory, _) => {
+                looks.cut(thread, pid, cut.slot, time);
             }
-            end => end,
+            _ => {}
+        }
+        if let Some(frame) = frame.filter(|_| is_hole || cut.is_beam()) {
+            let place = cut.place;
+            known_callers.want(thread, WantedFrame { frame, place });
+        }
+        match known {
+            Some(_) if cut.is_beam() || engine.lent => StackEnd::LentFrame,
+            Some(_) => StackEnd::KnownCallers,
+            None => end,
         }
     }
 }
