@@ -599,10 +599,7 @@ impl SymbolTable {
         let mut names = vec![0; size];
         image.read_exact_at(&mut names, self.names_at).ok()?;
         let mut entries = self.entries.iter();
-        let found = entries.find(|entry| {
-            let text = names.get(entry.name as usize..);
-            text.is_some_and(|text| until_nul(&text[..text.len().min(name.len() + 1)]) == name)
-        })?;
+        let found = entries.find(|entry| has_name(&names, entry.name, name))?;
         Some((found.start, found.size))
     }
 
@@ -652,6 +649,12 @@ fn end_with_sections(found: &mut [Entry], headers: &Headers) {
     }
 }
 
+/// True when the name at a place of a string table is `name`.
+fn has_name(names: &[u8], at: u32, name: &[u8]) -> bool {
+    let text = names.get(at as usize..);
+    text.is_some_and(|text| until_nul(&text[..text.len().min(name.len() + 1)]) == name)
+}
+
 /// Address (SVMA) of the variable of this name in the dynamic symbols of a 64-bit file.
 pub fn exported_variable<R: ReadAt + ?Sized>(
     image: &R,
@@ -669,8 +672,7 @@ pub fn exported_variable<R: ReadAt + ?Sized>(
     let mut found = None;
     let is_it = |symbol: &elf::Sym64<LE>| {
         let here = symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx(LE) != elf::SHN_UNDEF;
-        let text = text.get(symbol.st_name(LE) as usize..).filter(|_| here);
-        text.is_some_and(|text| until_nul(&text[..text.len().min(name.len() + 1)]) == name)
+        here && has_name(&text, symbol.st_name(LE), name)
     };
     let read = each_symbols::<elf::Sym64<LE>, R>(image, table, budget, |symbols, _| {
         let here = symbols.iter().find(|symbol| is_it(symbol));

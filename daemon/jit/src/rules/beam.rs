@@ -7,8 +7,8 @@
 //! (`daemon/unwind/src/walk/beam.rs`). Seen with OTP 25 of Debian 12 on x86-64, 2026-11-26.
 
 use super::Beam;
+use crate::target;
 use std::fs::File;
-use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,6 @@ use symbolize::files::Image;
 use symbolize::open::{self, base_name};
 use unwind::info::generated::BeamStacks;
 use unwind::process::maps::{self, Map};
-
-/// Most of `/proc/PID/maps` that is read. Unit: bytes.
-const MAPS_BYTES_MAX: u64 = 4 << 20;
 
 /// Most memory that looking into the program takes. Unit: bytes. OTP 25 takes 0.6 MiB.
 const BYTES_MAX: usize = 8 << 20;
@@ -51,10 +48,10 @@ const CALL_BYTES: usize = 5;
 
 /// Looks at the process `pid`. May wait for ever: for helpers.
 pub(super) fn look(pid: u32) -> Beam {
-    let Ok(text) = File::open(format!("/proc/{pid}/maps")) else {
+    let Ok(text) = target::maps_of(pid) else {
         return Beam::No;
     };
-    let mut mappings = maps::executable(BufReader::new(text.take(MAPS_BYTES_MAX))).into_iter();
+    let mut mappings = maps::executable(text).into_iter();
     // `beam.smp`; variants for developers have other endings.
     let is_beam = |map: &Map| map.is_file() && base_name(&map.path).starts_with(b"beam.");
     let Some(program) = mappings.find(is_beam) else {

@@ -7,10 +7,9 @@
 //! 12 on x86-64, 2026-11-22: in traces the return address of `execute_ex` lies where it lies in its
 //! body.
 
+use crate::target;
 use host::ids::FileOffset;
 use host::time::thread_cpu;
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::time::Duration;
 use symbolize::budget::{FILE_CPU_MAX, FileBudget};
 use symbolize::elf::{self, Headers, SymbolTable};
@@ -19,9 +18,6 @@ use symbolize::open;
 use unwind::info::module::Module;
 use unwind::info::rule::{Rule, Step};
 use unwind::process::maps::{self, Map};
-
-/// Most of `/proc/PID/maps` that is read. Unit: bytes.
-const MAPS_BYTES_MAX: u64 = 4 << 20;
 
 /// Files of a process that are looked into. Unit: files. The interpreter is the program or one of
 /// its libraries.
@@ -41,8 +37,7 @@ const PLACES: u64 = 64;
 /// The rule by which code is left that runs in the frame of `function`, where the process `pid` has
 /// such a function in one of its files. May wait for ever: for helpers.
 pub fn rule_of(pid: u32, function: &[u8]) -> Option<Rule> {
-    let text = File::open(format!("/proc/{pid}/maps")).ok()?;
-    let mut files = maps::executable(BufReader::new(text.take(MAPS_BYTES_MAX)));
+    let mut files = maps::executable(target::maps_of(pid).ok()?);
     files.retain(Map::is_file);
     files.sort_by_key(|map| (map.device, map.inode));
     files.dedup_by_key(|map| (map.device, map.inode));
@@ -96,6 +91,7 @@ fn offset_of(headers: &Headers, address: u64) -> Option<FileOffset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn the_rule_of_a_body_is_found_by_the_name_of_the_function() {
