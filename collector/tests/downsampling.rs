@@ -18,6 +18,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testkit::SmallDisk;
 
 const SECOND: i64 = 1_000_000_000;
 const MINUTE: i64 = 60 * SECOND;
@@ -650,29 +651,6 @@ fn a_finer_file_that_a_crash_left_next_to_the_downsampled_one_is_removed() {
     assert!(finer.iter().all(|path| !path.exists()), "{finer:?}");
 }
 
-/// A file system of its own, small; `None` where it cannot be mounted.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(kib: u64) -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs"])
-            .arg(folder.path())
-            .stderr(Stdio::null())
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then(|| SmallDisk(folder))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
     let source = tempfile::tempdir().unwrap();
@@ -687,14 +665,13 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
         .iter()
         .map(|path| path.metadata().unwrap().len())
         .sum();
-    let Some(disk) = SmallDisk::mount(bytes / 1024 + 300) else {
-        testkit::skip("mounting a small file system needs root");
+    let Some(disk) = SmallDisk::mount(&format!("{}k", bytes / 1024 + 300)) else {
         return;
     };
-    let dir = disk.0.path().join("store");
+    let dir = disk.path().join("store");
     copy(source.path(), &dir);
     let store = open(&dir);
-    let ballast = disk.0.path().join("ballast");
+    let ballast = disk.path().join("ballast");
     let room = 100 << 10;
     let mut size = 300 << 10;
     while size > 0 && std::fs::write(&ballast, vec![7u8; size]).is_err() {

@@ -24,9 +24,9 @@ use proto::collector::Need;
 use proto::{Definer, TableAssembler};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testkit::SmallDisk;
 
 const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;
@@ -394,44 +394,12 @@ fn a_closed_store_takes_and_answers_nothing() {
     assert!(matches!(pushed, Err(StoreError::Unavailable(_))));
 }
 
-/// A file system of its own, small; `None` where it cannot be mounted.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(size: &str) -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(folder.path())
-            .stderr(Stdio::null())
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then(|| SmallDisk(folder))
-    }
-
-    fn grow(&self, size: &str) {
-        let done = Command::new("mount")
-            .args(["-o", &format!("remount,size={size}")])
-            .arg(self.0.path())
-            .status();
-        assert!(done.unwrap().success());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
     let Some(disk) = SmallDisk::mount("1500k") else {
-        testkit::skip("mounting a small file system needs root");
         return;
     };
-    let dir = disk.0.path().join("store");
+    let dir = disk.path().join("store");
     let fleet = Fleet::new(1, SMALL);
     let store = open(&dir, &quick_flushes());
     let (mut sequence, mut samples) = (0, 0);

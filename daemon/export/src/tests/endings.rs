@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gaps::SpoolGap;
-use std::process::Command;
+use testkit::SmallDisk;
 
 /// A spool in which no file can be made, until it is dropped.
 struct Blocked(Vec<PathBuf>);
@@ -163,15 +163,9 @@ fn windows_that_arrived_after_all_are_no_gap() {
 
 #[test]
 fn a_disk_full_to_the_last_byte_still_takes_the_gap_needs_root() {
-    let dir = tempfile::tempdir().unwrap();
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=256k", "none"])
-        .arg(dir.path())
-        .status();
-    if !mounted.is_ok_and(|status| status.success()) {
-        testkit::skip("needs the right to mount a file system");
+    let Some(dir) = SmallDisk::mount("256k") else {
         return;
-    }
+    };
     let place = dir.path().join("spool");
     let mut run = Run::new(&place, settings());
     run.record(&sample(0));
@@ -185,7 +179,6 @@ fn a_disk_full_to_the_last_byte_still_takes_the_gap_needs_root() {
     let later = Run::new(&place, settings());
     let (read, told) = (later.read_all().len(), later.dropped(Cause::DiskFull));
     drop(later);
-    let _ = Command::new("umount").arg("-l").arg(dir.path()).status();
     assert!(filled.is_err() && error.unwrap().contains("No space left"));
     assert_eq!((read, told), (1, (2, 6005)));
 }
