@@ -276,7 +276,7 @@ proptest! {
         let mut parts: Vec<_> = windows.iter().flat_map(|window| &window.parts).collect();
         parts.drain(..(after as usize).min(parts.len()));
         let (found, covered) = scan(&recorder, WindowRange::Parts(after, upto));
-        // Only a window that started before `after` and is not the newest is not to be had.
+        // A window that started before `after` is left out, unless it is the newest.
         let mut seen = 0;
         let mut cut = 0;
         for window in &windows[..windows.len() - 1] {
