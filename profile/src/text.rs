@@ -13,7 +13,7 @@
 //! | other characters below U+0080 that [`is_hostile`] names | `\xHH` |
 //! | all other characters that [`is_hostile`] names | `\u{H…}` |
 //! | white space at the start or end; a space with only digits and dots behind it | `\x20`, `\u{H…}` |
-//! | the `#` of text that starts with `# ` | `\x23` |
+//! | the `#` of text that is `#` or starts with `# ` | `\x23` |
 //! | the `[` of an ending that reads like an annotation (`_[k]`) | `\x5b` |
 //!
 //! The last three keep a name from being taken for a count (`frame 12`), for a comment line, or for
@@ -93,7 +93,7 @@ pub fn escape_folded(text: &str) -> Cow<'_, str> {
     let number = number_at(text);
     let plain = |at: usize, found: char| match found {
         '\\' | ';' => false,
-        '#' => at != 0 || !text.starts_with("# "),
+        '#' => at != 0 || !(text == "#" || text.starts_with("# ")),
         found if found.is_whitespace() => {
             let at_border = at == 0 || at + found.len_utf8() == text.len();
             !at_border && Some(at) != number && !is_hostile(found)
@@ -267,6 +267,8 @@ mod tests {
         check(" padded ", "\\x20padded\\x20");
         check("\u{3000}wide", "\\u{3000}wide");
         check("# note", "\\x23 note");
+        // A space and the count follow it.
+        check("#", "\\x23");
         check("#private", "#private");
         check("fake_[k]", "fake_\\x5bk]");
         check("array_[12]", "array_[12]");
