@@ -1,6 +1,7 @@
 //! The fleet's memory: takes the windows of agents, keeps them, and answers questions about them.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod config;
 pub mod control;
 mod durable;

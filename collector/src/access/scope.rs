@@ -1,0 +1,12 @@
+//! The part of the fleet that somebody may see: matchers that are added to whatever they ask.
+
+use profile::Selector;
+
+/// A selector that is added to everything its owner asks.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// As it was written.
+    pub text: String,
+    /// Its matchers.
+    pub selector: Selector,
+}
