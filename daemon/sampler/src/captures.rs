@@ -499,7 +499,7 @@ impl CaptureFolders {
             self.closing.push_back(set);
         }
         while let Some(set) = self.closing.pop_front() {
-            let sent = queues.scout.try_send(Request::Close(Box::new(set)));
+            let sent = queues.file_loader.try_send(Request::Close(Box::new(set)));
             if let Err(TrySendError::Full(Request::Close(set))) = sent {
                 self.closing.push_front(*set);
                 break;

@@ -238,7 +238,7 @@ impl<'a> SampleContext<'a> {
             queues, deferred, ..
         } = self;
         let mut send = |seen| {
-            let sent = queues.scout.try_send(Request::File(seen)).is_ok();
+            let sent = queues.file_loader.try_send(Request::File(seen)).is_ok();
             main.batch().files_announced += u64::from(sent);
             deferred
                 .files

@@ -93,7 +93,7 @@ pub struct Queues {
     /// Empty ones back.
     pub recycled: Receiver<RawBatch>,
     /// Files with samples, and wishes for a reading of /proc.
-    pub scout: SyncSender<Request>,
+    pub file_loader: SyncSender<Request>,
     /// Readings of /proc.
     pub scanned: Receiver<Scanned>,
     /// Unwind information of files, and what is known of it on both sides.
@@ -382,9 +382,9 @@ impl Sampler {
             untaken_bytes.fetch_sub(learnt.heap_bytes() as u64, Ordering::AcqRel);
             self.unwinder.install(learnt);
         }
-        let scout = &self.queues.scout;
+        let file_loader = &self.queues.file_loader;
         self.unwinder
-            .begin_drain(|missed| scout.try_send(Request::Missed(missed)).is_ok());
+            .begin_drain(|missed| file_loader.try_send(Request::Missed(missed)).is_ok());
     }
 
     /// Tells of jitdumps mapped since the last pass. When the queue is full they wait.
@@ -468,7 +468,7 @@ impl Sampler {
     /// meanwhile.
     fn close_rings(&mut self) {
         while let Some(rings) = self.closing.pop_front() {
-            let sent = self.queues.scout.try_send(Request::CloseRings(rings));
+            let sent = self.queues.file_loader.try_send(Request::CloseRings(rings));
             if let Err(TrySendError::Full(Request::CloseRings(rings))) = sent {
                 self.closing.push_front(rings);
                 return;
@@ -510,7 +510,7 @@ impl Sampler {
         self.repair.uncertain = uncertain;
         if self.repair.wanted && !self.repair.awaited && now >= self.repair.not_before {
             // When the queue is full the wish stays.
-            self.repair.awaited = self.queues.scout.try_send(Request::Processes).is_ok();
+            self.repair.awaited = self.queues.file_loader.try_send(Request::Processes).is_ok();
             self.repair.wanted = !self.repair.awaited;
             self.repair.not_before = now.plus(repair_interval(self.processes.len()));
             if self.repair.awaited {

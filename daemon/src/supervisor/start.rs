@@ -67,7 +67,7 @@ struct Parts {
     cgroups: CgroupTable,
     container_counts: Arc<containers::ProviderCounts>,
     asker: Option<ContainerMetadataProvider>,
-    scout: FileLoader,
+    file_loader: FileLoader,
     /// Found after the rings were opened.
     processes: Scan,
     counters: Arc<SymbolCounters>,
@@ -93,8 +93,8 @@ impl Parts {
             cgroups.set_containers(containers);
             asker
         });
-        let scout = FileLoader::default();
-        let processes = scout.scan();
+        let file_loader = FileLoader::default();
+        let processes = file_loader.scan();
         let counters = Arc::new(SymbolCounters::default());
         let debug_files = debug_files::DebugFileOptions {
             dirs: config.symbols.debug_dirs.clone(),
@@ -113,7 +113,7 @@ impl Parts {
             cgroups,
             container_counts,
             asker,
-            scout,
+            file_loader,
             processes,
             counters,
             store: Arc::new(store),
@@ -246,7 +246,7 @@ fn start_pipeline(
         kernel,
         cgroups,
         asker,
-        scout,
+        file_loader,
         processes,
         store,
         shared,
@@ -257,7 +257,7 @@ fn start_pipeline(
         false => kernel.idle_ranges(),
     };
     let copies = facts.plan.stack_bytes > 0;
-    let files = start_files(ends, agent, config, scout, &store, copies)?;
+    let files = start_files(ends, agent, config, file_loader, &store, copies)?;
     let (code, generated) = start_jit(ends, agent, config)?;
     let fetched = start_debuginfod(ends, agent, config)?;
     let mut debug_dirs = config.symbols.debug_dirs.clone();
@@ -310,7 +310,7 @@ fn start_pipeline(
     let queues = Queues {
         batches,
         recycled,
-        scout: files.wanted,
+        file_loader: files.wanted,
         scanned: files.scanned,
         modules: files.modules,
         generated,
@@ -342,7 +342,7 @@ fn start_files(
     ends: &Ends,
     agent: &Agent,
     config: &Config,
-    scout: FileLoader,
+    file_loader: FileLoader,
     store: &Arc<FileStore>,
     copies: bool,
 ) -> io::Result<Files> {
@@ -359,7 +359,7 @@ fn start_files(
     };
     let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.health.files));
     ends.spawn_awaited("fp-files", move || {
-        scout.run(&requests, &store, &scans, &for_sampler, &heartbeat);
+        file_loader.run(&requests, &store, &scans, &for_sampler, &heartbeat);
         Ok(())
     })?;
     Ok(Files {

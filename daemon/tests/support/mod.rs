@@ -36,14 +36,14 @@ impl Driven {
         for _ in 0..2 {
             recycle.send(RawBatch::default()).expect("there is room");
         }
-        let (scout, requests) = sync_channel(1024);
+        let (file_loader, requests) = sync_channel(1024);
         let (scans, scanned) = sync_channel(1);
         let (loaded, modules) = sync_channel(64);
         let handover = Arc::new(Handover {
             wanted: AtomicBool::new(true),
             ..Handover::default()
         });
-        let for_scout = Modules {
+        let for_loader = Modules {
             loaded,
             handover: Arc::clone(&handover),
             debug_dirs: Vec::new(),
@@ -53,14 +53,14 @@ impl Driven {
         let of_files = Arc::clone(&store);
         let files = std::thread::spawn(move || {
             let heartbeat = Heartbeat::default();
-            FileLoader::default().run(&requests, &of_files, &scans, &for_scout, &heartbeat);
+            FileLoader::default().run(&requests, &of_files, &scans, &for_loader, &heartbeat);
         });
         let (rules, generated) = sync_channel(1);
         let (code, notices) = sync_channel(16);
         let queues = Queues {
             batches,
             recycled,
-            scout,
+            file_loader,
             scanned,
             modules: (modules, handover),
             generated,

@@ -86,7 +86,7 @@ enum LookState {
 }
 
 #[derive(Debug)]
-struct Lookout {
+struct DeepThread {
     pid: Pid,
     /// Where it was looked at, or is to be.
     slot: u64,
@@ -103,7 +103,7 @@ struct Lookout {
     state: LookState,
 }
 
-impl Lookout {
+impl DeepThread {
     /// Counts a cut at a place. The most common ones of a stream stay, and what comes once goes
     /// (Misra and Gries).
     fn vote(&mut self, slot: u64) {
@@ -146,7 +146,7 @@ impl Lookout {
 pub struct DeepStacks {
     /// False when nothing is asked for.
     pub on: bool,
-    threads: HashMap<Thread, Lookout>,
+    threads: HashMap<Thread, DeepThread>,
     /// Looks asked for or held.
     looks: usize,
     /// Watches to be closed by somebody who may block.
@@ -191,7 +191,7 @@ impl DeepStacks {
             self.counts.refused += 1;
             return;
         }
-        let lookout = self.threads.entry(thread).or_insert(Lookout {
+        let thread_state = self.threads.entry(thread).or_insert(DeepThread {
             pid,
             slot,
             places: Default::default(),
@@ -202,16 +202,16 @@ impl DeepStacks {
             expected: None,
             state: LookState::Idle,
         });
-        if !matches!(lookout.state, LookState::Idle) {
+        if !matches!(thread_state.state, LookState::Idle) {
             return;
         }
-        if time.since(lookout.used) > CUT_APART {
-            lookout.places = Default::default();
-            lookout.not_before = lookout.not_before.max(time.plus(CUT_MIN));
+        if time.since(thread_state.used) > CUT_APART {
+            thread_state.places = Default::default();
+            thread_state.not_before = thread_state.not_before.max(time.plus(CUT_MIN));
         }
-        lookout.used = time;
-        lookout.expected = None;
-        lookout.vote(slot);
+        thread_state.used = time;
+        thread_state.expected = None;
+        thread_state.vote(slot);
     }
 
     /// The same at a function whose frame is larger than the copy: all samples of the call will be
@@ -224,11 +224,11 @@ impl DeepStacks {
         expected: Option<ExpectedCaller>,
     ) {
         self.cut(thread, pid, slot, time);
-        let lookout = self.threads.get_mut(&thread);
-        if let Some(lookout) = lookout.filter(|it| matches!(it.state, LookState::Idle)) {
-            lookout.expected = expected;
-            if lookout.wait == WAIT_MIN {
-                lookout.not_before = lookout.not_before.min(time);
+        let thread_state = self.threads.get_mut(&thread);
+        if let Some(thread_state) = thread_state.filter(|it| matches!(it.state, LookState::Idle)) {
+            thread_state.expected = expected;
+            if thread_state.wait == WAIT_MIN {
+                thread_state.not_before = thread_state.not_before.min(time);
             }
         }
     }
@@ -250,15 +250,15 @@ impl DeepStacks {
         if self.counts.held == 0 {
             return None;
         }
-        let lookout = self.threads.get_mut(&thread)?;
-        let LookState::Held(look) = &lookout.state else {
+        let thread_state = self.threads.get_mut(&thread)?;
+        let LookState::Held(look) = &thread_state.state else {
             return None;
         };
-        if lookout.slot != slot || time < look.armed || self.verified < time {
+        if thread_state.slot != slot || time < look.armed || self.verified < time {
             return None;
         }
-        lookout.used = time;
-        let first = !std::mem::replace(&mut lookout.served, true);
+        thread_state.used = time;
+        let first = !std::mem::replace(&mut thread_state.served, true);
         Some((&look.words, first))
     }
 
@@ -270,10 +270,10 @@ impl DeepStacks {
     /// Takes in an answer. False when nobody waits for it any more or there is no room.
     pub fn take(&mut self, answer: StackReadAnswer, now: MonotonicTime) -> bool {
         let StackReadAnswer { wanted, look } = answer;
-        let waiting = self.threads.get_mut(&wanted.thread).filter(|lookout| {
-            matches!(lookout.state, LookState::Asked) && lookout.slot == wanted.slot
+        let waiting = self.threads.get_mut(&wanted.thread).filter(|thread_state| {
+            matches!(thread_state.state, LookState::Asked) && thread_state.slot == wanted.slot
         });
-        let Some(lookout) = waiting else {
+        let Some(thread_state) = waiting else {
             self.counts.dropped += u64::from(look.is_ok());
             self.spent.extend(look.ok().map(|look| look.watch));
             return false;
@@ -285,11 +285,11 @@ impl DeepStacks {
                 // Nothing will be different later.
                 self.on &= failure != Failure::Unsupported;
                 self.looks -= 1;
-                lookout.put_off(now);
+                thread_state.put_off(now);
                 return false;
             }
         };
-        if let Some(expected) = lookout.expected.filter(|it| it.slot == wanted.slot) {
+        if let Some(expected) = thread_state.expected.filter(|it| it.slot == wanted.slot) {
             let right = expected.is(look.words.get(wanted.slot));
             self.compared
                 .extend(right.map(|right| (expected.frame, right)));
@@ -298,16 +298,16 @@ impl DeepStacks {
         if self.counts.bytes as usize + bytes > BYTES_MAX {
             self.counts.refused += 1;
             self.looks -= 1;
-            lookout.put_off(now);
+            thread_state.put_off(now);
             self.spent.push(look.watch);
             return false;
         }
         self.counts.taken += 1;
         self.counts.held += 1;
         self.counts.bytes += bytes as u64;
-        lookout.used = now;
-        lookout.served = false;
-        lookout.state = LookState::Held(Box::new(look));
+        thread_state.used = now;
+        thread_state.served = false;
+        thread_state.state = LookState::Held(Box::new(look));
         true
     }
 
@@ -321,13 +321,13 @@ impl DeepStacks {
             counts,
             ..
         } = self;
-        threads.retain(|&thread, lookout| {
-            let age = now.since(lookout.used);
-            let held = match std::mem::replace(&mut lookout.state, LookState::Idle) {
+        threads.retain(|&thread, thread_state| {
+            let age = now.since(thread_state.used);
+            let held = match std::mem::replace(&mut thread_state.state, LookState::Idle) {
                 LookState::Held(look) => look,
                 LookState::Idle => return age <= UNCUT_MAX,
                 LookState::Asked if age <= UNCUT_MAX => {
-                    lookout.state = LookState::Asked;
+                    thread_state.state = LookState::Asked;
                     return true;
                 }
                 // The answer found no room.
@@ -336,9 +336,9 @@ impl DeepStacks {
                     return false;
                 }
             };
-            let stays = age <= UNUSED_MAX && lives(thread, lookout.pid);
+            let stays = age <= UNUSED_MAX && lives(thread, thread_state.pid);
             if stays && held.watch.is_untouched() {
-                lookout.state = LookState::Held(held);
+                thread_state.state = LookState::Held(held);
                 return true;
             }
             counts.held -= 1;
@@ -350,10 +350,10 @@ impl DeepStacks {
                 return false;
             }
             counts.outlived += 1;
-            if lookout.served {
-                lookout.wait = WAIT_MIN;
+            if thread_state.served {
+                thread_state.wait = WAIT_MIN;
             }
-            lookout.put_off(now);
+            thread_state.put_off(now);
             true
         });
         self.verified = now;
@@ -361,13 +361,13 @@ impl DeepStacks {
 
     /// Forgets a thread that ended.
     pub fn forget(&mut self, thread: Thread) {
-        let Some(lookout) = self.threads.remove(&thread) else {
+        let Some(thread_state) = self.threads.remove(&thread) else {
             return;
         };
-        if !matches!(lookout.state, LookState::Idle) {
+        if !matches!(thread_state.state, LookState::Idle) {
             self.looks -= 1;
         }
-        if let LookState::Held(look) = lookout.state {
+        if let LookState::Held(look) = thread_state.state {
             self.counts.held -= 1;
             self.counts.bytes -= look.words.heap_bytes() as u64;
             self.counts.dropped += 1;
@@ -382,14 +382,15 @@ impl DeepStacks {
         let since = now.since(self.refilled).as_secs_f64();
         self.tokens = (self.tokens + since * limit).min(limit);
         self.refilled = now;
-        for (&thread, lookout) in &mut self.threads {
-            let due = matches!(lookout.state, LookState::Idle) && lookout.not_before <= now;
-            let Some(slot) = lookout.outermost().filter(|_| due) else {
+        for (&thread, thread_state) in &mut self.threads {
+            let due =
+                matches!(thread_state.state, LookState::Idle) && thread_state.not_before <= now;
+            let Some(slot) = thread_state.outermost().filter(|_| due) else {
                 continue;
             };
             let wanted = StackReadRequest {
                 thread,
-                pid: lookout.pid,
+                pid: thread_state.pid,
                 slot,
             };
             if self.looks >= LOOKS_MAX || self.tokens < 1.0 || !send(wanted) {
@@ -399,8 +400,8 @@ impl DeepStacks {
             self.tokens -= 1.0;
             self.looks += 1;
             self.counts.asked += 1;
-            lookout.slot = slot;
-            lookout.state = LookState::Asked;
+            thread_state.slot = slot;
+            thread_state.state = LookState::Asked;
         }
     }
 
@@ -429,7 +430,7 @@ mod tests {
         MonotonicTime(seconds * SECOND)
     }
 
-    fn lookouts() -> DeepStacks {
+    fn deep_stacks() -> DeepStacks {
         DeepStacks {
             on: true,
             ..DeepStacks::default()
@@ -440,9 +441,9 @@ mod tests {
         (ProcessId(number), Tid(number))
     }
 
-    fn asked(lookouts: &mut DeepStacks, now: MonotonicTime) -> Vec<StackReadRequest> {
+    fn asked(deep_stacks: &mut DeepStacks, now: MonotonicTime) -> Vec<StackReadRequest> {
         let mut asked = Vec::new();
-        lookouts.ask(now, |wanted| {
+        deep_stacks.ask(now, |wanted| {
             asked.push(wanted);
             true
         });
@@ -473,159 +474,162 @@ mod tests {
         ))
     }
 
-    /// A lookout that holds a look from second 3 on, the word it depends on, and where that is.
+    /// A thread_state that holds a look from second 3 on, the word it depends on, and where that is.
     fn held() -> Option<(DeepStacks, Box<AtomicU64>, u64)> {
         let (word, look) = look(at(3))?;
         let slot = word.as_ptr() as u64;
-        let mut lookouts = lookouts();
+        let mut deep_stacks = deep_stacks();
         for _ in 0..VOTES_MIN {
-            lookouts.cut(thread(1), PID, slot, at(0));
+            deep_stacks.cut(thread(1), PID, slot, at(0));
         }
-        let [wanted] = asked(&mut lookouts, at(2))[..] else {
+        let [wanted] = asked(&mut deep_stacks, at(2))[..] else {
             panic!("not asked")
         };
         let look = Ok(look);
-        assert!(lookouts.take(StackReadAnswer { wanted, look }, at(4)));
-        Some((lookouts, word, slot))
+        assert!(deep_stacks.take(StackReadAnswer { wanted, look }, at(4)));
+        Some((deep_stacks, word, slot))
     }
 
     #[test]
     fn one_cut_is_not_enough() {
-        let mut lookouts = lookouts();
-        lookouts.cut(thread(1), PID, 0x1000, at(0));
-        assert!(asked(&mut lookouts, at(1)).is_empty());
+        let mut deep_stacks = deep_stacks();
+        deep_stacks.cut(thread(1), PID, 0x1000, at(0));
+        assert!(asked(&mut deep_stacks, at(1)).is_empty());
         for slot in [0x2000, 0x1000, 0x3000, 0x1000, 0x1000, 0x1000] {
-            lookouts.cut(thread(1), PID, slot, at(0));
+            deep_stacks.cut(thread(1), PID, slot, at(0));
         }
         let wanted = StackReadRequest {
             thread: thread(1),
             pid: PID,
             slot: 0x1000,
         };
-        assert_eq!(asked(&mut lookouts, at(1)), [wanted]);
-        assert!(asked(&mut lookouts, at(1)).is_empty(), "once");
+        assert_eq!(asked(&mut deep_stacks, at(1)), [wanted]);
+        assert!(asked(&mut deep_stacks, at(1)).is_empty(), "once");
     }
 
     #[test]
     fn what_was_cut_for_a_moment_is_not_looked_at() {
-        let mut lookouts = lookouts();
+        let mut deep_stacks = deep_stacks();
         for _ in 0..VOTES_MIN {
-            lookouts.cut(thread(1), PID, 0x1000, at(1));
+            deep_stacks.cut(thread(1), PID, 0x1000, at(1));
         }
         let short = MonotonicTime(at(1).plus(CUT_MIN).0 - 1);
-        assert!(asked(&mut lookouts, short).is_empty());
-        assert_eq!(asked(&mut lookouts, at(1).plus(CUT_MIN)).len(), 1);
+        assert!(asked(&mut deep_stacks, short).is_empty());
+        assert_eq!(asked(&mut deep_stacks, at(1).plus(CUT_MIN)).len(), 1);
     }
 
     #[test]
     fn of_places_that_come_again_the_outermost_is_asked_for() {
-        let mut lookouts = lookouts();
+        let mut deep_stacks = deep_stacks();
         for slot in [0x1000, 0x2000, 0x1000, 0x9000, 0x1000, 0x2000, 0x1000] {
-            lookouts.cut(thread(1), PID, slot, at(0));
+            deep_stacks.cut(thread(1), PID, slot, at(0));
         }
-        let slots = asked(&mut lookouts, at(1)).into_iter().map(|w| w.slot);
+        let slots = asked(&mut deep_stacks, at(1)).into_iter().map(|w| w.slot);
         assert_eq!(slots.collect::<Vec<_>>(), [0x2000]);
     }
 
     #[test]
     fn places_that_come_once_are_never_asked_for() {
-        let mut lookouts = lookouts();
+        let mut deep_stacks = deep_stacks();
         for slot in 0..1000 {
-            lookouts.cut(thread(1), PID, 0x1000 + 8 * slot, at(0));
+            deep_stacks.cut(thread(1), PID, 0x1000 + 8 * slot, at(0));
         }
-        assert!(asked(&mut lookouts, at(1)).is_empty());
+        assert!(asked(&mut deep_stacks, at(1)).is_empty());
     }
 
     #[test]
     fn nothing_is_asked_for_when_it_is_off() {
-        let mut lookouts = DeepStacks::default();
+        let mut deep_stacks = DeepStacks::default();
         for _ in 0..10 {
-            lookouts.cut(thread(1), PID, 0x1000, at(0));
+            deep_stacks.cut(thread(1), PID, 0x1000, at(0));
         }
-        assert!(asked(&mut lookouts, at(1)).is_empty());
+        assert!(asked(&mut deep_stacks, at(1)).is_empty());
     }
 
     #[test]
     fn looks_in_a_second_are_bounded() {
-        let mut lookouts = lookouts();
+        let mut deep_stacks = deep_stacks();
         for number in 0..2 * THREADS_MAX as u32 {
             for _ in 0..VOTES_MIN {
-                lookouts.cut(thread(number), PID, 0x1000, at(0));
+                deep_stacks.cut(thread(number), PID, 0x1000, at(0));
             }
         }
-        assert_eq!(lookouts.threads.len(), THREADS_MAX);
+        assert_eq!(deep_stacks.threads.len(), THREADS_MAX);
         let per_second = ASKS_PER_SECOND as usize;
-        assert_eq!(asked(&mut lookouts, at(1)).len(), per_second);
-        assert_eq!(asked(&mut lookouts, at(2)).len(), per_second);
+        assert_eq!(asked(&mut deep_stacks, at(1)).len(), per_second);
+        assert_eq!(asked(&mut deep_stacks, at(2)).len(), per_second);
         for second in 3..100 {
-            asked(&mut lookouts, at(second));
+            asked(&mut deep_stacks, at(second));
         }
         assert_eq!(
-            lookouts.counts().asked,
+            deep_stacks.counts().asked,
             LOOKS_MAX as u64,
             "none is answered"
         );
-        assert!(lookouts.counts().refused > 0);
+        assert!(deep_stacks.counts().refused > 0);
     }
 
     #[test]
     fn a_look_that_failed_is_tried_again_later_and_later() {
-        let mut lookouts = lookouts();
+        let mut deep_stacks = deep_stacks();
         let mut times = Vec::new();
         for second in 1..40 {
             for _ in 0..VOTES_MIN {
-                lookouts.cut(thread(1), PID, 0x1000, at(second));
+                deep_stacks.cut(thread(1), PID, 0x1000, at(second));
             }
-            for wanted in asked(&mut lookouts, at(second)) {
+            for wanted in asked(&mut deep_stacks, at(second)) {
                 times.push(second);
                 let look = Err(Failure::Busy);
-                assert!(!lookouts.take(StackReadAnswer { wanted, look }, at(second)));
+                assert!(!deep_stacks.take(StackReadAnswer { wanted, look }, at(second)));
             }
         }
         assert_eq!(times, [2, 4, 8, 16, 32]);
-        assert_eq!(lookouts.counts().failed[Failure::Busy as usize], 5);
+        assert_eq!(deep_stacks.counts().failed[Failure::Busy as usize], 5);
     }
 
     #[test]
     fn a_machine_without_watches_is_asked_once() {
-        let mut lookouts = lookouts();
-        lookouts.cut(thread(1), PID, 0x1000, at(0));
-        lookouts.cut(thread(1), PID, 0x1000, at(0));
-        let wanted = asked(&mut lookouts, at(1))[0];
+        let mut deep_stacks = deep_stacks();
+        deep_stacks.cut(thread(1), PID, 0x1000, at(0));
+        deep_stacks.cut(thread(1), PID, 0x1000, at(0));
+        let wanted = asked(&mut deep_stacks, at(1))[0];
         let look = Err(Failure::Unsupported);
-        lookouts.take(StackReadAnswer { wanted, look }, at(1));
-        assert!(!lookouts.on);
+        deep_stacks.take(StackReadAnswer { wanted, look }, at(1));
+        assert!(!deep_stacks.on);
     }
 
     #[test]
     fn a_look_serves_its_own_call_from_when_it_was_watched_to_when_that_was_checked_needs_root() {
-        let Some((mut lookouts, _word, slot)) = held() else {
+        let Some((mut deep_stacks, _word, slot)) = held() else {
             return;
         };
-        lookouts.begin(at(10), |_, _| true);
-        assert!(lookouts.words(thread(1), slot, at(5)).is_some());
-        assert!(lookouts.words(thread(1), slot, at(2)).is_none(), "before");
+        deep_stacks.begin(at(10), |_, _| true);
+        assert!(deep_stacks.words(thread(1), slot, at(5)).is_some());
         assert!(
-            lookouts.words(thread(1), slot, at(11)).is_none(),
+            deep_stacks.words(thread(1), slot, at(2)).is_none(),
+            "before"
+        );
+        assert!(
+            deep_stacks.words(thread(1), slot, at(11)).is_none(),
             "unchecked"
         );
-        assert!(lookouts.words(thread(1), slot + 8, at(5)).is_none());
-        assert!(lookouts.words(thread(2), slot, at(5)).is_none());
+        assert!(deep_stacks.words(thread(1), slot + 8, at(5)).is_none());
+        assert!(deep_stacks.words(thread(2), slot, at(5)).is_none());
     }
 
     #[test]
     fn a_look_of_a_call_that_has_returned_is_dropped_needs_root() {
-        let Some((mut lookouts, word, slot)) = held() else {
+        let Some((mut deep_stacks, word, slot)) = held() else {
             return;
         };
         // The next call from the same place writes the same address again.
         word.store(0x40_1000, Ordering::Relaxed);
-        lookouts.begin(at(5), |_, _| true);
-        assert!(lookouts.words(thread(1), slot, at(4)).is_none());
-        let counts = lookouts.counts();
+        deep_stacks.begin(at(5), |_, _| true);
+        assert!(deep_stacks.words(thread(1), slot, at(4)).is_none());
+        let counts = deep_stacks.counts();
         assert_eq!((counts.outlived, counts.held, counts.bytes), (1, 0, 0));
         let mut closed = 0;
-        lookouts.give_away(|_| {
+        deep_stacks.give_away(|_| {
             closed += 1;
             None
         });
@@ -634,28 +638,28 @@ mod tests {
 
     #[test]
     fn a_look_of_a_program_that_is_gone_is_dropped_needs_root() {
-        let Some((mut lookouts, _word, slot)) = held() else {
+        let Some((mut deep_stacks, _word, slot)) = held() else {
             return;
         };
-        lookouts.begin(at(5), |_, pid| pid != PID);
-        assert!(lookouts.words(thread(1), slot, at(4)).is_none());
-        assert_eq!((lookouts.counts().dropped, lookouts.looks), (1, 0));
-        let Some((mut lookouts, _word, slot)) = held() else {
+        deep_stacks.begin(at(5), |_, pid| pid != PID);
+        assert!(deep_stacks.words(thread(1), slot, at(4)).is_none());
+        assert_eq!((deep_stacks.counts().dropped, deep_stacks.looks), (1, 0));
+        let Some((mut deep_stacks, _word, slot)) = held() else {
             return;
         };
-        lookouts.forget(thread(1));
-        assert!(lookouts.words(thread(1), slot, at(4)).is_none());
-        assert_eq!((lookouts.counts().held, lookouts.looks), (0, 0));
+        deep_stacks.forget(thread(1));
+        assert!(deep_stacks.words(thread(1), slot, at(4)).is_none());
+        assert_eq!((deep_stacks.counts().held, deep_stacks.looks), (0, 0));
     }
 
     #[test]
     fn a_look_that_nobody_uses_is_dropped_needs_root() {
-        let Some((mut lookouts, _word, _)) = held() else {
+        let Some((mut deep_stacks, _word, _)) = held() else {
             return;
         };
-        lookouts.begin(at(13), |_, _| true);
-        assert_eq!(lookouts.counts().dropped, 0, "it is young");
-        lookouts.begin(at(15), |_, _| true);
-        assert_eq!(lookouts.counts().dropped, 1);
+        deep_stacks.begin(at(13), |_, _| true);
+        assert_eq!(deep_stacks.counts().dropped, 0, "it is young");
+        deep_stacks.begin(at(15), |_, _| true);
+        assert_eq!(deep_stacks.counts().dropped, 1);
     }
 }
