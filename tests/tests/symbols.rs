@@ -216,6 +216,60 @@ fn a_debuginfod_server_names_what_was_stored_before_needs_root() {
     assert!(files.any(|file| file["source"] == "debuginfod"), "{list}");
 }
 
+/// A server that does this with each request, and its address.
+fn bad_server(answer: impl Fn(&mut TcpStream) + Clone + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let answer = answer.clone();
+            std::thread::spawn(move || answer(&mut stream));
+        }
+    });
+    url
+}
+
+#[test]
+#[ignore = "a server that never answers is given up after a minute and a half"]
+fn servers_that_hang_lie_or_never_end_hold_up_no_answer_needs_root() {
+    let Some(_live) = beside(WITH_SERVER) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (program, debug) = stripped(dir.path());
+    let hangs = bad_server(|_| std::thread::sleep(Duration::from_secs(600)));
+    let endless = bad_server(|stream| {
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        while stream.write_all(&[0; 1 << 20]).is_ok() {}
+    });
+    let lies = bad_server(|stream| {
+        let other = std::fs::read("/proc/self/exe").unwrap();
+        let length = other.len();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n");
+        let _ = write!(stream, "{head}Connection: close\r\n\r\n");
+        let _ = stream.write_all(&other);
+    });
+    let server = Server::start(&program, &debug, dir.path());
+    for bad in [lies, endless, hangs] {
+        let set = format!("symbols.debuginfod=[{bad},{}]", server.url);
+        let dir = tempfile::tempdir().unwrap();
+        let stored = Stored::of(&program, Options::new().set(&set), dir.path());
+        let longest = std::cell::Cell::new(Duration::ZERO);
+        let named = wait_for(Duration::from_secs(200), || {
+            let asked = std::time::Instant::now();
+            let said = stored.stacks();
+            longest.set(longest.get().max(asked.elapsed()));
+            is_named(&said).then_some(())
+        });
+        let log = stored.collector.log();
+        assert!(named.is_some(), "{bad}: {}\n{log}", stored.stacks().text());
+        // An answer takes some tenths of a second; one that waited would take a minute and more.
+        let longest = longest.get();
+        assert!(longest < Duration::from_secs(20), "{bad}: {longest:?}");
+    }
+}
+
 #[test]
 fn an_agent_names_what_comes_after_a_server_had_its_symbols_needs_root() {
     let Some(_live) = beside(WITH_SERVER) else {

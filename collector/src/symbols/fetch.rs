@@ -4,9 +4,8 @@
 //! No answer waits for it: what it brings is in the next one.
 
 use super::{INCOMING, Inner};
-use debuginfod::{FetchOutcome, Fetched, Servers};
+use debuginfod::{FetchOutcome, Servers};
 use profile::NameSource;
-use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -41,14 +40,30 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
     let path = strong.dir.join(format!("{INCOMING}debuginfod"));
     // A download does not keep the symbols from being closed.
     drop(strong);
+    let stopped = || inner.strong_count() == 0;
+    let mut take = |_| match inner.upgrade() {
+        Some(strong) => strong.take_fetched(&build, &path),
+        None => Err("we are shutting down".to_owned()),
+    };
     // Whatever a server makes the library do costs one build.
-    let fetched = catch_unwind(AssertUnwindSafe(|| {
-        servers.fetch(&build, &path, &|| inner.strong_count() == 0)
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        servers.fetch(&build, &path, &mut take, &stopped)
     }));
+    let outcome = outcome.unwrap_or_else(|_| {
+        tracing::warn!(build, "answer of a debuginfod server cannot be read");
+        FetchOutcome::Refused
+    });
     let Some(strong) = inner.upgrade() else {
         return false;
     };
-    let outcome = strong.fetched(&build, fetched.ok(), &path);
+    let metrics = &strong.metrics;
+    match outcome {
+        FetchOutcome::Kept => &metrics.debuginfod_fetched,
+        FetchOutcome::Absent => &metrics.debuginfod_absent,
+        FetchOutcome::Unavailable => &metrics.debuginfod_failed,
+        FetchOutcome::Refused => &metrics.debuginfod_refused,
+    }
+    .inc();
     // What was not made need not be removed.
     let _ = std::fs::remove_file(&path);
     if let Some(mut wanted) = strong.wanted() {
@@ -58,27 +73,8 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
 }
 
 impl Inner {
-    /// Takes what was fetched; `None`: the library failed.
-    fn fetched(&self, build: &str, fetched: Option<Fetched>, path: &Path) -> FetchOutcome {
-        let metrics = &self.metrics;
-        let refused = |why: &dyn Display| {
-            metrics.debuginfod_refused.inc();
-            tracing::warn!(build, "debug file of a debuginfod server refused: {why}");
-            FetchOutcome::Refused
-        };
-        match fetched {
-            Some(Fetched::Found { .. }) => {}
-            Some(Fetched::Absent) => {
-                metrics.debuginfod_absent.inc();
-                return FetchOutcome::Absent;
-            }
-            Some(Fetched::Unavailable) => {
-                metrics.debuginfod_failed.inc();
-                return FetchOutcome::Unavailable;
-            }
-            Some(Fetched::TooLarge) => return refused(&"it is too large"),
-            None => return refused(&"the answer cannot be read"),
-        }
+    /// Takes a file that a server had of a build, or says why it is of no use.
+    fn take_fetched(&self, build: &str, path: &Path) -> Result<(), String> {
         let _reading = loop {
             // Uploads are read one at a time as well, and take seconds.
             match self.reading.clone().try_acquire_owned() {
@@ -86,14 +82,10 @@ impl Inner {
                 Err(_) => std::thread::sleep(LOOK),
             }
         };
-        match self.take(path, ("", NameSource::Debuginfod), Some(build)) {
-            Ok((functions, _)) => {
-                metrics.debuginfod_fetched.inc();
-                let functions = functions.list.len();
-                tracing::info!(build, functions, "symbols fetched from a debuginfod server");
-                FetchOutcome::Kept
-            }
-            Err(error) => refused(&error),
-        }
+        let taken = self.take(path, ("", NameSource::Debuginfod), Some(build));
+        let (functions, _) = taken.map_err(|error| error.to_string())?;
+        let functions = functions.list.len();
+        tracing::info!(build, functions, "symbols fetched from a debuginfod server");
+        Ok(())
     }
 }

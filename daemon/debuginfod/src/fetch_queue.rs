@@ -32,7 +32,7 @@ pub enum FetchOutcome {
     Absent,
     /// Not all servers could be asked.
     Unavailable,
-    /// What a server has is of no use, or has no room.
+    /// What servers have is of no use, or has no room.
     Refused,
 }
 

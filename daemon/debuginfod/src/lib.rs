@@ -50,22 +50,6 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Bytes between looks at how much room is left.
 const LOOK_BYTES: u64 = 64 << 20;
 
-/// What came of asking for one build id.
-#[derive(Debug)]
-pub enum Fetched {
-    /// The file was written.
-    Found {
-        /// Its length. Unit: bytes.
-        bytes: u64,
-    },
-    /// No server has it.
-    Absent,
-    /// A server has it, and it is larger than may be.
-    TooLarge,
-    /// Not all servers could be asked.
-    Unavailable,
-}
-
 /// Why one server did not answer as it should.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
@@ -79,6 +63,16 @@ enum FetchError {
     Write(io::Error),
     #[error("we are shutting down")]
     Stopped,
+}
+
+/// What one server has of a build.
+enum Answer {
+    /// A file, of so many bytes, which was written.
+    File(u64),
+    /// Nothing.
+    Absent,
+    /// One that is larger than may be.
+    TooLarge,
 }
 
 struct Server {
@@ -154,42 +148,66 @@ impl Servers {
         rests.min().unwrap_or_default()
     }
 
-    /// Writes the debug file of a build to `to`, which is made or emptied, from the first server
-    /// that has it. `stopped` is asked now and then; blocks meanwhile.
-    pub fn fetch(&mut self, build_id: &str, to: &Path, stopped: &dyn Fn() -> bool) -> Fetched {
+    /// Fetches the debug file of a build to `to`, which is made or emptied, from the first server
+    /// whose file is taken: `take` is told how many bytes it has, and says why it is of no use. A
+    /// server that has no such file, or one that is of no use, does not keep the next one from
+    /// being asked. `stopped` is asked now and then; blocks meanwhile.
+    pub fn fetch(
+        &mut self,
+        build_id: &str,
+        to: &Path,
+        take: &mut dyn FnMut(u64) -> Result<(), String>,
+        stopped: &dyn Fn() -> bool,
+    ) -> FetchOutcome {
         if !profile::is_build_id(build_id) {
-            return Fetched::Absent;
+            return FetchOutcome::Absent;
         }
         std::thread::sleep(PACE);
-        let mut outcome = Fetched::Absent;
+        let (mut refused, mut unavailable) = (false, false);
         for server in &mut self.all {
             if server
                 .rests_until
                 .is_some_and(|until| Instant::now() < until)
             {
-                outcome = Fetched::Unavailable;
+                unavailable = true;
                 continue;
             }
             let asked = server.ask(&self.agent, build_id, to, self.bytes_max, stopped);
-            match asked {
-                Ok(Fetched::Absent) => server.answered(),
-                Ok(found) => {
+            let why = match asked {
+                Ok(Answer::Absent) => {
                     server.answered();
-                    return found;
+                    continue;
                 }
-                Err(FetchError::Stopped) => return Fetched::Unavailable,
+                Ok(Answer::File(bytes)) => take(bytes).err(),
+                Ok(Answer::TooLarge) => Some("it is too large".to_owned()),
+                Err(FetchError::Stopped) => return FetchOutcome::Unavailable,
                 // Other servers would not help.
                 Err(error @ FetchError::Write(_)) => {
                     tracing::warn!(server = server.url, "failed to keep a debug file: {error}");
-                    return Fetched::Unavailable;
+                    return FetchOutcome::Unavailable;
                 }
                 Err(error) => {
                     server.failed(&error);
-                    outcome = Fetched::Unavailable;
+                    unavailable = true;
+                    continue;
                 }
-            }
+            };
+            server.answered();
+            let Some(why) = why else {
+                return FetchOutcome::Kept;
+            };
+            tracing::warn!(
+                server = server.url,
+                build_id,
+                "debug file of a debuginfod server refused: {why}"
+            );
+            refused = true;
         }
-        outcome
+        match (refused, unavailable) {
+            (true, _) => FetchOutcome::Refused,
+            (false, true) => FetchOutcome::Unavailable,
+            (false, false) => FetchOutcome::Absent,
+        }
     }
 }
 
@@ -201,17 +219,17 @@ impl Server {
         to: &Path,
         bytes_max: u64,
         stopped: &dyn Fn() -> bool,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<Answer, FetchError> {
         let url = format!("{}/buildid/{build_id}/debuginfo", self.url);
         let mut answer = agent.get(&url).call()?;
         match answer.status().as_u16() {
             200 => {}
-            404 => return Ok(Fetched::Absent),
+            404 => return Ok(Answer::Absent),
             status => return Err(ureq::Error::StatusCode(status).into()),
         }
         let announced = answer.body().content_length();
         if announced.is_some_and(|bytes| bytes > bytes_max) {
-            return Ok(Fetched::TooLarge);
+            return Ok(Answer::TooLarge);
         }
         let mut file = File::create(to).map_err(FetchError::Write)?;
         let body = answer.body_mut().with_config().limit(u64::MAX);
@@ -231,7 +249,7 @@ impl Server {
             }
             bytes += len as u64;
             if bytes > bytes_max {
-                return Ok(Fetched::TooLarge);
+                return Ok(Answer::TooLarge);
             }
             file.write_all(&piece[..len]).map_err(FetchError::Write)?;
         }
@@ -240,7 +258,7 @@ impl Server {
                 got: bytes,
                 announced,
             }),
-            None => Ok(Fetched::Found { bytes }),
+            None => Ok(Answer::File(bytes)),
         }
     }
 

@@ -41,11 +41,20 @@ fn says(status: &'static str, body: &'static str) -> (String, Arc<AtomicUsize>) 
     })
 }
 
-fn fetch(servers: &mut Servers) -> (Fetched, Vec<u8>) {
+/// Fetches what begins as it should; how that came out, and the file.
+fn fetch(servers: &mut Servers) -> (FetchOutcome, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("file");
-    let fetched = servers.fetch(ID, &to, &|| false);
-    (fetched, std::fs::read(to).unwrap_or_default())
+    let mut take = |bytes| {
+        let content = std::fs::read(&to).unwrap();
+        assert_eq!(content.len() as u64, bytes);
+        match content.starts_with(b"wrong") {
+            true => Err("it is of another build".to_owned()),
+            false => Ok(()),
+        }
+    };
+    let outcome = servers.fetch(ID, &to, &mut take, &|| false);
+    (outcome, std::fs::read(&to).unwrap_or_default())
 }
 
 fn all(urls: &[&String]) -> Servers {
@@ -62,7 +71,7 @@ fn a_file_is_asked_for_by_its_build_id() {
         let _ = write!(stream, "{head}\r\n{body}");
     });
     let (fetched, content) = fetch(&mut all(&[&format!("{url}/")]));
-    assert!(matches!(fetched, Fetched::Found { .. }), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Kept);
     let line = format!("GET /buildid/{ID}/debuginfo HTTP/1.1");
     assert_eq!(String::from_utf8(content).unwrap(), line);
 }
@@ -72,13 +81,31 @@ fn the_next_server_is_asked_when_one_does_not_have_it() {
     let (without, _) = says("404 Not Found", "nothing here");
     let (with, _) = says("200 OK", "symbols");
     let (fetched, content) = fetch(&mut all(&[&without, &with]));
-    assert!(
-        matches!(fetched, Fetched::Found { bytes: 7 }),
-        "{fetched:?}"
-    );
+    assert_eq!(fetched, FetchOutcome::Kept);
     assert_eq!(content, b"symbols");
     let (fetched, _) = fetch(&mut all(&[&without]));
-    assert!(matches!(fetched, Fetched::Absent), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Absent);
+}
+
+#[test]
+fn the_next_server_is_asked_when_what_one_has_is_of_no_use() {
+    let (lies, _) = says("200 OK", "wrong file");
+    let (endless, _) = server(|_, stream| {
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        while stream.write_all(&[7; 100]).is_ok() {}
+    });
+    let (with, _) = says("200 OK", "symbols");
+    for bad in [&lies, &endless] {
+        let (fetched, content) = fetch(&mut all(&[bad, &with]));
+        assert_eq!(
+            (fetched, &content[..]),
+            (FetchOutcome::Kept, &b"symbols"[..])
+        );
+        // It would be downloaded again each time.
+        let (without, _) = says("404 Not Found", "");
+        let (fetched, _) = fetch(&mut all(&[bad, &without]));
+        assert_eq!(fetched, FetchOutcome::Refused);
+    }
 }
 
 #[test]
@@ -87,7 +114,7 @@ fn a_server_that_fails_is_left_alone_for_a_while() {
     let mut servers = all(&[&url]);
     for _ in 0..3 {
         let (fetched, _) = fetch(&mut servers);
-        assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+        assert_eq!(fetched, FetchOutcome::Unavailable);
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
@@ -98,7 +125,7 @@ fn a_server_that_is_away_is_unavailable() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let (fetched, _) = fetch(&mut all(&[&url]));
-    assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Unavailable);
 }
 
 #[test]
@@ -108,7 +135,7 @@ fn a_file_without_end_is_given_up_at_the_bound() {
         while stream.write_all(&[7; 100]).is_ok() {}
     });
     let (fetched, content) = fetch(&mut all(&[&url]));
-    assert!(matches!(fetched, Fetched::TooLarge), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Refused);
     assert!(content.len() <= 1000);
 }
 
@@ -120,7 +147,7 @@ fn a_file_announced_too_large_is_not_read() {
     });
     let started = Instant::now();
     let (fetched, _) = fetch(&mut all(&[&url]));
-    assert!(matches!(fetched, Fetched::TooLarge), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Refused);
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
@@ -130,7 +157,7 @@ fn a_file_cut_short_is_not_taken() {
         let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsymb");
     });
     let (fetched, _) = fetch(&mut all(&[&url]));
-    assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Unavailable);
 }
 
 #[test]
@@ -143,7 +170,7 @@ fn redirections_come_to_an_end() {
         let _ = write!(stream, "Connection: close\r\n\r\n");
     });
     let (fetched, _) = fetch(&mut all(&[&url]));
-    assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+    assert_eq!(fetched, FetchOutcome::Unavailable);
     assert!(asked.load(Ordering::SeqCst) <= REDIRECTS_MAX as usize + 1);
 }
 
@@ -153,7 +180,8 @@ fn what_is_no_build_id_is_not_asked_for() {
     let mut servers = all(&[&url]);
     let to = Path::new("/nonexistent/file");
     for id in ["", "../../etc/passwd", "0123", "0123456789ABCDEF"] {
-        assert!(matches!(servers.fetch(id, to, &|| false), Fetched::Absent));
+        let fetched = servers.fetch(id, to, &mut |_| Ok(()), &|| false);
+        assert_eq!(fetched, FetchOutcome::Absent);
     }
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }

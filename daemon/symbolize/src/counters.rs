@@ -52,8 +52,8 @@ counters! {
     debuginfod_fetched,
     /// Times that no debuginfod server had a build.
     debuginfod_absent,
-    /// Files of debuginfod servers that were of no use: of another build, without symbols, too
-    /// large.
+    /// Builds of which debuginfod servers had only files of no use: of another build, without
+    /// symbols, too large.
     debuginfod_refused,
     /// Times that a build could not be asked for at all servers.
     debuginfod_failed,

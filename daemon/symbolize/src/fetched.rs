@@ -8,12 +8,11 @@
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
 use super::elf::read_headers;
-use debuginfod::{FetchOutcome, FetchQueue, Fetched as Answer, Servers};
+use debuginfod::{FetchOutcome, FetchQueue, Servers};
 use hashbrown::HashSet;
 use host::private_dir::{DirError, PrivateDir};
 use host::sync::lock;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
-use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,35 +133,25 @@ impl FetchedFiles {
 
     fn fetch(&self, servers: &mut Servers, build_id: &str) {
         let incoming = self.dir.base().join(INCOMING);
+        let mut take = |bytes| {
+            let kept = self.keep(&incoming, build_id, bytes);
+            kept.map_err(|why| why.to_string())
+        };
         // Whatever a server makes the library do costs one build.
-        let answer = catch_unwind(AssertUnwindSafe(|| {
-            servers.fetch(build_id, &incoming, &|| false)
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            servers.fetch(build_id, &incoming, &mut take, &|| false)
         }));
-        let counters = &self.counters;
-        let refused = |why: &dyn Display| {
-            bump(&counters.debuginfod_refused);
-            tracing::warn!(build_id, "debug file of a debuginfod server refused: {why}");
+        let outcome = outcome.unwrap_or_else(|_| {
+            tracing::warn!(build_id, "answer of a debuginfod server cannot be read");
             FetchOutcome::Refused
-        };
-        let outcome = match answer {
-            Ok(Answer::Found { bytes }) => match self.keep(&incoming, build_id, bytes) {
-                Ok(()) => {
-                    bump(&counters.debuginfod_fetched);
-                    FetchOutcome::Kept
-                }
-                Err(why) => refused(&why),
-            },
-            Ok(Answer::TooLarge) => refused(&"it is too large"),
-            Ok(Answer::Absent) => {
-                bump(&counters.debuginfod_absent);
-                FetchOutcome::Absent
-            }
-            Ok(Answer::Unavailable) => {
-                bump(&counters.debuginfod_failed);
-                FetchOutcome::Unavailable
-            }
-            Err(_) => refused(&"the answer cannot be read"),
-        };
+        });
+        let counters = &self.counters;
+        bump(match outcome {
+            FetchOutcome::Kept => &counters.debuginfod_fetched,
+            FetchOutcome::Absent => &counters.debuginfod_absent,
+            FetchOutcome::Unavailable => &counters.debuginfod_failed,
+            FetchOutcome::Refused => &counters.debuginfod_refused,
+        });
         // What is not there need not be removed.
         let _ = fs::remove_file(&incoming);
         let mut state = self.state();
