@@ -8,6 +8,7 @@ use crate::profile::Profile;
 use crate::sample::Value;
 use crate::stack::StackId;
 use crate::strings::{StrId, StringTable};
+use crate::wakers::WOKEN_BY;
 use hashbrown::HashMap;
 
 /// What the rows of a table stand for.
@@ -280,6 +281,14 @@ impl Costs {
         }
         self.total += other.total;
         self.lost += other.lost;
+    }
+
+    /// True when a row says who ended waits. Tables of modules do not say what they are of.
+    pub fn has_wakers(&self) -> bool {
+        let mut rows = self.rows.iter();
+        rows.any(|((name, _), row)| {
+            row.kind == FrameKind::Synthetic && self.strings.get(*name).starts_with(WOKEN_BY)
+        })
     }
 
     /// Memory held, in bytes; an estimate.

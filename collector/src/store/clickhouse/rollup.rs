@@ -252,6 +252,25 @@ async fn samples_start_s(client: &Client, limits: &Limits) -> Result<i64, Fault>
     Ok(start_s)
 }
 
+/// The first of `labels` that services do not have, and until when services alone are kept.
+pub(super) async fn not_kept(
+    client: &Client,
+    range: TimeRange,
+    labels: &[&str],
+    limits: &Limits,
+) -> Result<Option<(String, i64)>, Fault> {
+    let lost = labels.iter().find(|label| !SERVICE_LABELS.contains(label));
+    let (Some(label), Some(kept)) = (lost, super::hosts::kept(client).await?) else {
+        return Ok(None);
+    };
+    let until = samples_start_s(client, limits).await?;
+    let until = until.saturating_mul(super::keys::NS_PER_S);
+    // Days go whole: what starts on the first day that is known was never there before.
+    let gone = until.saturating_sub(kept.start_unix_ns) > 86_400 * super::keys::NS_PER_S;
+    let meets = range.start_unix_ns < until && until < i64::MAX;
+    Ok((gone && meets).then(|| ((*label).to_owned(), until)))
+}
+
 /// True when services have every label that the query looks at.
 fn has_labels(query: &Query) -> bool {
     let mut matchers = query.selector().matchers().iter();
