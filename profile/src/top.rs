@@ -2,13 +2,12 @@
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameKind, LOST_FRAME};
-use crate::functions::{FunctionCost, Shape, sum_functions, sum_modules};
+use crate::functions::{FunctionCost, Shape, WOKEN_BY, sum_functions, sum_modules};
 use crate::outcome::StackEnd;
 use crate::profile::Profile;
 use crate::sample::Value;
 use crate::stack::StackId;
 use crate::strings::{StrId, StringTable};
-use crate::wakers::WOKEN_BY;
 use hashbrown::HashMap;
 
 /// What the rows of a table stand for.

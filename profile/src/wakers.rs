@@ -6,11 +6,9 @@
 
 use crate::dictionary::Remap;
 use crate::frame::{Frame, FrameId, FrameKind};
+use crate::functions::WOKEN_BY;
 use crate::profile::Profile;
 use crate::stack::StackId;
-
-/// How the frame starts that says who ended a wait.
-pub(crate) const WOKEN_BY: &str = "[woken by ";
 
 impl Profile {
     /// The same profile, each wait cut before the frame that says who ended it, with a dictionary

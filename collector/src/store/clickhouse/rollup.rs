@@ -263,11 +263,17 @@ pub(super) async fn not_kept(
     let (Some(label), Some(kept)) = (lost, super::hosts::kept(client).await?) else {
         return Ok(None);
     };
-    let until = samples_start_s(client, limits).await?;
-    let until = until.saturating_mul(super::keys::NS_PER_S);
-    // Days go whole: what starts on the first day that is known was never there before.
-    let gone = until.saturating_sub(kept.start_unix_ns) > 86_400 * super::keys::NS_PER_S;
-    let meets = range.start_unix_ns < until && until < i64::MAX;
+    let (until, gone) = match samples_start_s(client, limits).await? {
+        // None are left of what was there.
+        i64::MAX => (kept.end_unix_ns, true),
+        start_s => {
+            let start = start_s.saturating_mul(super::keys::NS_PER_S);
+            // Days go whole: on the first day that is known there may have been none before.
+            let day = 86_400 * super::keys::NS_PER_S;
+            (start, start.saturating_sub(kept.start_unix_ns) > day)
+        }
+    };
+    let meets = range.start_unix_ns < until && kept.start_unix_ns < range.end_unix_ns;
     Ok((gone && meets).then(|| ((*label).to_owned(), until)))
 }
 
