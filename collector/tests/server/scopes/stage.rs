@@ -174,7 +174,7 @@ fn pinned(own: bool, others: bool) -> Profile {
     let rows = [
         (own, own_labels(), wait, "1"),
         (own, own_labels(), "eigen_main;eigen_run", "1"),
-        (others, other_labels(), "kanarie_main;kanarie_run", "77777"),
+        (others, other_labels(), "kanarie_main;kanarie_run", "4190071"),
     ];
     for (_, labels, text, pid) in rows.into_iter().filter(|row| row.0) {
         let stack = stack(&mut profile.dict, text, "");
