@@ -142,6 +142,7 @@ impl Fleet {
     pub fn is_partial(&self) -> bool {
         self.loss().is_some()
             || !self.0.damaged.is_empty()
+            || !self.0.not_kept.is_empty()
             || self.0.weights_capped
             || self.gap_share() > 1.0 / GAP_PART_MAX as f64
     }
@@ -209,6 +210,9 @@ impl Fleet {
         if let Some(damage) = self.damage() {
             note!("agent-ctl: {damage}");
         }
+        for missing in &self.0.not_kept {
+            note!("agent-ctl: {}", clean(missing));
+        }
         if self.0.weights_capped {
             note!("agent-ctl: {CAPPED}");
         }
@@ -234,6 +238,7 @@ impl Fleet {
             damaged,
             weights_capped,
             named_later,
+            not_kept,
         } = self.0.clone();
         let named_later = named_later.into_iter();
         let named_later = named_later.map(|later| (later.source, later.count));
@@ -266,6 +271,7 @@ impl Fleet {
             damaged,
             weights_capped,
             named_later: named_later.collect(),
+            not_kept,
             partial: self.is_partial(),
         }
     }
@@ -305,6 +311,7 @@ pub struct Json {
     weights_capped: bool,
     /// Samples whose leaf the collector named, by where the name came from.
     named_later: BTreeMap<String, u64>,
+    not_kept: Vec<String>,
     partial: bool,
 }
 

@@ -35,6 +35,7 @@ fn cpu() -> Duration {
 
 fn limits() -> Limits {
     Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

@@ -107,6 +107,7 @@ fn window(functions: &Functions, most: usize) -> (NewWindow, Dictionary) {
 /// Time for the profile, and how many of its samples have a name that came later.
 fn ask(store: &EmbeddedStore) -> Result<(Duration, u64), Failed> {
     let limits = Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

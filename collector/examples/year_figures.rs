@@ -204,6 +204,7 @@ fn look(dir: &Path, now: i64, samples: u64) -> Result<(), Failed> {
         end_unix_ns: now,
     };
     let limits = Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

@@ -5,18 +5,21 @@
 #[path = "support/fleet.rs"]
 mod fleet;
 
+use collector::access::{Caller, Role, Scope};
+use collector::query::ScopedStore;
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Cancel, DataQuality, LabelSet, Limits, NewWindow, PushOutcome, QueryResult, Scope, StoreError,
-    StoreQueries, StoreStatus, TimeRange, WindowSink,
+    Cancel, DataQuality, LabelSet, Limits, NewWindow, PushOutcome, QueryResult, Scope as Selection,
+    StoreError, StoreQueries, StoreStatus, TimeRange, WindowSink,
 };
 use fleet::{Fleet, Shape};
 use metrics::counted;
-use profile::{Dictionary, GroupBy, Profile, Query};
+use profile::{CostBy, Dictionary, GroupBy, Profile, Query, Selector};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::SmallDisk;
 
@@ -63,6 +66,7 @@ fn open(dir: &Path) -> EmbeddedStore {
 
 fn ample() -> Limits {
     Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,
@@ -178,7 +182,7 @@ type Seen = (Folded, String, Vec<String>, String);
 /// Every kind of answer over a range, for comparison.
 fn answers(store: &EmbeddedStore, range: TimeRange, by: &[&str], selector: &str) -> Seen {
     let profile = ask(store, range, selector, by);
-    let scope = Scope {
+    let scope = Selection {
         range,
         selector: selector.parse().unwrap(),
     };
@@ -269,6 +273,48 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
 }
 
 #[test]
+fn what_has_lost_the_labels_of_a_scope_is_left_out_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(folder.path()));
+    let fleet = Fleet::new(5, SMALL);
+    fill(&store, &fleet);
+    let seen = |scope: &str, now: i64| {
+        let caller = Caller {
+            name: "eve".to_owned(),
+            role: Role::Viewer,
+            scope: Some(Scope::parse(scope).unwrap()),
+        };
+        let eve = ScopedStore::new(store.clone(), &caller, now);
+        let whole = range(0, 2 * HOUR);
+        let by = GroupBy::from_keys(&["unit"]);
+        let query = Query::new(Selector::default(), Vec::new(), by).unwrap();
+        let found = eve.profile(whole, &query, &ample()).unwrap();
+        let costs = eve
+            .costs(whole, &query, CostBy::Function, &ample())
+            .unwrap();
+        assert_eq!(costs.data.total(), found.data.total(), "{scope}");
+        (found.data.total().count, found.quality.not_kept)
+    };
+    let of_host = "host=host-0001";
+    settle(&store, BEGIN + 20 * DAY);
+    let (count, said) = seen(of_host, BEGIN + 20 * DAY);
+    assert!(count > 0 && said.is_empty(), "{count} {said:?}");
+    settle(&store, BEGIN + 100 * DAY);
+    let (count, said) = seen(of_host, BEGIN + 100 * DAY);
+    assert_eq!(count, 0, "never unfiltered");
+    let [said] = &said[..] else {
+        panic!("{said:?}");
+    };
+    assert!(
+        said.starts_with("not kept per `host` beyond 99 days"),
+        "{said}"
+    );
+    // Services have kept it.
+    let (_, said) = seen("unit=~\".+\"", BEGIN + 100 * DAY);
+    assert!(said.is_empty(), "{said:?}");
+}
+
+#[test]
 fn a_partition_that_is_coarser_than_wanted_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
@@ -322,7 +368,7 @@ fn ranges_are_widened_to_what_is_told_apart_and_said() {
         assert_eq!(answer.quality.windows, widened.quality.windows);
         let windows = (covered.end_unix_ns - covered.start_unix_ns) / (10 * SECOND);
         assert_eq!(answer.quality.windows, 2 * windows as u64, "{level}");
-        let scope = Scope {
+        let scope = Selection {
             range: asked,
             selector: "".parse().unwrap(),
         };

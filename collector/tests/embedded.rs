@@ -48,6 +48,7 @@ fn open(dir: &Path, options: &Options) -> EmbeddedStore {
 
 fn ample() -> Limits {
     Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

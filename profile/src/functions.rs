@@ -105,6 +105,9 @@ pub(crate) fn is_mark(dict: &Dictionary, frame: Frame) -> bool {
     frame.kind == FrameKind::Synthetic && is_mark_text(dict.strings.get(frame.function))
 }
 
+/// How the mark starts that says who ended a wait.
+pub(crate) const WOKEN_BY: &str = "[woken by ";
+
 /// Marks as the daemon writes them.
 fn is_mark_text(text: &str) -> bool {
     let marks = [
@@ -113,7 +116,7 @@ fn is_mark_text(text: &str) -> bool {
         "[uninterruptible]",
         "[stopped]",
     ];
-    text.starts_with("[woken by ") || marks.contains(&text)
+    text.starts_with(WOKEN_BY) || marks.contains(&text)
 }
 
 /// Sums costs by (function, module), in no particular order.

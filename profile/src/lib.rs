@@ -37,6 +37,7 @@ mod strings;
 pub mod text;
 mod top;
 pub mod unit;
+mod wakers;
 
 pub use coverage::Coverage;
 pub use dictionary::{Dictionary, Remap};

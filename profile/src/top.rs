@@ -2,7 +2,7 @@
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameKind, LOST_FRAME};
-use crate::functions::{FunctionCost, Shape, sum_functions, sum_modules};
+use crate::functions::{FunctionCost, Shape, WOKEN_BY, sum_functions, sum_modules};
 use crate::outcome::StackEnd;
 use crate::profile::Profile;
 use crate::sample::Value;
@@ -280,6 +280,14 @@ impl Costs {
         }
         self.total += other.total;
         self.lost += other.lost;
+    }
+
+    /// True when a row says who ended waits. Tables of modules do not say what they are of.
+    pub fn has_wakers(&self) -> bool {
+        let mut rows = self.rows.iter();
+        rows.any(|((name, _), row)| {
+            row.kind == FrameKind::Synthetic && self.strings.get(*name).starts_with(WOKEN_BY)
+        })
     }
 
     /// Memory held, in bytes; an estimate.

@@ -1,6 +1,23 @@
 //! The part of the fleet that somebody may see: matchers that are added to whatever they ask.
+//!
+//! A scope looks only at labels that no process chooses for itself: those of its host, which the
+//! fleet's invitations and the agent's configuration give, and those that the agent derives from
+//! the cgroup a process runs in. A process may call itself, its threads and so its service anything
+//! at any time: a scope of such names would show whoever takes them, and lose whoever drops them.
+//! Its matchers are positive, and none takes the empty value: a label that is not known, because an
+//! agent could not find it out or because a coarse rollup has lost it, takes a sample out of every
+//! scope, never into one.
 
-use profile::Selector;
+use super::Caller;
+use profile::{FilterError, LabelMatcher, MatchOp, Selector, key};
+use std::collections::BTreeMap;
+use tonic::Status;
+
+/// Most matchers of a scope. A question has 64 at most, those of the scope included.
+pub const MATCHERS_MAX: usize = 16;
+
+/// Longest text. Unit: bytes. It is kept with each login, and shown in refusals.
+pub const TEXT_BYTES_MAX: usize = 4096;
 
 /// A selector that is added to everything its owner asks.
 #[derive(Clone, Debug)]
@@ -9,4 +26,248 @@ pub struct Scope {
     pub text: String,
     /// Its matchers.
     pub selector: Selector,
+}
+
+impl Scope {
+    /// Reads a scope.
+    ///
+    /// # Errors
+    /// With the reason, and what to write instead.
+    pub fn parse(text: &str) -> Result<Scope, String> {
+        let failed = |reason: String| format!("failed to take the scope `{text}`: {reason}");
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(format!(
+                "failed to take a scope of {} bytes: at most {TEXT_BYTES_MAX} are allowed",
+                text.len()
+            ));
+        }
+        let selector: Selector = text.parse().map_err(|error| failed(format!("{error}")))?;
+        let matchers = selector.matchers();
+        if matchers.is_empty() {
+            return Err(failed(
+                "it takes everything; a login that may see all has no scope".to_owned(),
+            ));
+        }
+        if matchers.len() > MATCHERS_MAX {
+            return Err(failed(format!(
+                "it has {} matchers, and at most {MATCHERS_MAX} are allowed; use `=~` for several \
+                 values",
+                matchers.len()
+            )));
+        }
+        for matcher in matchers {
+            check(matcher).map_err(failed)?;
+        }
+        Ok(Scope {
+            text: text.to_owned(),
+            selector,
+        })
+    }
+
+    /// A selector and this scope: what takes a sample when both do.
+    ///
+    /// # Errors
+    /// When both have more matchers than a question may have.
+    pub fn and(&self, selector: &Selector) -> Result<Selector, FilterError> {
+        let all = self.selector.matchers().iter().chain(selector.matchers());
+        Selector::new(all.cloned().collect())
+    }
+
+    /// True when it takes hosts as a whole: nothing in it tells what runs on one host apart.
+    pub fn is_of_hosts(&self) -> bool {
+        let mut matchers = self.selector.matchers().iter();
+        matchers.all(|matcher| is_of_host(matcher.label()))
+    }
+
+    /// The labels it looks at.
+    pub fn labels(&self) -> Vec<&str> {
+        let matchers = self.selector.matchers().iter();
+        matchers.map(LabelMatcher::label).collect()
+    }
+
+    /// True when all of a host is in it, by the host's name and its own labels.
+    pub fn takes_host(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.is_of_hosts() && self.may_take_of(name, labels)
+    }
+
+    /// True when something on a host may be in it, by the host's name and its own labels.
+    pub fn may_take_of(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let value = |label: &str| match label {
+            key::HOST => name,
+            label => labels.get(label).map_or("", String::as_str),
+        };
+        let of_host = self.selector.matchers().iter();
+        of_host
+            .filter(|matcher| is_of_host(matcher.label()))
+            .all(|matcher| matcher.matches(value(matcher.label())))
+    }
+
+    /// The part of it that tells what runs on one host apart; empty: hosts as a whole.
+    pub fn within_host(&self) -> Selector {
+        let within = self.selector.matchers().iter();
+        let within = within.filter(|matcher| !is_of_host(matcher.label()));
+        // Never more than the scope has.
+        Selector::new(within.cloned().collect()).unwrap_or_else(|_| self.selector.clone())
+    }
+
+    /// True when `selector` has every matcher of the scope: whatever it takes is in the scope.
+    pub fn has(&self, selector: &Selector) -> bool {
+        let mut own = self.selector.matchers().iter();
+        own.all(|matcher| selector.matchers().contains(matcher))
+    }
+}
+
+impl Caller {
+    /// Refuses what is of the whole fleet to those who may see a part of it.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED when the caller has a scope.
+    pub fn sees_all(&self, what: &str) -> Result<(), Status> {
+        let Some(scope) = &self.scope else {
+            return Ok(());
+        };
+        Err(Status::permission_denied(format!(
+            "failed to {what}: it is of the whole fleet, and your login is for `{}` alone\nask \
+             somebody whose login has no scope",
+            scope.text
+        )))
+    }
+
+    /// True when the caller may see all of a host, by the host's name and its own labels.
+    pub fn sees_host(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let scope = self.scope.as_ref();
+        scope.is_none_or(|scope| scope.takes_host(name, labels))
+    }
+
+    /// True when the caller may see only a part of what runs on a host that they may hear of.
+    pub fn sees_parts_of_hosts(&self) -> bool {
+        let scope = self.scope.as_ref();
+        scope.is_some_and(|scope| !scope.is_of_hosts())
+    }
+}
+
+/// True for a label that hosts have: what is of no cgroup, and not chosen by processes, which
+/// [`Scope::parse`] refuses.
+fn is_of_host(label: &str) -> bool {
+    !key::is_of_cgroup(label)
+}
+
+fn check(matcher: &LabelMatcher) -> Result<(), String> {
+    let label = matcher.label();
+    let why = match label {
+        key::COMM | key::THREAD => "processes choose it themselves",
+        "service" => "where nothing else is known it is the `comm`, which processes choose",
+        key::PID => "it is another process's a moment later",
+        key::CONTEXT => "it says how a CPU was used, not for whom",
+        _ => "",
+    };
+    if !why.is_empty() {
+        return Err(format!(
+            "`{label}` is no label for a scope: {why}; use labels of hosts, cgroups, units, \
+             containers or pods"
+        ));
+    }
+    match matcher.op() {
+        MatchOp::NotEqual | MatchOp::NotRegex => {
+            return Err(format!(
+                "`{matcher}` takes whatever has no `{label}`, known or not; say what is in the \
+                 scope by `=`, `=~` or `^=`"
+            ));
+        }
+        MatchOp::Equal | MatchOp::Regex | MatchOp::Subtree => {}
+    }
+    if matcher.matches("") {
+        return Err(format!(
+            "`{matcher}` takes whatever has no `{label}`, known or not; name a value"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(text: &str) -> Scope {
+        Scope::parse(text).expect("a scope")
+    }
+
+    #[test]
+    fn a_scope_is_of_labels_that_processes_do_not_choose() {
+        for text in [
+            "host=~\"web-.*\"",
+            "team=payments",
+            "cgroup^=/kubepods",
+            "slice=a.slice,unit=b.service",
+            "container=1,container_name=a,image=~\"r/.*\",pod=p,pod_uid=u,namespace=n,runtime=r",
+            "container.label/team=a,pod.label/team=~\"a|b\"",
+        ] {
+            assert_eq!(scope(text).text, text);
+        }
+        for (text, reason) in [
+            ("comm=nginx", "choose"),
+            ("thread=~\"w.+\"", "choose"),
+            ("service=api", "`comm`"),
+            ("pid=\"1\"", "moment later"),
+            ("context=task", "for whom"),
+            ("namespace=a,comm=b", "`comm`"),
+        ] {
+            let refused = Scope::parse(text).expect_err(text);
+            assert!(refused.contains(reason), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_in_no_scope() {
+        for text in [
+            "namespace!=a",
+            "namespace!~a",
+            "namespace=\"\"",
+            "namespace=~\".*\"",
+            "namespace=~\"a|\"",
+        ] {
+            let refused = Scope::parse(text).expect_err(text);
+            assert!(refused.contains("known or not"), "{text}: {refused}");
+        }
+        for text in ["", "{}", "namespace=~\"(\"", "namespace"] {
+            assert!(Scope::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_scope_has_a_size() {
+        let many: Vec<_> = (0..=MATCHERS_MAX).map(|at| format!("l{at}=a")).collect();
+        assert!(Scope::parse(&many.join(",")).is_err());
+        assert!(Scope::parse(&many[1..].join(",")).is_ok());
+        assert!(Scope::parse(&format!("a=\"{}\"", "b".repeat(TEXT_BYTES_MAX))).is_err());
+    }
+
+    #[test]
+    fn hosts_are_in_it_as_a_whole_or_in_part() {
+        let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
+        for (text, whole, part) in [
+            ("host=web-1", true, true),
+            ("host=web-2", false, false),
+            ("host=~\"web.*\",team=a", true, true),
+            ("team=b", false, false),
+            ("zone=x", false, false),
+            ("namespace=n", false, true),
+            ("team=a,namespace=n", false, true),
+            ("team=b,namespace=n", false, false),
+        ] {
+            let scope = scope(text);
+            assert_eq!(scope.takes_host("web-1", &labels), whole, "{text}");
+            assert_eq!(scope.may_take_of("web-1", &labels), part, "{text}");
+        }
+        let within = scope("team=a,namespace=n").within_host();
+        assert_eq!(within.to_string(), "namespace=\"n\"");
+    }
+
+    #[test]
+    fn a_selector_lies_in_it_when_it_says_all_that_the_scope_says() {
+        let scope = scope("team=a,namespace=n");
+        let has = |text: &str| scope.has(&text.parse().expect("valid"));
+        assert!(has("namespace=n,comm=x,team=a"));
+        assert!(!has("namespace=n") && !has("") && !has("team=~a,namespace=n"));
+    }
 }

@@ -6,15 +6,15 @@
 //! one host after the other.
 
 use super::Control;
-use super::history::{CLIENT_LEFT, Slot, count};
+use super::history::{CLIENT_LEFT, Slot, count, in_part};
 use super::host_capture::{Event, HostCapture};
 use super::limits::QUIET_MAX;
 use super::merge::{Arrived, Bounds, MergeError, Merged, Span};
 use super::peer::PeerCollector;
 use super::select::{Checked, Chosen, Place, Plan, to_wire};
 use crate::ingest::stopped;
-use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT};
-use profile::Profile;
+use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT, of_samples};
+use profile::{Coverage, FrameFilter, GroupBy, Profile, Query, Selector};
 use proto::collector::{
     FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, FleetPlan, HostProgress,
     HostState, fleet_capture_response::Body,
@@ -329,11 +329,19 @@ impl Run {
         }
     }
 
+    /// What the asker may see of how far a host is.
+    fn shown(&self, host: HostProgress) -> HostProgress {
+        match self.fanout.checked.caller.sees_parts_of_hosts() {
+            true => in_part(host),
+            false => host,
+        }
+    }
+
     fn take(&mut self, event: Event) {
         match event {
             Event::Progress(at, progress) => {
                 if !is_over(&self.hosts[at]) {
-                    self.hosts[at] = progress;
+                    self.hosts[at] = self.shown(progress);
                     self.changed.insert(at);
                 }
             }
@@ -350,7 +358,7 @@ impl Run {
     fn end(&mut self, ending: Ending) {
         for (at, progress) in ending {
             if !is_over(&self.hosts[at]) {
-                self.hosts[at] = progress;
+                self.hosts[at] = self.shown(progress);
                 self.changed.insert(at);
                 self.undone -= 1;
             }
@@ -489,6 +497,16 @@ impl Run {
             ..info
         };
         let metrics = self.fanout.control.0.metrics.clone();
+        let (mut past, mut own) = (past, own);
+        if self.fanout.checked.caller.sees_parts_of_hosts() {
+            let filters = std::mem::take(&mut self.fanout.checked.filters);
+            let both = [past.take(), own.take()];
+            let cutting = move || both.map(|one| one.map(|one| part_of(one, &filters)));
+            // It looks at every stack.
+            if let Ok(both) = tokio::task::spawn_blocking(cutting).await {
+                [past, own] = both;
+            }
+        }
         if times_shed > 0 {
             metrics.control_times_shed.inc_by(times_shed);
             info.notices.push(format!(
@@ -507,6 +525,21 @@ impl Run {
         }
         drop(held);
     }
+}
+
+/// What of a captured profile those may see who see a part of the host: not who ended waits, and
+/// not what is counted over all of the host.
+fn part_of(profile: Profile, filters: &[FrameFilter]) -> Profile {
+    let mut part = profile.without_wakers().unwrap_or(profile);
+    if !filters.is_empty()
+        && let Ok(query) = Query::new(Selector::default(), filters.to_vec(), GroupBy::All)
+    {
+        part = part.query(&query);
+    }
+    part.info.quality = of_samples(part.info.quality);
+    part.info.coverage = Coverage::default();
+    part.info.waits_cause.clear();
+    part
 }
 
 /// Sends the profiles and the result; false when the client does not read them.

@@ -5,12 +5,15 @@ use super::limits::{
     FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX, LISTED_REQUEST_BYTES_MAX,
     LISTED_TEXT_BYTES_MAX,
 };
+use crate::access::Caller;
 use crate::metrics::Metrics;
 use crate::sync::lock;
+use profile::{LabelMatcher, Selector};
 use prost::Message;
 use proto::collector::{FleetCaptureInfo, FleetCaptureRequest, HostProgress, HostState};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -31,10 +34,62 @@ struct Inner {
     last: u64,
     running: BTreeMap<u64, Running>,
     /// Newest first.
-    ended: VecDeque<FleetCaptureInfo>,
+    ended: VecDeque<(FleetCaptureInfo, Owner)>,
+}
+
+/// Who asked for a capture, and of what it was, so that it is shown to those who may see it.
+pub struct Owner {
+    name: String,
+    /// Hashes of the matchers of its selector, which themselves may be large.
+    matchers: Vec<u64>,
+}
+
+impl Owner {
+    /// Of a capture of what `selector` takes.
+    pub fn new(caller: &Caller, selector: &Selector) -> Owner {
+        let matchers = selector.matchers().iter();
+        Owner {
+            name: caller.name.clone(),
+            matchers: matchers.map(hash).collect(),
+        }
+    }
+
+    /// True when `caller` may see it: it is theirs, or all that it selects lies in their scope.
+    fn is_shown_to(&self, caller: &Caller) -> bool {
+        let Some(scope) = &caller.scope else {
+            return true;
+        };
+        let mut matchers = scope.selector.matchers().iter();
+        self.name == caller.name || matchers.all(|one| self.matchers.contains(&hash(one)))
+    }
+}
+
+/// A number that nobody can find another matcher for: its key is of this process alone.
+fn hash(matcher: &LabelMatcher) -> u64 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    KEY.hash_one((matcher.label(), matcher.op(), matcher.value()))
+}
+
+/// How far a host is, for those who may see a part of what runs on it: what an agent says of its
+/// work, and what it counts, is of the host as a whole.
+pub fn in_part(mut host: HostProgress) -> HostProgress {
+    if let Some(progress) = &mut host.progress {
+        progress.samples_all = progress.samples;
+        (progress.lost_samples, progress.throttled, progress.cpu_ns) = (0, 0, 0);
+    }
+    if !host.message.is_empty() {
+        host.message = match host.state() {
+            HostState::Lost => "it did not answer in time, or left",
+            _ => "it did not capture; somebody who may see the host sees why",
+        }
+        .to_owned();
+    }
+    host.notices.clear();
+    host
 }
 
 struct Running {
+    owner: Owner,
     info: FleetCaptureInfo,
     started: Instant,
     cancel: watch::Sender<bool>,
@@ -71,7 +126,7 @@ impl Fanouts {
     }
 
     /// A place for one more; `None` when there are enough.
-    pub fn start(self: &Arc<Self>, mut info: FleetCaptureInfo) -> Option<Slot> {
+    pub fn start(self: &Arc<Self>, mut info: FleetCaptureInfo, owner: Owner) -> Option<Slot> {
         let mut inner = self.lock();
         if inner.running.len() >= FANOUTS_MAX {
             self.metrics.fanouts_refused.inc();
@@ -86,6 +141,7 @@ impl Fanouts {
         let (cancel, cancelled) = watch::channel(false);
         let started = Instant::now();
         let running = Running {
+            owner,
             info,
             started,
             cancel,
@@ -99,12 +155,16 @@ impl Fanouts {
         })
     }
 
-    /// Has one end with what there is; false when none of this id runs.
-    pub fn cancel(&self, id: u64, peer: &str) -> bool {
+    /// Has one end with what there is; false when none of this id runs. Somebody with a scope ends
+    /// their own alone: of others it is not told whether they run.
+    pub fn cancel(&self, id: u64, peer: &str, caller: &Caller) -> bool {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&id) else {
             return false;
         };
+        if caller.scope.is_some() && running.owner.name != caller.name {
+            return false;
+        }
         if running.info.ended_by.is_empty() {
             running.info.ended_by = format!("{CANCELLED}{peer}");
         }
@@ -113,12 +173,24 @@ impl Fanouts {
         true
     }
 
-    /// All of them, newest first, as many as fit an answer.
-    pub fn list(&self) -> Vec<FleetCaptureInfo> {
+    /// Those that `caller` may see, newest first, as many as fit an answer.
+    pub fn list(&self, caller: &Caller) -> Vec<FleetCaptureInfo> {
         let inner = self.lock();
-        let running = inner.running.values().rev().map(Running::info);
-        let all: Vec<_> = running.chain(inner.ended.iter().cloned()).collect();
+        let running = inner.running.values().rev();
+        let running = running.filter(|running| running.owner.is_shown_to(caller));
+        let ended = inner.ended.iter();
+        let ended = ended.filter(|(_, owner)| owner.is_shown_to(caller));
+        let ended = ended.map(|(info, _)| info.clone());
+        let mut all: Vec<_> = running.map(Running::info).chain(ended).collect();
         drop(inner);
+        if caller.sees_parts_of_hosts() {
+            for info in &mut all {
+                info.hosts = std::mem::take(&mut info.hosts)
+                    .into_iter()
+                    .map(in_part)
+                    .collect();
+            }
+        }
         // Those that run have the first claim: without their ids nobody could end them.
         let mut left = LIST_BYTES_MAX;
         let mut kept: Vec<_> = all
@@ -198,7 +270,7 @@ impl Drop for Slot {
         metrics.fanout_lost.inc_by(info.lost.into());
         info.hosts.retain(|host| host.state() != HostState::Done);
         info.hosts.truncate(HISTORY_HOSTS);
-        inner.ended.push_front(info);
+        inner.ended.push_front((info, running.owner));
         inner.ended.truncate(HISTORY_MAX);
     }
 }
@@ -218,6 +290,44 @@ pub fn count(info: &mut FleetCaptureInfo, hosts: &[HostProgress]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Scope;
+
+    fn caller(name: &str, scope: &str) -> Caller {
+        Caller {
+            name: name.to_owned(),
+            scope: Some(Scope::parse(scope).expect("a scope")),
+            ..Caller::clone(&Caller::local())
+        }
+    }
+
+    fn owner(name: &str) -> Owner {
+        Owner::new(&caller(name, "team=a"), &Selector::default())
+    }
+
+    #[test]
+    fn a_capture_is_shown_to_its_owner_and_to_those_in_whose_scope_all_of_it_is() {
+        let fanouts = Arc::new(Fanouts::new(Arc::default()));
+        let own = Owner::new(
+            &Caller::local(),
+            &"namespace=n,comm=x".parse().expect("valid"),
+        );
+        let slot = fanouts
+            .start(FleetCaptureInfo::default(), own)
+            .expect("room");
+        let mut noisy = host(HostState::Failed);
+        noisy.message = "canary".to_owned();
+        noisy.notices = vec!["canary".to_owned()];
+        slot.update(|info| info.hosts = vec![noisy]);
+        let shown = |name, scope| fanouts.list(&caller(name, scope)).len();
+        assert_eq!(shown("eve", "namespace=n"), 1);
+        assert_eq!(shown("eve", "namespace=~n"), 0);
+        assert_eq!(shown("eve", "namespace=n,team=a"), 0);
+        assert_eq!(shown("local", "namespace=other"), 1);
+        let told = fanouts.list(&caller("eve", "namespace=n"));
+        assert!(!format!("{told:?}").contains("canary"), "{told:?}");
+        assert!(!fanouts.cancel(slot.id, "a", &caller("eve", "namespace=n")));
+        assert!(fanouts.cancel(slot.id, "a", &caller("local", "namespace=other")));
+    }
 
     fn host(state: HostState) -> HostProgress {
         HostProgress {
@@ -229,7 +339,9 @@ mod tests {
     #[test]
     fn long_requests_push_nobody_out_of_the_list() {
         let fanouts = Arc::new(Fanouts::new(Arc::default()));
-        let runs = fanouts.start(FleetCaptureInfo::default()).expect("room");
+        let runs = fanouts
+            .start(FleetCaptureInfo::default(), owner("ada"))
+            .expect("room");
         for _ in 0..HISTORY_MAX {
             let capture = proto::agent::CaptureRequest {
                 reason: "ä".repeat(1 << 20),
@@ -244,9 +356,9 @@ mod tests {
                 request: Some(request),
                 ..FleetCaptureInfo::default()
             };
-            drop(fanouts.start(info).expect("room"));
+            drop(fanouts.start(info, owner("ada")).expect("room"));
         }
-        let listed = fanouts.list();
+        let listed = fanouts.list(&Caller::local());
         assert_eq!(listed.len(), HISTORY_MAX + 1);
         assert!(listed.iter().any(|info| info.id == runs.id && info.running));
     }
@@ -259,7 +371,7 @@ mod tests {
             peer: "10.0.0.1:7".to_owned(),
             ..FleetCaptureInfo::default()
         };
-        let slot = fanouts.start(info).expect("room");
+        let slot = fanouts.start(info, owner("ada")).expect("room");
         slot.update(|info| {
             info.hosts = vec![
                 host(HostState::Done),
@@ -269,9 +381,9 @@ mod tests {
             let hosts = info.hosts.clone();
             count(info, &hosts);
         });
-        assert!(fanouts.list()[0].running);
+        assert!(fanouts.list(&Caller::local())[0].running);
         drop(slot);
-        let listed = fanouts.list().remove(0);
+        let listed = fanouts.list(&Caller::local()).remove(0);
         assert_eq!(
             (listed.running, listed.peer.as_str()),
             (false, "10.0.0.1:7")
@@ -285,14 +397,14 @@ mod tests {
     #[test]
     fn they_are_bounded_and_the_oldest_are_forgotten() {
         let fanouts = Arc::new(Fanouts::new(Arc::default()));
-        let start = || fanouts.start(FleetCaptureInfo::default());
+        let start = || fanouts.start(FleetCaptureInfo::default(), owner("ada"));
         let slots: Vec<_> = (0..FANOUTS_MAX).map(|_| start().expect("room")).collect();
         assert!(start().is_none());
         drop(slots);
         for _ in 0..HISTORY_MAX {
             drop(start());
         }
-        let listed = fanouts.list();
+        let listed = fanouts.list(&Caller::local());
         assert_eq!(listed.len(), HISTORY_MAX);
         assert_eq!(listed[0].id, (FANOUTS_MAX + HISTORY_MAX) as u64);
         assert!(listed.is_sorted_by_key(|info| std::cmp::Reverse(info.id)));
@@ -301,12 +413,17 @@ mod tests {
     #[test]
     fn one_that_runs_can_be_cancelled_once() {
         let fanouts = Arc::new(Fanouts::new(Arc::default()));
-        let slot = fanouts.start(FleetCaptureInfo::default()).expect("room");
-        assert!(fanouts.cancel(slot.id, "a") && fanouts.cancel(slot.id, "b"));
+        let slot = fanouts
+            .start(FleetCaptureInfo::default(), owner("ada"))
+            .expect("room");
+        assert!(
+            fanouts.cancel(slot.id, "a", &Caller::local())
+                && fanouts.cancel(slot.id, "b", &Caller::local())
+        );
         assert!(*slot.cancel.borrow());
         assert_eq!(slot.info().ended_by, "cancelled by a");
         let id = slot.id;
         drop(slot);
-        assert!(!fanouts.cancel(id, "a"));
+        assert!(!fanouts.cancel(id, "a", &Caller::local()));
     }
 }

@@ -10,9 +10,10 @@ use super::limits::{
     ABSENT_NAMED, ANNOUNCED_FOR_NS, BEFORE_NS_MAX, DURATION_NS_MAX, ELSEWHERE_MAX, HOSTS_DEFAULT,
     HOSTS_MAX, NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS,
 };
+use crate::access::{Caller, Scope};
 use crate::query::Queries;
-use crate::store::{ConnectedHost, Scope, TimeRange};
-use profile::{LabelMatcher, MatchOp, Selector, key};
+use crate::store::{ConnectedHost, Scope as Selection, TimeRange};
+use profile::{FrameFilter, LabelMatcher, MatchOp, Selector, key};
 use proto::collector::FleetCaptureRequest;
 use proto::{agent, query};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -33,6 +34,10 @@ pub struct Checked {
     pub patience: Duration,
     /// Hosts by id, in place of those with samples.
     pub host_ids: Vec<String>,
+    /// Who asks: of what comes only what they may see goes to them.
+    pub caller: Arc<Caller>,
+    /// Frame filters that are applied here, once who ended waits was taken off.
+    pub filters: Vec<FrameFilter>,
 }
 
 /// The hosts of a fan-out.
@@ -48,8 +53,19 @@ pub struct Plan {
     pub absent: usize,
     /// Some of their names.
     pub absent_named: Vec<String>,
+    /// Those with samples in the scope of who asks to which it cannot be applied now.
+    pub beyond: usize,
     /// What the reader of the result must know.
     pub notices: Vec<String>,
+}
+
+impl Checked {
+    /// True when the scope of who asks can be applied to a capture on a host with these labels:
+    /// those of hosts in it are compared here, and others by the agent.
+    fn reaches(&self, labels: &BTreeMap<String, String>, name: &str) -> bool {
+        let scope = self.caller.scope.as_ref();
+        scope.is_none_or(|scope| scope.may_take_of(name, labels))
+    }
 }
 
 /// A host that is asked.
@@ -80,18 +96,29 @@ pub enum Place {
     },
 }
 
-/// Looks at a request.
+/// Looks at a request, and adds the scope of who asks to what it selects.
 ///
 /// # Errors
-/// INVALID_ARGUMENT with the reason.
-pub fn check(request: &FleetCaptureRequest) -> Result<Checked, Status> {
+/// INVALID_ARGUMENT with the reason; PERMISSION_DENIED for what a scope does not reach.
+pub fn check(request: &FleetCaptureRequest, caller: &Arc<Caller>) -> Result<Checked, Status> {
     let mut capture = request.capture.clone().unwrap_or_default();
     let matchers = std::mem::take(&mut capture.matchers);
     let text: Selector = request.selector.parse().map_err(invalid)?;
     let beside = query::selector(matchers).map_err(invalid)?;
     let all = text.matchers().iter().chain(beside.matchers());
-    let selector = Selector::new(all.cloned().collect()).map_err(invalid)?;
-    query::frame_filters(capture.frame_filters.clone()).map_err(invalid)?;
+    let mut selector = Selector::new(all.cloned().collect()).map_err(invalid)?;
+    let mut filters = query::frame_filters(capture.frame_filters.clone()).map_err(invalid)?;
+    if let Some(scope) = &caller.scope {
+        within(scope, request, &capture)?;
+        let all = scope.and(&selector);
+        let all = all.map_err(|e| invalid(format!("{e}, those of your login's scope included")));
+        selector = all?;
+    }
+    match caller.sees_parts_of_hosts() && capture.event == profile::OFF_CPU {
+        // An agent looks for them in the waker's frames, too, and what it finds would tell of them.
+        true => capture.frame_filters.clear(),
+        false => filters.clear(),
+    }
     query::check_count("labels to group by", capture.group_by.len()).map_err(invalid)?;
     if capture.duration_ns == 0 || capture.duration_ns > DURATION_NS_MAX {
         return Err(invalid(format!(
@@ -132,7 +159,33 @@ pub fn check(request: &FleetCaptureRequest) -> Result<Checked, Status> {
         hosts_max,
         patience,
         host_ids: request.host_ids.clone(),
+        caller: caller.clone(),
+        filters,
     })
+}
+
+/// Refuses what `scope` cannot be added to.
+fn within(
+    scope: &Scope,
+    request: &FleetCaptureRequest,
+    capture: &agent::CaptureRequest,
+) -> Result<(), Status> {
+    if !request.host_ids.is_empty() {
+        return Err(Status::permission_denied(
+            "failed to take ids of hosts: they are for collectors; select hosts by their labels",
+        ));
+    }
+    // A probe slows down whatever passes it, and a filter is the kernel's, which reads anybody's
+    // memory.
+    let of_host = capture.event.contains(':') || !capture.filter.is_empty();
+    if of_host && !scope.is_of_hosts() {
+        return Err(Status::permission_denied(format!(
+            "failed to capture `{}`: probes, tracepoints and their filters work on a host as a whole, \
+             and your login is for `{}` alone\ncapture stacks, or ask somebody who may see the host",
+            capture.event, scope.text
+        )));
+    }
+    Ok(())
 }
 
 /// The hosts that are asked.
@@ -155,14 +208,16 @@ pub async fn plan(
             }
         }
     } else {
-        let scope = Scope {
+        let selection = Selection {
             range: TimeRange {
                 start_unix_ns: now_unix_ns.saturating_sub(SELECT_RANGE_NS),
                 end_unix_ns: now_unix_ns,
             },
             selector: checked.selector.clone(),
         };
-        let (names, more) = queries.host_names(scope, NAMES_MAX).await?;
+        let (names, more) = queries
+            .host_names(&checked.caller, selection, NAMES_MAX)
+            .await?;
         if more {
             plan.notices.push(format!(
                 "more than {NAMES_MAX} hosts match: only these were looked at; narrow the selector"
@@ -172,9 +227,13 @@ pub async fn plan(
         let mut found = HashSet::new();
         for agent in registry.all() {
             let name = agent.hostname();
-            if names.contains(&name) && selects(&checked.selector, &agent.facts().labels, &name) {
-                plan.choose(checked, &agent);
-                found.insert(name);
+            let labels = agent.facts().labels;
+            if names.contains(&name) && selects(&checked.selector, &labels, &name) {
+                found.insert(name.clone());
+                match checked.reaches(&labels, &name) {
+                    true => plan.choose(checked, &agent),
+                    false => plan.beyond += 1,
+                }
             }
         }
         match elsewhere(registry, queries, own_address, now_unix_ns).await {
@@ -190,7 +249,10 @@ pub async fn plan(
                         && selects(&checked.selector, &host.labels, &host.hostname)
                     {
                         found.insert(host.hostname.clone());
-                        plan.choose_there(host);
+                        match checked.reaches(&host.labels, &host.hostname) {
+                            true => plan.choose_there(host),
+                            false => plan.beyond += 1,
+                        }
                     }
                 }
             }
@@ -200,6 +262,13 @@ pub async fn plan(
             )),
         }
         plan.miss(names.into_iter().filter(|name| !found.contains(name)));
+    }
+    if plan.beyond > 0 {
+        plan.notices.push(format!(
+            "{} hosts with samples of your login's scope are not asked: they do not have its labels \
+             now, so that what is captured there cannot be held to it",
+            plan.beyond
+        ));
     }
     plan.cut(checked.hosts_max);
     match plan.chosen.is_empty() {
@@ -286,6 +355,9 @@ impl Plan {
 
     fn nobody(&self, selector: &Selector) -> Status {
         let minutes = SELECT_RANGE_NS / 60_000_000_000;
+        if self.absent == 0 && self.beyond > 0 {
+            return Status::permission_denied(self.notices.join("; "));
+        }
         if self.absent == 0 {
             return Status::not_found(format!(
                 "no host has samples of `{selector}` in the last {minutes} minutes"
@@ -375,7 +447,7 @@ mod tests {
             }),
             ..FleetCaptureRequest::default()
         };
-        check(&request).expect("valid")
+        check(&request, &Caller::local()).expect("valid")
     }
 
     fn facts() -> HostFacts {
@@ -442,11 +514,11 @@ mod tests {
             }),
             ..FleetCaptureRequest::default()
         };
-        let checked = check(&request).expect("valid");
+        let checked = check(&request, &Caller::local()).expect("valid");
         assert_eq!(checked.selector.to_string(), "unit=\"api\",comm=\"x\"");
         assert_eq!((checked.hosts_max, checked.patience), (50, PATIENCE));
         request.selector = "unit=".to_owned();
-        assert!(check(&request).is_err());
+        assert!(check(&request, &Caller::local()).is_err());
     }
 
     #[test]
@@ -459,7 +531,7 @@ mod tests {
             let mut request = FleetCaptureRequest::default();
             change(&mut request, &mut capture);
             request.capture = Some(capture);
-            check(&request).is_err()
+            check(&request, &Caller::local()).is_err()
         };
         assert!(!with(|_, _| {}));
         assert!(with(|_, capture| capture.duration_ns = 0));
@@ -472,7 +544,7 @@ mod tests {
         assert!(with(
             |_, capture| capture.group_by = vec!["a".to_owned(); 65]
         ));
-        assert!(check(&FleetCaptureRequest::default()).is_err());
+        assert!(check(&FleetCaptureRequest::default(), &Caller::local()).is_err());
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use super::agent_registry::OUTBOX;
 use super::fanout::{self, Fanout};
+use super::history::Owner;
 use super::limits::{FANOUTS_MAX, WHO_BYTES_MAX};
 use super::{Control, select, stream};
+use crate::access::Caller;
 use crate::identity;
 use crate::query::busy;
 use proto::collector::capture_service_server::CaptureService;
@@ -52,8 +54,9 @@ impl CaptureService for Control {
     ) -> Result<Response<Self::CaptureStream>, Status> {
         let inner = &self.0;
         let peer = peer(&request);
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
-        let mut checked = select::check(&asked)?;
+        let mut checked = select::check(&asked, &caller)?;
         let (who, reason) = (
             cut(&checked.capture.who).to_owned(),
             cut(&checked.capture.reason).to_owned(),
@@ -64,12 +67,14 @@ impl CaptureService for Control {
         };
         checked.capture.who = cut(&told).to_owned();
         checked.capture.reason.clone_from(&reason);
-        let slot = inner.fanouts.start(FleetCaptureInfo {
+        let info = FleetCaptureInfo {
             request: Some(asked),
             peer: peer.clone(),
             started_unix_ns: inner.clock.now_unix_ns(),
             ..FleetCaptureInfo::default()
-        });
+        };
+        let owner = Owner::new(&caller, &checked.selector);
+        let slot = inner.fanouts.start(info, owner);
         let Some(slot) = slot else {
             return Err(busy(format!(
                 "{FANOUTS_MAX} captures over the fleet run already, which is the limit"
@@ -114,8 +119,9 @@ impl CaptureService for Control {
         request: Request<CancelFleetCaptureRequest>,
     ) -> Result<Response<CancelFleetCaptureResponse>, Status> {
         let peer = peer(&request);
+        let caller = Caller::of(request.extensions());
         let id = request.into_inner().id;
-        if !self.0.fanouts.cancel(id, &peer) {
+        if !self.0.fanouts.cancel(id, &peer, &caller) {
             return Err(Status::not_found(format!(
                 "no capture over the fleet with ID {id} is running"
             )));
@@ -126,9 +132,10 @@ impl CaptureService for Control {
 
     async fn list(
         &self,
-        _request: Request<ListFleetCapturesRequest>,
+        request: Request<ListFleetCapturesRequest>,
     ) -> Result<Response<ListFleetCapturesResponse>, Status> {
-        let captures = self.0.fanouts.list();
+        let caller = Caller::of(request.extensions());
+        let captures = self.0.fanouts.list(&caller);
         Ok(Response::new(ListFleetCapturesResponse { captures }))
     }
 }

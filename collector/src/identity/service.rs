@@ -3,6 +3,7 @@
 use super::authority::{KeyHash, SigningRequest};
 use super::registry::{Applicant, Invitation, Refused};
 use super::{Fleet, IdentityError, Member};
+use crate::access::Caller;
 use profile::text::with_causes;
 use proto::collector::enrollment_service_server::EnrollmentService;
 use proto::collector::fleet_service_server::FleetService;
@@ -167,6 +168,7 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<InviteRequest>,
     ) -> Result<Response<InviteResponse>, Status> {
+        Caller::of(request.extensions()).sees_all("invite hosts")?;
         let peer = request.remote_addr();
         let asked = request.into_inner();
         let invitation = Invitation {
@@ -203,9 +205,11 @@ impl FleetService for FleetAdmin {
 
     async fn list_members(
         &self,
-        _request: Request<ListMembersRequest>,
+        request: Request<ListMembersRequest>,
     ) -> Result<Response<ListMembersResponse>, Status> {
-        let members = self.fleet.registry.members();
+        let caller = Caller::of(request.extensions());
+        let mut members = self.fleet.registry.members();
+        members.retain(|member| caller.sees_host(&member.name, &member.labels));
         Ok(Response::new(ListMembersResponse {
             fleet_id: self.fleet.authority.fleet_id().to_owned(),
             authority_key_sha256: self.fleet.authority.key_hash().to_vec(),
@@ -217,6 +221,7 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<RemoveMemberRequest>,
     ) -> Result<Response<RemoveMemberResponse>, Status> {
+        Caller::of(request.extensions()).sees_all("remove a host")?;
         let peer = request.remote_addr();
         let host = request.into_inner().host;
         let fleet = self.fleet.clone();

@@ -13,7 +13,7 @@ use crate::store::{HostFacts, HostKey, HostRecord, Limits, OpenStore, StoreError
 use crate::sync::lock;
 use crate::time::Clock;
 use proto::agent::Degradation;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -288,6 +288,7 @@ impl Hosts {
             end_unix_ns: now,
         };
         let limits = Limits {
+            hosts: None,
             cancel: crate::store::Cancel::default(),
             deadline: Instant::now() + LOAD_TIMEOUT,
             memory_bytes: LOAD_BYTES_MAX,
@@ -329,6 +330,23 @@ impl Hosts {
         let inner = self.lock();
         let known = inner.known.get(key);
         known.map_or_else(String::new, |known| known.record.facts.hostname.clone())
+    }
+
+    /// The labels of all hosts as they were said last, by id.
+    pub fn labels(&self) -> HashMap<String, BTreeMap<String, String>> {
+        let inner = self.lock();
+        let mut newest: HashMap<&str, &HostRecord> = HashMap::new();
+        for known in inner.known.values() {
+            let record = &*known.record;
+            let of_host = newest.entry(&record.key.host_id).or_insert(record);
+            if record.last_seen_unix_ns > of_host.last_seen_unix_ns {
+                *of_host = record;
+            }
+        }
+        let newest = newest.into_iter();
+        newest
+            .map(|(id, record)| (id.to_owned(), record.facts.labels.clone()))
+            .collect()
     }
 
     /// When the host was last heard of; the store knows that only to [`HOST_INTERVAL`].

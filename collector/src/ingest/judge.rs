@@ -145,6 +145,13 @@ impl Verdict {
         warnings.map(|of| of.message.clone()).collect()
     }
 
+    /// Without sentences: what an agent says of its work may be about anything on its host.
+    pub fn without_texts(mut self) -> Verdict {
+        let degradations = self.degradations.into_iter();
+        self.degradations = degradations.map(without_text).collect();
+        self
+    }
+
     /// With the sentences, as far as they fit into what is `left` of an answer; then with ids
     /// alone, then with one that says that there were more. Unit: bytes.
     pub fn within(mut self, left: &mut usize) -> Verdict {
@@ -182,6 +189,17 @@ impl Verdict {
         self.degradations.extend(more);
         self.degradations
             .sort_by_key(|of| std::cmp::Reverse(of.severity));
+    }
+}
+
+/// What is wrong by its id alone.
+pub fn without_text(degradation: Degradation) -> Degradation {
+    Degradation {
+        message: degradation.id.clone(),
+        id: degradation.id,
+        severity: degradation.severity,
+        since_unix_ns: degradation.since_unix_ns,
+        ..Degradation::default()
     }
 }
 

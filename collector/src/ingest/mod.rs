@@ -15,6 +15,7 @@ pub use crate::memory::Reservation;
 pub use batch::{StorePanicked, THREAD};
 pub use hosts::{Hosts, Survey};
 pub use judge::Verdict;
+pub(crate) use judge::without_text;
 
 use crate::identity;
 use crate::memory::MemoryPool;

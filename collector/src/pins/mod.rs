@@ -14,6 +14,7 @@ mod format;
 pub mod limits;
 mod service;
 mod shares;
+mod sight;
 mod take;
 
 pub use files::{Bounds, Files, OpenError};
@@ -27,7 +28,7 @@ use files::Removed;
 use limits::{PRUNE_INTERVAL, UPLOADS_MAX};
 use profile::text::with_causes;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::MissedTickBehavior;
@@ -42,6 +43,8 @@ struct Inner {
     /// Opened when they are first wanted, and tried again until they can be.
     files: OnceCell<Files>,
     queries: Queries,
+    /// What those with scopes may see of pins.
+    sights: Mutex<sight::Remembered>,
     places: Arc<Semaphore>,
     admission: Arc<Admission>,
     clock: Clock,
@@ -63,6 +66,7 @@ impl Pins {
             dir,
             files: OnceCell::new(),
             queries,
+            sights: Mutex::default(),
             places: Arc::new(Semaphore::new(UPLOADS_MAX)),
             admission: Arc::new(Admission::new(clock.clone(), metrics.clone())),
             clock,

@@ -3,11 +3,13 @@
 use super::Pins;
 use super::files::{ProfileKind, ReadError};
 use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
+use super::sight::Sight;
 use super::take::{UploadMessage, fault, head};
+use crate::access::Caller;
 use crate::identity::{self, Member};
 use crate::ingest::stopped;
-use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
-use profile::{Coverage, GroupBy, Moments, Profile, Query};
+use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, of_samples, profile_bytes};
+use profile::{Coverage, GroupBy, Moments, Profile, Query, Selector};
 use proto::collector::evidence_service_server::EvidenceService;
 use proto::collector::keep_request::Body;
 use proto::collector::pin_service_server::PinService;
@@ -164,13 +166,45 @@ impl PinService for Pins {
         &self,
         request: Request<ListHostPinsRequest>,
     ) -> Result<Response<ListHostPinsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
         let limit = match asked.limit {
             0 => LIST_DEFAULT,
             limit => (limit as usize).min(PINS_MAX),
         };
         let files = self.0.open().await?;
-        let (pins, left_out) = files.list(limit, |pin| matches(&asked, pin));
+        if caller.scope.is_none() {
+            let (pins, left_out) = files.list(limit, |pin| matches(&asked, pin));
+            return Ok(Response::new(ListHostPinsResponse { pins, left_out }));
+        }
+        let (all, beyond) = files.list(PINS_MAX, |pin| {
+            // What is asked of the trigger may be not theirs to know: it is looked at later.
+            let trigger = String::new();
+            let place = ListHostPinsRequest {
+                trigger,
+                ..asked.clone()
+            };
+            matches(&place, pin)
+        });
+        let inner = self.0.clone();
+        let labels = inner.queries.labels_of_hosts();
+        let listed = self.0.queries.work(move |limits| {
+            let (mut pins, mut left_out) = (Vec::new(), 0);
+            for pin in all {
+                let sight = inner.sight(&caller, &pin, &labels, limits)?;
+                let shown = sight.shown(pin).filter(|pin| matches(&asked, pin));
+                match shown {
+                    Some(pin) if pins.len() < limit => pins.push(pin),
+                    Some(_) => left_out += 1,
+                    None => {}
+                }
+            }
+            Ok((pins, left_out))
+        });
+        let (pins, left_out) = listed.await?;
+        if beyond > 0 {
+            tracing::debug!(beyond, "pins are beyond what a list looks at");
+        }
         Ok(Response::new(ListHostPinsResponse { pins, left_out }))
     }
 
@@ -178,8 +212,9 @@ impl PinService for Pins {
         &self,
         request: Request<PinProfileRequest>,
     ) -> Result<Response<Self::ProfileStream>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
-        let query = query(&asked)?;
+        let query = query(&asked, &caller)?;
         let part = match asked.captured {
             true => ProfileKind::Captured,
             false => ProfileKind::Minutes,
@@ -190,8 +225,19 @@ impl PinService for Pins {
         let made = self.0.queries.work(move |limits| {
             let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
             let files = inner.files()?;
+            if caller.scope.is_some() {
+                let labels = inner.queries.labels_of_hosts();
+                let found = files.list(1, |pin| pin.id == asked.id).0.pop();
+                let sight = found.map(|pin| inner.sight(&caller, &pin, &labels, limits));
+                if matches!(sight.transpose()?, None | Some(Sight::Nothing)) {
+                    return Err(refused(ReadError::Unknown(asked.id)));
+                }
+            }
             let profile = files.read(asked.id, part, limits.memory_bytes, gone);
-            let profile = profile.map_err(refused)?;
+            let mut profile = profile.map_err(refused)?;
+            if caller.sees_parts_of_hosts() {
+                profile = in_part(profile);
+            }
             let answer = answer(&profile, &query, asked.times);
             drop(profile);
             place.hold(profile_bytes(&answer))?;
@@ -219,9 +265,26 @@ fn matches(asked: &ListHostPinsRequest, pin: &HostPin) -> bool {
         && (asked.trigger.is_empty() || asked.trigger == trigger)
 }
 
-fn query(asked: &PinProfileRequest) -> Result<Query, Status> {
+/// What those may see of a pin who see a part of its host, before their scope is added: not who
+/// ended waits, and not what is counted over all of the host.
+fn in_part(profile: Profile) -> Profile {
+    let mut part = profile.without_wakers().unwrap_or(profile);
+    part.info.quality = of_samples(part.info.quality);
+    part.info.coverage = Coverage::default();
+    part.info.waits_cause.clear();
+    part.moments.dropped = 0;
+    part
+}
+
+fn query(asked: &PinProfileRequest, caller: &Caller) -> Result<Query, Status> {
     let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
-    let selector = proto::query::selector(asked.matchers.clone()).map_err(|e| invalid(&e))?;
+    let mut selector = proto::query::selector(asked.matchers.clone()).map_err(|e| invalid(&e))?;
+    if let Some(scope) = &caller.scope {
+        // Samples of a pin do not have the labels of their host, which is looked at before.
+        let within = scope.within_host();
+        let all = within.matchers().iter().chain(selector.matchers());
+        selector = Selector::new(all.cloned().collect()).map_err(|e| invalid(&e))?;
+    }
     let filters = proto::query::frame_filters(asked.frame_filters.clone());
     let filters = filters.map_err(|e| invalid(&e))?;
     let count = proto::query::check_count("labels to group by", asked.group_by.len());
@@ -242,7 +305,7 @@ fn answer(profile: &Profile, query: &Query, times: bool) -> Profile {
     answer
 }
 
-fn refused(error: ReadError) -> Failed {
+pub(super) fn refused(error: ReadError) -> Failed {
     let text = error.to_string();
     Failed::from(match error {
         ReadError::Unknown(_) => Status::not_found(text),

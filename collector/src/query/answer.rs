@@ -47,6 +47,7 @@ pub fn quality(
         unit: quality.unit,
         pruned_weight: quality.pruned_weight,
         damaged: quality.damaged,
+        not_kept: quality.not_kept,
         weights_capped: quality.total.is_capped(),
         named_later: named_later(quality.named_later),
     }

@@ -9,13 +9,17 @@ mod answer;
 mod cgroups;
 mod held;
 mod request;
+mod scoped;
 mod service;
 mod spread;
 mod units;
 
 pub(crate) use held::{RETRY_AFTER, ResponseSlot, busy, profile_bytes};
 pub use request::Selected;
+pub use scoped::ScopedStore;
+pub(crate) use scoped::of_samples;
 
+use crate::access::Caller;
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
 use crate::store::{
@@ -26,6 +30,7 @@ use crate::time::Clock;
 use metrics::{Format, Histogram, encode};
 use profile::{Profile, Query, key};
 use proto::agent;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -70,7 +75,7 @@ pub struct Facts {
 pub struct Queries(Arc<Inner>);
 
 struct Inner {
-    store: Arc<dyn StoreQueries>,
+    store: scoped::Guarded,
     board: Arc<dyn NoticeBoard>,
     status: Arc<dyn StoreStatus>,
     hosts: Arc<Hosts>,
@@ -146,7 +151,7 @@ impl Queries {
         let concurrent = options.concurrent;
         let answers = held::Answers::new(options.memory_bytes, metrics.clone());
         Queries(Arc::new(Inner {
-            store: store.queries.clone(),
+            store: scoped::Guarded::new(store.queries.clone()),
             board: store.board.clone(),
             status: store.status.clone(),
             hosts,
@@ -160,25 +165,26 @@ impl Queries {
         }))
     }
 
-    /// Runs `work` on a blocking thread within the limits; `nodes` and `lines` are those of its
-    /// answer.
+    /// Runs `work` on a blocking thread within the limits, on what of the store `caller` may see;
+    /// `nodes` and `lines` are those of its answer.
     async fn run<T: Send + 'static>(
         &self,
+        caller: &Caller,
         ask: Ask,
         nodes: usize,
         lines: usize,
         work: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let places = &self.0.places;
-        self.run_in(places, ask, nodes, lines, work).await
+        self.run_in(places, caller, ask, (nodes, lines), work).await
     }
 
     async fn run_in<T: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
+        caller: &Caller,
         ask: Ask,
-        nodes: usize,
-        lines: usize,
+        (nodes, lines): (usize, usize),
         work: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let inner = &self.0;
@@ -190,6 +196,7 @@ impl Queries {
             done: false,
         };
         let limits = Limits {
+            hosts: None,
             cancel: guard.cancel.clone(),
             deadline,
             memory_bytes: inner.options.memory_bytes,
@@ -205,14 +212,15 @@ impl Queries {
                 "{running} queries run already (`query.concurrent`), and none came to its end in time"
             )));
         };
-        let (store, metrics) = (inner.store.clone(), inner.metrics.clone());
+        let store = inner.store.seen_by(caller, inner.clock.now_unix_ns());
+        let metrics = inner.metrics.clone();
         let working = tokio::task::spawn_blocking(move || {
             // Given back when the work has ended, whoever waits for it.
             let _place = place;
             let started = Instant::now();
             metrics.queries_running.inc();
             let _running = Running(metrics.clone());
-            let result = work(&*store, &limits);
+            let result = work(&store, &limits);
             metrics.query_ns.inc_by(started.elapsed().as_nanos() as u64);
             result
         });
@@ -239,6 +247,7 @@ impl Queries {
     /// As every query, and those of `make`.
     pub(crate) async fn profile<T: Send + 'static>(
         &self,
+        caller: &Caller,
         selected: &Selected,
         query: Query,
         max_nodes: u32,
@@ -250,6 +259,7 @@ impl Queries {
         };
         let (range, now) = (selected.range(), self.0.clock.now_unix_ns());
         self.run(
+            caller,
             Ask::Profile,
             nodes,
             self.0.options.lines,
@@ -270,8 +280,12 @@ impl Queries {
         make: impl FnOnce(&Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let (nodes, lines) = (self.0.options.nodes, self.0.options.lines);
-        self.run(Ask::Pin, nodes, lines, move |_, limits| make(limits))
-            .await
+        // It is not in the store: whoever makes it sees to scopes.
+        let caller = Caller::local();
+        self.run(&caller, Ask::Pin, nodes, lines, move |_, limits| {
+            make(limits)
+        })
+        .await
     }
 
     /// Names of the hosts with samples in a scope, ordered, and whether there are more than `most`.
@@ -280,10 +294,11 @@ impl Queries {
     /// As every query.
     pub(crate) async fn host_names(
         &self,
+        caller: &Caller,
         scope: Scope,
         most: usize,
     ) -> Result<(Vec<String>, bool), Status> {
-        self.run(Ask::Labels, 0, most, move |store, limits| {
+        self.run(caller, Ask::Labels, 0, most, move |store, limits| {
             Ok(store.label_values(&scope, key::HOST, "", most, limits)?)
         })
         .await
@@ -301,9 +316,9 @@ impl Queries {
         let board = self.0.board.clone();
         self.run_in(
             &self.0.calls,
+            &Caller::local(),
             Ask::ConnectedHosts,
-            0,
-            most,
+            (0, most),
             move |_, limits| Ok(board.connected_hosts(since_unix_ns, limits)?),
         )
         .await
@@ -317,8 +332,19 @@ impl Queries {
         let board = self.0.board.clone();
         let announce = move |_: &dyn StoreQueries, _: &Limits| Ok(board.announce_hosts(&hosts)?);
         let calls = &self.0.calls;
-        self.run_in(calls, Ask::ConnectedHosts, 0, 0, announce)
-            .await
+        self.run_in(
+            calls,
+            &Caller::local(),
+            Ask::ConnectedHosts,
+            (0, 0),
+            announce,
+        )
+        .await
+    }
+
+    /// The newest labels of all hosts that are known, by host id.
+    pub(crate) fn labels_of_hosts(&self) -> HashMap<String, BTreeMap<String, String>> {
+        self.0.hosts.labels()
     }
 
     /// The collector's metrics as text. One at a time: the store may look at its files.

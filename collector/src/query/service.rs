@@ -5,9 +5,11 @@ use super::{
     ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
     resolved, spread, units,
 };
+use crate::access::Caller;
+use crate::ingest::without_text;
 use crate::store::{
-    DataQuality, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreQueries,
-    StoreStatus,
+    DataQuality, HostKey, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope,
+    StoreQueries, StoreStatus,
 };
 use metrics::counted;
 use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
@@ -54,11 +56,12 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::LabelNamesRequest>,
     ) -> Result<Response<wire::LabelNamesResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let selected = Selected::new(request.into_inner().selection)?;
         let selected = selected.without_filters("LabelNames")?;
         let now = self.0.clock.now_unix_ns();
         let (names, range) = self
-            .run(Ask::Labels, 0, ROWS_MAX, move |store, limits| {
+            .run(&caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let names = store.label_names(&scope, limits)?;
                 Ok((names, scope.range))
@@ -75,6 +78,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::LabelValuesRequest>,
     ) -> Result<Response<wire::LabelValuesResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
         if asked.name.is_empty() {
             return Err(invalid("failed to list values: the label has no name"));
@@ -83,7 +87,7 @@ impl QueryService for Queries {
         let limit = limit(asked.limit, VALUES_LIMIT, ROWS_MAX);
         let now = self.0.clock.now_unix_ns();
         let (values, more, range) = self
-            .run(Ask::Labels, 0, ROWS_MAX, move |store, limits| {
+            .run(&caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let (name, prefix) = (&asked.name, &asked.prefix);
                 let (values, more) = store.label_values(&scope, name, prefix, limit, limits)?;
@@ -102,13 +106,14 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::SeriesRequest>,
     ) -> Result<Response<wire::SeriesResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?.without_filters("Series")?;
         let group_by = labels(asked.group_by)?;
         let lines = limit(asked.limit, SERIES_LIMIT, LINES_MAX);
         let now = self.0.clock.now_unix_ns();
         let found = self
-            .run(Ask::Series, 0, lines, move |store, limits| {
+            .run(&caller, Ask::Series, 0, lines, move |store, limits| {
                 let mut scope = scope(store, &selected, now)?;
                 let step = step(scope.range, asked.step_ns, lines)?;
                 // A part of a step would look like less.
@@ -152,16 +157,24 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::ProfileRequest>,
     ) -> Result<Response<Parts>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let query = selected.query(&asked.group_by)?;
         let mut place = self.response_slot()?;
-        let made = Queries::profile(self, &selected, query, asked.max_nodes, move |found, _| {
-            let QueryResult { data, quality } = found;
-            let coverage = covered(&data);
-            place.hold(profile_bytes(&data))?;
-            Ok((quality, coverage, Chunks::new(data), place))
-        });
+        let made = Queries::profile(
+            self,
+            &caller,
+            &selected,
+            query,
+            asked.max_nodes,
+            move |found, _| {
+                let QueryResult { data, quality } = found;
+                let coverage = covered(&data);
+                place.hold(profile_bytes(&data))?;
+                Ok((quality, coverage, Chunks::new(data), place))
+            },
+        );
         let (quality, coverage, chunks, place) = made.await?;
         let quality = answer::quality(quality, coverage, &self.0.hosts);
         let (tx, parts) = mpsc::channel(PARTS_QUEUED);
@@ -183,6 +196,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::TopRequest>,
     ) -> Result<Response<wire::TopResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let limit = limit(asked.limit, TOP_LIMIT, ROWS_MAX);
@@ -196,14 +210,16 @@ impl QueryService for Queries {
             _ => TopBy::Label(asked.by),
         };
         let (rows, left_out, quality, coverage) = match by {
-            TopBy::Label(label) => self.top_labels(selected, label, limit).await?,
+            TopBy::Label(label) => self.top_labels(&caller, selected, label, limit).await?,
             TopBy::Function => {
                 let by = CostBy::Function;
-                self.top_functions(selected, by, sort, limit).await?
+                self.top_functions(&caller, selected, (by, sort), limit)
+                    .await?
             }
             TopBy::Module => {
                 let by = CostBy::Module;
-                self.top_functions(selected, by, sort, limit).await?
+                self.top_functions(&caller, selected, (by, sort), limit)
+                    .await?
             }
         };
         let bytes = |row: &wire::TopRow| row.name.len() + row.module.len() + 64;
@@ -219,6 +235,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::DiffRequest>,
     ) -> Result<Response<wire::DiffResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner();
         let sides = [Selected::new(asked.before)?, Selected::new(asked.after)?];
         let queries = [sides[0].query(&[])?, sides[1].query(&[])?];
@@ -226,7 +243,7 @@ impl QueryService for Queries {
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         let lines = self.0.options.lines;
         let compared = self
-            .run(Ask::Diff, nodes, lines, move |store, limits| {
+            .run(&caller, Ask::Diff, nodes, lines, move |store, limits| {
                 // Never of profiles: what is cut off one to fit is charged to callers, and looks
                 // like a change.
                 let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
@@ -283,13 +300,14 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::HostsRequest>,
     ) -> Result<Response<wire::HostsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let asked = request.into_inner().range;
         check(asked)?;
         let now = self.0.clock.now_unix_ns();
         let lines = self.0.options.lines;
         let known = self.0.hosts.clone();
         let (mut found, mut units, range) = self
-            .run(Ask::Hosts, 0, lines, move |store, limits| {
+            .run(&caller, Ask::Hosts, 0, lines, move |store, limits| {
                 let range = resolved(store, asked, now)?;
                 let found = store.hosts(range, limits)?;
                 let units = units::of_hosts(store, range, &found, &known, limits)?;
@@ -331,7 +349,11 @@ impl QueryService for Queries {
             let superseded = newest.get(&record.key.host_id) != Some(&record.key.boot_id);
             let hosts = &self.0.hosts;
             let verdict = hosts.verdict(&record, same.unwrap_or(1), superseded);
-            let verdict = verdict.within(&mut text_left);
+            let name = record.facts.name(&record.key.host_id);
+            let verdict = match caller.sees_host(name, &record.facts.labels) {
+                true => verdict.within(&mut text_left),
+                false => verdict.without_texts(),
+            };
             answer::host(record, &did, (unit, covered), hosts, verdict)
         });
         Ok(Response::new(wire::HostsResponse {
@@ -345,6 +367,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::CgroupsRequest>,
     ) -> Result<Response<wire::CgroupsResponse>, Status> {
+        let caller = Caller::of(request.extensions());
         let selected = Selected::new(request.into_inner().selection)?;
         // The kernel accounts for cgroups, not for the frames in them.
         let filtered = !selected.filters.is_empty();
@@ -354,7 +377,7 @@ impl QueryService for Queries {
         let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
         let nodes = self.0.options.nodes;
         let (list, left_out, quality, coverage) = self
-            .run(Ask::Cgroups, nodes, lines, move |store, limits| {
+            .run(&caller, Ask::Cgroups, nodes, lines, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let QueryResult { data, quality } = match filtered {
                     true => {
@@ -396,15 +419,20 @@ impl QueryService for Queries {
 
     async fn status(
         &self,
-        _request: Request<wire::StatusRequest>,
+        request: Request<wire::StatusRequest>,
     ) -> Result<Response<wire::StatusResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        if caller.scope.is_some() {
+            return self.status_within(&caller).await.map(Response::new);
+        }
         let inner = self.0.clone();
+        let asking = move |store: &dyn StoreQueries, _: &Limits| {
+            let status = &*inner.status;
+            let counters = inner.metrics.counters(status);
+            Ok((store.kept(), status.issues(), store_bytes(status), counters))
+        };
         let (kept, issues, store_bytes, counters) = self
-            .run_in(&self.0.calls, Ask::Status, 0, 0, move |store, _| {
-                let status = &*inner.status;
-                let counters = inner.metrics.counters(status);
-                Ok((store.kept(), status.issues(), store_bytes(status), counters))
-            })
+            .run_in(&self.0.calls, &caller, Ask::Status, (0, 0), asking)
             .await?;
         let mut degradations: Vec<_> = issues.into_iter().map(degradation).collect();
         let kept = kept.unwrap_or_else(|error| {
@@ -414,30 +442,78 @@ impl QueryService for Queries {
         });
         let survey = self.0.hosts.survey();
         let blind = survey.blind.iter().cloned();
-        let blind_hosts: Vec<_> = blind
-            .map(|(key, hostname, why)| wire::BlindHost {
-                host_id: key.host_id,
-                hostname,
-                why: Some(why),
-            })
-            .collect();
-        let (store, store_version) = self.0.status.engine();
         Ok(Response::new(wire::StatusResponse {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            store: store.to_owned(),
-            store_version,
-            started_unix_ns: self.0.facts.started_unix_ns,
-            now_unix_ns: self.0.clock.now_unix_ns(),
             kept: kept.map(answer::range),
             store_bytes,
             store_bytes_max: self.0.facts.store_bytes_max,
             streams: self.0.metrics.streams.get(),
             degradations,
             counters,
-            blind_hosts,
+            blind_hosts: blind.map(blind_host).collect(),
             hosts_blind: survey.blind_total,
             hosts_warned: survey.warned,
+            ..self.status_of_all()
         }))
+    }
+}
+
+fn blind_host((key, hostname, why): (HostKey, String, agent::Degradation)) -> wire::BlindHost {
+    wire::BlindHost {
+        host_id: key.host_id,
+        hostname,
+        why: Some(why),
+    }
+}
+
+impl Queries {
+    /// What of status everybody may know.
+    fn status_of_all(&self) -> wire::StatusResponse {
+        let (store, store_version) = self.0.status.engine();
+        wire::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            store: store.to_owned(),
+            store_version,
+            started_unix_ns: self.0.facts.started_unix_ns,
+            now_unix_ns: self.0.clock.now_unix_ns(),
+            ..wire::StatusResponse::default()
+        }
+    }
+
+    /// The status for somebody who may see a part of the fleet: what the store takes, how it does
+    /// and what the collector counts is of all hosts. It waits for a place as questions do: whose
+    /// hosts are blind is one.
+    async fn status_within(&self, caller: &Caller) -> Result<wire::StatusResponse, Status> {
+        let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
+        let (kept, hosts) = self
+            .run(caller, Ask::Status, 0, lines, move |store, limits| {
+                let range = request::resolve(None, now, || store.kept())?;
+                Ok((store.kept()?, store.hosts(range, limits)?))
+            })
+            .await?;
+        let seen: HashMap<HostKey, bool> = hosts
+            .into_iter()
+            .map(|(record, _)| {
+                let name = record.facts.name(&record.key.host_id);
+                let whole = caller.sees_host(name, &record.facts.labels);
+                (record.key, whole)
+            })
+            .collect();
+        let survey = self.0.hosts.survey();
+        let blind = survey.blind.iter().filter_map(|(key, name, why)| {
+            let why = match seen.get(key)? {
+                true => why.clone(),
+                false => without_text(why.clone()),
+            };
+            Some(blind_host((key.clone(), name.clone(), why)))
+        });
+        let blind_hosts: Vec<_> = blind.collect();
+        Ok(wire::StatusResponse {
+            kept: kept.map(answer::range),
+            hosts_blind: blind_hosts.len() as u64,
+            hosts_warned: blind_hosts.len() as u64,
+            blind_hosts,
+            ..self.status_of_all()
+        })
     }
 }
 
@@ -466,14 +542,15 @@ type Table = (Vec<wire::TopRow>, usize, DataQuality, Option<Coverage>);
 impl Queries {
     async fn top_functions(
         &self,
+        caller: &Caller,
         selected: Selected,
-        by: CostBy,
-        sort: TopSort,
+        (by, sort): (CostBy, TopSort),
         limit: usize,
     ) -> Result<Table, Status> {
         let query = selected.query(&[])?;
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         self.run(
+            caller,
             Ask::Top,
             nodes,
             self.0.options.lines,
@@ -491,6 +568,7 @@ impl Queries {
     /// A table of a label's values: from totals, unless frames are filtered.
     async fn top_labels(
         &self,
+        caller: &Caller,
         selected: Selected,
         label: String,
         limit: usize,
@@ -499,6 +577,7 @@ impl Queries {
         let query = selected.query(&group_by)?;
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         self.run(
+            caller,
             Ask::Top,
             nodes,
             self.0.options.lines,

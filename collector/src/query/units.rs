@@ -223,6 +223,7 @@ mod tests {
             pruned_weight: 0,
             named_later: Default::default(),
             damaged: Vec::new(),
+            not_kept: Vec::new(),
         };
         (costs, quality)
     }

@@ -24,6 +24,22 @@ pub trait StoreQueries: Send + Sync + 'static {
     /// See [`StoreError`].
     fn kept(&self) -> Result<Option<TimeRange>, StoreError>;
 
+    /// The first of `labels` that is not kept for all of the range, and the end of the part for
+    /// which it is not: for its age only sums without it are there. `stacks`: of answers with
+    /// stacks, which may be kept for a shorter time. `None`: all are kept.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn not_kept(
+        &self,
+        _range: TimeRange,
+        _labels: &[&str],
+        _stacks: bool,
+        _limits: &Limits,
+    ) -> Result<Option<(String, i64)>, StoreError> {
+        Ok(None)
+    }
+
     /// Names of labels in the range, ordered.
     ///
     /// # Errors

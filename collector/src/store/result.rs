@@ -1,7 +1,8 @@
 //! What a store answers with, and the limits an answer is held to.
 
 use super::{HostKey, LabelSet, TimeRange};
-use profile::{Coverage, NamedLater, Quality, Selector, Value};
+use profile::{Coverage, NamedLater, Quality, Selector, Value, key};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -38,6 +39,22 @@ pub struct Limits {
     pub nodes: usize,
     /// Most lines of series and rows of totals.
     pub lines: usize,
+    /// Names of the hosts that the asker may hear of: quality, units and steps are of these alone,
+    /// whatever the selector says of others. `None`: all.
+    pub hosts: Option<Arc<HashSet<String>>>,
+}
+
+impl Limits {
+    /// True when the asker may hear of a host with these labels.
+    pub fn tells_of(&self, labels: &LabelSet) -> bool {
+        self.tells_of_name(labels.get(key::HOST))
+    }
+
+    /// True when the asker may hear of the host of this name.
+    pub fn tells_of_name(&self, host: &str) -> bool {
+        let hosts = self.hosts.as_ref();
+        hosts.is_none_or(|hosts| hosts.contains(host))
+    }
 }
 
 /// Which samples, without regard to frames.
@@ -111,6 +128,9 @@ pub struct DataQuality {
     pub named_later: NamedLater,
     /// Partitions set aside that would have answered.
     pub damaged: Vec<String>,
+    /// What of the range is left out because labels that must be known are not kept for it, in
+    /// sentences for people.
+    pub not_kept: Vec<String>,
 }
 
 /// Most gaps that an answer lists.

@@ -1,6 +1,7 @@
 //! The calls: Upload and List.
 
 use super::{FILE_BYTES_MAX, INCOMING, Symbols, TableError, TakeError};
+use crate::access::Caller;
 use crate::ingest::stopped;
 use profile::NameSource;
 use proto::collector::symbol_service_server::SymbolService;
@@ -58,6 +59,8 @@ impl SymbolService for Symbols {
         &self,
         request: Request<Streaming<UploadSymbolsRequest>>,
     ) -> Result<Response<UploadSymbolsResponse>, Status> {
+        // Names are in everybody's answers.
+        Caller::of(request.extensions()).sees_all("upload symbols")?;
         let peer = request.remote_addr();
         let mut shutdown = self.0.shutdown.clone();
         let uploaded = tokio::select! {
@@ -90,6 +93,7 @@ impl SymbolService for Symbols {
         &self,
         request: Request<ListSymbolsRequest>,
     ) -> Result<Response<ListSymbolsResponse>, Status> {
+        Caller::of(request.extensions()).sees_all("list the symbols")?;
         let limit = match request.into_inner().limit {
             0 => LIST_DEFAULT,
             limit => (limit as usize).min(LIST_MAX),

@@ -9,6 +9,7 @@
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
+use crate::access::Caller;
 use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, Selected, profile_bytes};
 use crate::store::{Limits, QueryResult, StoreError};
 use hyper::body::Bytes;
@@ -122,6 +123,7 @@ pub(super) struct File {
 /// As the query; NOT_FOUND when there is no such file.
 pub(super) async fn make(
     queries: &Queries,
+    caller: &Caller,
     name: &str,
     pairs: Vec<(String, String)>,
 ) -> Result<File, Status> {
@@ -135,7 +137,7 @@ pub(super) async fn make(
     let selected = Selected::new(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.response_slot()?;
-    let made = queries.profile(&selected, query, 0, move |found, limits| {
+    let made = queries.profile(caller, &selected, query, 0, move |found, limits| {
         let QueryResult { data, quality } = found;
         if quality.total.is_capped() {
             // A file has no place to say so.
@@ -299,6 +301,7 @@ fn http_status(status: &Status) -> StatusCode {
     match status.code() {
         Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
         Code::NotFound => StatusCode::NOT_FOUND,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
         Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         Code::Unavailable | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
@@ -341,6 +344,7 @@ mod tests {
     fn a_file_is_held_in_pieces_up_to_its_bound() {
         use std::io::Write;
         let limits = |left_ms| Limits {
+            hosts: None,
             cancel: crate::store::Cancel::default(),
             deadline: Instant::now() + std::time::Duration::from_millis(left_ms),
             memory_bytes: 0,

@@ -9,6 +9,7 @@ mod guard;
 mod page;
 mod wrong_port;
 
+use crate::access::Caller;
 use crate::control::Control;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
@@ -22,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -69,12 +71,7 @@ pub async fn serve(
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) {
-    let router = router(Site {
-        queries,
-        control,
-        metrics: metrics.clone(),
-        shutdown: shutdown.clone(),
-    });
+    let router = router(queries, control, metrics.clone(), shutdown.clone());
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut trouble = AcceptTrouble::default();
@@ -155,7 +152,19 @@ async fn connection(
     let _ = serving.await;
 }
 
-fn router(site: Site) -> Router {
+/// Everything that is answered, to whom the extensions of a request name; served by [`serve`].
+pub fn router(
+    queries: Queries,
+    control: Control,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+) -> Router {
+    let site = Site {
+        queries,
+        control,
+        metrics,
+        shutdown,
+    };
     let questions =
         QueryServiceServer::new(site.queries.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
     let captures = CaptureServiceServer::new(site.control.clone())
@@ -192,7 +201,15 @@ async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Resp
     response
 }
 
-async fn metrics_text(State(site): State<Site>, headers: HeaderMap) -> Response {
+async fn metrics_text(
+    State(site): State<Site>,
+    extensions: Extensions,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(status) = Caller::of(&extensions).sees_all("read the metrics") {
+        let text = format!("{}\n", status.message());
+        return plain(StatusCode::FORBIDDEN, text).map(Body::from);
+    }
     let format = metrics::asked_format(&headers);
     let Some(text) = site.queries.metrics_text(format).await else {
         return failed("failed to read the metrics").map(Body::from);
@@ -220,6 +237,7 @@ async fn health(State(site): State<Site>) -> Response {
 async fn file(
     State(site): State<Site>,
     Path(name): Path<String>,
+    extensions: Extensions,
     uri: Uri,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Response {
@@ -230,7 +248,7 @@ async fn file(
         let text = "the address is too long\n";
         return plain(StatusCode::URI_TOO_LONG, text).map(Body::from);
     }
-    match download::make(&site.queries, &name, pairs).await {
+    match download::make(&site.queries, &Caller::of(&extensions), &name, pairs).await {
         Ok(download::File {
             head,
             pieces,

@@ -6,8 +6,11 @@ use crate::store::draft::{Draft, definitions, store_all, windows};
 use crate::store::model::Model;
 use crate::store::text::samples;
 use crate::store::{SECOND, ample, hour, query, range};
+use collector::access::{Caller, Role, Scope};
+use collector::query::ScopedStore;
 use collector::store::clickhouse::{ClickHouseStore, Options};
 use collector::store::{PushOutcome, StoreQueries, StoreStatus, WindowSink};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
@@ -104,6 +107,40 @@ fn where_samples_are_gone_services_answer_in_minutes_then_hours() {
     store.maintain(NOW_NS + 12 * 86_400 * SECOND).unwrap();
     assert_eq!((rows("service_1h"), rows("windows")), (0, 0));
     assert_eq!(store.kept().unwrap(), None);
+}
+
+#[test]
+fn where_samples_are_gone_a_scope_that_services_do_not_know_shows_nothing_and_says_so() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = Arc::new(ageing(server, &name));
+    let drafts: Vec<Draft> = (0..100).step_by(7).map(window).collect();
+    store_all(&*store, &drafts);
+    let seen = |scope: &str, now_unix_ns: i64| {
+        let caller = Caller {
+            name: "eve".to_owned(),
+            role: Role::Viewer,
+            scope: Some(Scope::parse(scope).unwrap()),
+        };
+        let eve = ScopedStore::new(store.clone(), &caller, now_unix_ns);
+        let found = eve
+            .profile(hour(), &query("", &["unit"]), &ample())
+            .unwrap();
+        (found.quality.total.count, found.quality.not_kept)
+    };
+    let of_host = format!("host={}", drafts[0].window.label_sets[0].get("host"));
+    let (count, said) = seen(&of_host, NOW_NS);
+    assert!(count > 0 && said.is_empty(), "{count} {said:?}");
+    let later = NOW_NS + 2 * 86_400 * SECOND;
+    store.maintain(later).unwrap();
+    let (count, said) = seen(&of_host, later);
+    assert_eq!((count, said.len()), (0, 1), "{said:?}");
+    assert!(
+        said[0].starts_with("not kept per `host` beyond 2 days"),
+        "{said:?}"
+    );
+    let (count, said) = seen("unit=web", later);
+    assert!(count > 0 && said.is_empty(), "{count} {said:?}");
 }
 
 #[test]

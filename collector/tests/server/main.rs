@@ -16,5 +16,6 @@ mod pins;
 mod program;
 mod query;
 mod rig;
+mod scopes;
 mod symbols;
 mod web;

@@ -116,6 +116,12 @@ pub struct Rig {
     pub stop: watch::Sender<bool>,
     /// Captures.
     pub control: Control,
+    /// Questions.
+    pub queries: Queries,
+    /// Pins.
+    pub pins: Pins,
+    /// Symbols.
+    pub symbols: Symbols,
     /// All streams.
     pub ingest: Ingest,
     /// The task that calls the store.
@@ -197,7 +203,7 @@ impl Rig {
         let agents = grpc::AgentServices {
             ingest: ingest.clone(),
             control: control.clone(),
-            pins,
+            pins: pins.clone(),
         };
         let mut fleet = None;
         if let Some((dir, lasts)) = options.fleet {
@@ -220,7 +226,7 @@ impl Rig {
             grpc::Services {
                 agents,
                 queries: queries.clone(),
-                symbols,
+                symbols: symbols.clone(),
                 fleet: None,
             },
             (streams, options.patience),
@@ -230,7 +236,7 @@ impl Rig {
         ));
         let serving = web::serve(
             on_http,
-            queries,
+            queries.clone(),
             control.clone(),
             grpc,
             metrics.clone(),
@@ -248,6 +254,9 @@ impl Rig {
             clock: now,
             stop,
             control,
+            queries,
+            pins,
+            symbols,
             ingest,
             pushing,
             _own: own,

@@ -90,6 +90,7 @@ pub fn hour() -> TimeRange {
 /// Limits that no test reaches by accident.
 pub fn ample() -> Limits {
     Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,
@@ -199,6 +200,10 @@ macro_rules! suite {
                 downsampling: answers_over_whole_hours_stay_as_data_gets_older,
                     edges_of_a_range_are_read_fine;
                 random: answers_are_those_of_the_model;
+                scopes: answers_within_a_scope_are_those_of_its_selector,
+                    quality_tells_of_hosts_in_the_scope_alone,
+                    hosts_are_those_in_the_scope_with_what_is_in_it,
+                    who_ended_a_wait_is_cut_off, a_scope_leaves_room_for_fewer_matchers;
             );
             $crate::suite_cases!(slow $engine;
                 random: answers_of_many_rounds_are_those_of_the_model;

@@ -462,6 +462,21 @@ impl WindowSource for ClickHouseStore {
         self.read("find what hosts did", work)
     }
 
+    fn not_kept(
+        &self,
+        range: TimeRange,
+        labels: &[&str],
+        stacks: bool,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<Option<(String, i64)>, StoreError> {
+        if !stacks {
+            // Sums without stacks are kept with all labels.
+            return Ok(None);
+        }
+        let work = rollup::not_kept(&self.client, range, labels, budget.limits);
+        self.read("tell what is kept", work)
+    }
+
     fn label_names(
         &self,
         scope: &Scope,

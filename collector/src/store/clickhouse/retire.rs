@@ -205,6 +205,7 @@ impl ClickHouseStore {
 
     async fn rollups_have(&self, day: u16) -> Result<bool, Fault> {
         let limits = Limits {
+            hosts: None,
             cancel: Cancel::default(),
             deadline: Instant::now() + LOOK,
             memory_bytes: LOOK_BYTES,

@@ -252,6 +252,31 @@ async fn samples_start_s(client: &Client, limits: &Limits) -> Result<i64, Fault>
     Ok(start_s)
 }
 
+/// The first of `labels` that services do not have, and until when services alone are kept.
+pub(super) async fn not_kept(
+    client: &Client,
+    range: TimeRange,
+    labels: &[&str],
+    limits: &Limits,
+) -> Result<Option<(String, i64)>, Fault> {
+    let lost = labels.iter().find(|label| !SERVICE_LABELS.contains(label));
+    let (Some(label), Some(kept)) = (lost, super::hosts::kept(client).await?) else {
+        return Ok(None);
+    };
+    let (until, gone) = match samples_start_s(client, limits).await? {
+        // None are left of what was there.
+        i64::MAX => (kept.end_unix_ns, true),
+        start_s => {
+            let start = start_s.saturating_mul(super::keys::NS_PER_S);
+            // Days go whole: on the first day that is known there may have been none before.
+            let day = 86_400 * super::keys::NS_PER_S;
+            (start, start.saturating_sub(kept.start_unix_ns) > day)
+        }
+    };
+    let meets = range.start_unix_ns < until && kept.start_unix_ns < range.end_unix_ns;
+    Ok((gone && meets).then(|| ((*label).to_owned(), until)))
+}
+
 /// True when services have every label that the query looks at.
 fn has_labels(query: &Query) -> bool {
     let mut matchers = query.selector().matchers().iter();

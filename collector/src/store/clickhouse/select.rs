@@ -8,7 +8,7 @@ use super::keys::Span;
 use crate::store::query::memory_exceeded;
 use crate::store::{LabelSet, Limits};
 use clickhouse::Row;
-use profile::{GroupBy, LabelMatcher, MatchOp, Selector};
+use profile::{GroupBy, LabelMatcher, MatchOp, Selector, key};
 use serde::Deserialize;
 use std::collections::HashMap;
 
@@ -57,6 +57,10 @@ enum Test {
         values: Vec<String>,
         not: bool,
     },
+    /// The host is one that the asker may hear of.
+    Told {
+        hosts: Vec<String>,
+    },
 }
 
 /// A selector in a form that needs no more look-ups; used in any number of statements.
@@ -76,6 +80,11 @@ impl Condition {
         limits: &Limits,
     ) -> Result<Condition, Fault> {
         let mut tests = Vec::new();
+        if let (Labels::Host, Some(hosts)) = (labels, &limits.hosts) {
+            tests.push(Test::Told {
+                hosts: hosts.iter().cloned().collect(),
+            });
+        }
         for matcher in selector.matchers() {
             let (name, value) = (matcher.label().to_owned(), matcher.value().to_owned());
             tests.push(match matcher.op() {
@@ -116,6 +125,11 @@ impl Condition {
             };
             let (label, test) = match test {
                 Test::Always => continue,
+                Test::Told { hosts } => {
+                    let label = named(key::HOST);
+                    let hosts = statement.texts(hosts);
+                    (None, format!("{label} IN (SELECT arrayJoin({hosts}))"))
+                }
                 Test::Equal { name, value, not } => {
                     let label = named(name);
                     let value = statement.param(Param::Text(value.clone()));

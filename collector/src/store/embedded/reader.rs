@@ -93,6 +93,7 @@ impl StoreReader {
     /// fetched meanwhile. What is left goes on the next time.
     pub fn name_ahead(&self) {
         let limits = Limits {
+            hosts: None,
             cancel: Cancel::default(),
             deadline: Instant::now() + NAME_AHEAD,
             memory_bytes: 0,

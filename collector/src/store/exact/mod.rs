@@ -155,6 +155,16 @@ impl StoreQueries for Exact {
         self.0.kept()
     }
 
+    fn not_kept(
+        &self,
+        range: TimeRange,
+        labels: &[&str],
+        stacks: bool,
+        limits: &Limits,
+    ) -> Result<Option<(String, i64)>, StoreError> {
+        self.0.not_kept(range, labels, stacks, limits)
+    }
+
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
         self.0.label_names(scope, limits)
     }
@@ -270,6 +280,7 @@ mod tests {
 
     fn limits() -> Limits {
         Limits {
+            hosts: None,
             cancel: Cancel::default(),
             deadline: Instant::now() + Duration::from_secs(60),
             memory_bytes: 1 << 20,
@@ -305,6 +316,7 @@ mod tests {
             pruned_weight: 0,
             named_later: Default::default(),
             damaged: Vec::new(),
+            not_kept: Vec::new(),
         };
         QueryResult { data, quality }
     }

@@ -185,6 +185,7 @@ impl FleetActivity {
             pruned_weight: 0,
             named_later: Default::default(),
             damaged: Vec::new(),
+            not_kept: Vec::new(),
         })
     }
 }

@@ -95,11 +95,7 @@ pub(super) fn parents(stacks: &StackTrie) -> Vec<StackId> {
 
 /// Folds the lightest stacks of a profile into their callers until at most `nodes` are left;
 /// `moved` is told of each sample that moves.
-pub(in crate::store) fn prune(
-    profile: &mut Profile,
-    nodes: usize,
-    mut moved: impl FnMut(&SampleKey, Value),
-) {
+pub(crate) fn prune(profile: &mut Profile, nodes: usize, mut moved: impl FnMut(&SampleKey, Value)) {
     if profile.dict.stacks.len() <= nodes.saturating_add(1) {
         return;
     }

@@ -18,7 +18,7 @@ mod units;
 
 pub use activity::{ABSENT_NS_MIN, FleetActivity, HostActivity};
 pub use budget::{QueryBudget, memory_exceeded};
-pub(super) use fold::prune;
+pub(crate) use fold::prune;
 pub use series::{Axis, SeriesSums};
 pub(super) use series::{add_line, heaviest};
 pub use source::{BatchDict, EachBatch, LeafSums, SampleBatch, SamplesRead, WindowSource};
@@ -43,6 +43,18 @@ impl<S: WindowSource> StoreQueries for S {
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
         WindowSource::kept(self)
+    }
+
+    fn not_kept(
+        &self,
+        range: TimeRange,
+        labels: &[&str],
+        stacks: bool,
+        limits: &Limits,
+    ) -> Result<Option<(String, i64)>, StoreError> {
+        let mut budget = QueryBudget::new(limits);
+        budget.check()?;
+        WindowSource::not_kept(self, range, labels, stacks, &mut budget)
     }
 
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {

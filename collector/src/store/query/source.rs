@@ -47,6 +47,20 @@ pub trait WindowSource: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// See [`StoreQueries::not_kept`](crate::store::StoreQueries::not_kept).
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn not_kept(
+        &self,
+        _range: TimeRange,
+        _labels: &[&str],
+        _stacks: bool,
+        _budget: &mut QueryBudget<'_>,
+    ) -> Result<Option<(String, i64)>, StoreError> {
+        Ok(None)
+    }
+
     /// Names of labels in the scope, ordered.
     ///
     /// # Errors

@@ -214,6 +214,7 @@ fn all() -> TimeRange {
 
 fn limits() -> Limits {
     Limits {
+        hosts: None,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 20,

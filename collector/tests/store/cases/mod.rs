@@ -9,5 +9,6 @@ pub mod pushes;
 pub mod quality;
 pub mod queries;
 pub mod random;
+pub mod scopes;
 pub mod series;
 pub mod together;

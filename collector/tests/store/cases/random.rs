@@ -15,13 +15,13 @@ const ROUNDS: u32 = 2;
 const MANY_ROUNDS: u32 = 12;
 
 #[derive(Clone, Debug)]
-struct Push {
-    windows: Vec<Choice>,
+pub struct Push {
+    pub windows: Vec<Choice>,
     with_definitions: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Choice {
+pub struct Choice {
     host: u8,
     boot: u8,
     sequence: u64,
@@ -31,12 +31,23 @@ struct Choice {
 }
 
 #[derive(Clone, Debug)]
-struct Question {
+pub struct Question {
     start_s: i64,
     length_s: i64,
     selector: usize,
     group_by: usize,
-    step_s: u64,
+    pub step_s: u64,
+}
+
+impl Question {
+    /// Its selector, and the labels that it keeps.
+    pub fn texts(&self) -> (&'static str, &'static [&'static str]) {
+        (SELECTORS[self.selector], GROUPS[self.group_by])
+    }
+
+    pub fn range(&self) -> TimeRange {
+        range(self.start_s, self.start_s + self.length_s)
+    }
 }
 
 const SELECTORS: &[&str] = &[
@@ -95,7 +106,7 @@ fn choices() -> impl Strategy<Value = Choice> {
     )
 }
 
-fn pushes() -> impl Strategy<Value = Vec<Push>> {
+pub fn pushes() -> impl Strategy<Value = Vec<Push>> {
     let push = (proptest::collection::vec(choices(), 1..6), any::<bool>());
     let push = push.prop_map(|(windows, with_definitions)| Push {
         windows,
@@ -104,7 +115,7 @@ fn pushes() -> impl Strategy<Value = Vec<Push>> {
     proptest::collection::vec(push, 2..8)
 }
 
-fn questions() -> impl Strategy<Value = Vec<Question>> {
+pub fn questions() -> impl Strategy<Value = Vec<Question>> {
     let length = prop_oneof![Just(600i64), Just(3600), Just(7200), 10..4000i64];
     let start = prop_oneof![Just(0i64), Just(600), Just(3600), 0..6000i64];
     let step = prop_oneof![Just(10u64), Just(60), Just(600), Just(3600), Just(70)];
@@ -120,7 +131,7 @@ fn questions() -> impl Strategy<Value = Vec<Question>> {
     proptest::collection::vec(question, 4..6)
 }
 
-fn draft(choice: &Choice) -> Draft {
+pub fn draft(choice: &Choice) -> Draft {
     // The time follows from the sequence, as it does for a repeat.
     let start_s = choice.sequence as i64 * 170 + i64::from(choice.boot);
     let host = format!("h{}", choice.host);
@@ -156,8 +167,8 @@ fn same_taken(left: &[PushOutcome], right: &[PushOutcome]) {
 }
 
 fn ask(store: &dyn Store, model: &Model, question: &Question) {
-    let (text, by) = (SELECTORS[question.selector], GROUPS[question.group_by]);
-    let asked = range(question.start_s, question.start_s + question.length_s);
+    let (text, by) = question.texts();
+    let asked = question.range();
     let widened = |covered: TimeRange, step_ns: u64| {
         let step = step_ns as i64;
         assert!(covered.start_unix_ns <= asked.start_unix_ns, "{question:?}");
@@ -235,9 +246,35 @@ pub fn answers_of_many_rounds_are_those_of_the_model(engine: &dyn Engine, _: Box
     check_rounds(engine, MANY_ROUNDS);
 }
 
-fn check_rounds(engine: &dyn Engine, rounds: u32) {
+fn check_rounds(engine: &dyn Engine, times: u32) {
+    let strategy = (pushes(), questions(), 0..8usize);
+    rounds(times, &strategy, |(pushes, questions, reopen_after)| {
+        let place = engine.place().expect("it was there a moment ago");
+        let (mut store, model) = (Fresh::of(place), Model::default());
+        for (at, push) in pushes.iter().enumerate() {
+            let drafts: Vec<_> = push.windows.iter().map(draft).collect();
+            let given = if push.with_definitions {
+                definitions(&drafts)
+            } else {
+                Dictionary::default()
+            };
+            let windows = windows(&drafts);
+            let taken = store.push(&windows, &given, NOW_NS).unwrap();
+            same_taken(&taken, &model.push(&windows, &given, NOW_NS).unwrap());
+            if at == reopen_after {
+                store = store.reopened();
+            }
+        }
+        for question in &questions {
+            ask(&*store, &model, question);
+        }
+    });
+}
+
+/// Checks so many random values, the same ones each time.
+pub fn rounds<S: Strategy>(times: u32, strategy: &S, check: impl Fn(S::Value)) {
     let config = Config {
-        cases: rounds,
+        cases: times,
         failure_persistence: None,
         max_shrink_iters: 20,
         ..Config::default()
@@ -248,30 +285,9 @@ fn check_rounds(engine: &dyn Engine, rounds: u32) {
             proptest::test_runner::RngAlgorithm::ChaCha,
         ),
     )
-    .run(
-        &(pushes(), questions(), 0..8usize),
-        |(pushes, questions, reopen_after)| {
-            let place = engine.place().expect("it was there a moment ago");
-            let (mut store, model) = (Fresh::of(place), Model::default());
-            for (at, push) in pushes.iter().enumerate() {
-                let drafts: Vec<_> = push.windows.iter().map(draft).collect();
-                let given = if push.with_definitions {
-                    definitions(&drafts)
-                } else {
-                    Dictionary::default()
-                };
-                let windows = windows(&drafts);
-                let taken = store.push(&windows, &given, NOW_NS).unwrap();
-                same_taken(&taken, &model.push(&windows, &given, NOW_NS).unwrap());
-                if at == reopen_after {
-                    store = store.reopened();
-                }
-            }
-            for question in &questions {
-                ask(&*store, &model, question);
-            }
-            Ok(())
-        },
-    );
+    .run(strategy, |value| {
+        check(value);
+        Ok(())
+    });
     checked.unwrap();
 }

@@ -1,16 +1,23 @@
 //! What stands beside a model's answers (gaps, hosts, quality), and the pruning of profiles.
 
 use super::{ABSENT_MIN_NS, Kept, STEP_NS, State};
-use collector::store::{DataQuality, GAPS_MAX, Gap, HostKey, Resolution, Scope, Step, TimeRange};
+use collector::store::{
+    DataQuality, GAPS_MAX, Gap, HostKey, Limits, Resolution, Scope, Step, TimeRange,
+};
 use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl State {
     /// Gaps of the hosts that `selector` takes, by host, clipped to the range.
-    pub(super) fn gaps(&self, range: TimeRange, selector: &Selector) -> Vec<(HostKey, Gap)> {
+    pub(super) fn gaps(
+        &self,
+        range: TimeRange,
+        selector: &Selector,
+        limits: &Limits,
+    ) -> Vec<(HostKey, Gap)> {
         let mut by_host: BTreeMap<&HostKey, Vec<&Kept>> = BTreeMap::new();
         for kept in &self.windows {
-            if kept.host_is_selected(selector) {
+            if kept.host_is_selected(selector, limits) {
                 by_host
                     .entry(&kept.window.origin.host)
                     .or_default()
@@ -65,11 +72,16 @@ impl State {
     }
 
     /// What steps of a series are made of.
-    pub(super) fn steps(&self, scope: &Scope, start: i64, step: i64, count: usize) -> Vec<Step> {
+    pub(super) fn steps(
+        &self,
+        scope: &Scope,
+        (start, step, count): (i64, i64, usize),
+        limits: &Limits,
+    ) -> Vec<Step> {
         let mut steps = vec![Step::default(); count];
         let mut hosts: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); count];
         for kept in &self.windows {
-            if !kept.is_in(scope.range) || !kept.host_is_selected(&scope.selector) {
+            if !kept.is_in(scope.range) || !kept.host_is_selected(&scope.selector, limits) {
                 continue;
             }
             let range = kept.window.range;
@@ -93,14 +105,20 @@ impl State {
         steps
     }
 
-    pub(super) fn quality(&self, scope: &Scope, total: Value, unit: String) -> DataQuality {
+    pub(super) fn quality(
+        &self,
+        scope: &Scope,
+        total: Value,
+        unit: String,
+        limits: &Limits,
+    ) -> DataQuality {
         let range = scope.range;
         let (mut hosts, mut alive) = (BTreeSet::new(), BTreeSet::new());
         let mut spans: BTreeMap<&HostKey, (bool, bool)> = BTreeMap::new();
         let (mut windows, mut unmeasured) = (0, 0);
         let mut sampling = Quality::default();
         for kept in &self.windows {
-            if !kept.host_is_selected(&scope.selector) {
+            if !kept.host_is_selected(&scope.selector, limits) {
                 continue;
             }
             let host = &kept.window.origin.host;
@@ -118,7 +136,7 @@ impl State {
                 sampling += kept.window.quality;
             }
         }
-        let mut gaps = self.gaps(range, &scope.selector);
+        let mut gaps = self.gaps(range, &scope.selector, limits);
         gaps.sort_by_key(|(_, gap)| gap.range.start_unix_ns - gap.range.end_unix_ns);
         let length = |gap: &Gap| (gap.range.end_unix_ns - gap.range.start_unix_ns) as u64;
         let gaps_total = gaps.len() as u64;
@@ -143,6 +161,7 @@ impl State {
             pruned_weight: 0,
             named_later: Default::default(),
             damaged: Vec::new(),
+            not_kept: Vec::new(),
         }
     }
 }

@@ -103,12 +103,13 @@ impl Kept {
         )
     }
 
-    fn host_is_selected(&self, selector: &Selector) -> bool {
+    fn host_is_selected(&self, selector: &Selector, limits: &Limits) -> bool {
         let labels = self.host_labels();
-        selector.matchers().iter().all(|matcher| {
-            let value = labels.get(matcher.label());
-            value.is_empty() || matcher.matches(value)
-        })
+        limits.tells_of(&labels)
+            && selector.matchers().iter().all(|matcher| {
+                let value = labels.get(matcher.label());
+                value.is_empty() || matcher.matches(value)
+            })
     }
 
     /// Of each account what its cgroup has alone: less the nearest accounted ones below it.
@@ -352,7 +353,7 @@ impl StoreQueries for Model {
     ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
         look(limits)?;
         let state = self.state();
-        let gaps = state.gaps(range, &Selector::default());
+        let gaps = state.gaps(range, &Selector::default(), limits);
         let mut answers = Vec::new();
         for (key, record) in &state.hosts {
             let mut of = HostRange::default();
@@ -483,9 +484,9 @@ impl StoreQueries for Model {
                 lines,
                 rest,
                 rest_lines: left_out.len() as u64,
-                steps: state.steps(scope, start, step, steps),
+                steps: state.steps(scope, (start, step, steps), limits),
             },
-            quality: state.quality(scope, sum(rows.iter().map(|row| row.3)), unit),
+            quality: state.quality(scope, sum(rows.iter().map(|row| row.3)), unit, limits),
         })
     }
 
@@ -511,7 +512,7 @@ impl StoreQueries for Model {
             runner.add(&dict, key, value);
         }
         let named_later = runner.named_later();
-        let before = state.quality(&scope, Value::default(), info.unit.clone());
+        let before = state.quality(&scope, Value::default(), info.unit.clone(), limits);
         info.quality = before.sampling;
         let mut answer = runner.finish(info);
         let total = answer.total();
@@ -573,7 +574,7 @@ impl StoreQueries for Model {
         let total = sum(rows.iter().map(|row| row.3));
         Ok(QueryResult {
             data,
-            quality: state.quality(scope, total, unit),
+            quality: state.quality(scope, total, unit, limits),
         })
     }
 }

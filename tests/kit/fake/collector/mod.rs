@@ -194,6 +194,7 @@ impl Fake {
             },
             weights_capped: self.behaviour.capped,
             named_later: Vec::new(),
+            not_kept: Vec::new(),
         }
     }
 

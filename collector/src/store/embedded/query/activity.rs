@@ -154,6 +154,7 @@ fn read_partition(
     let (view, ()) = partition.view((0, u16::MAX), facts, || (), |(), _| false)?;
     let held = view.heap_bytes();
     budget.hold(held)?;
+    let limits = budget.limits;
     let mut known: HashMap<u32, bool> = HashMap::new();
     let mut found = FleetActivity::default();
     let read_all = each_summary(
@@ -165,9 +166,10 @@ fn read_partition(
         |whole, inside| {
             let dict = read(&dict);
             let mut takes = |labels: u32| {
-                *known
-                    .entry(labels)
-                    .or_insert_with(|| host_is_selected(selector, &labels_of(&dict, labels)))
+                *known.entry(labels).or_insert_with(|| {
+                    let labels = labels_of(&dict, labels);
+                    host_is_selected(selector, &labels) && limits.tells_of(&labels)
+                })
             };
             for (&(host, labels), (_, presence)) in &whole.hosts {
                 if let Some(key) = dict.hosts.get(host as usize)
@@ -209,7 +211,8 @@ fn add_around(
         if at.is_multiple_of(BOOTS_A_CHECK) {
             budget.check()?;
         }
-        let takes = |labels| host_is_selected(selector, labels);
+        let limits = budget.limits;
+        let takes = |labels| host_is_selected(selector, labels) && limits.tells_of(labels);
         if !boot.meets(range.start_unix_ns, range.end_unix_ns) || !boot.labels.iter().any(takes) {
             continue;
         }
@@ -292,6 +295,7 @@ mod tests {
 
     fn limits(memory_bytes: usize) -> Limits {
         Limits {
+            hosts: None,
             cancel: Cancel::default(),
             deadline: Instant::now() + Duration::from_secs(600),
             memory_bytes,

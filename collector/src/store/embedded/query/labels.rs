@@ -1,12 +1,13 @@
 //! Names and values of labels, from the label sets that windows of a range have.
 
+use super::super::level::Level;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::activity::each_summary;
 use super::series::ends;
 use super::{Stop, each_partition, select, slices};
 use crate::store::query::QueryBudget;
-use crate::store::{Scope, StoreError};
+use crate::store::{Scope, StoreError, TimeRange};
 use crate::sync::read;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,6 +45,37 @@ pub fn values(
     collect(reader, scope, budget, value, &mut all)?;
     let more = all.len() > limit;
     Ok((all.into_iter().take(limit).collect(), more))
+}
+
+/// The first of `labels` that a partition of the range has lost for its age, and the end of the
+/// last such partition.
+pub fn not_kept(
+    reader: &StoreReader,
+    range: TimeRange,
+    labels: &[&str],
+    budget: &mut QueryBudget<'_>,
+) -> Result<Option<(String, i64)>, StoreError> {
+    let mut lost: Option<(String, i64)> = None;
+    each_partition(
+        reader,
+        range,
+        budget,
+        |partition, _| {
+            if partition.level != Level::ServiceHours {
+                return Ok(None);
+            }
+            let dict = partition.dict(false)?;
+            let dict = read(&dict);
+            let gone = labels.iter().find(|label| !dict.service_has(label));
+            Ok(gone.map(|label| ((*label).to_owned(), partition.end)))
+        },
+        |found, _| {
+            // Oldest first.
+            lost = found.or(lost.take());
+            Ok(())
+        },
+    )?;
+    Ok(lost)
 }
 
 fn collect(

@@ -72,6 +72,16 @@ impl WindowSource for EmbeddedStore {
         activity::damaged(&self.reader, range)
     }
 
+    fn not_kept(
+        &self,
+        range: TimeRange,
+        labels: &[&str],
+        _stacks: bool,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<Option<(String, i64)>, StoreError> {
+        labels::not_kept(&self.reader, range, labels, budget)
+    }
+
     fn label_names(
         &self,
         scope: &Scope,

@@ -204,9 +204,10 @@ fn read_partition(
     let slices = slices(partition, scope.range);
     let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
     let mut is_of_hosts = false;
+    let limits = budget.limits;
     let choose = || {
         let dict = read(&dict);
-        let of_hosts = hosts.select(&dict, &scope.selector);
+        let of_hosts = hosts.select(&dict, &scope.selector, limits);
         let taken = match all {
             true => of_hosts.clone(),
             false => select(&dict, &scope.selector),

@@ -16,7 +16,7 @@ use super::activity::{WINDOW_STEP_NS, host_is_selected, labels_of};
 use super::series::ends;
 use super::{Stop, slices};
 use crate::store::query::{Axis, QueryBudget};
-use crate::store::{Scope, Step, StoreError, TimeRange};
+use crate::store::{Limits, Scope, Step, StoreError, TimeRange};
 use crate::sync::read;
 use ::profile::{Selector, StrId, key};
 use hashbrown::HashMap;
@@ -42,8 +42,9 @@ impl HostLabels {
     }
 
     /// By label set: whether it is of a host that the selector takes. A matcher of a label that the
-    /// host does not have as a whole says nothing of it.
-    pub fn select(&self, dict: &Dict, selector: &Selector) -> Vec<bool> {
+    /// host does not have as a whole says nothing of it. Hosts that the asker may not hear of are
+    /// not taken.
+    pub fn select(&self, dict: &Dict, selector: &Selector, limits: &Limits) -> Vec<bool> {
         let strings = &dict.tables.strings;
         let find = |name: &str| strings.find(name);
         let host = find(key::HOST);
@@ -52,8 +53,8 @@ impl HostLabels {
             .iter()
             .map(|matcher| find(matcher.label()))
             .collect();
-        // By host: which matchers speak of it.
-        let mut speaking: HashMap<StrId, Vec<usize>> = HashMap::new();
+        // By host: which matchers speak of it; none of one that the asker may not hear of.
+        let mut speaking: HashMap<StrId, Option<Vec<usize>>> = HashMap::new();
         let mut known: HashMap<(usize, StrId), bool> = HashMap::new();
         let sets = dict.tables.label_sets.iter();
         sets.map(|pairs| {
@@ -67,8 +68,12 @@ impl HostLabels {
                     Some(own) => own.iter().any(|name| name == matchers[*at].label()),
                     None => true,
                 };
-                (0..matchers.len()).filter(speaks).collect()
+                let told = limits.tells_of_name(strings.get(host));
+                told.then(|| (0..matchers.len()).filter(speaks).collect())
             });
+            let Some(speaking) = speaking else {
+                return false;
+            };
             speaking.iter().all(|&at| {
                 let value = value(names[at]);
                 *known
@@ -168,10 +173,13 @@ impl OfPartition {
         let (view, ()) = partition.view(ends(&slices), |_| Facts::Windows, || (), |(), _| false)?;
         let held = view.heap_bytes();
         budget.hold(held)?;
+        let limits = budget.limits;
         let mut known: HashMap<u32, bool> = HashMap::new();
         let mut takes = |dict: &Dict, labels: u32| {
-            let of = |labels| host_is_selected(&scope.selector, &labels_of(dict, labels));
-            *known.entry(labels).or_insert_with(|| of(labels))
+            *known.entry(labels).or_insert_with(|| {
+                let labels = labels_of(dict, labels);
+                host_is_selected(&scope.selector, &labels) && limits.tells_of(&labels)
+            })
         };
         let summed = self.axis.step_ns >= SUMMED_FROM_NS;
         let mut opener = SectionReader::new().map_err(FileError::from)?;
@@ -350,6 +358,7 @@ mod tests {
         of.add_window("b", -5 * SECOND, 5 * SECOND);
         of.add_window("b", 40 * SECOND, 50 * SECOND);
         let limits = crate::store::Limits {
+            hosts: None,
             cancel: crate::store::Cancel::default(),
             deadline: std::time::Instant::now(),
             memory_bytes: 1 << 20,

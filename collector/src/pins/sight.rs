@@ -1,0 +1,155 @@
+//! What of a pin somebody with a scope may see.
+//!
+//! A pin has all that ran on its host, with all labels but the host's. Of a host that is in the
+//! scope as a whole all of it is shown; of others the samples in the scope, and that there is a pin
+//! only when it has some. What the trigger saw is shown when all samples of its cgroup are in the
+//! scope. That takes a look at the pin's samples, whose outcome is remembered.
+
+use super::Inner;
+use super::files::{ProfileKind, ReadError};
+use crate::access::{Caller, Scope};
+use crate::query::Failed;
+use crate::store::Limits;
+use crate::sync::lock;
+use profile::{LabelMatcher, LabelSetId, MatchOp, Profile, StackEnd, key};
+use proto::collector::HostPin;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+/// Outcomes that are remembered. All are forgotten when there are more: each costs a look at one
+/// pin.
+const REMEMBERED_MAX: usize = 16_384;
+
+/// What may be seen of a pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Nothing, not even that it is there.
+    Nothing,
+    /// Its samples in the scope, and when and where it fired.
+    Samples,
+    /// Its samples in the scope, and what the trigger saw.
+    Trigger,
+    /// All.
+    Whole,
+}
+
+/// Outcomes by pin, when it came, and scope.
+pub(super) type Remembered = HashMap<(u64, i64, u64, String), Sight>;
+
+/// Labels of hosts by their ids.
+pub(super) type HostLabels = HashMap<String, BTreeMap<String, String>>;
+
+impl Sight {
+    /// The pin as it is shown; `None` when it is not.
+    pub fn shown(self, mut pin: HostPin) -> Option<HostPin> {
+        match self {
+            Sight::Nothing => return None,
+            Sight::Samples => {
+                if let Some(pin) = &mut pin.pin {
+                    pin.trigger.clear();
+                    pin.cause.clear();
+                    pin.cgroup.clear();
+                }
+            }
+            Sight::Trigger | Sight::Whole => {}
+        }
+        Some(pin)
+    }
+}
+
+impl Inner {
+    /// What `caller` may see of a pin. May read it.
+    pub(super) fn sight(
+        &self,
+        caller: &Caller,
+        pin: &HostPin,
+        labels: &HostLabels,
+        limits: &Limits,
+    ) -> Result<Sight, Failed> {
+        let Some(scope) = &caller.scope else {
+            return Ok(Sight::Whole);
+        };
+        let none = BTreeMap::new();
+        let labels = labels.get(&pin.host_id).unwrap_or(&none);
+        if !scope.may_take_of(&pin.hostname, labels) {
+            return Ok(Sight::Nothing);
+        }
+        if scope.is_of_hosts() {
+            return Ok(Sight::Whole);
+        }
+        let facts = pin.pin.as_ref();
+        let captured = facts.map_or(0, |pin| pin.capture_bytes);
+        let known = (pin.id, pin.received_unix_ns, captured, scope.text.clone());
+        if let Some(sight) = lock(&self.sights).get(&known) {
+            return Ok(*sight);
+        }
+        let cgroup = facts.map_or("", |pin| &pin.cgroup);
+        let mut seen = Seen::default();
+        for part in [ProfileKind::Minutes, ProfileKind::Captured] {
+            let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
+            match self.files()?.read(pin.id, part, limits.memory_bytes, gone) {
+                Ok(profile) => seen.look(scope, &profile, cgroup),
+                // Without a capture, or removed a moment ago.
+                Err(ReadError::Unknown(_)) => {}
+                Err(ReadError::Cancelled) => {
+                    return Err(super::service::refused(ReadError::Cancelled));
+                }
+                // What cannot be read shows nothing.
+                Err(error) => {
+                    tracing::warn!(pin = pin.id, %error, "failed to look into a pin");
+                    return Ok(Sight::Nothing);
+                }
+            }
+        }
+        let sight = seen.sight();
+        let mut sights = lock(&self.sights);
+        if sights.len() >= REMEMBERED_MAX {
+            sights.clear();
+        }
+        sights.insert(known, sight);
+        Ok(sight)
+    }
+}
+
+/// Which samples of a pin were found.
+#[derive(Default)]
+struct Seen {
+    /// In the scope.
+    own: bool,
+    /// Of the trigger's cgroup, and those of it that are not in the scope.
+    of_trigger: bool,
+    others_of_trigger: bool,
+}
+
+impl Seen {
+    fn look(&mut self, scope: &Scope, profile: &Profile, cgroup: &str) {
+        let within = scope.within_host();
+        let trigger = LabelMatcher::new(key::CGROUP, MatchOp::Subtree, cgroup).ok();
+        let mut known: HashMap<LabelSetId, (bool, bool)> = HashMap::new();
+        for sample in profile.samples.keys() {
+            // Of a lost sample little is known, and nothing is shown but that it was lost.
+            if sample.end == StackEnd::Lost {
+                continue;
+            }
+            let (own, of_trigger) = *known.entry(sample.labels).or_insert_with(|| {
+                let path = profile.dict.label(sample.labels, key::CGROUP);
+                let path = path.unwrap_or("");
+                let of_trigger = trigger
+                    .as_ref()
+                    .is_some_and(|trigger| trigger.matches(path));
+                (within.matches(&profile.dict, sample.labels), of_trigger)
+            });
+            self.own |= own;
+            self.of_trigger |= of_trigger;
+            self.others_of_trigger |= of_trigger && !own;
+        }
+    }
+
+    fn sight(&self) -> Sight {
+        match (self.own, self.of_trigger && !self.others_of_trigger) {
+            (false, _) => Sight::Nothing,
+            (true, false) => Sight::Samples,
+            (true, true) => Sight::Trigger,
+        }
+    }
+}

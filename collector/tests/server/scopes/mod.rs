@@ -1,0 +1,230 @@
+//! What somebody with a scope gets: every call and every download, looked through byte by byte for
+//! names that are none of theirs.
+//!
+//! Whatever is out of the scope has `kanarie` in its name: hosts, labels, functions, files, cgroups,
+//! triggers, reasons, notices, units of measure. What is in it has `eigen`.
+
+mod asks;
+mod stage;
+
+use crate::rig::{LIMIT, until};
+use asks::{Log, ask_captures, ask_fleet, ask_http, ask_pins, ask_queries, ask_symbols, capture};
+use prost::Message;
+use proto::agent;
+use proto::collector as wire;
+use proto::collector::capture_service_client::CaptureServiceClient;
+use proto::collector::fleet_service_client::FleetServiceClient;
+use stage::{CANARY, PART, Stage, WHOLE, caller};
+use std::collections::BTreeSet;
+use tonic::{Code, Streaming};
+
+/// Every call of the descriptors that people may make of a collector.
+fn calls_of_people() -> BTreeSet<String> {
+    let set = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).expect("descriptors");
+    let of_agents = [
+        "IngestService",
+        "ControlService",
+        "EvidenceService",
+        "EnrollmentService",
+    ];
+    let mut calls = BTreeSet::new();
+    for file in &set.file {
+        if file.package() != "fleetprof.collector.v1" {
+            continue;
+        }
+        for service in &file.service {
+            if of_agents.contains(&service.name()) {
+                continue;
+            }
+            for method in &service.method {
+                calls.insert(format!("{}/{}", service.name(), method.name()));
+            }
+        }
+    }
+    calls
+}
+
+/// A capture of somebody without a scope, of others, that runs.
+async fn capture_of_another(stage: &Stage) -> (u64, Streaming<wire::FleetCaptureResponse>) {
+    let mut client = CaptureServiceClient::new(stage.rig.channel().await);
+    let mut request = capture("");
+    request.capture.as_mut().expect("some").reason = "kanarie-reason".to_owned();
+    request.capture.as_mut().expect("some").who = "kanarie-who".to_owned();
+    request.patience_ns = LIMIT.as_nanos() as u64;
+    let mut parts = client.capture(request).await.expect("it runs").into_inner();
+    let first = parts.message().await.expect("a message").expect("a plan");
+    let Some(wire::fleet_capture_response::Body::Plan(plan)) = first.body else {
+        panic!("{first:?}");
+    };
+    (plan.id, parts)
+}
+
+async fn everything(stage: &Stage, scope: &str) -> Log {
+    let eve = caller("eve", scope);
+    let log = Log::default();
+    let channel = stage.as_caller(&eve).await;
+    let (others, parts) = capture_of_another(stage).await;
+    ask_queries(&log, &channel).await;
+    ask_pins(&log, &channel).await;
+    ask_captures(&log, &channel, others).await;
+    ask_symbols(&log, &channel).await;
+    ask_fleet(&log, &channel).await;
+    ask_http(&log, stage, &eve).await;
+    drop(parts);
+    log
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_others_is_in_any_byte_of_any_answer() {
+    // A part of a host that others use, too, and a host of its own.
+    for (scope, others) in [(PART, true), (WHOLE, false)] {
+        let stage = Stage::set(others).await;
+        let log = everything(&stage, scope).await;
+        log.check(scope);
+        for call in [
+            "QueryService/LabelValues",
+            "QueryService/Series",
+            "QueryService/Profile",
+            "QueryService/Top",
+            "QueryService/Diff",
+            "QueryService/Cgroups",
+            "QueryService/Hosts",
+            "PinService/List",
+            "PinService/Profile",
+            "CaptureService/Capture",
+            "CaptureService/List",
+            "http /api/profile.folded",
+            "http /api/profile.pb.gz",
+            "web QueryService/Top",
+        ] {
+            assert!(
+                log.has_own(call),
+                "{scope}: {call} shows what is in the scope"
+            );
+        }
+        let asked = log.0.lock().expect("no panic").calls.clone();
+        let missing: Vec<_> = calls_of_people().difference(&asked).cloned().collect();
+        assert_eq!(
+            missing,
+            Vec::<String>::new(),
+            "calls that nobody looked through"
+        );
+        // The other host was not asked to capture by anybody but the one who may.
+        assert_eq!(stage.agents[1].captures().len(), 1, "{scope}");
+    }
+}
+
+/// That the canaries would be found: the same without a scope.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn somebody_without_a_scope_sees_all() {
+    let stage = Stage::set(true).await;
+    let log = Log::default();
+    let channel = stage.rig.channel().await;
+    ask_queries(&log, &channel).await;
+    ask_pins(&log, &channel).await;
+    let inner = log.0.lock().expect("no panic");
+    for call in &inner.calls {
+        if matches!(&**call, "QueryService/Status") {
+            continue;
+        }
+        let mut answers = inner
+            .answers
+            .iter()
+            .filter(|(asked, _)| asked.starts_with(call));
+        let found = answers.any(|(_, bytes)| String::from_utf8_lossy(bytes).contains(CANARY));
+        assert!(found, "{call} has no canary");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capture_is_held_to_the_scope_on_each_host() {
+    let stage = Stage::set(true).await;
+    let eve = stage
+        .as_caller(&caller("eve", "host=~\"eigen.*\",namespace=eigen-ns"))
+        .await;
+    let mut client = CaptureServiceClient::new(eve);
+    let mut request = capture("comm=x");
+    let asked = request.capture.as_mut().expect("some");
+    asked.event = profile::OFF_CPU.to_owned();
+    asked.frame_filters = vec![agent::FrameFilter {
+        op: agent::FrameFilterOp::Keep.into(),
+        regex: "main".to_owned(),
+    }];
+    // Nothing of this comm is there.
+    let refused = client
+        .capture(request.clone())
+        .await
+        .expect_err("nobody has it");
+    assert_eq!(refused.code(), Code::NotFound);
+    request.selector = "comm=eigen-comm".to_owned();
+    let mut parts = client.capture(request).await.expect("it runs").into_inner();
+    parts.message().await.expect("a message").expect("a plan");
+    until("it is asked", || stage.agents[0].captures().len() == 1).await;
+    let sent = stage.agents[0].captures().remove(0);
+    let matchers: Vec<_> = sent
+        .matchers
+        .iter()
+        .map(|matcher| format!("{}={}", matcher.label, matcher.value))
+        .collect();
+    // Labels of the host were compared here.
+    assert_eq!(matchers, ["namespace=eigen-ns", "comm=eigen-comm"]);
+    assert!(
+        sent.frame_filters.is_empty(),
+        "filters are applied where wakers are cut off"
+    );
+    assert!(stage.agents[1].captures().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_scope_cannot_be_added_to_is_refused_with_the_reason() {
+    let stage = Stage::set(true).await;
+    for (scope, change, code, reason) in [
+        (
+            PART,
+            Change::Probe,
+            Code::PermissionDenied,
+            "host as a whole",
+        ),
+        (
+            PART,
+            Change::Filter,
+            Code::PermissionDenied,
+            "host as a whole",
+        ),
+        (WHOLE, Change::Ids, Code::PermissionDenied, "for collectors"),
+        ("zone=eigen", Change::Nothing, Code::NotFound, "no host"),
+    ] {
+        let mut client = CaptureServiceClient::new(stage.as_caller(&caller("eve", scope)).await);
+        let mut request = capture("");
+        let asked = request.capture.as_mut().expect("some");
+        match change {
+            Change::Probe => asked.event = "uprobe:/lib/libc.so:malloc".to_owned(),
+            Change::Filter => asked.filter = "prev_state != 0".to_owned(),
+            Change::Ids => request.host_ids = vec!["id-eigen-1".to_owned()],
+            Change::Nothing => {}
+        }
+        let refused = client.capture(request).await.expect_err("it is refused");
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(refused.message().contains(reason), "{refused:?}");
+    }
+}
+
+enum Change {
+    Probe,
+    Filter,
+    Ids,
+    Nothing,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_those_whose_labels_are_in_the_scope() {
+    let stage = Stage::set(true).await;
+    for (scope, expected) in [("team=eigen", 1), ("team=~\".+\"", 2), (PART, 0)] {
+        let eve = stage.as_caller(&caller("eve", scope)).await;
+        let answer = FleetServiceClient::new(eve)
+            .list_members(wire::ListMembersRequest {})
+            .await;
+        let members = answer.expect("a list").into_inner().members;
+        assert_eq!(members.len(), expected, "{scope}: {members:?}");
+    }
+}

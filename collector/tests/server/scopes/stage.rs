@@ -1,0 +1,358 @@
+//! A collector that has what is in a scope, and what is not.
+
+use crate::rig::{NOW, Options, Rig, SECOND, channel, hello, sequence, start};
+use collector::access::{Caller, Role, Scope};
+use collector::identity::{FleetAdmin, Invitation};
+use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowSink};
+use collector::time::Clock;
+use profile::{
+    Dictionary, FrameKind, FrameRef, Moment, Profile, Quality, SampleKey, StackEnd, StackId, Value,
+};
+use proto::agent::{Degradation, Pin, Severity};
+use proto::collector as wire;
+use proto::collector::capture_service_server::CaptureServiceServer;
+use proto::collector::evidence_service_client::EvidenceServiceClient;
+use proto::collector::fleet_service_server::FleetServiceServer;
+use proto::collector::keep_request::Body as Kept;
+use proto::collector::pin_service_server::PinServiceServer;
+use proto::collector::query_service_server::QueryServiceServer;
+use proto::collector::symbol_service_server::SymbolServiceServer;
+use proto::{Chunks, agent};
+use std::sync::Arc;
+use std::time::Duration;
+use testkit::fake::control::{ConnectedAgent, Does};
+use testkit::fake::member::Host;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Status};
+
+/// In every name that is out of the scope, and in nothing else.
+pub const CANARY: &str = "kanarie";
+
+/// In names that are in it.
+pub const OWN: &str = "eigen";
+
+/// The host that has samples of both.
+pub const SHARED: &str = "eigen-1";
+
+/// The host that has samples of others alone.
+pub const OTHER: &str = "kanarie-host";
+
+/// A scope of a part of a host.
+pub const PART: &str = "namespace=eigen-ns";
+
+/// A scope of a host as a whole, all of which is its own then.
+pub const WHOLE: &str = "host=eigen-1";
+
+pub fn caller(name: &str, scope: &str) -> Arc<Caller> {
+    Arc::new(Caller {
+        name: name.to_owned(),
+        role: Role::Admin,
+        scope: Some(Scope::parse(scope).expect("a scope")),
+    })
+}
+
+pub fn stack(dict: &mut Dictionary, text: &str, module: &str) -> StackId {
+    text.split(';').fold(StackId::EMPTY, |stack, function| {
+        let kind = match function.starts_with('[') {
+            true => FrameKind::Synthetic,
+            false => FrameKind::Native,
+        };
+        let frame = dict.intern_frame(FrameRef {
+            function,
+            module,
+            kind,
+            file: module,
+            ..FrameRef::default()
+        });
+        dict.stacks.child(stack, frame)
+    })
+}
+
+/// What runs in the scope.
+pub fn own_labels() -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("cgroup", "/kubepods/eigen"),
+        ("container_name", "eigen-c"),
+        ("namespace", "eigen-ns"),
+        ("pod", "eigen-pod"),
+        ("comm", "eigen-comm"),
+    ]
+}
+
+/// What does not.
+pub fn other_labels() -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("cgroup", "/kubepods/kanarie"),
+        ("unit", "kanarie.service"),
+        ("container_name", "kanarie-c"),
+        ("container.label/kanarie-label", "kanarie-value"),
+        ("image", "kanarie-image"),
+        ("namespace", "kanarie-ns"),
+        ("comm", "kanarie-comm"),
+    ]
+}
+
+/// Samples of a window: labels, stack, end.
+pub type Sample = (Vec<(&'static str, &'static str)>, &'static str, StackEnd);
+
+pub fn put(rig: &Rig, host: &str, number: u64, samples: &[Sample]) {
+    let mut dict = Dictionary::default();
+    let mut label_sets: Vec<LabelSet> = Vec::new();
+    let mut rows = Vec::new();
+    for (labels, text, end) in samples {
+        let pairs = labels.iter().copied().chain([("host", host)]);
+        let set = LabelSet::new(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let labels = label_sets.iter().position(|known| *known == set);
+        let labels = labels.unwrap_or_else(|| {
+            label_sets.push(set);
+            label_sets.len() - 1
+        });
+        let module = match text.contains(CANARY) {
+            true => "kanarie.so",
+            false => "eigen.so",
+        };
+        let id = stack(&mut dict, text, module);
+        let (count, weight) = (3, 30_000_000);
+        rows.push(Row {
+            labels: labels as u32,
+            stack: dict.content_ids()[id.0 as usize],
+            end: *end,
+            value: Value { count, weight },
+        });
+    }
+    let start_unix_ns = start(number);
+    let window = NewWindow {
+        origin: Origin {
+            host: HostKey {
+                host_id: format!("id-{host}"),
+                boot_id: [1; 16],
+            },
+            sequence: sequence(number),
+        },
+        range: TimeRange {
+            start_unix_ns,
+            end_unix_ns: start_unix_ns + 10 * SECOND,
+        },
+        event: "cpu-clock".to_owned(),
+        unit: "nanoseconds".to_owned(),
+        period: 10_000_000,
+        quality: Quality::default(),
+        label_sets,
+        rows,
+        accounts: Vec::new(),
+        dropped_before: None,
+        stream: None,
+    };
+    let taken = rig.store.push(&[window], &dict, NOW).expect("taken");
+    assert_eq!(taken, [collector::store::PushOutcome::Stored]);
+}
+
+pub fn said(host: &str, text: &str) -> wire::Hello {
+    let mut hello = hello(host, 1);
+    let facts = hello.facts.as_mut().expect("facts");
+    facts.health = Some(wire::HostHealth {
+        degradations: vec![Degradation {
+            id: "jit".to_owned(),
+            message: text.to_owned(),
+            remedy: text.to_owned(),
+            severity: Severity::Warning.into(),
+            ..Degradation::default()
+        }],
+        ..wire::HostHealth::default()
+    });
+    hello
+}
+
+/// A profile as a host has it: of what is in the scope, and of others, who also end its waits.
+fn pinned(own: bool, others: bool) -> Profile {
+    let mut profile = Profile::default();
+    let wait = match others {
+        true => "eigen_main;eigen_poll;[woken by kanarie];kanarie_wake",
+        false => "eigen_main;eigen_poll;[woken by eigen];eigen_wake",
+    };
+    let rows = [
+        (own, own_labels(), wait, "1"),
+        (own, own_labels(), "eigen_main;eigen_run", "1"),
+        (others, other_labels(), "kanarie_main;kanarie_run", "4190071"),
+    ];
+    for (_, labels, text, pid) in rows.into_iter().filter(|row| row.0) {
+        let stack = stack(&mut profile.dict, text, "");
+        let pairs = labels.iter().copied().chain([("pid", pid)]);
+        let labels = profile.dict.intern_labels(pairs);
+        let end = StackEnd::Complete;
+        let key = SampleKey { labels, stack, end };
+        let (at_ns, count, weight) = (1, 1, 10);
+        profile.add(key, Value { count, weight });
+        profile.moments.list.push(Moment { at_ns, key, weight });
+    }
+    profile.info.event = profile::OFF_CPU.to_owned();
+    if others {
+        profile.info.waits_cause = "kanarie-cause".to_owned();
+    }
+    profile.moments.start_unix_ns = NOW;
+    profile.moments.duration_ns = 10;
+    profile
+}
+
+/// `others`: it has samples of others.
+pub async fn pin(rig: &Rig, host: &str, (number, cgroup): (u64, &str), others: bool) {
+    let pin = Pin {
+        id: number,
+        trigger: format!("{cgroup}-trigger"),
+        cause: format!("{cgroup}-cause"),
+        cgroup: cgroup.to_owned(),
+        fired_unix_ns: NOW - 60 * SECOND,
+        range: Some(agent::TimeRange {
+            start_unix_ns: NOW - 300 * SECOND,
+            end_unix_ns: NOW,
+        }),
+        ..Pin::default()
+    };
+    let head = Kept::Head(wire::PinHead {
+        hello: Some(hello(host, 1)),
+        pin: Some(pin),
+        has_capture: true,
+    });
+    let profile = pinned(host == SHARED, others);
+    let minutes = Chunks::new(&profile).map(Kept::Minutes);
+    let captured = Chunks::new(&profile).map(Kept::Captured);
+    let bodies = std::iter::once(head).chain(minutes).chain(captured);
+    let requests: Vec<_> = bodies
+        .map(|body| wire::KeepRequest { body: Some(body) })
+        .collect();
+    let mut client = EvidenceServiceClient::new(rig.channel().await);
+    let kept = client.keep(tokio_stream::iter(requests)).await;
+    kept.expect("the pin is kept");
+}
+
+/// A collector with both, and agents that are connected.
+pub struct Stage {
+    /// The collector.
+    pub rig: Rig,
+    /// Its members.
+    pub fleet: FleetAdmin,
+    /// Those of the shared host and of the other.
+    pub agents: Vec<ConnectedAgent>,
+    _dir: tempfile::TempDir,
+}
+
+impl Stage {
+    /// `others`: what the shared host has of others.
+    pub async fn set(others: bool) -> Stage {
+        let dir = tempfile::tempdir().expect("a directory");
+        let lasts = Duration::from_secs(86_400);
+        let rig = Rig::with(Options {
+            fleet: Some((dir.path().join("identity"), lasts)),
+            ..Options::default()
+        })
+        .await;
+        let (hosts_at, members) = rig.fleet.clone().expect("it has a fleet");
+        for (name, team) in [("eigen-9", "eigen"), ("kanarie-9", "kanarie")] {
+            let invitation = Invitation {
+                name: name.to_owned(),
+                labels: [("team".to_owned(), team.to_owned())].into(),
+                ..Invitation::default()
+            };
+            let now = Clock::system().now_unix_ns() / SECOND;
+            let authority = members.authority.key_hash();
+            let made = members.registry.invite(&invitation, authority, now);
+            let (credential, _) = made.expect("an invitation");
+            let (host, credential) = (Host::new(name), credential.reveal());
+            let joined = host.join(hosts_at, &credential, now).await;
+            joined.expect("it joins");
+        }
+        for number in [340, 350] {
+            let mut shared: Vec<Sample> = vec![
+                (own_labels(), "eigen_main;eigen_run", StackEnd::Complete),
+                (own_labels(), "eigen_main;[other]", StackEnd::Complete),
+                (own_labels(), "[lost]", StackEnd::Lost),
+            ];
+            let other: Vec<Sample> = vec![
+                (
+                    other_labels(),
+                    "kanarie_main;kanarie_run",
+                    StackEnd::Complete,
+                ),
+                (other_labels(), "kanarie_main;[other]", StackEnd::Complete),
+                (other_labels(), "[lost]", StackEnd::Lost),
+                (
+                    vec![("cgroup", "/kanarie-root")],
+                    "[withheld]",
+                    StackEnd::Complete,
+                ),
+            ];
+            if others {
+                shared.extend(other.clone());
+            }
+            put(&rig, SHARED, number, &shared);
+            put(&rig, OTHER, number, &other);
+        }
+        let mut agents = Vec::new();
+        for host in [SHARED, OTHER] {
+            let text = match others || host == OTHER {
+                true => "kanarie: a process of somebody cannot be looked at",
+                false => "eigen",
+            };
+            let mut push = crate::rig::PushStream::connect(rig.channel().await)
+                .await
+                .expect("a stream");
+            push.hello(said(host, text)).await;
+            let does = match host {
+                SHARED => Does::Runs(4),
+                _ => Does::Fails,
+            };
+            agents.push(rig.connect(hello(host, 1), does).await);
+        }
+        rig.hosts.flush(&rig.open).expect("stored");
+        rig.hosts.look();
+        pin(&rig, OTHER, (1, "/kubepods/kanarie"), true).await;
+        if others {
+            pin(&rig, SHARED, (2, "/kubepods/kanarie"), true).await;
+        }
+        pin(&rig, SHARED, (3, "/kubepods/eigen"), others).await;
+        let fleet = FleetAdmin::new(members, hosts_at);
+        Stage {
+            rig,
+            fleet,
+            agents,
+            _dir: dir,
+        }
+    }
+
+    /// A connection on which everything is asked by `caller`.
+    pub async fn as_caller(&self, caller: &Arc<Caller>) -> Channel {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0");
+        let listener = listener.await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let caller = caller.clone();
+        let names = move |mut request: Request<()>| {
+            request.extensions_mut().insert(caller.clone());
+            Ok::<_, Status>(request)
+        };
+        let (rig, names) = (&self.rig, &names);
+        let server = Server::builder()
+            .add_service(QueryServiceServer::with_interceptor(
+                rig.queries.clone(),
+                names.clone(),
+            ))
+            .add_service(CaptureServiceServer::with_interceptor(
+                rig.control.clone(),
+                names.clone(),
+            ))
+            .add_service(PinServiceServer::with_interceptor(
+                rig.pins.clone(),
+                names.clone(),
+            ))
+            .add_service(SymbolServiceServer::with_interceptor(
+                rig.symbols.clone(),
+                names.clone(),
+            ))
+            .add_service(FleetServiceServer::with_interceptor(
+                self.fleet.clone(),
+                names.clone(),
+            ));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        channel(address).await
+    }
+}
