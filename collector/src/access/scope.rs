@@ -10,3 +10,17 @@ pub struct Scope {
     /// Its matchers.
     pub selector: Selector,
 }
+
+impl Scope {
+    /// Reads a selector.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn parse(text: &str) -> Result<Scope, String> {
+        let selector: Selector = text.parse().map_err(|error| format!("{error}"))?;
+        Ok(Scope {
+            text: text.to_owned(),
+            selector,
+        })
+    }
+}
