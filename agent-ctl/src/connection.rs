@@ -78,7 +78,10 @@ pub async fn open(connection: &Connection, peer: &Peer) -> Result<(Transport, Ro
         && connection.tls_ca.is_none()
         && connection.tls_cert.is_none();
     let login = match is_login {
-        true => Logins::read()?.named(&peer.target).cloned(),
+        true => match &peer.target {
+            Target::Tcp(address) => Logins::read()?.named(address).cloned(),
+            Target::Unix(_) => None,
+        },
         false => None,
     };
     open_as(connection, peer, login.as_ref()).await
@@ -218,8 +221,8 @@ impl Route {
                 format!("try again in {seconds} s")
             }
             Code::Unauthenticated if fleet => {
-                "log in with `agent-ctl login COLLECTOR TOKEN`; an administrator makes the token with \
-                 `agent-ctl users add`"
+                "log in with `agent-ctl login COLLECTOR TOKEN`, or give a token with --token-file; an \
+                 administrator makes it with `agent-ctl users add`"
                     .to_owned()
             }
             Code::Unauthenticated => format!("give the {kind}'s token with --token-file"),

@@ -6,7 +6,6 @@
 //! refused, as `ssh` does.
 
 use crate::exit::{self, fail};
-use crate::peer::Target;
 use anyhow::{Context, Result};
 use proto::COLLECTOR_PORT;
 use serde::{Deserialize, Serialize};
@@ -122,17 +121,14 @@ impl Logins {
         self.collectors.get(name)
     }
 
-    /// Where a collector is that was named by its login, or by its address.
-    pub fn named(&self, target: &Target) -> Option<&Login> {
-        let Target::Tcp(address) = target else {
-            return None;
-        };
-        let of_name = |login: &String| *address == format!("{login}:{COLLECTOR_PORT}");
+    /// The collector of an address, whose host may be the name of a login.
+    pub fn named(&self, address: &str) -> Option<&Login> {
+        let of_name = |login: &String| address == format!("{login}:{COLLECTOR_PORT}");
         let named = self.collectors.iter().find(|(name, _)| of_name(name));
         let named = named.map(|(_, login)| login);
         named.or_else(|| {
             let mut logins = self.collectors.values();
-            logins.find(|login| login.address == *address)
+            logins.find(|login| login.address == address)
         })
     }
 }
@@ -186,7 +182,7 @@ mod tests {
     #[test]
     fn a_collector_goes_by_its_name_and_by_its_address() {
         let logins = logins();
-        let found = |text: &str| logins.named(&Target::Tcp(text.to_owned())).is_some();
+        let found = |text: &str| logins.named(text).is_some();
         assert!(found("prod:7600"));
         assert!(found("c1.example.net:7601"));
         for other in ["prod:7601", "c1.example.net:7600", "other:7600"] {

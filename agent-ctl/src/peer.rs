@@ -286,13 +286,15 @@ impl Connection {
 
 /// The collector of a name or an address.
 fn resolved(target: &Target) -> Result<Peer> {
-    match Logins::read()?.named(target) {
-        Some(login) => of_login(login),
-        None => Ok(Peer {
-            kind: Kind::Collector,
-            target: target.clone(),
-        }),
+    if let Target::Tcp(address) = target
+        && let Some(login) = Logins::read()?.named(address)
+    {
+        return of_login(login);
     }
+    Ok(Peer {
+        kind: Kind::Collector,
+        target: target.clone(),
+    })
 }
 
 fn of_login(login: &Login) -> Result<Peer> {

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 use tonic::codegen::http::HeaderMap;
@@ -386,7 +386,9 @@ impl People {
 
     fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
         self.metrics.logins_failed.inc();
-        let failed = self.failures.count(peer.map(|peer| peer.ip()));
+        let failed = self
+            .failures
+            .count(peer.map(|peer| peer.ip()), Instant::now());
         if failed.first {
             let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
             tracing::warn!(peer, who, "somebody shows a token that is not good");
@@ -413,7 +415,7 @@ impl People {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            for sum in self.failures.sums() {
+            for sum in self.failures.sums(Instant::now()) {
                 let peer = sum.address.map(|address| address.to_string());
                 let peer = peer.unwrap_or_else(|| "many addresses".to_owned());
                 tracing::warn!(peer, count = sum.count, "more tokens that are not good");

@@ -176,7 +176,7 @@ mod tests {
             .iter()
             .filter(|(service, _)| *service != "grpc.health.v1.Health")
             .flat_map(|(service, methods)| {
-                let name = |(method, _): &(&str, May)| format!("/{service}/{method}");
+                let name = move |(method, _): &(&str, May)| format!("/{service}/{method}");
                 methods.iter().map(name)
             })
             .collect();

@@ -1,3 +1,5 @@
+//! The chain: whole over restarts and crashes, and broken by whatever else touches it.
+
 use super::chain::{Chain, FILE_BYTES_MAX, listed};
 use super::*;
 use std::fs::{self, OpenOptions};

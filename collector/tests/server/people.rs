@@ -97,13 +97,13 @@ impl Running {
     }
 
     async fn connection(&self) -> Channel {
-        let token = self.access().await.add_user(AddUserRequest {
+        let request = AddUserRequest {
             name: "whoever".to_owned(),
             role: Role::Metrics.into(),
             replace: true,
             ..AddUserRequest::default()
-        });
-        let token = token.await.expect("a token").into_inner().token;
+        };
+        let token = self.add(request).await;
         let authority = Credential::parse_token(&token).expect("one").authority;
         pinned(self.tls(), authority).await.expect("a connection")
     }
