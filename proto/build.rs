@@ -12,6 +12,7 @@ const FILES: &[&str] = &[
     "fleetprof/collector/v1/pins.proto",
     "fleetprof/collector/v1/symbols.proto",
     "fleetprof/collector/v1/fleet.proto",
+    "fleetprof/collector/v1/access.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -2,8 +2,8 @@
 
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
-    annotate, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts,
-    import, join, man, pins, profile_cmd, status, symbols, tail, top,
+    annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap,
+    hosts, import, join, login, man, pins, profile_cmd, status, symbols, tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -61,12 +61,14 @@ Examples:
 Whom to ask:
   the agent of this host    nothing to give: {DEFAULT_TARGET}
   the agent of another      --agent HOST:PORT, most often with --tls-ca FILE and --token-file FILE
-  the collector of a fleet  --collector HOST, at port {COLLECTOR_PORT} unless given
+  the collector of a fleet  --collector HOST, at port {COLLECTOR_PORT} unless given; of another machine after
+                            agent-ctl login, by its name
+After a login its collector is asked where neither --agent nor --collector says whom, if no agent runs here.
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins and symbols; the \
-other commands ask an agent.
+A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, symbols, users, \
+whoami and audit; the other commands ask an agent.
 
 {}",
         exit::HELP
@@ -110,6 +112,16 @@ pub enum Command {
     Join(join::Args),
     /// Have this host push to its fleet no more
     Leave(join::LeaveArgs),
+    /// Log in to a collector: after that it is asked without any option
+    Login(login::Args),
+    /// Forget the token for a collector
+    Logout(login::LogoutArgs),
+    /// Say who a collector takes you for, and what you may do there
+    Whoami(login::WhoamiArgs),
+    /// Show and change who may ask a collector
+    Users(users::Args),
+    /// Show what was done at a collector, and by whom
+    Audit(audit::Args),
     /// Check a configuration file; show or reload the agent's
     Config(config::Args),
     /// Print completions for a shell

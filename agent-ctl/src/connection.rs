@@ -5,16 +5,21 @@
 //! live streams have none once they run. Text in errors of the other side is cleaned here.
 
 use crate::exit::{self, fail};
+use crate::logins::{Login, Logins};
 use crate::peer::{Connection, Kind, Peer, Target};
 use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
+use proto::COLLECTOR_NAME;
 use proto::agent::GetStatusRequest;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::collector::StatusRequest;
 use proto::collector::query_service_client::QueryServiceClient;
+use proto::credential::Credential;
+use proto::pin::Pinned;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -31,6 +36,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Metadata of a refusal that does not last: seconds until it is worth trying again.
 const RETRY_AFTER: &str = "retry-after";
+
+/// What TLS says of a certificate that the pinned authority did not sign.
+const WRONG_AUTHORITY: &str = "UnknownIssuer";
 
 /// Adds the bearer token to every call.
 #[derive(Clone)]
@@ -65,9 +73,42 @@ pub struct Route {
 /// With code 5 when nobody listens, 4 when the socket may not be opened, 2 when the options do not
 /// go together.
 pub async fn open(connection: &Connection, peer: &Peer) -> Result<(Transport, Route)> {
-    let endpoint = endpoint(connection, peer)?;
-    let token = connection.token_file.as_deref().map(read_token);
-    let token = Token(token.transpose()?);
+    let is_login = peer.is_collector()
+        && connection.token_file.is_none()
+        && connection.tls_ca.is_none()
+        && connection.tls_cert.is_none();
+    let login = match is_login {
+        true => match &peer.target {
+            Target::Tcp(address) => Logins::read()?.named(address).cloned(),
+            Target::Unix(_) => None,
+        },
+        false => None,
+    };
+    open_as(connection, peer, login.as_ref()).await
+}
+
+/// The same, as who has this login.
+///
+/// # Errors
+/// See [`open`].
+pub async fn open_as(
+    connection: &Connection,
+    peer: &Peer,
+    login: Option<&Login>,
+) -> Result<(Transport, Route)> {
+    let token = match (login, &connection.token_file) {
+        (Some(login), _) => Some(login.token.clone()),
+        (None, Some(file)) => Some(read_token(file)?),
+        (None, None) => None,
+    };
+    // The token of a collector says whom to show it to.
+    let pin = token
+        .as_ref()
+        .filter(|_| peer.is_collector() && connection.tls_ca.is_none())
+        .and_then(|token| Credential::parse_token(token).ok());
+    let endpoint = endpoint(connection, peer, pin.as_ref())?;
+    let token = token.map(|token| bearer(&token)).transpose()?;
+    let token = Token(token);
     let connecting = tokio::time::timeout(connection.timeout, endpoint.connect());
     let channel = match connecting.await {
         Ok(Ok(channel)) => channel,
@@ -179,6 +220,11 @@ impl Route {
             Code::ResourceExhausted if let Some(seconds) = busy => {
                 format!("try again in {seconds} s")
             }
+            Code::Unauthenticated if fleet => {
+                "log in with `agent-ctl login COLLECTOR TOKEN`, or give a token with --token-file; an \
+                 administrator makes it with `agent-ctl users add`"
+                    .to_owned()
+            }
             Code::Unauthenticated => format!("give the {kind}'s token with --token-file"),
             Code::Unimplemented => format!(
                 "look at address and version: what listens there is no {kind}, or one of another version \
@@ -208,8 +254,8 @@ impl Route {
     }
 }
 
-fn endpoint(connection: &Connection, peer: &Peer) -> Result<Endpoint> {
-    let tls = connection.tls_ca.is_some() || connection.tls_cert.is_some();
+fn endpoint(connection: &Connection, peer: &Peer, pin: Option<&Credential>) -> Result<Endpoint> {
+    let tls = connection.tls_ca.is_some() || connection.tls_cert.is_some() || pin.is_some();
     let endpoint = match &peer.target {
         Target::Unix(path) => {
             if tls {
@@ -251,6 +297,12 @@ fn endpoint(connection: &Connection, peer: &Peer) -> Result<Endpoint> {
         return Ok(endpoint);
     }
     let mut config = ClientTlsConfig::new();
+    if let Some(pin) = pin {
+        let verifier = Arc::new(Pinned::new(pin.authority));
+        return endpoint
+            .tls_config_with_verifier(config.domain_name(COLLECTOR_NAME), verifier)
+            .context("failed to use TLS");
+    }
     if let Some(path) = &connection.tls_ca {
         config = config.ca_certificate(Certificate::from_pem(read_secret(path)?));
     }
@@ -283,22 +335,24 @@ fn read_secret(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-fn read_token(path: &Path) -> Result<MetadataValue<Ascii>> {
+fn read_token(path: &Path) -> Result<String> {
     let text = read_secret(path)?;
-    let unfit = || {
-        fail(
+    let token = text.trim();
+    if token.is_empty() || bearer(token).is_err() {
+        return Err(fail(
             exit::USAGE,
             format!("failed to use token of `{}`", path.display()),
-        )
-    };
-    if text.trim().is_empty() {
-        return Err(unfit());
+        ));
     }
-    let mut token: MetadataValue<Ascii> = format!("Bearer {}", text.trim())
-        .parse()
-        .map_err(|_| unfit())?;
-    token.set_sensitive(true);
-    Ok(token)
+    Ok(token.to_owned())
+}
+
+fn bearer(token: &str) -> Result<MetadataValue<Ascii>> {
+    let value = format!("Bearer {token}").parse();
+    let mut value: MetadataValue<Ascii> =
+        value.map_err(|_| fail(exit::USAGE, "failed to use the token: it is none"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn unreachable(peer: &Peer, why: &str) -> anyhow::Error {
@@ -352,6 +406,12 @@ fn connect_error(peer: &Peer, error: &tonic::transport::Error) -> anyhow::Error 
             return unreachable(peer, why);
         }
         cause = error.source();
+    }
+    if last.contains(WRONG_AUTHORITY) && peer.is_collector() {
+        return unreachable(
+            peer,
+            "whoever answers there is not the collector that the token is for",
+        );
     }
     unreachable(peer, &clean(&last))
 }

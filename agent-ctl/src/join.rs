@@ -98,7 +98,7 @@ pub async fn leave(out: &Out, connection: &Connection, _args: LeaveArgs) -> Resu
 }
 
 /// The address with the port that collectors take other hosts at, where none is given.
-fn with_port(address: &str) -> String {
+pub fn with_port(address: &str) -> String {
     let last = address.rsplit(':').next().unwrap_or_default();
     let has_port = address.contains(':') && last.parse::<u16>().is_ok();
     // An address of IPv6 has colons without a port, unless it stands in brackets.

@@ -15,6 +15,7 @@ macro_rules! note {
 }
 
 mod annotate;
+mod audit;
 mod capture;
 mod capture_info;
 mod captures;
@@ -40,6 +41,8 @@ mod hosts;
 mod import;
 mod join;
 mod local;
+mod login;
+mod logins;
 mod look;
 mod loss;
 mod man;
@@ -64,6 +67,7 @@ mod tail;
 mod terminal;
 mod top;
 mod units;
+mod users;
 mod when;
 
 use anyhow::Context;
@@ -114,6 +118,11 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Hosts(args) => hosts::run(&out, &connection, args).await,
         Command::Join(args) => join::run(&out, &connection, args).await,
         Command::Leave(args) => join::leave(&out, &connection, args).await,
+        Command::Login(args) => login::run(&out, &connection, args).await,
+        Command::Logout(args) => login::logout(&out, args),
+        Command::Whoami(args) => login::whoami(&out, &connection, args).await,
+        Command::Users(args) => users::run(&out, &connection, args).await,
+        Command::Audit(args) => audit::run(&out, &connection, args).await,
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,

@@ -1,4 +1,4 @@
-//! `agent-ctl hosts invite`, `members` and `remove`: who may bring data to a collector.
+//! `agent-ctl hosts invite`, `invitations`, `members` and `remove`: who may bring data to a collector.
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
@@ -11,8 +11,8 @@ use crate::{exit, units};
 use anyhow::{Result, bail};
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::{
-    InviteRequest, InviteResponse, ListMembersRequest, ListMembersResponse, Member,
-    RemoveMemberRequest,
+    Invitation, InviteRequest, InviteResponse, ListInvitationsRequest, ListMembersRequest,
+    ListMembersResponse, Member, RemoveMemberRequest, RevokeInvitationRequest,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,6 +48,28 @@ Examples:
         #[command(flatten)]
         form: Form,
     },
+    /// List the invitations that still let somebody in
+    #[command(after_help = "\
+Examples:
+  agent-ctl --collector c1 hosts invitations
+  agent-ctl --collector c1 hosts invitations --json | jq -r '.invitations[].id'")]
+    Invitations {
+        #[command(flatten)]
+        form: Form,
+    },
+    /// Take an invitation back: it lets nobody in any more
+    #[command(after_help = "\
+Hosts that came by it stay: `agent-ctl hosts remove` takes them out.
+
+Examples:
+  agent-ctl --collector c1 hosts uninvite 1f2e3d4c5b6a7988")]
+    Uninvite {
+        /// Id of the invitation, as `hosts invitations` lists it
+        #[arg(value_name = "ID")]
+        id: String,
+        #[command(flatten)]
+        form: Form,
+    },
     /// Take a host out of the fleet: its connections end at once
     #[command(after_help = "\
 What it pushed stays. It is let in again by another invitation only.
@@ -63,7 +85,7 @@ Examples:
     },
 }
 
-/// An invitation.
+/// An invitation to make.
 #[derive(Debug, clap::Args)]
 pub struct Invite {
     /// Name of the host in the fleet [default: what it calls itself]
@@ -117,6 +139,38 @@ pub async fn run(out: &Out, connection: &Connection, action: Action) -> Result<u
                 "{} {hosts}; the authority's key is SHA256:{authority}",
                 units::count(count)
             );
+            Ok(exit::OK)
+        }
+        Action::Invitations { form } => {
+            let call = service.list_invitations(ListInvitationsRequest {});
+            let answer = answer(&route, "list invitations", call).await?;
+            if form.is_json() {
+                let invitations = answer.invitations.iter().map(InvitationJson::of);
+                let invitations = invitations.collect();
+                out.write_json(&Invitations { invitations })?;
+                return Ok(exit::OK);
+            }
+            out.write(&show_invitations(out, &answer.invitations))?;
+            let count = answer.invitations.len() as u64;
+            let word = if count == 1 {
+                "invitation"
+            } else {
+                "invitations"
+            };
+            note!("{} {word}", units::count(count));
+            Ok(exit::OK)
+        }
+        Action::Uninvite { id, form } => {
+            let call = service.revoke_invitation(RevokeInvitationRequest { id });
+            let revoked = answer(&route, "take the invitation back", call).await?;
+            let invitation = revoked.invitation.unwrap_or_default();
+            match form.is_json() {
+                true => out.write_json(&InvitationJson::of(&invitation))?,
+                false => out.write(&format!(
+                    "the invitation {} lets nobody in any more\n",
+                    clean(&invitation.id)
+                ))?,
+            }
             Ok(exit::OK)
         }
         Action::Remove { host, form } => {
@@ -187,13 +241,18 @@ async fn invite(
     Ok(exit::OK)
 }
 
-/// Where hosts connect: the address the collector listens on, or its name where it listens on all.
+/// Where hosts connect.
 fn address(invited: &InviteResponse) -> String {
-    match invited.listen.parse::<SocketAddr>() {
-        Ok(listen) if listen.ip().is_unspecified() && !invited.hostname.is_empty() => {
-            format!("{}:{}", invited.hostname, listen.port())
+    listen_address(&invited.listen, &invited.hostname)
+}
+
+/// Where others connect: the address the collector listens on, or its name where it listens on all.
+pub fn listen_address(listen: &str, hostname: &str) -> String {
+    match listen.parse::<SocketAddr>() {
+        Ok(listen) if listen.ip().is_unspecified() && !hostname.is_empty() => {
+            format!("{hostname}:{}", listen.port())
         }
-        _ => invited.listen.clone(),
+        _ => listen.to_owned(),
     }
 }
 
@@ -221,6 +280,30 @@ fn show(out: &Out, answer: &ListMembersResponse, clock: &Clock) -> String {
     table.sparing(&["RENEWED", "LABELS", "ID"]).show(out)
 }
 
+fn show_invitations(out: &Out, invitations: &[Invitation]) -> String {
+    if invitations.is_empty() {
+        return String::new();
+    }
+    let clock = Clock::local();
+    let mut table = Table::new(&["ID", "NAME", "LABELS", "HOSTS", "EXPIRES", "MADE"]);
+    for invitation in invitations {
+        let labels: BTreeMap<_, _> = invitation.labels.iter().collect();
+        let labels: Vec<_> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        table.row([
+            clean(&invitation.id).into_owned(),
+            clean(&invitation.name).into_owned(),
+            clean(&labels.join(",")).into_owned(),
+            format!("{} of {}", invitation.hosts, invitation.hosts_max),
+            clock.show(invitation.expires_unix_s.saturating_mul(SECOND_NS)),
+            clock.show(invitation.made_unix_s.saturating_mul(SECOND_NS)),
+        ]);
+    }
+    table.sparing(&["MADE", "LABELS"]).show(out)
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -230,6 +313,39 @@ struct Invited<'a> {
     credential: &'a str,
     collector: String,
     expires: String,
+}
+
+#[derive(Serialize)]
+struct Invitations {
+    invitations: Vec<InvitationJson>,
+}
+
+#[derive(Serialize)]
+struct InvitationJson {
+    id: String,
+    name: String,
+    labels: BTreeMap<String, String>,
+    replace: bool,
+    made: String,
+    expires: String,
+    hosts_max: u32,
+    hosts: u32,
+}
+
+impl InvitationJson {
+    fn of(invitation: &Invitation) -> InvitationJson {
+        let time = |unix_s: i64| rfc3339(unix_s.saturating_mul(SECOND_NS));
+        InvitationJson {
+            id: invitation.id.clone(),
+            name: invitation.name.clone(),
+            labels: invitation.labels.clone().into_iter().collect(),
+            replace: invitation.replace,
+            made: time(invitation.made_unix_s),
+            expires: time(invitation.expires_unix_s),
+            hosts_max: invitation.hosts_max,
+            hosts: invitation.hosts,
+        }
+    }
 }
 
 #[derive(Serialize)]

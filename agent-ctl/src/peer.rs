@@ -1,6 +1,7 @@
 //! Who is asked: the agent of one host, or the collector of a fleet.
 
 use crate::exit::{self, fail};
+use crate::logins::{Login, Logins};
 use anyhow::Result;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
@@ -147,12 +148,13 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub agent: Target,
-    /// Collector to ask instead, for the whole fleet; the port is 7600 when left out. Of --agent
-    /// and --collector the one on the command line counts, whatever the environment says
+    /// Collector to ask instead, for the whole fleet: its name of a login, or its address, whose
+    /// port is 7600 when left out. Of --agent and --collector the one on the command line counts,
+    /// whatever the environment says
     #[arg(
         long,
         global = true,
-        value_name = "HOST:PORT",
+        value_name = "NAME|HOST:PORT",
         env = "FLEETPROF_COLLECTOR",
         hide_env_values = true,
         value_parser = collector,
@@ -191,7 +193,7 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub tls_key: Option<PathBuf>,
-    /// File with the bearer token that the agent or collector expects
+    /// File with the token that the agent or collector expects; that of a collector turns TLS on
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
     #[arg(skip)]
@@ -237,19 +239,21 @@ impl Connection {
     /// # Errors
     /// When none is named, or the command line names an agent.
     pub fn collector_only(&self, command: &str) -> Result<Peer> {
-        match &self.collector {
-            Some(target) if self.agent_said != AddressSource::CommandLine => Ok(Peer {
-                kind: Kind::Collector,
-                target: target.clone(),
-            }),
-            _ => Err(fail(
-                exit::USAGE,
-                format!(
-                    "failed to ask for {command}: only a collector knows them\n\
-                     give --collector HOST:PORT, or set FLEETPROF_COLLECTOR"
-                ),
-            )),
+        if self.agent_said != AddressSource::CommandLine {
+            if let Some(target) = &self.collector {
+                return resolved(target);
+            }
+            if let Some(login) = Logins::read()?.default_login() {
+                return of_login(login);
+            }
         }
+        Err(fail(
+            exit::USAGE,
+            format!(
+                "failed to ask for {command}: only a collector knows them\n\
+                 log in (`agent-ctl login`), give --collector HOST:PORT, or set FLEETPROF_COLLECTOR"
+            ),
+        ))
     }
 
     /// The agent or the collector, for a command that both answer.
@@ -258,13 +262,18 @@ impl Connection {
     /// When the environment names both and the command line none.
     pub fn peer(&self) -> Result<Peer> {
         let kind = choose(self.agent_said, self.collector_said)?;
-        match (&self.collector, kind) {
-            (Some(target), Kind::Collector) => Ok(Peer {
-                kind,
-                target: target.clone(),
-            }),
-            _ => Ok(self.the_agent()),
+        if let (Some(target), Kind::Collector) = (&self.collector, kind) {
+            return resolved(target);
         }
+        // A laptop has no agent: who logged in means the collector.
+        let nobody = self.agent_said == AddressSource::Nowhere;
+        if nobody
+            && is_absent(&self.agent)
+            && let Some(login) = Logins::read()?.default_login()
+        {
+            return of_login(login);
+        }
+        Ok(self.the_agent())
     }
 
     fn the_agent(&self) -> Peer {
@@ -272,6 +281,42 @@ impl Connection {
             kind: Kind::Agent,
             target: self.agent.clone(),
         }
+    }
+}
+
+/// The collector of a name or an address.
+fn resolved(target: &Target) -> Result<Peer> {
+    if let Target::Tcp(address) = target
+        && let Some(login) = Logins::read()?.named(address)
+    {
+        return of_login(login);
+    }
+    Ok(Peer {
+        kind: Kind::Collector,
+        target: target.clone(),
+    })
+}
+
+fn of_login(login: &Login) -> Result<Peer> {
+    let target = login.address.parse().map_err(|why| {
+        let address = &login.address;
+        fail(
+            exit::CONFIG,
+            format!("failed to use address `{address}` of a login: {why}\nlog in again"),
+        )
+    })?;
+    Ok(Peer {
+        kind: Kind::Collector,
+        target,
+    })
+}
+
+/// True for a socket that is not there.
+fn is_absent(target: &Target) -> bool {
+    match target {
+        Target::Unix(path) => std::fs::symlink_metadata(path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound),
+        Target::Tcp(_) => false,
     }
 }
 

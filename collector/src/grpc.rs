@@ -1,10 +1,11 @@
 //! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
-//! EvidenceService (their pins), for people QueryService, CaptureService, PinService, SymbolService
-//! and FleetService, with health and reflection. That for other hosts: those of agents alone, with
-//! EnrollmentService and health.
+//! EvidenceService (their pins), for people QueryService, CaptureService, PinService, SymbolService,
+//! FleetService and AccessService, with health and reflection. That for other machines: the same
+//! without reflection, with EnrollmentService, behind the gate (`identity/gate.rs`).
 
+use crate::access::{self, AccessAdmin, People};
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
-use crate::identity::{self, Enrollment, Fleet, FleetAdmin, MemberPeer, MembersOnly};
+use crate::identity::{self, Enrollment, Fleet, FleetAdmin, Gatekeeper, MemberPeer};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
 use crate::ingest::{Ingest, stopped};
 use crate::listen;
@@ -13,6 +14,7 @@ use crate::pins::{Pins, limits::MESSAGE_BYTES_MAX as PIN_BYTES_MAX};
 use crate::query::{Queries, REQUEST_BYTES_MAX};
 use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
+use proto::collector::access_service_server::AccessServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
 use proto::collector::enrollment_service_server::EnrollmentServiceServer;
@@ -29,7 +31,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::codec::CompressionEncoding::Zstd;
+use tonic::service::Routes;
 use tonic::transport::Server;
+use tonic_health::pb::health_server::HealthServer;
 
 /// Connections beside those of agents: commands, probes, agents that come back while their old
 /// connection lingers.
@@ -72,6 +76,7 @@ pub struct AgentServices {
 }
 
 /// What answers the calls.
+#[derive(Clone)]
 pub struct Services {
     /// Those of agents.
     pub agents: AgentServices,
@@ -81,12 +86,20 @@ pub struct Services {
     pub symbols: Symbols,
     /// Members of the fleet, where other hosts can connect.
     pub fleet: Option<FleetAdmin>,
+    /// People, and what was done.
+    pub access: AccessAdmin,
 }
 
 type Agents = IngestServiceServer<Ingest>;
 type ControlServer = ControlServiceServer<Control>;
 type Evidence = EvidenceServiceServer<Pins>;
 type Enrolling = EnrollmentServiceServer<Enrollment>;
+type Questions = QueryServiceServer<Queries>;
+type Captures = CaptureServiceServer<Control>;
+type Pinned = PinServiceServer<Pins>;
+type Named = SymbolServiceServer<Symbols>;
+type Members = FleetServiceServer<FleetAdmin>;
+type Access = AccessServiceServer<AccessAdmin>;
 
 impl AgentServices {
     /// As servers.
@@ -108,6 +121,55 @@ impl AgentServices {
     }
 }
 
+impl Services {
+    /// As one service.
+    fn routes(self) -> Routes {
+        let Services {
+            agents,
+            queries,
+            symbols,
+            fleet,
+            access,
+        } = self;
+        let (control, pins) = (agents.control.clone(), agents.pins.clone());
+        let (agents, streams, evidence) = agents.servers();
+        let questions = Questions::new(queries)
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let captures = Captures::new(control)
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let pinned = Pinned::new(pins)
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let named = Named::new(symbols)
+            .max_decoding_message_size(UPLOAD_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let access = Access::new(access)
+            .max_decoding_message_size(access::REQUEST_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let mut routes = Routes::new(agents)
+            .add_service(questions)
+            .add_service(streams)
+            .add_service(captures)
+            .add_service(evidence)
+            .add_service(pinned)
+            .add_service(named)
+            .add_service(access);
+        if let Some(fleet) = fleet {
+            let members = Members::new(fleet);
+            routes =
+                routes.add_service(members.max_decoding_message_size(identity::REQUEST_BYTES_MAX));
+        }
+        routes
+    }
+}
+
 /// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here
 /// are told that the page is at `page`. A connection without a call is closed after `patience`.
 ///
@@ -121,38 +183,37 @@ pub async fn serve(
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Result<(), GrpcError> {
-    let Services {
-        agents,
-        queries,
-        symbols,
-        fleet,
-    } = services;
-    type Questions = QueryServiceServer<Queries>;
-    type Captures = CaptureServiceServer<Control>;
-    type Pinned = PinServiceServer<Pins>;
-    type Named = SymbolServiceServer<Symbols>;
-    type Members = FleetServiceServer<FleetAdmin>;
-    let (control, pins) = (agents.control.clone(), agents.pins.clone());
-    let (agents, streams, evidence) = agents.servers();
-    let questions = Questions::new(queries)
-        .max_decoding_message_size(REQUEST_BYTES_MAX)
-        .accept_compressed(Zstd)
-        .send_compressed(Zstd);
-    let captures = Captures::new(control)
-        .max_decoding_message_size(REQUEST_BYTES_MAX)
-        .accept_compressed(Zstd)
-        .send_compressed(Zstd);
-    let pinned = Pinned::new(pins)
-        .max_decoding_message_size(REQUEST_BYTES_MAX)
-        .accept_compressed(Zstd)
-        .send_compressed(Zstd);
-    let named = Named::new(symbols)
-        .max_decoding_message_size(UPLOAD_BYTES_MAX)
-        .accept_compressed(Zstd)
-        .send_compressed(Zstd);
-    let members = fleet
-        .map(|fleet| Members::new(fleet).max_decoding_message_size(identity::REQUEST_BYTES_MAX));
-    let (health, health_service) = tonic_health::server::health_reporter();
+    let health_service = health(&shutdown).await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let v1 = reflection().build_v1().map_err(GrpcError::Reflection)?;
+    let v1alpha = reflection()
+        .build_v1alpha()
+        .map_err(GrpcError::Reflection)?;
+    let mut stop = shutdown;
+    let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
+    let incoming = listen::accept(listener, connections, patience, page, metrics);
+    builder()
+        .layer(CountCalls::<listen::Peer>::new())
+        .add_routes(services.routes())
+        .add_service(health_service)
+        .add_service(v1)
+        .add_service(v1alpha)
+        .serve_with_incoming_shutdown(incoming, async move {
+            stopped(&mut stop).await;
+        })
+        .await
+        .map_err(GrpcError::Transport)
+}
+
+/// Whether the collector serves, for whoever asks.
+async fn health(
+    shutdown: &watch::Receiver<bool>,
+) -> HealthServer<impl tonic_health::pb::health_server::Health> {
+    let (health, service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
     health.set_serving::<Questions>().await;
     health.set_serving::<ControlServer>().await;
@@ -171,76 +232,51 @@ pub async fn serve(
         health.set_not_serving::<Pinned>().await;
         health.set_not_serving::<Named>().await;
     });
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let v1 = reflection().build_v1().map_err(GrpcError::Reflection)?;
-    let v1alpha = reflection()
-        .build_v1alpha()
-        .map_err(GrpcError::Reflection)?;
-    let mut stop = shutdown;
-    let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
-    let incoming = listen::accept(listener, connections, patience, page, metrics);
-    builder()
-        .layer(CountCalls::<listen::Peer>::new())
-        .add_service(health_service)
-        .add_service(agents)
-        .add_service(questions)
-        .add_service(streams)
-        .add_service(captures)
-        .add_service(evidence)
-        .add_service(pinned)
-        .add_service(named)
-        .add_optional_service(members)
-        .add_service(v1)
-        .add_service(v1alpha)
-        .serve_with_incoming_shutdown(incoming, async move {
-            stopped(&mut stop).await;
-        })
-        .await
-        .map_err(GrpcError::Transport)
+    service
 }
 
-/// Serves other hosts until `shutdown` is true, and then until every call has ended. Who is no
-/// member of the fleet may enroll, and is answered nothing else.
+/// Who is let in on the port for other machines.
+pub struct Gatehouse {
+    /// Hosts.
+    pub fleet: Arc<Fleet>,
+    /// People.
+    pub people: Arc<People>,
+    /// Whether reads of people are on record.
+    pub audit_reads: bool,
+}
+
+/// Serves other machines until `shutdown` is true, and then until every call has ended: hosts of the
+/// fleet what they call, people with a token what their role lets them. Who is neither may enroll,
+/// and is answered nothing else.
 ///
 /// # Errors
 /// When the transport fails.
 pub async fn serve_members(
     listener: TcpListener,
-    services: AgentServices,
+    services: Services,
     (streams_max, patience): (usize, Patience),
-    fleet: Arc<Fleet>,
+    gatehouse: Gatehouse,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Result<(), GrpcError> {
-    let (agents, control, evidence) = services.servers();
-    let enrolling = Enrolling::new(Enrollment::new(fleet.clone()))
-        .max_decoding_message_size(identity::REQUEST_BYTES_MAX);
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<Agents>().await;
-    health.set_serving::<ControlServer>().await;
-    health.set_serving::<Evidence>().await;
-    let mut ending = shutdown.clone();
-    tokio::spawn(async move {
-        stopped(&mut ending).await;
-        health.set_not_serving::<Agents>().await;
-        health.set_not_serving::<ControlServer>().await;
-        health.set_not_serving::<Evidence>().await;
-    });
+    let Gatehouse {
+        fleet,
+        people,
+        audit_reads,
+    } = gatehouse;
+    let enrollment = Enrollment::new(fleet.clone(), people.audit().clone());
+    let enrolling =
+        Enrolling::new(enrollment).max_decoding_message_size(identity::REQUEST_BYTES_MAX);
+    let health_service = health(&shutdown).await;
     let mut stop = shutdown;
     let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
     let incoming = identity::accept(listener, connections, patience, fleet, metrics);
     builder()
         .layer(CountCalls::<MemberPeer>::new())
-        .layer(MembersOnly)
+        .layer(Gatekeeper::new(people, audit_reads))
+        .add_routes(services.routes())
         .add_service(health_service)
         .add_service(enrolling)
-        .add_service(agents)
-        .add_service(control)
-        .add_service(evidence)
         .serve_with_incoming_shutdown(incoming, async move {
             stopped(&mut stop).await;
         })

@@ -45,7 +45,7 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Others could reach it.
-    #[error("refused to listen on `{address}`: people have no logins yet, so loopback only")]
+    #[error("refused to listen on `{address}`: whoever comes here is believed, so loopback only")]
     NotLoopback {
         /// The address.
         address: SocketAddr,

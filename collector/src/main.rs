@@ -51,7 +51,7 @@ struct Args {
     /// Where the page, downloads and metrics are, loopback only
     #[arg(long, value_name = "ADDR")]
     listen_http: Option<SocketAddr>,
-    /// Where agents of other hosts connect, with TLS, at any address: 0.0.0.0:7601
+    /// Where hosts and people of other machines connect, with TLS, at any address: 0.0.0.0:7601
     #[arg(long, value_name = "ADDR")]
     listen_tls: Option<SocketAddr>,
     /// Override a key of the configuration; may be given several times

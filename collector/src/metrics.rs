@@ -165,6 +165,26 @@ counted! {
         "absent" debuginfod_absent,
         "refused" debuginfod_refused,
         "unavailable" debuginfod_failed;
+    /// Lines of the audit log that are on the disk.
+    Counter fleetprof_collector_audit_lines_total = audit_lines;
+    /// Lines of the audit log that the disk did not take.
+    Counter fleetprof_collector_audit_failures_total = audit_failed;
+    /// Lines of the audit log that found no room in its queue; what they tell of was done.
+    Counter fleetprof_collector_audit_dropped_total = audit_dropped;
+    /// Captures and changes of the fleet refused because the audit log did not take them.
+    Counter fleetprof_collector_audit_refused_total = audit_refused;
+    /// 1 while the disk does not take the audit log.
+    Gauge fleetprof_collector_audit_failing = audit_failing;
+    /// Calls of people with a token that is not good.
+    Counter fleetprof_collector_logins_failed_total = logins_failed;
+    /// Calls refused because the caller's role does not allow them.
+    Counter fleetprof_collector_calls_denied_total = calls_denied;
+    /// Calls refused because their person or host has too many under way.
+    Counter fleetprof_collector_calls_limited_total = calls_limited;
+    /// Calls of people that were ended because their token was.
+    Counter fleetprof_collector_calls_ended_total = calls_ended;
+    /// Connections of people that are open, over gRPC with TLS.
+    Gauge fleetprof_collector_people_connections = people_connections;
     /// Requests over HTTP, those refused included.
     Counter fleetprof_collector_http_requests_total = http_requests;
     /// Requests over HTTP for another host's name or from another site's page.

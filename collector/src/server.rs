@@ -3,8 +3,10 @@
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
 //! queries; `fp-store`, which stores windows; `fp-upkeep`, which keeps the store in order;
 //! `fp-survey`, which looks for hosts in trouble; and `fp-debuginfod`, which fetches symbols where
-//! servers are configured.
+//! servers are configured. `fp-audit` writes what was done.
 
+use crate::access::{AccessAdmin, AccessError, People};
+use crate::audit::{Audit, Event};
 use crate::config::Config;
 use crate::control::{self, Control, ControlOptions};
 use crate::grpc::{self, GrpcError};
@@ -60,6 +62,9 @@ pub enum ServeError {
     /// The fleet's authority or its members cannot be had.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// Those who may ask cannot be read.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// What was in memory is not in the store's files.
     #[error("failed to close the store: what it acknowledged is in its log")]
     Close(#[source] StoreError),
@@ -138,6 +143,23 @@ pub async fn serve(
         source,
     })?;
     let queries = queries(config, &store, &hosts, clock.clone(), &metrics);
+    let audit = Audit::start(
+        &config.data_dir.join("audit"),
+        config.audit.disk_bytes(),
+        clock.clone(),
+        metrics.clone(),
+    );
+    let audit = audit.map_err(|source| ServeError::Thread {
+        thread: "fp-audit",
+        source,
+    })?;
+    audit.note(
+        Event::by("collector", String::new(), "start").with("version", env!("CARGO_PKG_VERSION")),
+    );
+    let people = match &fleet {
+        Some(fleet) => Some(people(config, fleet, &clock, &audit, &metrics)?),
+        None => None,
+    };
     let control = Control::new(
         queries.clone(),
         ControlOptions {
@@ -146,7 +168,7 @@ pub async fn serve(
             timeouts: control::limits::Timeouts::default(),
             advertise: config.control.advertise.map(|address| address.to_string()),
         },
-        clock.clone(),
+        (clock.clone(), audit.clone()),
         metrics.clone(),
         ending.clone(),
     );
@@ -161,25 +183,38 @@ pub async fn serve(
         pins: pins.clone(),
     };
     let admin = fleet.clone().zip(addresses.tls);
-    let members = match (tls, fleet) {
-        (Some(listener), Some(fleet)) => Some(grpc::serve_members(
+    let access = match (&people, &admin) {
+        (Some(people), Some((fleet, listen))) => {
+            AccessAdmin::new(people.clone(), fleet.authority.fleet_id(), *listen)
+        }
+        _ => AccessAdmin::local(audit.clone()),
+    };
+    let services = grpc::Services {
+        agents,
+        queries: queries.clone(),
+        symbols: symbols.clone(),
+        fleet: admin.map(|(fleet, listen)| FleetAdmin::new(fleet, listen, audit.clone())),
+        access,
+    };
+    let keeping = people.clone().map(|people| tokio::spawn(people.keep()));
+    let members = match (tls, fleet, people.clone()) {
+        (Some(listener), Some(fleet), Some(people)) => Some(grpc::serve_members(
             listener,
-            agents.clone(),
+            services.clone(),
             (streams, Patience::default()),
-            fleet,
+            grpc::Gatehouse {
+                fleet,
+                people,
+                audit_reads: config.audit.queries,
+            },
             metrics.clone(),
             ending.clone(),
         )),
         _ => None,
     };
-    let people = grpc::serve(
+    let local = grpc::serve(
         grpc,
-        grpc::Services {
-            agents,
-            queries: queries.clone(),
-            symbols: symbols.clone(),
-            fleet: admin.map(|(fleet, listen)| FleetAdmin::new(fleet, listen)),
-        },
+        services,
         (streams, Patience::default()),
         addresses.http,
         metrics.clone(),
@@ -187,8 +222,8 @@ pub async fn serve(
     );
     let mut grpc = tokio::spawn(async move {
         match members {
-            Some(members) => tokio::try_join!(people, members).map(|_| ()),
-            None => people.await,
+            Some(members) => tokio::try_join!(local, members).map(|_| ()),
+            None => local.await,
         }
     });
     let serving = web::serve(http, queries, control, addresses.grpc, metrics, ending);
@@ -211,12 +246,22 @@ pub async fn serve(
     }
     announcing.abort();
     bounding.abort();
+    if let Some(keeping) = keeping {
+        keeping.abort();
+    }
     grpc.abort();
     http.abort();
     upkeep.stop();
     let closing = move || {
         let closed = close(&store, &hosts);
         symbols.close();
+        if let Some(people) = people
+            && let Err(error) = people.keep_used()
+        {
+            tracing::debug!(%error, "when tokens were used last is not kept");
+        }
+        audit.note(Event::by("collector", String::new(), "stop"));
+        audit.close();
         closed
     };
     let closed = tokio::task::spawn_blocking(closing).await;
@@ -300,6 +345,25 @@ fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
         "hosts of the fleet connect with certificates"
     );
     Ok(Arc::new(fleet))
+}
+
+/// Who the people are that may ask from elsewhere: files of the collector, whatever the store is.
+fn people(
+    config: &Config,
+    fleet: &Fleet,
+    clock: &Clock,
+    audit: &Audit,
+    metrics: &Arc<Metrics>,
+) -> Result<Arc<People>, ServeError> {
+    let path = config.data_dir.join("identity").join("people.sqlite");
+    let people = People::open(
+        &path,
+        fleet.authority.key_hash(),
+        clock.clone(),
+        audit.clone(),
+        metrics.clone(),
+    )?;
+    Ok(Arc::new(people))
 }
 
 fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {

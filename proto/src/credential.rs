@@ -1,5 +1,5 @@
 //! Strings that carry a secret from who hands it out to who uses it: `fpj1_…` lets a host join a
-//! fleet.
+//! fleet, `fpu1_…` is a person at its collector.
 //!
 //! A string holds who made it (its number), the secret, and the SHA-256 of the public key of the
 //! fleet's authority: whoever uses it knows from the first connection on that the right collector
@@ -21,13 +21,37 @@ pub const KEY_HASH_BYTES: usize = 32;
 const CRC_BYTES: usize = 4;
 const BYTES: usize = ID_BYTES + SECRET_BYTES + KEY_HASH_BYTES + CRC_BYTES;
 
-/// What the string of an invitation starts with. Scanners for secrets look for it.
-const JOIN: &str = "fpj1_";
+/// What a string is good for. Scanners for secrets look for what they start with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// An invitation: a host joins the fleet.
+    Join,
+    /// A token: somebody asks the collector.
+    Ask,
+}
 
-/// The string of an invitation, taken apart.
+impl Use {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Use::Join => "fpj1_",
+            Use::Ask => "fpu1_",
+        }
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Use::Join => "invitation",
+            Use::Ask => "token",
+        })
+    }
+}
+
+/// The string of an invitation or of a token, taken apart.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// Which invitation it is of.
+    /// Which invitation or token it is of.
     pub id: [u8; ID_BYTES],
     /// What proves it.
     pub secret: [u8; SECRET_BYTES],
@@ -35,54 +59,75 @@ pub struct Credential {
     pub authority: [u8; KEY_HASH_BYTES],
 }
 
-/// Why a string is no invitation.
+/// Why a string is no invitation, or no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// It starts in another way.
-    #[error("an invitation starts with `{JOIN}`")]
-    Prefix,
+    #[error("the {0} is none: it starts with `{prefix}`", prefix = .0.prefix())]
+    Prefix(Use),
     /// It is too short or too long, has another character, or another checksum.
-    #[error("the invitation is incomplete or mistyped: its checksum is wrong")]
-    Damaged,
+    #[error("the {0} is incomplete or mistyped: its checksum is wrong")]
+    Damaged(Use),
 }
 
 impl Credential {
-    /// Takes a string apart.
+    /// Takes an invitation apart.
     ///
     /// # Errors
     /// [`CredentialError`].
     pub fn parse(text: &str) -> Result<Credential, CredentialError> {
+        Credential::parse_as(Use::Join, text)
+    }
+
+    /// Takes a token apart.
+    ///
+    /// # Errors
+    /// [`CredentialError`].
+    pub fn parse_token(text: &str) -> Result<Credential, CredentialError> {
+        Credential::parse_as(Use::Ask, text)
+    }
+
+    fn parse_as(use_: Use, text: &str) -> Result<Credential, CredentialError> {
         let rest = text
             .trim()
-            .strip_prefix(JOIN)
-            .ok_or(CredentialError::Prefix)?;
+            .strip_prefix(use_.prefix())
+            .ok_or(CredentialError::Prefix(use_))?;
+        let damaged = || CredentialError::Damaged(use_);
         let bytes = BASE64URL_NOPAD
             .decode(rest.as_bytes())
-            .map_err(|_| CredentialError::Damaged)?;
-        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| CredentialError::Damaged)?;
+            .map_err(|_| damaged())?;
+        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| damaged())?;
         let (body, crc) = bytes.split_at(BYTES - CRC_BYTES);
         if crc32fast::hash(body).to_be_bytes() != *crc {
-            return Err(CredentialError::Damaged);
+            return Err(damaged());
         }
         let (id, rest) = body.split_at(ID_BYTES);
         let (secret, authority) = rest.split_at(SECRET_BYTES);
-        let damaged = |_| CredentialError::Damaged;
         Ok(Credential {
-            id: id.try_into().map_err(damaged)?,
-            secret: secret.try_into().map_err(damaged)?,
-            authority: authority.try_into().map_err(damaged)?,
+            id: id.try_into().map_err(|_| damaged())?,
+            secret: secret.try_into().map_err(|_| damaged())?,
+            authority: authority.try_into().map_err(|_| damaged())?,
         })
     }
 
-    /// The string.
+    /// The string of an invitation.
     pub fn reveal(&self) -> String {
+        self.reveal_as(Use::Join)
+    }
+
+    /// The string of a token.
+    pub fn reveal_token(&self) -> String {
+        self.reveal_as(Use::Ask)
+    }
+
+    fn reveal_as(&self, use_: Use) -> String {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(&self.id);
         bytes.extend_from_slice(&self.secret);
         bytes.extend_from_slice(&self.authority);
         let crc = crc32fast::hash(&bytes);
         bytes.extend_from_slice(&crc.to_be_bytes());
-        format!("{JOIN}{}", BASE64URL_NOPAD.encode(&bytes))
+        format!("{}{}", use_.prefix(), BASE64URL_NOPAD.encode(&bytes))
     }
 }
 
@@ -133,9 +178,20 @@ mod tests {
 
     #[test]
     fn other_strings_are_told_apart() {
-        assert_eq!(Credential::parse("abc"), Err(CredentialError::Prefix));
-        assert_eq!(Credential::parse("fpj1_abc"), Err(CredentialError::Damaged));
-        assert_eq!(Credential::parse("fpj1_"), Err(CredentialError::Damaged));
+        let (prefix, damaged) = (CredentialError::Prefix, CredentialError::Damaged);
+        assert_eq!(Credential::parse("abc"), Err(prefix(Use::Join)));
+        for text in ["fpj1_abc", "fpj1_"] {
+            assert_eq!(Credential::parse(text), Err(damaged(Use::Join)));
+        }
+        let credential = Credential {
+            id: [1; 8],
+            secret: [2; 20],
+            authority: [3; 32],
+        };
+        let (invitation, token) = (credential.reveal(), credential.reveal_token());
+        assert_eq!(Credential::parse(&token), Err(prefix(Use::Join)));
+        assert_eq!(Credential::parse_token(&invitation), Err(prefix(Use::Ask)));
+        assert_eq!(Credential::parse_token(&token), Ok(credential));
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub mod convert;
 pub mod credential;
 pub mod definitions;
 mod ledger;
+pub mod pin;
 pub mod query;
 mod same;
 mod weight;

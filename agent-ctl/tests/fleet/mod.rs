@@ -476,13 +476,11 @@ fn an_address_that_is_none_is_a_usage_error() {
 
 #[test]
 fn a_token_stays_off_clear_text() {
-    let args = [
-        "--collector",
-        "10.0.0.1",
-        "--token-file",
-        "/dev/null",
-        "hosts",
-    ];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let file = file.to_str().unwrap();
+    let args = ["--collector", "10.0.0.1", "--token-file", file, "hosts"];
     let ended = run(command("unix:/x", &args));
     refused(
         &ended,
@@ -504,7 +502,7 @@ fn a_token_goes_with_every_call() {
     let file = file.to_str().unwrap();
     let ended = running.ask(&["hosts", "--token-file", file]);
     assert_eq!(ended.code, 0, "{}", ended.all());
-    refused(&running.ask(&["hosts"]), 4, "give the collector's token");
+    refused(&running.ask(&["hosts"]), 4, "agent-ctl login");
 }
 
 #[test]
@@ -535,7 +533,7 @@ fn refusals_have_their_codes_and_say_what_to_do() {
             1,
             "is no collector, or one of another version",
         ),
-        (Code::Unauthenticated, 4, "give the collector's token"),
+        (Code::Unauthenticated, 4, "agent-ctl login"),
         (Code::OutOfRange, 1, "ask for less"),
         (Code::InvalidArgument, 2, "the fake refuses\\x1b[2J"),
         (Code::Unavailable, 5, "the fake refuses\\x1b[2J"),

@@ -4,10 +4,19 @@
 //! for by what answers. Where none was put there, the request comes from a listener on loopback
 //! without logins, which believes everybody.
 
+mod failures;
+mod people;
 mod scope;
+mod service;
+mod table;
 
+pub(crate) use people::RETRY_AFTER;
+pub use people::{AccessError, NewPerson, People, Person};
 pub use scope::Scope;
+pub use service::{AccessAdmin, REQUEST_BYTES_MAX, event};
+pub use table::{Who, refusal};
 
+use crate::audit::Event;
 use std::sync::Arc;
 use tonic::codegen::http::Extensions;
 
@@ -24,6 +33,28 @@ pub enum Role {
     Admin,
 }
 
+impl Role {
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Metrics => "metrics",
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
+
+    /// The role of this name.
+    pub fn named(name: &str) -> Option<Role> {
+        [Role::Metrics, Role::Viewer, Role::Operator, Role::Admin]
+            .into_iter()
+            .find(|role| role.name() == name)
+    }
+}
+
+/// The name of whoever reaches a listener without logins. Nobody else is called so.
+pub const LOCAL: &str = "local";
+
 /// Who sent a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -39,10 +70,15 @@ impl Caller {
     /// Whoever reaches a listener without logins.
     pub fn local() -> Arc<Caller> {
         Arc::new(Caller {
-            name: "local".to_owned(),
+            name: LOCAL.to_owned(),
             role: Role::Admin,
             scope: None,
         })
+    }
+
+    /// Something that they do, for the audit log.
+    pub fn event(&self, peer: String, action: &'static str) -> Event {
+        Event::by(&self.name, peer, action).as_role(self.role.name())
     }
 
     /// Who sent the request with these extensions.

@@ -3,7 +3,9 @@
 //! types.
 
 use super::{Config, Engine};
-use config::{Key, Kind, Reload, Value, as_text, log, put_int, put_word, socket_address, word};
+use config::{
+    Key, Kind, Reload, Value, as_text, log, put_bool, put_int, put_word, socket_address, word,
+};
 use proto::COLLECTOR_PORT;
 use std::path::PathBuf;
 
@@ -22,6 +24,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "identity",
         "Who the hosts of the fleet are. The authority and the members are in data_dir/identity.",
+    ),
+    (
+        "audit",
+        "What was done at this collector, and by whom: an append-only log in the directory audit of data_dir \
+         (agent-ctl audit).",
     ),
     (
         "retention",
@@ -119,9 +126,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::AddressOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "For agents of other hosts, over gRPC with TLS 1.3, at any address: 0.0.0.0:7601. Hosts are let in \
-              by `agent-ctl hosts invite`, and nobody else is answered; people ask at listen.grpc and listen.http. \
-              null: agents of this machine alone.",
+        doc: "For hosts and people of other machines, over gRPC with TLS 1.3, at any address: 0.0.0.0:7601. Hosts \
+              are let in by `agent-ctl hosts invite`, people by `agent-ctl users add`, and nobody else is answered. \
+              null: this machine alone.",
         get: |c| {
             let address = c.listen.tls;
             address.map_or(Value::Null, |address| Value::Text(address.to_string()))
@@ -137,6 +144,25 @@ pub const KEYS: &[Key<Config>] = &[
               later too: a host that was off for a year comes back.",
         get: |c| Value::Int(c.identity.host_days.into()),
         put: |c, v| put_int(&mut c.identity.host_days, &v),
+    },
+    Key {
+        path: "audit.disk_mib",
+        kind: Kind::Int(32, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Most that the audit log may take, apart from retention.disk_gib. At the bound its oldest file goes; a \
+              line takes about 400 bytes.",
+        get: |c| Value::Int(c.audit.disk_mib.into()),
+        put: |c, v| put_int(&mut c.audit.disk_mib, &v),
+    },
+    Key {
+        path: "audit.queries",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Whether reads of people with a login are on record too: who asked which call, and when.",
+        get: |c| Value::Bool(c.audit.queries),
+        put: |c, v| put_bool(&mut c.audit.queries, &v),
     },
     Key {
         path: "retention.raw_days",

@@ -8,8 +8,8 @@ pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    ClickHouse, Control, Engine, Identity, Ingest, Listen, Pins, Query, Retention, Shutdown,
-    Symbols,
+    AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Pins, Query, Retention,
+    Shutdown, Symbols,
 };
 
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub struct Config {
     pub listen: Listen,
     /// Who the hosts of the fleet are.
     pub identity: Identity,
+    /// What was done, and by whom.
+    pub audit: AuditLog,
     /// For how long windows are kept.
     pub retention: Retention,
     /// What agents may take.
@@ -88,9 +90,9 @@ impl Configuration for Config {
         ] {
             if !address.ip().is_loopback() {
                 let message = format!(
-                    "is {address}, which other machines can reach: people have no logins yet, so this \
-                     listens on loopback only. Agents of other hosts connect to `listen.tls`; people \
-                     come through a tunnel that you trust"
+                    "is {address}, which other machines can reach: whoever comes here is believed, so this \
+                     listens on loopback only. Hosts and people of other machines connect to `listen.tls`; \
+                     browsers come through a tunnel that you trust"
                 );
                 conflict(key, message);
             }

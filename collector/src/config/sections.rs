@@ -45,6 +45,22 @@ impl Identity {
     }
 }
 
+/// Section `audit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AuditLog {
+    /// All of it on disk, MiB.
+    pub disk_mib: u32,
+    /// Whether reads are on record.
+    pub queries: bool,
+}
+
+impl AuditLog {
+    /// All of it on disk. Unit: bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        u64::from(self.disk_mib) << 20
+    }
+}
+
 /// Section `retention`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Retention {
@@ -143,6 +159,10 @@ impl Default for Config {
                 tls: None,
             },
             identity: Identity { host_days: 30 },
+            audit: AuditLog {
+                disk_mib: 256,
+                queries: false,
+            },
             retention: Retention {
                 raw_days: 2,
                 minute_days: 14,

@@ -12,6 +12,7 @@ use super::limits::QUIET_MAX;
 use super::merge::{Arrived, Bounds, MergeError, Merged, Span};
 use super::peer::PeerCollector;
 use super::select::{Checked, Chosen, Place, Plan, to_wire};
+use crate::audit::{self, DONE, HOSTS_NAMED};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT, of_samples};
 use profile::{Coverage, FrameFilter, GroupBy, Profile, Query, Selector};
@@ -36,6 +37,9 @@ const PEER_PATIENCE: f64 = 0.75;
 /// Events of hosts that wait for the fan-out, which takes them at once.
 const EVENTS_QUEUED: usize = 64;
 
+/// What is put on record of a host's refusal. Unit: bytes.
+const REFUSAL_BYTES_MAX: usize = 256;
+
 /// Messages that wait for the client.
 pub const OUTBOX: usize = 4;
 
@@ -52,6 +56,8 @@ pub struct Fanout {
     pub checked: Checked,
     /// Who is asked.
     pub plan: Plan,
+    /// Who asked, for the audit log.
+    pub event: audit::Event,
 }
 
 /// How the hosts' captures of it ended.
@@ -123,6 +129,7 @@ impl Fanout {
             seconds = started.elapsed().as_secs_f64(),
             "capture over the fleet ended"
         );
+        run.record(&info);
         if matches!(end, End::Done) {
             run.answer(info, &client).await;
         }
@@ -477,6 +484,34 @@ impl Run {
             info.hosts.clone_from(&self.hosts);
             info.notices.clone_from(&self.notices);
         });
+    }
+
+    /// Puts on record what came of it, and which hosts refused.
+    fn record(&self, info: &FleetCaptureInfo) {
+        let refused = self
+            .hosts
+            .iter()
+            .filter(|host| !host.message.is_empty() && !matches!(host.state(), HostState::Done));
+        let refusals: Vec<String> = refused
+            .take(HOSTS_NAMED)
+            .map(|host| {
+                let cut = host.message.floor_char_boundary(REFUSAL_BYTES_MAX);
+                format!("{}: {}", host.hostname, &host.message[..cut])
+            })
+            .collect();
+        let outcome = match info.ended_by.as_str() {
+            "" => DONE,
+            other => other,
+        };
+        let event = self.fanout.event.clone();
+        let event = event
+            .with("asked", info.asked)
+            .with("answered", info.answered)
+            .with("failed", info.failed)
+            .with("lost", info.lost)
+            .with("refusals", refusals)
+            .ended(outcome);
+        self.fanout.control.0.audit.note(event);
     }
 
     /// Sends the result.

@@ -25,6 +25,7 @@ mod select;
 mod service;
 mod stream;
 
+use crate::audit::Audit;
 use crate::ingest::stopped;
 use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
@@ -64,16 +65,18 @@ struct Inner {
     options: ControlOptions,
     places: Arc<Semaphore>,
     clock: Clock,
+    audit: Audit,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 }
 
 impl Control {
-    /// No agent is connected yet. Streams and fan-outs end when `shutdown` becomes true.
+    /// No agent is connected yet. Streams and fan-outs end when `shutdown` becomes true. Captures
+    /// are on record in `audit`.
     pub fn new(
         queries: Queries,
         options: ControlOptions,
-        clock: Clock,
+        (clock, audit): (Clock, Audit),
         metrics: Arc<Metrics>,
         shutdown: watch::Receiver<bool>,
     ) -> Control {
@@ -85,6 +88,7 @@ impl Control {
             places: Arc::new(Semaphore::new(options.streams)),
             options,
             clock,
+            audit,
             metrics,
             shutdown,
         }))

@@ -5,7 +5,8 @@ use super::fanout::{self, Fanout};
 use super::history::Owner;
 use super::limits::{FANOUTS_MAX, WHO_BYTES_MAX};
 use super::{Control, select, stream};
-use crate::access::Caller;
+use crate::access::{Caller, LOCAL, event};
+use crate::audit::{BEGUN, HOSTS_NAMED};
 use crate::identity;
 use crate::query::busy;
 use proto::collector::capture_service_server::CaptureService;
@@ -53,15 +54,17 @@ impl CaptureService for Control {
         request: Request<FleetCaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
         let inner = &self.0;
-        let peer = peer(&request);
+        let event = event(&request, "capture");
         let caller = Caller::of(request.extensions());
+        let peer = by(&caller, peer(&request));
         let asked = request.into_inner();
         let mut checked = select::check(&asked, &caller)?;
         let (who, reason) = (
             cut(&checked.capture.who).to_owned(),
             cut(&checked.capture.reason).to_owned(),
         );
-        let told = match who.is_empty() {
+        // Who has logged in is known: what they call themselves does not count.
+        let told = match who.is_empty() || caller.name != LOCAL {
             true => peer.clone(),
             false => format!("{who} at {peer}"),
         };
@@ -92,6 +95,21 @@ impl CaptureService for Control {
         let plan = plan.inspect_err(|status| {
             slot.update(|info| status.message().clone_into(&mut info.ended_by));
         })?;
+        let event = event.with("id", slot.id);
+        let begun = event
+            .clone()
+            .with("said", who.as_str())
+            .with("reason", reason.as_str())
+            .with("selector", checked.selector.to_string())
+            .with("event", checked.capture.event.as_str())
+            .with("duration_ns", checked.capture.duration_ns)
+            .with("before_ns", checked.capture.before_ns)
+            .with("hosts", plan.chosen.len())
+            .with("names", names(&plan))
+            .ended(BEGUN);
+        inner.audit.record(begun).await.inspect_err(|status| {
+            slot.update(|info| status.message().clone_into(&mut info.ended_by));
+        })?;
         tracing::info!(
             id = slot.id,
             peer,
@@ -109,6 +127,7 @@ impl CaptureService for Control {
             slot,
             checked,
             plan,
+            event,
         };
         tokio::spawn(fanout.run(client));
         Ok(Response::new(ReceiverStream::new(responses)))
@@ -118,14 +137,18 @@ impl CaptureService for Control {
         &self,
         request: Request<CancelFleetCaptureRequest>,
     ) -> Result<Response<CancelFleetCaptureResponse>, Status> {
-        let peer = peer(&request);
+        let event = event(&request, "capture-cancel");
         let caller = Caller::of(request.extensions());
+        let peer = by(&caller, peer(&request));
         let id = request.into_inner().id;
+        let event = event.with("id", id);
+        self.0.audit.record(event.clone().ended(BEGUN)).await?;
         if !self.0.fanouts.cancel(id, &peer, &caller) {
             return Err(Status::not_found(format!(
                 "no capture over the fleet with ID {id} is running"
             )));
         }
+        self.0.audit.note(event);
         tracing::info!(id, peer, "capture over the fleet is cancelled");
         Ok(Response::new(CancelFleetCaptureResponse {}))
     }
@@ -143,6 +166,20 @@ impl CaptureService for Control {
 fn peer<T>(request: &Request<T>) -> String {
     let address = request.remote_addr();
     address.map_or_else(|| PAGE.to_owned(), |address| address.to_string())
+}
+
+/// Who asks, in the words of the list: people with a login by their name.
+fn by(caller: &Caller, peer: String) -> String {
+    match caller.name.as_str() {
+        LOCAL => peer,
+        name => format!("{name} at {peer}"),
+    }
+}
+
+/// Names of the hosts that are asked, as many as a line of the audit log has room for.
+fn names(plan: &select::Plan) -> Vec<String> {
+    let names = plan.chosen.iter().take(HOSTS_NAMED);
+    names.map(|chosen| chosen.hostname.clone()).collect()
 }
 
 /// Text of a client, within bounds.

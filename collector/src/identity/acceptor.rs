@@ -2,20 +2,23 @@
 //! it is one.
 //!
 //! A handshake has a few seconds, and where too many are under way the oldest gives way, so that
-//! those who never finish keep nobody out. Members and strangers have places of their own: whoever
-//! wants to enroll has half a minute. A connection ends when its member is removed, when its
-//! certificate ends, and when nothing is called on it.
+//! those who never finish keep nobody out. Members, people and strangers have places of their own:
+//! whoever wants to enroll or to log in has half a minute. A connection becomes a person's with the
+//! first call that has a good token. It ends when its member is removed, when its certificate ends,
+//! and when nothing is called on it.
 
 use super::{Fleet, Member};
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
+use crate::sync::lock;
 use profile::text::with_causes;
 use proto::calls::{Caller, Calls, IdleTimer, Patience};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,6 +29,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::codegen::http::Extensions;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
@@ -38,6 +42,9 @@ const HANDSHAKES: usize = 512;
 /// Connections of hosts that are no members: those that enroll, and nobody's for long.
 const STRANGERS: usize = 64;
 const STRANGER_LASTS: Duration = Duration::from_secs(30);
+
+/// Connections of people.
+const PEOPLE: usize = 512;
 
 /// Connections of one member: one, and those that linger after it came back.
 const CONNECTIONS_PER_MEMBER: usize = 8;
@@ -58,6 +65,7 @@ pub fn accept(
     let places = Places {
         members: Arc::new(Semaphore::new(places)),
         strangers: Arc::new(Semaphore::new(STRANGERS)),
+        people: Arc::new(Semaphore::new(PEOPLE)),
     };
     tokio::spawn(async move {
         let mut trouble = AcceptTrouble::default();
@@ -106,6 +114,7 @@ pub fn accept(
 struct Places {
     members: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
+    people: Arc<Semaphore>,
 }
 
 fn refuse(metrics: &Metrics, address: SocketAddr, why: &str) {
@@ -168,6 +177,12 @@ async fn shake(
     let place = place.map_err(|_| io::Error::other("there are too many connections"))?;
     metrics.connections_grpc.inc();
     let calls = Calls::new(patience);
+    let standing = Arc::new(Standing {
+        people: places.people.clone(),
+        place: Mutex::new(Some(place)),
+        is_person: AtomicBool::new(false),
+        metrics: metrics.clone(),
+    });
     Ok(TlsConn {
         fleet: Arc::clone(fleet),
         stream,
@@ -176,12 +191,13 @@ async fn shake(
             calls: Arc::clone(&calls),
             was_member: member.is_none() && has_certificate,
             member,
+            standing: standing.clone(),
         },
         idle: IdleTimer::new(calls),
         expires: Box::pin(sleep_until(Instant::now() + lasts)),
         ended,
         metrics,
-        _place: place,
+        standing,
     })
 }
 
@@ -198,7 +214,23 @@ pub struct TlsConn {
     /// Done when the member is removed.
     ended: Option<Ended>,
     metrics: Arc<Metrics>,
-    _place: OwnedSemaphorePermit,
+    standing: Arc<Standing>,
+}
+
+/// Whose connection it is, apart from certificates.
+struct Standing {
+    people: Arc<Semaphore>,
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+    is_person: AtomicBool,
+    metrics: Arc<Metrics>,
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if self.is_person.load(Ordering::Relaxed) {
+            self.metrics.people_connections.dec();
+        }
+    }
 }
 
 impl TlsConn {
@@ -211,7 +243,9 @@ impl TlsConn {
             let why = "the host is no member of the fleet any more";
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         }
-        if self.expires.as_mut().poll(cx).is_ready() {
+        // A person's may stay as long as there are calls.
+        let is_person = self.standing.is_person.load(Ordering::Relaxed);
+        if !is_person && self.expires.as_mut().poll(cx).is_ready() {
             let why = "the certificate has ended";
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         }
@@ -239,6 +273,38 @@ pub struct MemberPeer {
     pub member: Option<Arc<Member>>,
     /// It showed a certificate of this fleet: a host that is no member any more.
     pub was_member: bool,
+    standing: Arc<Standing>,
+}
+
+impl MemberPeer {
+    /// Where it is.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.tcp.remote_addr()
+    }
+
+    /// Somebody showed a good token on it: a stranger's connection becomes a person's.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when people have too many.
+    pub fn promote(&self) -> Result<(), Status> {
+        let standing = &self.standing;
+        if self.member.is_some() || standing.is_person.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut held = lock(&standing.place);
+        if standing.is_person.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Ok(place) = standing.people.clone().try_acquire_owned() else {
+            return Err(Status::unavailable(format!(
+                "people have {PEOPLE} connections, which is the limit"
+            )));
+        };
+        *held = Some(place);
+        standing.is_person.store(true, Ordering::Relaxed);
+        standing.metrics.people_connections.inc();
+        Ok(())
+    }
 }
 
 impl Caller for MemberPeer {

@@ -1,41 +1,152 @@
-//! Who may call what on the port for other hosts: members what agents call, everybody else
-//! enrollment and health. What is not named here is refused.
+//! The gate of the port for other hosts: who calls, and whether they may. Hosts prove who they are
+//! by the certificate of their connection, people by a token with each call.
+//!
+//! A call holds its place until its answer is complete. It ends before that when the token it came
+//! with does.
 
 use super::MemberPeer;
+use crate::access::{self, Caller, People, Person, Who};
+use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
+use tonic::codegen::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-/// Paths of services that everybody may call.
-const OPEN: [&str; 2] = [
-    "/fleetprof.collector.v1.EnrollmentService/",
-    "/grpc.health.v1.Health/",
-];
+/// Calls of one host at a time: several connections' worth of what an agent needs. Those that
+/// linger after trouble count until they have ended.
+pub(super) const CALLS_PER_HOST_MAX: usize = 32;
 
-/// Paths of services that members may call.
-const MEMBERS: [&str; 3] = [
-    "/fleetprof.collector.v1.IngestService/",
-    "/fleetprof.collector.v1.ControlService/",
-    "/fleetprof.collector.v1.EvidenceService/",
+/// Seconds after which it is worth to try again.
+const AGAIN_S: u64 = 1;
+
+/// Time without a call after which a token's use is on record again. Unit: seconds.
+const LOGIN_AGAIN_S: i64 = 3600;
+
+/// Services whose calls are reads, for `audit.queries`.
+const READS: [&str; 2] = [
+    "/fleetprof.collector.v1.QueryService/",
+    "/fleetprof.collector.v1.PinService/",
 ];
 
 /// See the file.
-#[derive(Clone, Copy)]
-pub struct MembersOnly;
+#[derive(Clone)]
+pub struct Gatekeeper {
+    people: Arc<People>,
+    reads: bool,
+}
 
-impl<S> Layer<S> for MembersOnly {
+impl Gatekeeper {
+    /// For these people. Their reads are on record where `reads` says so.
+    pub fn new(people: Arc<People>, reads: bool) -> Gatekeeper {
+        Gatekeeper { people, reads }
+    }
+
+    /// Lets a call in, or says why not.
+    fn admit<B>(&self, request: &mut Request<B>) -> Result<Held, Status> {
+        let peer = request.extensions().get::<MemberPeer>().cloned();
+        let address = peer.as_ref().and_then(MemberPeer::address);
+        let metrics = self.people.metrics();
+        let before = self.people.now();
+        let headers = request.headers_mut();
+        let person = self.people.authenticate(headers, address)?;
+        // Nobody behind the gate needs it.
+        headers.remove(AUTHORIZATION);
+        let who = match (&person, &peer) {
+            (Some(person), _) => Who::Person(person.caller.role),
+            (None, Some(peer)) if peer.member.is_some() => Who::Host,
+            (None, Some(peer)) if peer.was_member => Who::Removed,
+            (None, _) => Who::Stranger,
+        };
+        let path = request.uri().path();
+        if let Some(status) = access::refusal(path, who) {
+            metrics.calls_denied.inc();
+            return Err(status);
+        }
+        let Some(person) = person else {
+            let member = peer.and_then(|peer| peer.member);
+            let call = match member {
+                Some(member) => Some(place(&member.calls, "this host", metrics)?),
+                None => None,
+            };
+            return Ok(Held { call, ended: None });
+        };
+        let call = place(&person.calls, &person.caller.name, metrics)?;
+        if let Some(peer) = &peer {
+            peer.promote()?;
+        }
+        let told = address.map(|address| address.to_string());
+        let told = told.unwrap_or_default();
+        if person.is_back(before, LOGIN_AGAIN_S) {
+            let event = person.caller.event(told.clone(), "login");
+            self.people.audit().note(event);
+        }
+        if self.reads && READS.iter().any(|service| path.starts_with(service)) {
+            let call = path.rsplit('/').next().unwrap_or_default();
+            let event = person.caller.event(told, "read").with("call", call);
+            self.people.audit().note(event);
+        }
+        let ended: Ended = Box::pin(person.ended(before));
+        let extensions = request.extensions_mut();
+        extensions.insert::<Arc<Caller>>(person.caller.clone());
+        extensions.insert::<Arc<Person>>(person);
+        Ok(Held {
+            call: Some(call),
+            ended: Some(ended),
+        })
+    }
+}
+
+/// A place for one more call.
+fn place(
+    calls: &Arc<Semaphore>,
+    whose: &str,
+    metrics: &crate::metrics::Metrics,
+) -> Result<OwnedSemaphorePermit, Status> {
+    calls.clone().try_acquire_owned().map_err(|_| {
+        metrics.calls_limited.inc();
+        let text = format!("`{whose}` has too many calls under way");
+        let mut status = Status::resource_exhausted(text);
+        status
+            .metadata_mut()
+            .insert(access::RETRY_AFTER, AGAIN_S.into());
+        status
+    })
+}
+
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a call has for as long as it lasts.
+struct Held {
+    call: Option<OwnedSemaphorePermit>,
+    /// Done when it is to end.
+    ended: Option<Ended>,
+}
+
+fn over() -> Status {
+    Status::unauthenticated("the token has ended, or was taken back")
+}
+
+impl<S> Layer<S> for Gatekeeper {
     type Service = Gate<S>;
 
     fn layer(&self, service: S) -> Gate<S> {
-        Gate(service)
+        Gate {
+            service,
+            keeper: self.clone(),
+        }
     }
 }
 
 /// A service behind the gate.
 #[derive(Clone)]
-pub struct Gate<S>(S);
+pub struct Gate<S> {
+    service: S,
+    keeper: Gatekeeper,
+}
 
 impl<S, Req, Res> Service<Request<Req>> for Gate<S>
 where
@@ -44,122 +155,97 @@ where
     S::Error: Send + 'static,
     Res: Default + Send + 'static,
 {
-    type Response = Response<Res>;
+    type Response = Response<Guarded<Res>>;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Req>) -> Self::Future {
-        let peer = request.extensions().get::<MemberPeer>();
-        let caller = match peer {
-            Some(peer) if peer.member.is_some() => Caller::Member,
-            Some(peer) if peer.was_member => Caller::Removed,
-            _ => Caller::Stranger,
+    fn call(&mut self, mut request: Request<Req>) -> Self::Future {
+        let held = match self.keeper.admit(&mut request) {
+            Ok(held) => held,
+            Err(status) => return Box::pin(async move { Ok(refuse(status)) }),
         };
-        match refusal(request.uri().path(), caller) {
-            None => Box::pin(self.0.call(request)),
-            Some(status) => Box::pin(async move { Ok(status.into_http()) }),
-        }
-    }
-}
-
-/// Who calls.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Caller {
-    /// A host of the fleet.
-    Member,
-    /// One that was.
-    Removed,
-    /// Anybody else.
-    Stranger,
-}
-
-/// Why a call is refused; none when it is not.
-fn refusal(path: &str, caller: Caller) -> Option<Status> {
-    let of = |services: &[&str]| services.iter().any(|service| path.starts_with(service));
-    match caller {
-        _ if of(&OPEN) => None,
-        Caller::Member if of(&MEMBERS) => None,
-        Caller::Member => Some(Status::permission_denied(
-            "a host of the fleet may not call this; people ask on the collector's own machine",
-        )),
-        Caller::Removed => Some(Status::unauthenticated(
-            "this host was removed from the fleet: invite it again (`agent-ctl hosts invite`)",
-        )),
-        Caller::Stranger => Some(Status::unauthenticated(
-            "this is the port for hosts of the fleet: join it first (`agent-ctl join`)",
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use prost_types::FileDescriptorSet;
-    use proto::DESCRIPTORS;
-
-    /// Every call of the protocol, and who may make it here. A call that is not in this table fails
-    /// the test, so that nobody adds one without deciding that.
-    const TABLE: [(&str, bool, bool); 8] = [
-        // Service, who is no member, members.
-        ("fleetprof.collector.v1.EnrollmentService", true, true),
-        ("fleetprof.collector.v1.IngestService", false, true),
-        ("fleetprof.collector.v1.ControlService", false, true),
-        ("fleetprof.collector.v1.EvidenceService", false, true),
-        ("fleetprof.collector.v1.QueryService", false, false),
-        ("fleetprof.collector.v1.CaptureService", false, false),
-        ("fleetprof.collector.v1.PinService", false, false),
-        ("fleetprof.collector.v1.SymbolService", false, false),
-    ];
-
-    #[test]
-    fn every_call_is_allowed_to_those_of_the_table() {
-        let set: FileDescriptorSet = prost::Message::decode(DESCRIPTORS).expect("descriptors");
-        let mut calls = 0;
-        for file in &set.file {
-            for service in &file.service {
-                let name = format!("{}.{}", file.package(), service.name());
-                let row = TABLE.iter().find(|row| row.0 == name);
-                let (anybody, member) = match row {
-                    Some(&(_, anybody, member)) => (anybody, member),
-                    // For those who run the fleet, and the agent's own services, which no collector
-                    // has.
-                    None if name == "fleetprof.collector.v1.FleetService" => (false, false),
-                    None if name.starts_with("fleetprof.agent.v1.") => (false, false),
-                    None => panic!("{name} is not in the table"),
-                };
-                for method in &service.method {
-                    let path = format!("/{name}/{}", method.name());
-                    for (caller, may) in [
-                        (Caller::Stranger, anybody),
-                        (Caller::Removed, anybody),
-                        (Caller::Member, member),
-                    ] {
-                        assert_eq!(refusal(&path, caller).is_none(), may, "{path}");
+        let answering = self.service.call(request);
+        let metrics = self.keeper.people.metrics().clone();
+        Box::pin(async move {
+            let Held { call, mut ended } = held;
+            let response = match &mut ended {
+                None => answering.await?,
+                Some(ended) => tokio::select! {
+                    biased;
+                    () = ended => {
+                        metrics.calls_ended.inc();
+                        return Ok(refuse(over()));
                     }
-                    calls += 1;
-                }
+                    response = answering => response?,
+                },
+            };
+            Ok(response.map(|body| Guarded {
+                body: Some(body),
+                ended,
+                metrics: Some(metrics),
+                _call: call,
+            }))
+        })
+    }
+}
+
+fn refuse<B: Default>(status: Status) -> Response<Guarded<B>> {
+    status.into_http::<B>().map(|body| Guarded {
+        body: Some(body),
+        ended: None,
+        metrics: None,
+        _call: None,
+    })
+}
+
+/// An answer; its call holds its place as long as it is being sent.
+pub struct Guarded<B> {
+    /// None once it was ended.
+    body: Option<B>,
+    ended: Option<Ended>,
+    metrics: Option<Arc<crate::metrics::Metrics>>,
+    _call: Option<OwnedSemaphorePermit>,
+}
+
+impl<B: Body + Unpin> Body for Guarded<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        if let Some(ended) = &mut self.ended
+            && ended.as_mut().poll(cx).is_ready()
+        {
+            // What answers is dropped, and with it what it does.
+            (self.body, self.ended) = (None, None);
+            if let Some(metrics) = &self.metrics {
+                metrics.calls_ended.inc();
             }
+            let mut trailers = over().into_http::<()>().into_parts().0.headers;
+            trailers.remove(CONTENT_TYPE);
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
-        assert!(calls > 20, "{calls} calls");
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
     }
 
-    #[test]
-    fn what_is_no_call_of_ours_is_refused() {
-        for path in [
-            "/",
-            "",
-            "/fleetprof.collector.v1.IngestServiceX/Push",
-            "/fleetprof.collector.v1.QueryService/Profile",
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-            "/metrics",
-        ] {
-            for caller in [Caller::Stranger, Caller::Removed, Caller::Member] {
-                assert!(refusal(path, caller).is_some(), "{path}");
-            }
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // An answer that may be ended has no certain length.
+        match &self.body {
+            Some(body) if self.ended.is_none() => body.size_hint(),
+            _ => SizeHint::default(),
         }
     }
 }

@@ -13,8 +13,8 @@ mod service;
 
 pub use acceptor::{MemberPeer, TlsConn, accept};
 pub use authority::Authority;
-pub use gate::MembersOnly;
-pub use registry::{Invitation, Member, Refused, Registry};
+pub use gate::{Gatekeeper, Guarded};
+pub use registry::{Invitation, Listed, Member, Refused, Registry};
 pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
 
 use crate::time::Clock;

@@ -6,6 +6,7 @@
 
 use super::IdentityError;
 use super::authority::KeyHash;
+use super::gate::CALLS_PER_HOST_MAX;
 use crate::sync::lock;
 use proto::credential::{Credential, ID_BYTES, SECRET_BYTES};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// Longest name of a host. Unit: bytes.
 const NAME_BYTES_MAX: usize = 253;
@@ -116,6 +117,8 @@ pub struct Member {
     seen: AtomicI64,
     /// By which it came in.
     invitation: [u8; ID_BYTES],
+    /// Calls that it may have beside those under way.
+    pub(super) calls: Arc<Semaphore>,
     /// True once it is a member no more, or another member in its place.
     ended: watch::Sender<bool>,
 }
@@ -155,6 +158,21 @@ pub struct Invitation {
     pub hosts_max: u32,
     /// A host that is a member already may come back with another key.
     pub replaces: bool,
+}
+
+/// An invitation that was made.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its number.
+    pub id: [u8; ID_BYTES],
+    /// What it lets in.
+    pub invitation: Invitation,
+    /// When it was made, and until when it is good. Unit: seconds since the Unix epoch.
+    pub made: i64,
+    /// See there.
+    pub expires: i64,
+    /// How many came by it.
+    pub hosts: u32,
 }
 
 /// A host that wants to be a member, or stay one.
@@ -200,6 +218,7 @@ impl Registry {
                     renewed: AtomicI64::new(row.get(5)?),
                     seen: AtomicI64::new(now),
                     invitation: row.get(6)?,
+                    calls: Arc::new(Semaphore::new(CALLS_PER_HOST_MAX)),
                     ended: watch::Sender::new(false),
                 };
                 Ok((member.host_id.clone(), Arc::new(member)))
@@ -296,6 +315,57 @@ impl Registry {
         Ok((credential, expires))
     }
 
+    /// The invitations that still let somebody in, newest first.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn invitations(&self, now: i64) -> Result<Vec<Listed>, IdentityError> {
+        let database = lock(&self.database);
+        let mut rows = database
+            .prepare(
+                "SELECT id, name, labels, hosts_max, replaces, made, expires, hosts
+                 FROM invitations WHERE expires > ?1 AND hosts < hosts_max
+                 ORDER BY made DESC, id",
+            )
+            .map_err(IdentityError::Registry)?;
+        let listed = rows.query_map(params![now], |row| {
+            Ok(Listed {
+                id: row.get(0)?,
+                invitation: Invitation {
+                    name: row.get(1)?,
+                    labels: labels_of(&row.get::<_, String>(2)?),
+                    lifetime_s: 0,
+                    hosts_max: row.get(3)?,
+                    replaces: row.get(4)?,
+                },
+                made: row.get(5)?,
+                expires: row.get(6)?,
+                hosts: row.get(7)?,
+            })
+        });
+        listed
+            .and_then(Iterator::collect)
+            .map_err(IdentityError::Registry)
+    }
+
+    /// Takes an invitation back; none when none that is good has this id.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn revoke(&self, id: [u8; ID_BYTES], now: i64) -> Result<Option<Listed>, IdentityError> {
+        let found = self.invitations(now)?.into_iter().find(|own| own.id == id);
+        if found.is_some() {
+            // It is kept, as one that has expired: those who came by it are known by it.
+            lock(&self.database)
+                .execute(
+                    "UPDATE invitations SET expires = ?2 WHERE id = ?1",
+                    params![id, now],
+                )
+                .map_err(IdentityError::Registry)?;
+        }
+        Ok(found)
+    }
+
     /// Takes a host in, or lets one that is in renew: a known key needs no invitation, so a host
     /// that was away for months comes back by itself. True when it is new.
     ///
@@ -367,6 +437,7 @@ impl Registry {
             renewed: AtomicI64::new(now),
             seen: AtomicI64::new(now),
             invitation: credential.id,
+            calls: Arc::new(Semaphore::new(CALLS_PER_HOST_MAX)),
             ended: watch::Sender::new(false),
         });
         let before = lock(&self.members).insert(member.host_id.clone(), member.clone());

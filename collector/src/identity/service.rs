@@ -1,15 +1,18 @@
 //! The calls about members: Enroll for hosts, the rest for those who run the fleet.
 
 use super::authority::{KeyHash, SigningRequest};
-use super::registry::{Applicant, Invitation, Refused};
+use super::registry::{Applicant, Invitation, Listed, Refused};
 use super::{Fleet, IdentityError, Member};
-use crate::access::Caller;
+use crate::access::{Caller, event};
+use crate::audit::{Audit, BEGUN, DONE, Event};
 use profile::text::with_causes;
 use proto::collector::enrollment_service_server::EnrollmentService;
 use proto::collector::fleet_service_server::FleetService;
 use proto::collector::{
-    EnrollRequest, EnrollResponse, InviteRequest, InviteResponse, ListMembersRequest,
-    ListMembersResponse, Member as WireMember, RemoveMemberRequest, RemoveMemberResponse,
+    EnrollRequest, EnrollResponse, Invitation as WireInvitation, InviteRequest, InviteResponse,
+    ListInvitationsRequest, ListInvitationsResponse, ListMembersRequest, ListMembersResponse,
+    Member as WireMember, RemoveMemberRequest, RemoveMemberResponse, RevokeInvitationRequest,
+    RevokeInvitationResponse,
 };
 use proto::credential::Credential;
 use std::net::SocketAddr;
@@ -24,6 +27,7 @@ pub const REQUEST_BYTES_MAX: usize = 32 << 10;
 #[derive(Clone)]
 pub struct Enrollment {
     fleet: Arc<Fleet>,
+    audit: Audit,
     /// Hosts that enroll at a time.
     turns: Arc<Semaphore>,
 }
@@ -36,9 +40,10 @@ const SAID_BYTES_MAX: usize = 128;
 
 impl Enrollment {
     /// For this fleet.
-    pub fn new(fleet: Arc<Fleet>) -> Enrollment {
+    pub fn new(fleet: Arc<Fleet>, audit: Audit) -> Enrollment {
         Enrollment {
             fleet,
+            audit,
             turns: Arc::new(Semaphore::new(TURNS)),
         }
     }
@@ -52,13 +57,13 @@ impl EnrollmentService for Enrollment {
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = request.remote_addr();
         let asked = request.into_inner();
-        let fleet = self.fleet.clone();
+        let (fleet, audit) = (self.fleet.clone(), self.audit.clone());
         // Whoever has neither an invitation nor a certificate makes no work at all, and those who
         // have one wait for each other, not queries for them.
         let Ok(_turn) = self.turns.acquire().await else {
             return Err(Status::unavailable("the collector stops"));
         };
-        let enrolling = move || enroll(&fleet, &asked, peer);
+        let enrolling = move || enroll(&fleet, &asked, peer, &audit);
         match tokio::task::spawn_blocking(enrolling).await {
             Ok(answer) => answer.map(Response::new),
             Err(_) => Err(Status::internal("enrolling failed")),
@@ -70,6 +75,7 @@ fn enroll(
     fleet: &Fleet,
     asked: &EnrollRequest,
     peer: Option<SocketAddr>,
+    audit: &Audit,
 ) -> Result<EnrollResponse, Status> {
     let signing = SigningRequest::parse(&asked.signing_request)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -101,6 +107,13 @@ fn enroll(
         .authority
         .sign_host((&member.host_id, &signing), now, fleet.host_lasts);
     let issued = signed.map_err(|error| internal(&error))?;
+    let told = peer.map(|peer| peer.to_string()).unwrap_or_default();
+    let action = if is_new { "join" } else { "renew" };
+    audit.note(
+        Event::by(&member.name, told, action)
+            .with("host_id", member.host_id.as_str())
+            .with("key_sha256", hex(&member.key)),
+    );
     if is_new {
         tracing::info!(
             ?peer,
@@ -151,14 +164,35 @@ fn hex(key: &KeyHash) -> String {
 #[derive(Clone)]
 pub struct FleetAdmin {
     fleet: Arc<Fleet>,
+    audit: Audit,
     /// Where hosts connect.
     listen: SocketAddr,
 }
 
 impl FleetAdmin {
     /// For this fleet, whose hosts connect at `listen`.
-    pub fn new(fleet: Arc<Fleet>, listen: SocketAddr) -> FleetAdmin {
-        FleetAdmin { fleet, listen }
+    pub fn new(fleet: Arc<Fleet>, listen: SocketAddr, audit: Audit) -> FleetAdmin {
+        FleetAdmin {
+            fleet,
+            audit,
+            listen,
+        }
+    }
+
+    /// Does what was asked on a blocking thread, once it is on record that it is about to be done.
+    async fn act<T: Send + 'static>(
+        &self,
+        event: &Event,
+        work: impl FnOnce(&Fleet) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.audit.record(event.clone().ended(BEGUN)).await?;
+        let fleet = self.fleet.clone();
+        let done = tokio::task::spawn_blocking(move || work(&fleet)).await;
+        let done = done.map_err(|_| Status::internal("the call failed in the collector"));
+        done.flatten().inspect_err(|status| {
+            let outcome = format!("failed: {}", status.message());
+            self.audit.note(event.clone().ended(&outcome));
+        })
     }
 }
 
@@ -170,7 +204,12 @@ impl FleetService for FleetAdmin {
     ) -> Result<Response<InviteResponse>, Status> {
         Caller::of(request.extensions()).sees_all("invite hosts")?;
         let peer = request.remote_addr();
+        let event = event(&request, "invite");
         let asked = request.into_inner();
+        let event = event
+            .with("name", asked.name.as_str())
+            .with("hosts", asked.hosts_max.max(1))
+            .with("replace", asked.replace);
         let invitation = Invitation {
             name: asked.name,
             labels: asked.labels.into_iter().collect(),
@@ -178,16 +217,15 @@ impl FleetService for FleetAdmin {
             hosts_max: asked.hosts_max,
             replaces: asked.replace,
         };
-        let fleet = self.fleet.clone();
-        let inviting = move || {
+        let inviting = move |fleet: &Fleet| {
             let authority = fleet.authority.key_hash();
             let made = fleet.registry.invite(&invitation, authority, fleet.now());
             made.map(|made| (made, invitation))
+                .map_err(|refused| status(&refused))
         };
-        let invited = tokio::task::spawn_blocking(inviting).await;
-        let invited = invited.map_err(|_| Status::internal("inviting failed"))?;
-        let ((credential, expires_unix_s), invitation) =
-            invited.map_err(|refused| status(&refused))?;
+        let ((credential, expires_unix_s), invitation) = self.act(&event, inviting).await?;
+        let id = data_encoding::HEXLOWER.encode(&credential.id);
+        self.audit.note(event.with("invitation", id).ended(DONE));
         tracing::info!(
             ?peer,
             invitation = data_encoding::HEXLOWER.encode(&credential.id),
@@ -223,27 +261,88 @@ impl FleetService for FleetAdmin {
     ) -> Result<Response<RemoveMemberResponse>, Status> {
         Caller::of(request.extensions()).sees_all("remove a host")?;
         let peer = request.remote_addr();
+        let event = event(&request, "host-remove");
         let host = request.into_inner().host;
+        let event = event.with("host", host.as_str());
+        let removing = move |fleet: &Fleet| {
+            let removed = fleet.registry.remove(&host, fleet.now());
+            removed.map_err(|error| internal(&error))?.ok_or_else(|| {
+                let text = format!("no host of the fleet has the name or the id `{host}`");
+                Status::not_found(text)
+            })
+        };
+        let member = self.act(&event, removing).await?;
+        self.audit.note(event.ended(DONE));
+        tracing::info!(
+            ?peer,
+            host = member.name,
+            "a host is removed from the fleet"
+        );
+        Ok(Response::new(RemoveMemberResponse {
+            member: Some(wire(&member)),
+        }))
+    }
+
+    async fn list_invitations(
+        &self,
+        request: Request<ListInvitationsRequest>,
+    ) -> Result<Response<ListInvitationsResponse>, Status> {
+        Caller::of(request.extensions()).sees_all("list invitations")?;
         let fleet = self.fleet.clone();
-        let named = host.clone();
-        let removing = move || fleet.registry.remove(&named, fleet.now());
-        let removed = tokio::task::spawn_blocking(removing).await;
-        let removed = removed.map_err(|_| Status::internal("removing failed"))?;
-        match removed.map_err(|error| internal(&error))? {
-            Some(member) => {
-                tracing::info!(
-                    ?peer,
-                    host = member.name,
-                    "a host is removed from the fleet"
-                );
-                Ok(Response::new(RemoveMemberResponse {
-                    member: Some(wire(&member)),
-                }))
-            }
-            None => Err(Status::not_found(format!(
-                "no host of the fleet has the name or the id `{host}`"
-            ))),
-        }
+        let listing = move || fleet.registry.invitations(fleet.now());
+        let listed = tokio::task::spawn_blocking(listing).await;
+        let listed = listed.map_err(|_| Status::internal("the call failed in the collector"))?;
+        let listed = listed.map_err(|error| internal(&error))?;
+        Ok(Response::new(ListInvitationsResponse {
+            invitations: listed.into_iter().map(wire_invitation).collect(),
+        }))
+    }
+
+    async fn revoke_invitation(
+        &self,
+        request: Request<RevokeInvitationRequest>,
+    ) -> Result<Response<RevokeInvitationResponse>, Status> {
+        Caller::of(request.extensions()).sees_all("take an invitation back")?;
+        let event = event(&request, "invitation-revoke");
+        let id = request.into_inner().id;
+        let event = event.with("invitation", id.as_str());
+        let revoking = move |fleet: &Fleet| {
+            let bytes = data_encoding::HEXLOWER_PERMISSIVE.decode(id.as_bytes());
+            let bytes = bytes.ok().and_then(|bytes| bytes.try_into().ok());
+            let revoked = match bytes {
+                Some(bytes) => fleet.registry.revoke(bytes, fleet.now()),
+                None => Ok(None),
+            };
+            revoked.map_err(|error| internal(&error))?.ok_or_else(|| {
+                let text = format!("no invitation that is good has the id `{id}`");
+                Status::not_found(text)
+            })
+        };
+        let revoked = self.act(&event, revoking).await?;
+        self.audit.note(event.ended(DONE));
+        Ok(Response::new(RevokeInvitationResponse {
+            invitation: Some(wire_invitation(revoked)),
+        }))
+    }
+}
+
+fn wire_invitation(listed: Listed) -> WireInvitation {
+    let Listed {
+        id,
+        invitation,
+        made,
+        expires,
+        hosts,
+    } = listed;
+    WireInvitation {
+        id: data_encoding::HEXLOWER.encode(&id),
+        name: invitation.name,
+        labels: invitation.labels.into_iter().collect(),
+        replace: invitation.replaces,
+        made_unix_s: made,
+        expires_unix_s: expires,
+        hosts_max: invitation.hosts_max,
+        hosts,
     }
 }
 

@@ -27,23 +27,29 @@ use tonic::{Code, Status};
 
 const SECOND: i64 = 1_000_000_000;
 
-struct Running {
+/// A collector that listens for other machines.
+pub struct Running {
     store: Arc<Memory>,
-    at: Addresses,
+    /// Where it listens.
+    pub at: Addresses,
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), ServeError>>,
-    dir: TempDir,
+    /// Its data.
+    pub dir: TempDir,
 }
 
-fn now() -> i64 {
+/// Unit: seconds since the Unix epoch.
+pub fn now() -> i64 {
     Clock::system().now_unix_ns() / SECOND
 }
 
-async fn start() -> Running {
+/// With an empty directory.
+pub async fn start() -> Running {
     start_in(tempfile::tempdir().expect("a directory"), Arc::default()).await
 }
 
-async fn start_in(dir: TempDir, store: Arc<Memory>) -> Running {
+/// In this directory.
+pub async fn start_in(dir: TempDir, store: Arc<Memory>) -> Running {
     let mut config = Config::default();
     Path::clone_into(dir.path(), &mut config.data_dir);
     config.listen.grpc.set_port(0);
@@ -67,20 +73,24 @@ async fn start_in(dir: TempDir, store: Arc<Memory>) -> Running {
 }
 
 impl Running {
-    fn tls(&self) -> std::net::SocketAddr {
+    /// Where other machines connect.
+    pub fn tls(&self) -> std::net::SocketAddr {
         self.at.tls.expect("it listens")
     }
 
-    async fn admin(&self) -> FleetServiceClient<Channel> {
+    /// Members, for whoever is on this machine.
+    pub async fn admin(&self) -> FleetServiceClient<Channel> {
         FleetServiceClient::new(channel(self.at.grpc).await)
     }
 
-    async fn invite(&self, request: InviteRequest) -> String {
+    /// The string of an invitation.
+    pub async fn invite(&self, request: InviteRequest) -> String {
         let invited = self.admin().await.invite(request).await;
         invited.expect("an invitation").into_inner().credential
     }
 
-    async fn member(&self, name: &str) -> (Host, Membership) {
+    /// A host that has joined.
+    pub async fn member(&self, name: &str) -> (Host, Membership) {
         let host = Host::new(name);
         let invitation = self.invite(InviteRequest::default()).await;
         let membership = host.join(self.tls(), &invitation, now()).await;
@@ -88,7 +98,7 @@ impl Running {
     }
 
     /// Ends it and starts another on the same directory.
-    async fn restart(self) -> Running {
+    pub async fn restart(self) -> Running {
         self.stop.send(true).expect("it listens");
         let ended = tokio::time::timeout(LIMIT, self.task).await;
         ended.expect("it ends").expect("no panic").expect("well");
@@ -101,7 +111,8 @@ fn window_of_now(stacks: &[&str]) -> proto::collector::WindowPart {
     starting((now() - 30) * SECOND, window(1, stacks))
 }
 
-fn hello_of(name: &str) -> Hello {
+/// A Hello of now.
+pub fn hello_of(name: &str) -> Hello {
     Hello {
         now_unix_ns: now() * SECOND,
         ..hello(name, 1)
@@ -109,7 +120,7 @@ fn hello_of(name: &str) -> Hello {
 }
 
 /// How a stream of pushes ends that starts with this.
-async fn refused_push(channel: Channel, hello: Hello) -> Status {
+pub async fn refused_push(channel: Channel, hello: Hello) -> Status {
     match PushStream::connect(channel).await {
         Err(status) => status,
         Ok(mut stream) => {

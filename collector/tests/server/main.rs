@@ -12,6 +12,7 @@ mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;
 mod page;
+mod people;
 mod pins;
 mod program;
 mod query;

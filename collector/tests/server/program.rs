@@ -82,7 +82,8 @@ impl Program {
         }
     }
 
-    fn end(mut self, signal: Signal) -> ExitStatus {
+    /// Ends it.
+    pub fn end(mut self, signal: Signal) -> ExitStatus {
         self.proc.signal(signal);
         self.proc.wait(LIMIT).expect("it ends")
     }

@@ -1,6 +1,8 @@
 //! A collector on free ports with a store in memory, and agents that talk to it.
 
 use crate::memory::Memory;
+use collector::access::{AccessAdmin, People};
+use collector::audit::Audit;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
 use collector::control::{Control, ControlOptions};
@@ -174,7 +176,7 @@ impl Rig {
         let control = Control::new(
             queries.clone(),
             options.control,
-            clock.clone(),
+            (clock.clone(), Audit::off()),
             metrics.clone(),
             ending.clone(),
         );
@@ -205,30 +207,43 @@ impl Rig {
             control: control.clone(),
             pins: pins.clone(),
         };
+        let services = grpc::Services {
+            agents,
+            queries: queries.clone(),
+            symbols: symbols.clone(),
+            fleet: None,
+            access: AccessAdmin::local(Audit::off()),
+        };
         let mut fleet = None;
         if let Some((dir, lasts)) = options.fleet {
             // Certificates are checked by the machine's clock.
             let opened = Fleet::open(&dir, lasts, Clock::system()).expect("an identity");
             let opened = Arc::new(opened);
+            let people = People::open(
+                &dir.join("people.sqlite"),
+                opened.authority.key_hash(),
+                Clock::system(),
+                Audit::off(),
+                metrics.clone(),
+            );
             let on_tls = listen::bind_any(any).await.expect("a port");
             fleet = Some((address(&on_tls), opened.clone()));
             tokio::spawn(grpc::serve_members(
                 on_tls,
-                agents.clone(),
+                services.clone(),
                 (streams, options.patience),
-                opened,
+                grpc::Gatehouse {
+                    fleet: opened,
+                    people: Arc::new(people.expect("a registry")),
+                    audit_reads: false,
+                },
                 metrics.clone(),
                 ending.clone(),
             ));
         }
         tokio::spawn(grpc::serve(
             on_grpc,
-            grpc::Services {
-                agents,
-                queries: queries.clone(),
-                symbols: symbols.clone(),
-                fleet: None,
-            },
+            services,
             (streams, options.patience),
             http,
             metrics.clone(),

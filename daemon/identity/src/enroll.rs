@@ -1,12 +1,12 @@
 //! How a host becomes a member of a fleet, and stays one.
 
-use super::pin::Pinned;
 use super::store::Membership;
 use super::{ANSWER_MAX, CONNECT_MAX};
 use pem::{EncodeConfig, LineEnding, Pem};
 use proto::collector::enrollment_service_client::EnrollmentServiceClient;
 use proto::collector::{EnrollRequest, EnrollResponse};
 use proto::credential::Credential;
+use proto::pin::Pinned;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use std::error::Error;
 use std::sync::Arc;

@@ -8,7 +8,6 @@
 
 mod enroll;
 mod member;
-mod pin;
 mod store;
 
 pub use enroll::{EnrollError, HostName, enroll, renew};

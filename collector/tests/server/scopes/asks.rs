@@ -10,6 +10,7 @@ use prost::Message;
 use proto::agent;
 use proto::agent::{CaptureRequest, LabelMatcher, MatchOp};
 use proto::collector as wire;
+use proto::collector::access_service_client::AccessServiceClient;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
@@ -339,6 +340,37 @@ pub async fn ask_fleet(log: &Log, channel: &Channel) {
     let answer = client.remove_member(request).await;
     assert_eq!(refusal(&answer), Code::PermissionDenied);
     log.answer(("FleetService/RemoveMember", &""), answer);
+    let answer = client
+        .list_invitations(wire::ListInvitationsRequest {})
+        .await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.answer(("FleetService/ListInvitations", &""), answer);
+    let request = wire::RevokeInvitationRequest::default();
+    let answer = client.revoke_invitation(request).await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.answer(("FleetService/RevokeInvitation", &""), answer);
+}
+
+pub async fn ask_access(log: &Log, channel: &Channel) {
+    let mut client = AccessServiceClient::new(channel.clone());
+    let answer = client.who_am_i(wire::WhoAmIRequest {}).await;
+    log.answer(("AccessService/WhoAmI", &""), answer);
+    let answer = client.add_user(wire::AddUserRequest::default()).await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.answer(("AccessService/AddUser", &""), answer);
+    let answer = client.list_users(wire::ListUsersRequest {}).await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.answer(("AccessService/ListUsers", &""), answer);
+    let answer = client.remove_user(wire::RemoveUserRequest::default()).await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.answer(("AccessService/RemoveUser", &""), answer);
+    let answer = client.audit(wire::AuditRequest::default()).await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.stream(("AccessService/Audit", &""), answer, async |_| {})
+        .await;
+    let answer = client.verify_audit(wire::VerifyAuditRequest {}).await;
+    assert_eq!(refusal(&answer), Code::PermissionDenied);
+    log.answer(("AccessService/VerifyAudit", &""), answer);
 }
 
 pub fn refusal<T>(answer: &Result<T, Status>) -> Code {

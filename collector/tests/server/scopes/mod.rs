@@ -8,7 +8,9 @@ mod asks;
 mod stage;
 
 use crate::rig::{LIMIT, until};
-use asks::{Log, ask_captures, ask_fleet, ask_http, ask_pins, ask_queries, ask_symbols, capture};
+use asks::{
+    Log, ask_access, ask_captures, ask_fleet, ask_http, ask_pins, ask_queries, ask_symbols, capture,
+};
 use prost::Message;
 use proto::agent;
 use proto::collector as wire;
@@ -69,6 +71,7 @@ async fn everything(stage: &Stage, scope: &str) -> Log {
     ask_captures(&log, &channel, others).await;
     ask_symbols(&log, &channel).await;
     ask_fleet(&log, &channel).await;
+    ask_access(&log, &channel).await;
     ask_http(&log, stage, &eve).await;
     drop(parts);
     log

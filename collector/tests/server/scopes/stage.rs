@@ -1,7 +1,8 @@
 //! A collector that has what is in a scope, and what is not.
 
 use crate::rig::{NOW, Options, Rig, SECOND, channel, hello, sequence, start};
-use collector::access::{Caller, Role, Scope};
+use collector::access::{AccessAdmin, Caller, Role, Scope};
+use collector::audit::Audit;
 use collector::identity::{FleetAdmin, Invitation};
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowSink};
 use collector::time::Clock;
@@ -10,6 +11,7 @@ use profile::{
 };
 use proto::agent::{Degradation, Pin, Severity};
 use proto::collector as wire;
+use proto::collector::access_service_server::AccessServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_server::FleetServiceServer;
@@ -174,7 +176,12 @@ fn pinned(own: bool, others: bool) -> Profile {
     let rows = [
         (own, own_labels(), wait, "1"),
         (own, own_labels(), "eigen_main;eigen_run", "1"),
-        (others, other_labels(), "kanarie_main;kanarie_run", "4190071"),
+        (
+            others,
+            other_labels(),
+            "kanarie_main;kanarie_run",
+            "4190071",
+        ),
     ];
     for (_, labels, text, pid) in rows.into_iter().filter(|row| row.0) {
         let stack = stack(&mut profile.dict, text, "");
@@ -311,7 +318,7 @@ impl Stage {
             pin(&rig, SHARED, (2, "/kubepods/kanarie"), true).await;
         }
         pin(&rig, SHARED, (3, "/kubepods/eigen"), others).await;
-        let fleet = FleetAdmin::new(members, hosts_at);
+        let fleet = FleetAdmin::new(members, hosts_at, Audit::off());
         Stage {
             rig,
             fleet,
@@ -350,6 +357,10 @@ impl Stage {
             ))
             .add_service(FleetServiceServer::with_interceptor(
                 self.fleet.clone(),
+                names.clone(),
+            ))
+            .add_service(AccessServiceServer::with_interceptor(
+                AccessAdmin::local(Audit::off()),
                 names.clone(),
             ));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));

@@ -1,7 +1,7 @@
-//! Whom a host trusts before it has joined: the collector whose authority has the key that the
-//! invitation names, and nobody else.
+//! Whom a host trusts before it has joined, and whom people do: the collector whose authority has
+//! the key that their invitation or token names, and nobody else.
 
-use proto::credential::KEY_HASH_BYTES;
+use crate::credential::KEY_HASH_BYTES;
 use ring::digest::{SHA256, digest};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

@@ -1,0 +1,266 @@
+//! `agent-ctl users`: who may ask a collector, and what they may do.
+
+use crate::connection::{self, Route, Transport};
+use crate::form::Form;
+use crate::login::role_name;
+use crate::members::listen_address;
+use crate::peer::Connection;
+use crate::terminal::{Out, Table, clean};
+use crate::when::{Clock, rfc3339};
+use crate::{exit, units};
+use anyhow::Result;
+use proto::collector::access_service_client::AccessServiceClient;
+use proto::collector::{
+    AddUserRequest, ListUsersRequest, RemoveUserRequest, Role as WireRole, User,
+};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Unit: nanoseconds.
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Shows and changes who may ask a collector.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Roles, each with what those before it may:
+  metrics   scrape metrics
+  viewer    ask for everything that is stored
+  operator  capture on hosts, upload symbols
+  admin     let hosts and people in and out, read the audit log
+
+On the collector's own machine everybody is an admin called `local`, without a login: that is how the first one \
+is let in.
+
+Examples:
+  agent-ctl --collector 127.0.0.1 users add anna --role admin      on the collector's machine
+  agent-ctl users add ben --role viewer --scope 'team=\"web\"'
+  agent-ctl users list
+  agent-ctl users remove ben")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Let somebody in: prints the command that logs them in
+    #[command(after_help = "\
+What is printed is a token, shown once: whoever has it is that person. Programs have names and tokens of their own.
+
+Examples:
+  agent-ctl users add anna --role operator
+  agent-ctl users add prometheus --role metrics --lifetime 1y
+  agent-ctl users add ben --role viewer --scope 'namespace=~\"web-.*\"'
+  agent-ctl users add anna --role operator --replace     a lost token ends, and there is another
+  agent-ctl users add ci --role operator --json | jq -r .token")]
+    Add(Add),
+    /// List who was let in
+    #[command(after_help = "\
+Examples:
+  agent-ctl users list
+  agent-ctl users list --json | jq -r '.users[] | select(.expired).name'")]
+    List {
+        #[command(flatten)]
+        form: Form,
+    },
+    /// End somebody's token: what they have under way ends at once
+    #[command(after_help = "\
+Examples:
+  agent-ctl users remove ben")]
+    Remove {
+        /// Their name
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        form: Form,
+    },
+}
+
+/// Somebody to be let in.
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// Their name, as the audit log has it
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What they may do
+    #[arg(long, value_enum)]
+    role: Role,
+    /// A selector: the part of the fleet they see [default: all of it]
+    #[arg(long, value_name = "SELECTOR")]
+    scope: Option<String>,
+    /// For how long the token is good
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = crate::when::duration)]
+    lifetime: Duration,
+    /// Somebody of this name is in already: their token ends
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Role {
+    /// Scrape metrics
+    Metrics,
+    /// Ask for everything that is stored
+    Viewer,
+    /// Capture on hosts, upload symbols
+    Operator,
+    /// Let hosts and people in and out
+    Admin,
+}
+
+impl From<Role> for WireRole {
+    fn from(role: Role) -> WireRole {
+        match role {
+            Role::Metrics => WireRole::Metrics,
+            Role::Viewer => WireRole::Viewer,
+            Role::Operator => WireRole::Operator,
+            Role::Admin => WireRole::Admin,
+        }
+    }
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let peer = connection.collector_only("people")?;
+    let (transport, route) = connection::open(connection, &peer).await?;
+    let mut service = AccessServiceClient::new(transport);
+    match args.action {
+        Action::Add(add) => self::add(out, &mut service, &route, add).await,
+        Action::List { form } => {
+            let call = service.list_users(ListUsersRequest {});
+            let answer = route.answer("list people", call).await?;
+            if form.is_json() {
+                let users = answer.users.iter().map(UserJson::of).collect();
+                out.write_json(&List { users })?;
+                return Ok(exit::OK);
+            }
+            out.write(&show(out, &answer.users))?;
+            let count = answer.users.len() as u64;
+            let word = if count == 1 { "person" } else { "people" };
+            note!("{} {word}", units::count(count));
+            Ok(exit::OK)
+        }
+        Action::Remove { name, form } => {
+            let call = service.remove_user(RemoveUserRequest { name });
+            let removed = route.answer("remove somebody", call).await?;
+            let user = removed.user.unwrap_or_default();
+            match form.is_json() {
+                true => out.write_json(&UserJson::of(&user))?,
+                false => out.write(&format!("the token of {} has ended\n", clean(&user.name)))?,
+            }
+            Ok(exit::OK)
+        }
+    }
+}
+
+async fn add(
+    out: &Out,
+    service: &mut AccessServiceClient<Transport>,
+    route: &Route,
+    add: Add,
+) -> Result<u8> {
+    let lifetime_s = u32::try_from(add.lifetime.as_secs()).unwrap_or(u32::MAX);
+    let call = service.add_user(AddUserRequest {
+        name: add.name,
+        role: WireRole::from(add.role).into(),
+        scope: add.scope.unwrap_or_default(),
+        lifetime_s: lifetime_s.max(1),
+        replace: add.replace,
+    });
+    let added = route.answer("let somebody in", call).await?;
+    let user = added.user.unwrap_or_default();
+    let address = listen_address(&added.listen, &added.hostname);
+    if add.form.is_json() {
+        out.write_json(&Added {
+            token: &added.token,
+            collector: &address,
+            user: UserJson::of(&user),
+        })?;
+        return Ok(exit::OK);
+    }
+    out.write(&format!(
+        "agent-ctl login {} {}\n",
+        clean(&address),
+        clean(&added.token)
+    ))?;
+    note!(
+        "{} runs it, and is {} until {}; whoever has the line is {0}, so hand it over in secret",
+        clean(&user.name),
+        role_name(user.role()),
+        rfc3339(user.expires_unix_s.saturating_mul(SECOND_NS))
+    );
+    Ok(exit::OK)
+}
+
+fn show(out: &Out, users: &[User]) -> String {
+    if users.is_empty() {
+        return String::new();
+    }
+    let clock = Clock::local();
+    let mut table = Table::new(&["NAME", "ROLE", "SCOPE", "EXPIRES", "USED", "ADDED", "BY"]);
+    for user in users {
+        let time = |unix_s: i64| clock.show(unix_s.saturating_mul(SECOND_NS));
+        let scope = match user.scope.as_str() {
+            "" => "all",
+            scope => scope,
+        };
+        table.row([
+            clean(&user.name).into_owned(),
+            role_name(user.role()).to_owned(),
+            clean(scope).into_owned(),
+            match user.expired {
+                true => "expired".to_owned(),
+                false => time(user.expires_unix_s),
+            },
+            match user.used_unix_s {
+                0 => "never".to_owned(),
+                used => time(used),
+            },
+            time(user.created_unix_s),
+            clean(&user.created_by).into_owned(),
+        ]);
+    }
+    table.sparing(&["ADDED", "BY", "USED"]).show(out)
+}
+
+#[derive(Serialize)]
+struct Added<'a> {
+    token: &'a str,
+    collector: &'a str,
+    user: UserJson<'a>,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    users: Vec<UserJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct UserJson<'a> {
+    name: &'a str,
+    role: &'a str,
+    scope: &'a str,
+    created_by: &'a str,
+    created: String,
+    expires: String,
+    expired: bool,
+    used: Option<String>,
+}
+
+impl<'a> UserJson<'a> {
+    fn of(user: &'a User) -> UserJson<'a> {
+        let time = |unix_s: i64| rfc3339(unix_s.saturating_mul(SECOND_NS));
+        UserJson {
+            name: &user.name,
+            role: role_name(user.role()),
+            scope: &user.scope,
+            created_by: &user.created_by,
+            created: time(user.created_unix_s),
+            expires: time(user.expires_unix_s),
+            expired: user.expired,
+            used: (user.used_unix_s != 0).then(|| time(user.used_unix_s)),
+        }
+    }
+}

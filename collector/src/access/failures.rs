@@ -1,0 +1,134 @@
+//! Who tries tokens that are not good: each address is told so a few times a minute, and goes to
+//! the log once for all of them.
+//!
+//! Nobody guesses 160 bits; what this bounds is the work and the log of those who try. A token that
+//! is good is taken whatever others tried from the same address.
+
+use crate::sync::lock;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// For how long failures are summed.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Failures of one address in that time that are answered with what is wrong.
+const ANSWERED_MAX: u64 = 10;
+
+/// Addresses that are told apart. Those beyond it are one.
+const ADDRESSES_MAX: usize = 1024;
+
+/// What a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed {
+    /// It is the first of its address for some time, which goes to the log.
+    pub first: bool,
+    /// There are too many: when to come again.
+    pub limited: Option<Duration>,
+}
+
+/// Failures of an address that are told of together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sum {
+    /// None: of many.
+    pub address: Option<IpAddr>,
+    /// Beside the first.
+    pub count: u64,
+}
+
+struct Tried {
+    since: Instant,
+    count: u64,
+}
+
+/// See the file.
+#[derive(Default)]
+pub(super) struct Failures(Mutex<HashMap<Option<IpAddr>, Tried>>);
+
+impl Failures {
+    /// Counts one.
+    pub(super) fn count(&self, address: Option<IpAddr>, now: Instant) -> Failed {
+        let mut tried = lock(&self.0);
+        let mut key = address.map(network);
+        if !tried.contains_key(&key) && tried.len() >= ADDRESSES_MAX {
+            key = None;
+        }
+        let entry = tried.entry(key).or_insert(Tried {
+            since: now,
+            count: 0,
+        });
+        entry.count += 1;
+        let left = WINDOW.saturating_sub(now.saturating_duration_since(entry.since));
+        Failed {
+            first: entry.count == 1,
+            limited: (entry.count > ANSWERED_MAX).then_some(left.max(Duration::from_secs(1))),
+        }
+    }
+
+    /// Those whose time is over and that had more than the first.
+    pub(super) fn sums(&self, now: Instant) -> Vec<Sum> {
+        let mut sums = Vec::new();
+        lock(&self.0).retain(|address, tried| {
+            let keep = now.saturating_duration_since(tried.since) < WINDOW;
+            if !keep && tried.count > 1 {
+                sums.push(Sum {
+                    address: *address,
+                    count: tried.count - 1,
+                });
+            }
+            keep
+        });
+        sums
+    }
+}
+
+/// What one customer of a provider has: an address of IPv4, or 64 bits of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_thousand_guesses_are_one_line_and_one_sum() {
+        let failures = Failures::default();
+        let (address, now) = (Some([10, 0, 0, 1].into()), Instant::now());
+        let tried: Vec<Failed> = (0..10_000).map(|_| failures.count(address, now)).collect();
+        assert_eq!(tried.iter().filter(|failed| failed.first).count(), 1);
+        let answered = tried.iter().filter(|failed| failed.limited.is_none());
+        assert_eq!(answered.count() as u64, ANSWERED_MAX);
+        assert_eq!(failures.sums(now), []);
+        let now = now + WINDOW;
+        let sum = Sum {
+            address,
+            count: 9_999,
+        };
+        assert_eq!(failures.sums(now), [sum]);
+        assert!(failures.count(address, now).first);
+    }
+
+    #[test]
+    fn addresses_are_bounded_and_networks_are_one() {
+        let (failures, now) = (Failures::default(), Instant::now());
+        for low in 0..10_000_u16 {
+            let address = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, low);
+            failures.count(Some(address.into()), now);
+        }
+        assert_eq!(lock(&failures.0).len(), 1);
+        for low in 0..10_000_u32 {
+            failures.count(Some(IpAddr::V4(low.into())), now);
+        }
+        assert_eq!(lock(&failures.0).len(), ADDRESSES_MAX + 1);
+        let other = failures.count(Some([10, 1, 1, 1].into()), now);
+        assert!(other.limited.is_some());
+    }
+}

@@ -1,0 +1,533 @@
+//! Who was let in: people and programs with their tokens, in a database of their own.
+//!
+//! A change is on the disk before anybody is told of it. Tokens are in memory as well, so that a
+//! call asks no disk. The secret of a token is kept as a hash: 160 random bits need no slow one. A
+//! token that is taken back is told to all its calls.
+
+use super::failures::Failures;
+use super::{Caller, LOCAL, Role, Scope};
+use crate::audit::{Audit, Event};
+use crate::metrics::Metrics;
+use crate::sync::lock;
+use crate::time::Clock;
+use proto::credential::{Credential, ID_BYTES, KEY_HASH_BYTES, SECRET_BYTES};
+use ring::rand::{SecureRandom, SystemRandom};
+use rusqlite::{Connection, params};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, watch};
+use tonic::Status;
+use tonic::codegen::http::HeaderMap;
+use tonic::codegen::http::header::AUTHORIZATION;
+
+/// Longest name. Unit: bytes.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Longest scope. Unit: bytes.
+const SCOPE_BYTES_MAX: usize = 4096;
+
+/// Most people. Beyond it nobody is let in before somebody is removed; those whose token has ended
+/// for long go by themselves.
+const PEOPLE_MAX: usize = 10_000;
+
+/// How long somebody is listed whose token has ended. Unit: seconds.
+const ENDED_KEPT_S: i64 = 90 * 86_400;
+
+/// For how long a token is good unless it says otherwise, and at most. Unit: seconds.
+const LIFETIME_S: i64 = 90 * 86_400;
+const LIFETIME_S_MAX: i64 = 3660 * 86_400;
+
+/// Calls of one person at a time.
+const CALLS_MAX: usize = 32;
+
+/// How often it is written when tokens were used last, and failures are summed.
+const KEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Seconds until it is worth trying again, where somebody has too many calls.
+pub(crate) const RETRY_AFTER: &str = "retry-after";
+
+/// Longest sleep that is asked for. Unit: seconds.
+const FAR_S: u64 = 400 * 86_400;
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS people (
+    name TEXT PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    secret BLOB NOT NULL,
+    role TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    created_by TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) STRICT;";
+
+/// Why somebody is not let in.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Somebody else has the name.
+    #[error(
+        "somebody is called `{0}` already\nremove them first, or give them another token with --replace"
+    )]
+    Taken(String),
+    /// What was said of them cannot be kept.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are too many.
+    #[error(
+        "there are {PEOPLE_MAX} people, which is the limit\nremove those who need no access any more"
+    )]
+    Full,
+    /// The database failed.
+    #[error("failed to use the registry of people")]
+    Store(#[from] rusqlite::Error),
+    /// The system gives no random numbers.
+    #[error("failed to get random numbers")]
+    Random,
+}
+
+/// Who is to be let in.
+#[derive(Clone, Debug)]
+pub struct NewPerson {
+    /// As the audit log has it.
+    pub name: String,
+    /// What they may do.
+    pub role: Role,
+    /// A selector; empty: the whole fleet.
+    pub scope: String,
+    /// Zero: 90 days. Unit: seconds.
+    pub lifetime_s: u32,
+    /// In the place of who has this name.
+    pub replace: bool,
+}
+
+/// Somebody with a token.
+#[derive(Debug)]
+pub struct Person {
+    /// As what answers knows them.
+    pub caller: Arc<Caller>,
+    /// Who let them in.
+    pub created_by: String,
+    /// Unit: seconds since the Unix epoch.
+    pub created: i64,
+    /// When the token ends.
+    pub expires: i64,
+    id: [u8; ID_BYTES],
+    secret: blake3::Hash,
+    used: AtomicI64,
+    /// When it was noted last that somebody comes with it.
+    seen: AtomicI64,
+    /// What of that is in the database.
+    used_kept: AtomicI64,
+    /// Calls that they may have beside those under way.
+    pub(crate) calls: Arc<Semaphore>,
+    /// True once the token is taken back.
+    ended: watch::Sender<bool>,
+}
+
+impl Person {
+    /// When the token was used last. Unit: seconds since the Unix epoch; 0: never.
+    pub fn used(&self) -> i64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// True at the first use of the token for so many seconds, once.
+    pub(crate) fn is_back(&self, now: i64, after_s: i64) -> bool {
+        let seen = self.seen.load(Ordering::Relaxed);
+        if now.saturating_sub(seen) < after_s {
+            return false;
+        }
+        // Of calls at the same time one notices.
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.seen.compare_exchange(seen, now, set, get).is_ok()
+    }
+
+    /// Done when the token has ended, whichever way. `now` is the time in seconds since the Unix
+    /// epoch.
+    pub fn ended(&self, now: i64) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.subscribe();
+        let left = u64::try_from(self.expires.saturating_sub(now)).unwrap_or(0);
+        let expired = tokio::time::sleep(Duration::from_secs(left.min(FAR_S)));
+        async move {
+            tokio::select! {
+                _ = ended.wait_for(|&ended| ended) => {}
+                () = expired => {}
+            }
+        }
+    }
+}
+
+/// See the file.
+pub struct People {
+    database: Mutex<Connection>,
+    people: Mutex<HashMap<[u8; ID_BYTES], Arc<Person>>>,
+    authority: [u8; KEY_HASH_BYTES],
+    failures: Failures,
+    clock: Clock,
+    audit: Audit,
+    metrics: Arc<Metrics>,
+}
+
+impl People {
+    /// Opens the database, makes it where there is none. Tokens hold the hash of the key of the
+    /// fleet's `authority`.
+    ///
+    /// # Errors
+    /// When it cannot be opened or read.
+    pub fn open(
+        path: &Path,
+        authority: [u8; KEY_HASH_BYTES],
+        clock: Clock,
+        audit: Audit,
+        metrics: Arc<Metrics>,
+    ) -> Result<People, AccessError> {
+        let database = Connection::open(path)?;
+        database.pragma_update(None, "journal_mode", "WAL")?;
+        database.pragma_update(None, "synchronous", "FULL")?;
+        database.execute_batch(SCHEMA)?;
+        let people = read(&database)?;
+        Ok(People {
+            database: Mutex::new(database),
+            people: Mutex::new(people),
+            authority,
+            failures: Failures::default(),
+            clock,
+            audit,
+            metrics,
+        })
+    }
+
+    /// The log of what was done.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// The collector's numbers.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Unit: seconds since the Unix epoch.
+    pub fn now(&self) -> i64 {
+        self.clock.now_unix_ns() / 1_000_000_000
+    }
+
+    /// Lets somebody in. Returns their token.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn add(
+        &self,
+        new: &NewPerson,
+        created_by: &str,
+    ) -> Result<(Credential, Arc<Person>), AccessError> {
+        let NewPerson { name, role, .. } = new;
+        check_name(name)?;
+        let scope = scope(&new.scope).map_err(AccessError::Invalid)?;
+        if *role == Role::Admin && scope.is_some() {
+            let text = "an admin lets others see everything, so a scope bounds nothing\n\
+                        leave it out, or take another role";
+            return Err(AccessError::Invalid(text.to_owned()));
+        }
+        let lifetime = match i64::from(new.lifetime_s) {
+            0 => LIFETIME_S,
+            given if given > LIFETIME_S_MAX => {
+                let text = "a token is good for ten years at most";
+                return Err(AccessError::Invalid(text.to_owned()));
+            }
+            given => given,
+        };
+        let mut credential = Credential {
+            id: [0; ID_BYTES],
+            secret: [0; SECRET_BYTES],
+            authority: self.authority,
+        };
+        let random = SystemRandom::new();
+        random
+            .fill(&mut credential.id)
+            .and_then(|()| random.fill(&mut credential.secret))
+            .map_err(|_| AccessError::Random)?;
+        let now = self.now();
+        let person = Arc::new(Person {
+            caller: Arc::new(Caller {
+                name: name.clone(),
+                role: *role,
+                scope,
+            }),
+            created_by: created_by.to_owned(),
+            created: now,
+            expires: now.saturating_add(lifetime),
+            id: credential.id,
+            secret: blake3::hash(&credential.secret),
+            used: AtomicI64::new(0),
+            seen: AtomicI64::new(0),
+            used_kept: AtomicI64::new(0),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            ended: watch::Sender::new(false),
+        });
+        let mut database = lock(&self.database);
+        let before = self.named(name);
+        if let Some(before) = &before
+            && !new.replace
+            && before.expires > now
+        {
+            return Err(AccessError::Taken(name.clone()));
+        }
+        let change = database.transaction()?;
+        let forgotten = now.saturating_sub(ENDED_KEPT_S);
+        change.execute("DELETE FROM people WHERE expires < ?1", params![forgotten])?;
+        change.execute(
+            "INSERT OR REPLACE INTO people VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0)",
+            params![
+                name,
+                person.id,
+                person.secret.as_bytes(),
+                role.name(),
+                new.scope,
+                created_by,
+                person.created,
+                person.expires
+            ],
+        )?;
+        let all: i64 = change.query_row("SELECT count(*) FROM people", [], |row| row.get(0))?;
+        if all > PEOPLE_MAX as i64 {
+            return Err(AccessError::Full);
+        }
+        change.commit()?;
+        let mut people = lock(&self.people);
+        people.retain(|_, person| person.expires >= forgotten);
+        people.insert(person.id, person.clone());
+        if let Some(before) = before {
+            people.remove(&before.id);
+            before.ended.send_replace(true);
+        }
+        Ok((credential, person))
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<Person>> {
+        let people = lock(&self.people);
+        let mut people = people.values();
+        people.find(|person| person.caller.name == name).cloned()
+    }
+
+    /// All of them, by name.
+    pub fn list(&self) -> Vec<Arc<Person>> {
+        let mut people: Vec<_> = lock(&self.people).values().cloned().collect();
+        people.sort_by(|a, b| a.caller.name.cmp(&b.caller.name));
+        people
+    }
+
+    /// Ends somebody's token, and what is under way with it.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn remove(&self, name: &str) -> Result<Option<Arc<Person>>, AccessError> {
+        let database = lock(&self.database);
+        // Also one that could not be read.
+        database.execute("DELETE FROM people WHERE name = ?1", params![name])?;
+        let Some(person) = self.named(name) else {
+            return Ok(None);
+        };
+        lock(&self.people).remove(&person.id);
+        person.ended.send_replace(true);
+        Ok(Some(person))
+    }
+
+    /// Who sent a request with these headers; none where they do not say so. Whoever says it wrong
+    /// is refused.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED, and RESOURCE_EXHAUSTED for those who try again and again.
+    pub fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<SocketAddr>,
+    ) -> Result<Option<Arc<Person>>, Status> {
+        let mut given = headers.get_all(AUTHORIZATION).iter();
+        let token = match (given.next(), given.next()) {
+            (None, _) => return Ok(None),
+            (Some(value), None) => value.to_str().ok().and_then(|text| {
+                let (scheme, token) = text.split_once(' ')?;
+                scheme.eq_ignore_ascii_case("bearer").then_some(token)
+            }),
+            _ => None,
+        };
+        self.check(token.unwrap_or_default(), peer).map(Some)
+    }
+
+    /// Whose token this is.
+    ///
+    /// # Errors
+    /// As [`People::authenticate`].
+    pub fn check(&self, token: &str, peer: Option<SocketAddr>) -> Result<Arc<Person>, Status> {
+        let now = self.now();
+        match self.find(token) {
+            Some(person) if person.expires > now => {
+                person.used.store(now, Ordering::Relaxed);
+                Ok(person)
+            }
+            Some(person) => Err(self.failed(peer, &person.caller.name, "the token has expired")),
+            // Which of these it is is nobody's business.
+            None => Err(self.failed(
+                peer,
+                "",
+                "the token is not one of this collector's, or was taken back",
+            )),
+        }
+    }
+
+    /// Whose token this is, also where it has expired.
+    fn find(&self, token: &str) -> Option<Arc<Person>> {
+        let credential = Credential::parse_token(token).ok()?;
+        let person = lock(&self.people).get(&credential.id).cloned()?;
+        // Hashes of blake3 are compared in constant time.
+        let right = blake3::hash(&credential.secret) == person.secret;
+        (right && credential.authority == self.authority).then_some(person)
+    }
+
+    fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
+        self.metrics.logins_failed.inc();
+        let failed = self
+            .failures
+            .count(peer.map(|peer| peer.ip()), Instant::now());
+        if failed.first {
+            let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+            tracing::warn!(peer, who, "somebody shows a token that is not good");
+            let outcome = why.lines().next().unwrap_or_default();
+            self.audit
+                .note(Event::by(who, peer, "login").ended(&format!("failed: {outcome}")));
+        }
+        match failed.limited {
+            None => Status::unauthenticated(why),
+            Some(after) => {
+                let text = "too many tokens that are not good came from this address";
+                let mut status = Status::resource_exhausted(text);
+                status
+                    .metadata_mut()
+                    .insert(RETRY_AFTER, after.as_secs().max(1).into());
+                status
+            }
+        }
+    }
+
+    /// Keeps when tokens were used last, and sums failures, until the end.
+    pub async fn keep(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(KEEP_INTERVAL);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            for sum in self.failures.sums(Instant::now()) {
+                let peer = sum.address.map(|address| address.to_string());
+                let peer = peer.unwrap_or_else(|| "many addresses".to_owned());
+                tracing::warn!(peer, count = sum.count, "more tokens that are not good");
+                let event = Event::by("", peer, "login")
+                    .with("count", sum.count)
+                    .ended("failed: more tokens that are not good");
+                self.audit.note(event);
+            }
+            let people = self.clone();
+            let kept = tokio::task::spawn_blocking(move || people.keep_used());
+            if let Ok(Err(error)) = kept.await {
+                tracing::debug!(%error, "when tokens were used last is not kept");
+            }
+        }
+    }
+
+    /// Writes when tokens were used last.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn keep_used(&self) -> Result<(), AccessError> {
+        let mut database = lock(&self.database);
+        let used: Vec<_> = lock(&self.people)
+            .values()
+            .filter(|person| person.used() != person.used_kept.load(Ordering::Relaxed))
+            .cloned()
+            .collect();
+        if used.is_empty() {
+            return Ok(());
+        }
+        let change = database.transaction()?;
+        for person in &used {
+            change.execute(
+                "UPDATE people SET used = ?2 WHERE id = ?1",
+                params![person.id, person.used()],
+            )?;
+        }
+        change.commit()?;
+        for person in used {
+            person.used_kept.store(person.used(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn read(database: &Connection) -> Result<HashMap<[u8; ID_BYTES], Arc<Person>>, AccessError> {
+    let mut rows = database.prepare(
+        "SELECT name, id, secret, role, scope, created_by, created, expires, used FROM people",
+    )?;
+    let mut rows = rows.query([])?;
+    let mut people = HashMap::new();
+    while let Some(row) = rows.next()? {
+        let (name, role, scope_text): (String, String, String) =
+            (row.get(0)?, row.get(3)?, row.get(4)?);
+        let (id, secret): ([u8; ID_BYTES], [u8; 32]) = (row.get(1)?, row.get(2)?);
+        // What cannot be read lets nobody in, and nobody see more than was meant.
+        let (Some(role), Ok(scope)) = (Role::named(&role), scope(&scope_text)) else {
+            tracing::error!(
+                name,
+                role,
+                scope = scope_text,
+                "somebody is not let in: unknown role or scope"
+            );
+            continue;
+        };
+        let used: i64 = row.get(8)?;
+        let person = Person {
+            caller: Arc::new(Caller { name, role, scope }),
+            created_by: row.get(5)?,
+            created: row.get(6)?,
+            expires: row.get(7)?,
+            id,
+            secret: blake3::Hash::from_bytes(secret),
+            used: AtomicI64::new(used),
+            seen: AtomicI64::new(0),
+            used_kept: AtomicI64::new(used),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            ended: watch::Sender::new(false),
+        };
+        people.insert(id, Arc::new(person));
+    }
+    Ok(people)
+}
+
+fn check_name(name: &str) -> Result<(), AccessError> {
+    let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || hostile {
+        let text = format!("a name has 1 to {NAME_BYTES_MAX} printable bytes");
+        return Err(AccessError::Invalid(text));
+    }
+    if name == LOCAL {
+        let text = format!("`{LOCAL}` is whoever asks on the collector's own machine");
+        return Err(AccessError::Invalid(text));
+    }
+    Ok(())
+}
+
+/// A scope as it was written; empty: none.
+fn scope(text: &str) -> Result<Option<Scope>, String> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    if text.len() > SCOPE_BYTES_MAX {
+        return Err(format!("a scope has up to {SCOPE_BYTES_MAX} bytes"));
+    }
+    let parsed = Scope::parse(text);
+    parsed
+        .map(Some)
+        .map_err(|why| format!("the scope is no selector: {why}"))
+}

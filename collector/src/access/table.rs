@@ -1,0 +1,250 @@
+//! Who may call what where people and hosts prove who they are. What is not in the table is
+//! refused.
+
+use super::Role;
+use tonic::Status;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Anybody.
+    Stranger,
+    /// A host that is no member of the fleet any more.
+    Removed,
+    /// A host of the fleet.
+    Host,
+    /// Somebody with a token, a session, or a proxy's word.
+    Person(Role),
+}
+
+/// Who may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum May {
+    /// Everybody.
+    Everybody,
+    /// Hosts of the fleet.
+    Hosts,
+    /// People of this role and of those after it.
+    People(Role),
+}
+
+use May::{Everybody, Hosts, People};
+use Role::{Admin, Metrics, Operator, Viewer};
+
+/// Calls by service, each with who may make it.
+const CALLS: [(&str, &[(&str, May)]); 11] = [
+    (
+        "fleetprof.collector.v1.EnrollmentService",
+        &[("Enroll", Everybody)],
+    ),
+    ("fleetprof.collector.v1.IngestService", &[("Push", Hosts)]),
+    (
+        "fleetprof.collector.v1.ControlService",
+        &[("Control", Hosts)],
+    ),
+    ("fleetprof.collector.v1.EvidenceService", &[("Keep", Hosts)]),
+    (
+        "fleetprof.collector.v1.QueryService",
+        &[
+            ("LabelNames", People(Viewer)),
+            ("LabelValues", People(Viewer)),
+            ("Series", People(Viewer)),
+            ("Profile", People(Viewer)),
+            ("Top", People(Viewer)),
+            ("Diff", People(Viewer)),
+            ("Hosts", People(Viewer)),
+            ("Cgroups", People(Viewer)),
+            ("Status", People(Viewer)),
+        ],
+    ),
+    (
+        "fleetprof.collector.v1.CaptureService",
+        &[
+            ("Capture", People(Operator)),
+            ("Cancel", People(Operator)),
+            ("List", People(Viewer)),
+        ],
+    ),
+    (
+        "fleetprof.collector.v1.PinService",
+        &[("List", People(Viewer)), ("Profile", People(Viewer))],
+    ),
+    (
+        "fleetprof.collector.v1.SymbolService",
+        &[("Upload", People(Operator)), ("List", People(Viewer))],
+    ),
+    (
+        "fleetprof.collector.v1.FleetService",
+        &[
+            ("Invite", People(Admin)),
+            ("ListMembers", People(Admin)),
+            ("RemoveMember", People(Admin)),
+            ("ListInvitations", People(Admin)),
+            ("RevokeInvitation", People(Admin)),
+        ],
+    ),
+    (
+        "fleetprof.collector.v1.AccessService",
+        &[
+            ("WhoAmI", People(Metrics)),
+            ("AddUser", People(Admin)),
+            ("ListUsers", People(Admin)),
+            ("RemoveUser", People(Admin)),
+            ("Audit", People(Admin)),
+            ("VerifyAudit", People(Admin)),
+        ],
+    ),
+    (
+        "grpc.health.v1.Health",
+        &[("Check", Everybody), ("Watch", Everybody)],
+    ),
+];
+
+/// The row of a path; none: nobody may.
+fn may(path: &str) -> Option<May> {
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    let (_, methods) = CALLS.iter().find(|(name, _)| *name == service)?;
+    let found = methods.iter().find(|(name, _)| *name == method);
+    found.map(|(_, may)| *may)
+}
+
+/// Why a call is refused; none when it is not.
+pub fn refusal(path: &str, who: Who) -> Option<Status> {
+    match (may(path), who) {
+        (Some(Everybody), _) | (Some(Hosts), Who::Host) => None,
+        (Some(People(least)), Who::Person(role)) if role >= least => None,
+        (Some(People(least)), Who::Person(role)) => Some(Status::permission_denied(format!(
+            "the role `{}` may not do this; `{}` may\nask an administrator of the collector for it",
+            role.name(),
+            least.name()
+        ))),
+        (_, Who::Person(_)) => Some(Status::permission_denied(
+            "this is no call for people: hosts of the fleet make it, with their certificates",
+        )),
+        (_, Who::Host) => Some(Status::permission_denied(
+            "a host of the fleet may not call this; people ask with a token of their own \
+             (`agent-ctl login`)",
+        )),
+        (_, Who::Removed) => Some(Status::unauthenticated(
+            "this host was removed from the fleet: invite it again (`agent-ctl hosts invite`)",
+        )),
+        (_, Who::Stranger) => Some(Status::unauthenticated(
+            "hosts join the fleet first (`agent-ctl join`), and people log in (`agent-ctl login`)",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost_types::FileDescriptorSet;
+    use proto::DESCRIPTORS;
+    use std::collections::BTreeSet;
+
+    /// Every caller there is.
+    const ALL: [Who; 7] = [
+        Who::Stranger,
+        Who::Removed,
+        Who::Host,
+        Who::Person(Metrics),
+        Who::Person(Viewer),
+        Who::Person(Operator),
+        Who::Person(Admin),
+    ];
+
+    /// Every call of the protocol that a collector answers.
+    fn calls() -> BTreeSet<String> {
+        let set: FileDescriptorSet = prost::Message::decode(DESCRIPTORS).expect("descriptors");
+        let mut calls = BTreeSet::new();
+        for file in &set.file {
+            for service in &file.service {
+                let name = format!("{}.{}", file.package(), service.name());
+                // The agent's own services, which no collector has.
+                if name.starts_with("fleetprof.agent.v1.") {
+                    continue;
+                }
+                let methods = service.method.iter();
+                calls.extend(methods.map(|method| format!("/{name}/{}", method.name())));
+            }
+        }
+        calls
+    }
+
+    #[test]
+    fn every_call_of_the_protocol_has_a_row_and_every_row_a_call() {
+        let rows: BTreeSet<String> = CALLS
+            .iter()
+            .filter(|(service, _)| *service != "grpc.health.v1.Health")
+            .flat_map(|(service, methods)| {
+                let name = move |(method, _): &(&str, May)| format!("/{service}/{method}");
+                methods.iter().map(name)
+            })
+            .collect();
+        let calls = calls();
+        assert!(calls.len() > 25, "{} calls", calls.len());
+        assert_eq!(calls, rows, "decide who may make a call before it is there");
+    }
+
+    #[test]
+    fn each_role_may_what_those_before_it_may_and_no_host_may_what_people_may() {
+        for path in calls() {
+            let may: Vec<bool> = ALL.map(|who| refusal(&path, who).is_none()).to_vec();
+            let (others, people) = may.split_at(3);
+            assert!(people.is_sorted(), "{path}: {people:?}");
+            let open = path.contains("EnrollmentService");
+            assert_eq!(others[0], open, "{path}");
+            assert_eq!(others[1], open, "{path}");
+            assert!(!others[2] || !people[3] || open, "{path}");
+            assert!(others[2] || people[3], "{path}: nobody may");
+        }
+    }
+
+    #[test]
+    fn who_may_what_is_what_the_guide_says() {
+        let least = |path: &str| {
+            let who = ALL
+                .into_iter()
+                .find(|who| refusal(&format!("/fleetprof.collector.v1.{path}"), *who).is_none());
+            who.expect("somebody may")
+        };
+        for (path, expected) in [
+            ("EnrollmentService/Enroll", Who::Stranger),
+            ("IngestService/Push", Who::Host),
+            ("ControlService/Control", Who::Host),
+            ("EvidenceService/Keep", Who::Host),
+            ("AccessService/WhoAmI", Who::Person(Metrics)),
+            ("QueryService/Profile", Who::Person(Viewer)),
+            ("CaptureService/List", Who::Person(Viewer)),
+            ("CaptureService/Capture", Who::Person(Operator)),
+            ("CaptureService/Cancel", Who::Person(Operator)),
+            ("SymbolService/Upload", Who::Person(Operator)),
+            ("FleetService/ListMembers", Who::Person(Admin)),
+            ("FleetService/Invite", Who::Person(Admin)),
+            ("AccessService/AddUser", Who::Person(Admin)),
+            ("AccessService/Audit", Who::Person(Admin)),
+        ] {
+            assert_eq!(least(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_call_of_ours_is_refused() {
+        for path in [
+            "/",
+            "",
+            "/fleetprof.collector.v1.IngestService",
+            "/fleetprof.collector.v1.IngestService/",
+            "/fleetprof.collector.v1.IngestService/Push/x",
+            "//fleetprof.collector.v1.IngestService/Push",
+            "/fleetprof.collector.v1.IngestServiceX/Push",
+            "/fleetprof.collector.v1.QueryService/profile",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            "/grpc.health.v1.Health/Other",
+            "/metrics",
+        ] {
+            for who in ALL {
+                assert!(refusal(path, who).is_some(), "{path} {who:?}");
+            }
+        }
+    }
+}
