@@ -60,6 +60,15 @@ impl Target {
         Some((member.joined(), member.address().unwrap_or_default()))
     }
 
+    /// The fleet as whose collector it proves itself, by certificate; none for one that the
+    /// configuration names, which proves nothing.
+    pub fn fleet(&self) -> Option<String> {
+        match self {
+            Target::Configured(_) => None,
+            Target::Fleet(member) => member.membership().map(|membership| membership.fleet_id),
+        }
+    }
+
     /// Tells of each change of the membership.
     fn changes(&self) -> Option<Changes> {
         match self {

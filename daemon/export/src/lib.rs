@@ -52,6 +52,7 @@ use aggregate::recorder::ClosedSink;
 use connect::Connection;
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
+use profile::Withholding;
 use proto::collector::HostHealth;
 use segment::window::WindowHeader;
 use spool::Index;
@@ -72,12 +73,14 @@ const QUEUE_MAX: usize = 4;
 const LOST_MAX: usize = 64;
 
 /// What a reload may change.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Settings {
     /// Labels of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away.
     pub drop_labels: Vec<String>,
+    /// What no window and no pin tells.
+    pub withhold: Arc<Withholding>,
     /// Bound of the spool. Unit: bytes.
     pub max_bytes: u64,
     /// Longest wait of a window. Unit: nanoseconds.
@@ -86,8 +89,11 @@ pub struct Settings {
 
 impl Settings {
     /// Those of a configuration.
-    pub fn of(config: &config::Collector) -> Settings {
+    pub fn of(config: &config::Config) -> Settings {
+        let withhold = config.withholding();
+        let config = &config.collector;
         Settings {
+            withhold,
             labels: config.labels.clone(),
             drop_labels: config.drop_labels.clone(),
             max_bytes: config.spool.max_bytes(),
@@ -217,6 +223,10 @@ impl ExportState {
         let mut progress = lock(&self.progress);
         progress.taken_windows += 1;
         progress.taken_samples += header.samples;
+    }
+
+    fn count_withheld(&self, samples: u64) {
+        lock(&self.progress).withheld_samples += samples;
     }
 }
 
@@ -355,6 +365,11 @@ impl Exporter {
     pub fn configure(&self, settings: Settings) {
         *lock(&self.shared.settings) = settings;
         self.shared.settings_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What nothing that goes to the collector may tell.
+    pub fn withhold(&self) -> Arc<Withholding> {
+        self.shared.settings().withhold
     }
 
     /// Has the sender end: at once when it is away, else when the last windows are acknowledged or

@@ -50,7 +50,7 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
     let options = Options {
         collector: target.clone(),
         dir: config.collector.spool.dir.clone(),
-        settings: Settings::of(&config.collector),
+        settings: Settings::of(&config),
         identity: identity(&config, &agent.start.environment),
         host: HostInfo::of(&agent.start.environment),
     };
