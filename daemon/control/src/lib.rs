@@ -64,12 +64,12 @@ impl Control {
     /// One that is not connected yet.
     pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, policy: Policy) -> Control {
         Control {
+            starts: exporter.outside(commands::COMMANDS_MAX),
             exporter,
             capturing,
             policy: Mutex::new(policy),
             spent: Mutex::default(),
             counts: ControlCounts::default(),
-            starts: Quota::new(commands::COMMANDS_MAX),
             stop: watch::Sender::new(None),
         }
     }

@@ -82,6 +82,7 @@ impl Fake {
 fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     let options = Options {
         collector: Target::Configured(address),
+        outside: None,
         dir: "/nonexistent".into(),
         settings: Settings {
             labels: [("zone".to_owned(), "a".to_owned())].into(),

@@ -47,9 +47,11 @@ pub use identity::{HostInfo, Identity};
 pub use quota::Quota;
 pub use status::{ExportCounts, ExportTimes, degradation};
 
+use ::identity::Dialer;
 use agent_config as config;
 use aggregate::recorder::ClosedSink;
 use connect::Connection;
+use host::starter::Starter;
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
 use profile::Withholding;
@@ -234,6 +236,9 @@ impl ExportState {
 pub struct Options {
     /// The collector.
     pub collector: Target,
+    /// Who starts threads that are not confined as those of the uplink are; none where these are
+    /// not either.
+    pub outside: Option<Starter>,
     /// Directory of the spool.
     pub dir: PathBuf,
     /// What a reload may change.
@@ -247,6 +252,7 @@ pub struct Options {
 /// The handle of the exporter: what the supervisor and the status see of it.
 pub struct Exporter {
     connection: Connection,
+    outside: Option<Starter>,
     dir: PathBuf,
     identity: Arc<Identity>,
     host: HostInfo,
@@ -265,8 +271,13 @@ impl Exporter {
         let sink =
             window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         lock(&shared.progress).away_since = Some(MonotonicTime::now());
+        let dialer = options.outside.clone().map(Dialer::new);
+        if let (Target::Fleet(member), Some(dialer)) = (&options.collector, &dialer) {
+            member.dial_by(dialer.clone());
+        }
         let exporter = Exporter {
-            connection: Connection::new(options.collector),
+            connection: Connection::new(options.collector, dialer),
+            outside: options.outside,
             dir: options.dir,
             identity: Arc::new(options.identity),
             host: options.host,
@@ -292,6 +303,15 @@ impl Exporter {
     pub async fn stopping(&self) {
         let mut stop = self.shared.stop.subscribe();
         let _ = stop.wait_for(Option::is_some).await;
+    }
+
+    /// Work that looks at other processes, of which threads of the uplink are not capable: so much
+    /// of it at a time.
+    pub fn outside(&self, most: usize) -> Quota {
+        match &self.outside {
+            Some(starter) => Quota::outside(most, starter.clone()),
+            None => Quota::new(most),
+        }
     }
 
     /// The connection that all services share.
