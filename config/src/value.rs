@@ -77,6 +77,9 @@ pub enum Kind {
     /// Events, each by its name or what it starts with and `*`, at most this many; `,` between them
     /// outside of files.
     Events(usize),
+    /// Selectors of labels, at most this many, each of at most a KiB; `;` between them outside of
+    /// files. What they say is checked by whoever has the key.
+    Selectors(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
     /// Some of these words; `,` between them outside of files.
@@ -134,6 +137,9 @@ impl Kind {
             }
             (Kind::Events(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|event| is_event(event))
+            }
+            (Kind::Selectors(max), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|text| is_line(text, SELECTOR_LEN_MAX))
             }
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
@@ -224,6 +230,9 @@ impl Kind {
                 "a list of at most {max} names of events; a name that ends with `*` stands for all that \
                  start so"
             ),
+            Kind::Selectors(max) => {
+                format!("a list of at most {max} selectors such as unit=\"vault.service\"")
+            }
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
             Kind::Words(words) => format!("a list of {}", words.join(", ")),
             Kind::Labels(max, _) => format!(
@@ -281,6 +290,7 @@ impl Kind {
                 Value::Null
             }
             Kind::Paths(_)
+            | Kind::Selectors(_)
             | Kind::Names(_)
             | Kind::ForeignNames(_)
             | Kind::Sources(..)
@@ -296,6 +306,9 @@ impl Kind {
             | Kind::Urls(_)
             | Kind::Events(_) => {
                 Value::List(text.split(',').map(|name| name.trim().to_owned()).collect())
+            }
+            Kind::Selectors(_) => {
+                Value::List(text.split(';').map(|one| one.trim().to_owned()).collect())
             }
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
             Kind::Words(_) if text.is_empty() => Value::List(Vec::new()),
@@ -329,7 +342,10 @@ impl std::fmt::Display for Value {
                 write!(f, "\"{text}\"")
             }
             Value::Text(text) => f.write_str(text),
-            Value::List(list) => write!(f, "[{}]", list.join(", ")),
+            Value::List(list) => {
+                let each: Vec<String> = list.iter().map(|one| flow(one)).collect();
+                write!(f, "[{}]", each.join(", "))
+            }
             Value::Map(pairs) => {
                 let pairs: Vec<String> = pairs.iter().map(|(k, v)| format!("{k}: {v}")).collect();
                 write!(f, "{{{}}}", pairs.join(", "))
@@ -344,6 +360,14 @@ impl std::fmt::Display for Value {
                 write!(f, "[{}]", items.join(", "))
             }
         }
+    }
+}
+
+/// One text of a list between brackets, in quotes where YAML would take it for something else.
+fn flow(text: &str) -> String {
+    match text.chars().any(|c| ",\"'{}[]#`".contains(c)) {
+        true => format!("'{}'", text.replace('\'', "''")),
+        false => text.to_owned(),
     }
 }
 
@@ -376,6 +400,9 @@ fn is_decimal(text: &str) -> bool {
 
 /// Longest value shown in an error. Unit: characters.
 const SHOWN_MAX: usize = 60;
+
+/// Longest selector. Unit: bytes.
+const SELECTOR_LEN_MAX: usize = 1024;
 
 /// Text from outside made fit for a message: control characters escaped, cut when long.
 pub fn shown(text: &str) -> String {

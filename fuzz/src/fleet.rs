@@ -227,6 +227,7 @@ pub fn pin_files(data: &[u8]) {
         let asked = RecorderQuery {
             query: &query,
             times: true,
+            withhold: profile::Withholding::nothing(),
         };
         if let Ok(Some(answer)) = pins.overlapping(everything, asked, &never) {
             assert!(answer.covered.windows > 0 || answer.profile.samples.is_empty());

@@ -36,12 +36,13 @@ use crate::labels::LabelSetId;
 use crate::later::NamedLater;
 use crate::merge::GroupBy;
 use crate::moments::{Moment, Moments};
-use crate::outcome::Unnamed;
+use crate::outcome::{StackEnd, Unnamed};
 use crate::profile::{Info, Profile};
 use crate::quality::{count_leaf, last_frame, own_leaf};
 use crate::sample::{Quality, SampleKey, Value};
 use crate::stack::StackId;
 use crate::strings::StrId;
+use crate::withhold::{self, Withholding};
 
 /// What is asked of a set of samples.
 #[derive(Clone, Debug)]
@@ -110,6 +111,12 @@ const DROPPED: u32 = u32::MAX - 1;
 /// Runs one [`Query`] over samples and collects the answer.
 pub struct QueryRunner<'q> {
     query: &'q Query,
+    /// What the answer must not tell.
+    withhold: &'q Withholding,
+    /// Source label set → whether it is withheld.
+    hidden: Vec<Option<bool>>,
+    /// The stack of all that is withheld, once there is some; none where frame filters drop it.
+    withheld: Option<Option<StackId>>,
     /// Source label set → answer's label set.
     labels: Vec<u32>,
     /// Source stack → answer's stack.
@@ -125,10 +132,19 @@ pub struct QueryRunner<'q> {
 }
 
 impl<'q> QueryRunner<'q> {
-    /// A runner with an empty answer.
+    /// A runner with an empty answer, which may tell everything.
     pub fn new(query: &'q Query) -> QueryRunner<'q> {
+        QueryRunner::withholding(query, Withholding::nothing())
+    }
+
+    /// A runner whose answer tells nothing of what is withheld but its cgroup and its weight. The
+    /// query sees no more of it either, so that no filter can ask what is in it.
+    pub fn withholding(query: &'q Query, withhold: &'q Withholding) -> QueryRunner<'q> {
         let mut runner = QueryRunner {
             query,
+            withhold,
+            hidden: Vec::new(),
+            withheld: None,
             labels: Vec::new(),
             stacks: Vec::new(),
             matches: vec![Vec::new(); query.frame_filters.len()],
@@ -153,11 +169,10 @@ impl<'q> QueryRunner<'q> {
         let Some(labels) = self.label_set(source, key.labels) else {
             return;
         };
-        let Some(stack) = self.stack(source, key.stack) else {
+        let Some((stack, end)) = self.stack_of(source, key) else {
             return;
         };
-        self.counted.add(source, key, value.count);
-        let end = key.end;
+        self.count_one(source, key, value.count);
         self.answer.add(SampleKey { labels, stack, end }, value);
     }
 
@@ -186,7 +201,7 @@ impl<'q> QueryRunner<'q> {
     /// When the ids are not of `source`.
     pub fn count(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
         if self.selects(source, key.labels) {
-            self.counted.add(source, key, count);
+            self.count_one(source, key, count);
         }
     }
 
@@ -202,8 +217,13 @@ impl<'q> QueryRunner<'q> {
         sum: Value,
     ) -> Option<SampleKey> {
         let labels = self.label_set(source, key.labels)?;
-        let stack = self.remap.stack(source, &mut self.answer.dict, key.stack);
-        let end = key.end;
+        let (stack, end) = match self.is_hidden(source, key) {
+            true => (self.withheld_stack()?, withhold::END),
+            false => {
+                let stack = self.remap.stack(source, &mut self.answer.dict, key.stack);
+                (stack, key.end)
+            }
+        };
         let kept = SampleKey { labels, stack, end };
         self.answer.add(kept, sum);
         Some(kept)
@@ -226,11 +246,14 @@ impl<'q> QueryRunner<'q> {
     /// dictionary. The answer so far stays.
     pub fn next_dictionary(&mut self) {
         self.labels.clear();
+        self.hidden.clear();
         self.stacks.clear();
         self.matches.iter_mut().for_each(Vec::clear);
         self.later_matches.iter_mut().for_each(Vec::clear);
-        // Frame filters make stacks that are not of the source.
-        let is_first = self.query.frame_filters.is_empty() && self.answer.dict.stacks.is_empty();
+        // Frame filters make stacks that are not of the source, and so does what is withheld.
+        let is_first = self.query.frame_filters.is_empty()
+            && self.withhold.is_empty()
+            && self.answer.dict.stacks.is_empty();
         self.remap = match is_first {
             true => Remap::of_first().shown(),
             false => Remap::default().shown(),
@@ -248,10 +271,9 @@ impl<'q> QueryRunner<'q> {
         let Some(labels) = self.label_set(source, moment.key.labels) else {
             return;
         };
-        let Some(stack) = self.stack(source, moment.key.stack) else {
+        let Some((stack, end)) = self.stack_of(source, moment.key) else {
             return;
         };
-        let end = moment.key.end;
         let key = SampleKey { labels, stack, end };
         self.answer.moments.list.push(Moment { key, ..moment });
     }
@@ -276,8 +298,65 @@ impl<'q> QueryRunner<'q> {
         answer
     }
 
+    /// Whether the labels of a set are withheld, which is asked once for each.
+    fn hides(&mut self, source: &Dictionary, id: LabelSetId) -> bool {
+        !self.withhold.is_empty()
+            && *slot(&mut self.hidden, id.0, None)
+                .get_or_insert_with(|| self.withhold.hides(source, id))
+    }
+
+    /// Whether the stack of a sample is withheld. What was lost has none.
+    fn is_hidden(&mut self, source: &Dictionary, key: SampleKey) -> bool {
+        key.end != StackEnd::Lost && self.hides(source, key.labels)
+    }
+
+    fn count_one(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
+        match self.is_hidden(source, key) {
+            true => self.counted.add_withheld(count),
+            false => self.counted.add(source, key, count),
+        }
+    }
+
+    fn stack_of(&mut self, source: &Dictionary, key: SampleKey) -> Option<(StackId, StackEnd)> {
+        match self.is_hidden(source, key) {
+            true => Some((self.withheld_stack()?, withhold::END)),
+            false => Some((self.stack(source, key.stack)?, key.end)),
+        }
+    }
+
+    /// The stack of what is withheld, as the frame filters leave it.
+    fn withheld_stack(&mut self) -> Option<StackId> {
+        *self.withheld.get_or_insert_with(|| {
+            let keeps = |filter: &FrameFilter| match filter.op() {
+                FrameFilterOp::Keep | FrameFilterOp::Focus => filter.matches(withhold::FRAME),
+                FrameFilterOp::Drop => !filter.matches(withhold::FRAME),
+                FrameFilterOp::Collapse => true,
+            };
+            let kept = self.query.frame_filters.iter().all(keeps);
+            kept.then(|| Withholding::stack(&mut self.answer.dict))
+        })
+    }
+
     fn label_set(&mut self, source: &Dictionary, id: LabelSetId) -> Option<LabelSetId> {
+        let hides = self.hides(source, id);
         let slot = slot(&mut self.labels, id.0, UNSEEN);
+        if *slot == UNSEEN && hides {
+            let (selector, group) = (&self.query.selector, &self.query.group_by);
+            let kept = |name: &str| source.label(id, name).filter(|_| Withholding::keeps(name));
+            let matches = selector
+                .matchers()
+                .iter()
+                .all(|matcher| matcher.matches(kept(matcher.label()).unwrap_or("")));
+            *slot = match matches {
+                true => {
+                    let kept = source.labels(id);
+                    let kept =
+                        kept.filter(|(name, _)| Withholding::keeps(name) && group.keeps(name));
+                    self.answer.dict.intern_labels(kept).0
+                }
+                false => DROPPED,
+            };
+        }
         if *slot == UNSEEN {
             *slot = if self.query.selector.matches(source, id) {
                 self.query
@@ -366,7 +445,11 @@ impl Profile {
     /// The answer to `query` over this profile, with the moments that it takes. How many of those
     /// that were dropped it would have taken is not known: they all count.
     pub fn query(&self, query: &Query) -> Profile {
-        let mut runner = QueryRunner::new(query);
+        self.asked_by(QueryRunner::new(query))
+    }
+
+    /// As [`Profile::query`], by a runner that was fed nothing yet.
+    pub fn asked_by(&self, mut runner: QueryRunner<'_>) -> Profile {
         for (key, value) in self.sorted() {
             runner.add(&self.dict, key, value);
         }
@@ -421,6 +504,11 @@ impl Counted {
             let sum = &mut self.named_later[later as usize];
             *sum = sum.saturating_add(count);
         }
+    }
+
+    /// Counts samples of which nothing may be told but that they were taken.
+    pub fn add_withheld(&mut self, count: u64) {
+        self.quality.taken = self.quality.taken.saturating_add(count);
     }
 
     /// The samples that follow are of another dictionary.

@@ -31,6 +31,8 @@ pub(super) struct Json<'a> {
     cpus: Vec<Cpu>,
     counters: Vec<Counter<'a>>,
     environment: Option<Environment<'a>>,
+    /// Null of an agent that is older.
+    sandbox: Option<Sandbox<'a>>,
 }
 
 #[derive(Serialize)]
@@ -236,6 +238,29 @@ impl<'a> Counter<'a> {
 }
 
 #[derive(Serialize)]
+struct Sandbox<'a> {
+    on: bool,
+    seccomp: bool,
+    seccomp_error: &'a str,
+    landlock_abi: u32,
+    confined: &'a [String],
+    landlock_error: &'a str,
+}
+
+impl<'a> Sandbox<'a> {
+    fn of(found: &'a agent::Sandbox) -> Sandbox<'a> {
+        Sandbox {
+            on: found.on,
+            seccomp: found.seccomp,
+            seccomp_error: &found.seccomp_error,
+            landlock_abi: found.landlock_abi,
+            confined: &found.confined,
+            landlock_error: &found.landlock_error,
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct Environment<'a> {
     perf_event_paranoid: i32,
     perf_event_max_stack: u32,
@@ -298,6 +323,7 @@ impl<'a> Json<'a> {
             degradations: status.degradations.iter().map(Degradation::of).collect(),
             cpus: status.cpus.iter().map(Cpu::of).collect(),
             counters: status.counters.iter().map(Counter::of).collect(),
+            sandbox: status.sandbox.as_ref().map(Sandbox::of),
             environment: status.environment.as_ref().map(Environment::of),
         }
     }

@@ -16,7 +16,7 @@ use anyhow::Result;
 use profile::{Coverage, Quality};
 use proto::agent::{
     Budget, CpuStatus, Environment, GetStatusResponse, Governed, Outcome, OwnCost, Sampling,
-    Severity,
+    Sandbox, Severity,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -136,6 +136,9 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
             line(name, text);
         }
     }
+    if let Some(sandbox) = &status.sandbox {
+        line("sandbox", sandboxed(sandbox));
+    }
     if args.verbose && !cost.cpu_ns_by_thread.is_empty() {
         line("threads", threads(&cost));
     }
@@ -223,6 +226,34 @@ fn own_cost(status: &GetStatusResponse, cost: &OwnCost) -> String {
         units::bytes(cost.rss_bytes),
         units::count(cost.wakeups)
     )
+}
+
+/// What the daemon has given up, and why not more.
+fn sandboxed(sandbox: &Sandbox) -> String {
+    if !sandbox.on {
+        return "off (`sandbox`)".to_owned();
+    }
+    let why = |error: &str| match error {
+        "" => String::new(),
+        error => format!(" ({})", clean(error)),
+    };
+    let landlock = match (sandbox.landlock_abi, sandbox.confined.len()) {
+        (0, 0) if sandbox.landlock_error.is_empty() => "landlock on no thread".to_owned(),
+        (0, _) => format!("no landlock{}", why(&sandbox.landlock_error)),
+        (abi, 1) => format!(
+            "landlock ABI {abi} on 1 thread{}",
+            why(&sandbox.landlock_error)
+        ),
+        (abi, threads) => format!(
+            "landlock ABI {abi} on {threads} threads{}",
+            why(&sandbox.landlock_error)
+        ),
+    };
+    let seccomp = match sandbox.seccomp {
+        true => "seccomp on".to_owned(),
+        false => format!("seccomp off{}", why(&sandbox.seccomp_error)),
+    };
+    format!("{landlock}, {seccomp}")
 }
 
 fn threads(cost: &OwnCost) -> String {

@@ -270,6 +270,21 @@ async fn who_has_a_token_is_its_person_with_its_scope() {
     assert_eq!(refused.expect_err("refused").code(), Code::InvalidArgument);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_admin_has_no_scope_for_they_could_let_somebody_in_without() {
+    let running = start().await;
+    let scoped = AddUserRequest {
+        name: "anna".to_owned(),
+        role: Role::Admin.into(),
+        scope: "team=\"web\"".to_owned(),
+        ..AddUserRequest::default()
+    };
+    let refused = running.access().await.add_user(scoped).await;
+    let refused = refused.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("scope"), "{refused:?}");
+}
+
 /// What a call with these headers comes to.
 async fn with(running: &Running, values: &[String]) -> Status {
     let mut client = QueryServiceClient::new(running.connection().await);

@@ -1,6 +1,7 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
+use super::protection::{sandbox_key, withhold_key};
 use super::triggers::{ITEMS, Trigger};
 use super::{Config, RemoteCaptures, SamplingEvent, Tls, UnwindMode};
 use config::{
@@ -588,6 +589,7 @@ pub const KEYS: &[Key<Config>] = &[
         get: |c| Value::Int(c.captures.remote_minutes_per_hour.into()),
         put: |c, v| put_int(&mut c.captures.remote_minutes_per_hour, &v),
     },
+    withhold_key(),
     Key {
         path: "triggers",
         kind: Kind::Items(&ITEMS),
@@ -848,6 +850,7 @@ pub const KEYS: &[Key<Config>] = &[
         get: |c| Value::Int(c.collector.spool.max_age_s),
         put: |c, v| put_int(&mut c.collector.spool.max_age_s, &v),
     },
+    sandbox_key(),
     log::level_key(),
     log::format_key(),
     Key {

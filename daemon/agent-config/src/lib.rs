@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod keys;
+mod protection;
 mod sections;
 pub mod triggers;
 
@@ -12,6 +13,7 @@ pub use config::{
     SocketMode, Value, sample_yaml,
 };
 pub use keys::{KEYS, SOURCE_KINDS};
+pub use protection::Sandbox;
 pub use sections::{
     Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, RemoteCaptures, Sampling,
     SamplingEvent, Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
@@ -39,6 +41,8 @@ pub struct Config {
     pub recorder: Recorder,
     /// Captures on demand.
     pub captures: Captures,
+    /// Whose stacks never leave the host.
+    pub withhold: Vec<String>,
     /// Conditions that pin the recorder's minutes.
     pub triggers: Vec<Trigger>,
     /// What the daemon may cost.
@@ -49,6 +53,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Where closed windows are pushed.
     pub collector: Collector,
+    /// Whether the daemon gives up what it does not need.
+    pub sandbox: Sandbox,
     /// The daemon's own log.
     pub log: Log,
     /// The end of the daemon.
@@ -100,6 +106,7 @@ impl Configuration for Config {
 
     fn settle(&mut self) -> Vec<Conflict> {
         let mut found: Vec<Conflict> = self.of_server().into_iter().collect();
+        found.extend(self.of_withhold());
         if self.recorder.retention_s < self.windows.length_s {
             let message = format!(
                 "is {} s, shorter than one window: make it at least `windows.length_s`, {} s",

@@ -75,7 +75,7 @@ fn every_field_has_a_key() {
     let mut paths = Vec::new();
     for (section, keys) in yaml.as_mapping().unwrap() {
         let section = section.as_str().unwrap();
-        if keys.is_sequence() {
+        if !keys.is_mapping() {
             paths.push(section.to_owned());
             continue;
         }
@@ -99,6 +99,29 @@ fn every_field_has_a_key() {
         .filter(|path| !path.starts_with("server.tls."))
         .collect();
     assert_eq!(paths, known);
+}
+
+#[test]
+fn what_can_be_withheld_is_checked_and_shown_as_it_reads() {
+    let config = parse("withhold:\n- unit=a.service\n- cgroup^='/b c',namespace=d\n").unwrap();
+    assert_eq!(
+        config.withhold,
+        ["unit=a.service", "cgroup^='/b c',namespace=d"]
+    );
+    assert!(!config.withholding().is_empty());
+    let key = KEYS.iter().find(|key| key.path == "withhold").unwrap();
+    let shown = format!("withhold: {}", (key.get)(&config));
+    assert_eq!(parse(&shown).unwrap().withhold, config.withhold, "{shown}");
+    for (text, says) in [
+        (
+            "withhold: [unit=a, comm=b]",
+            "`comm` is what a process chooses",
+        ),
+        ("withhold: ['']", "withhold"),
+        ("withhold: unit=a", "withhold"),
+    ] {
+        assert!(refused(text).contains(says), "{}", refused(text));
+    }
 }
 
 #[test]

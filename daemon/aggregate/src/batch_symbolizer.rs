@@ -13,6 +13,7 @@ use super::recorders::{Detail, Recorders};
 use super::runtimes::RuntimeWatch;
 use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
+use super::wakers;
 use cgroup::CgroupTable;
 use cgroup::usage::UsageStats;
 use hashbrown::HashMap;
@@ -181,6 +182,8 @@ impl BatchSymbolizer {
             return self.note_changes(batch);
         };
         taken.note(batch);
+        self.note_changes(batch);
+        wakers::hide(batch, &taken.withhold, &mut self.cgroups);
         match taken.detail {
             Detail::Functions => self.record(batch, &taken.recorder),
             detail => {
@@ -380,6 +383,8 @@ impl BatchSymbolizer {
                 Group::Mark => {
                     for frame in frames {
                         let Some(text) = frame.mark_text() else {
+                            // Nothing to be read.
+                            work.named.push(&[]);
                             continue;
                         };
                         let frame = names.dict.intern_frame(FrameRef {
@@ -654,7 +659,7 @@ fn group_of(frame: RawFrame) -> Group {
         RawFrame::File(file, _) => Group::File(file),
         RawFrame::Jit(process, _) => Group::Jit(process),
         RawFrame::Unknown(_) => Group::Unknown,
-        RawFrame::WokenBy(_) | RawFrame::Mark(_) => Group::Mark,
+        RawFrame::WokenBy(_) | RawFrame::WakerCgroup(_) | RawFrame::Mark(_) => Group::Mark,
     }
 }
 

@@ -19,3 +19,4 @@ pub mod recorders;
 pub mod runtimes;
 mod target;
 mod timed;
+mod wakers;

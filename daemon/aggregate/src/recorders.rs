@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use host::ids::CaptureId;
 use host::sync::lock;
 use offcpu::WaitCounts;
+use profile::Withholding;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub struct CaptureRecording {
     pub recorder: RwLock<Recorder>,
     /// How closely they are named.
     pub detail: Detail,
+    /// What its reader must not be told.
+    pub withhold: Arc<Withholding>,
     /// CPU time that naming them with lines took. Unit: nanoseconds.
     naming_ns: AtomicU64,
     ended: Mutex<bool>,
@@ -56,11 +59,21 @@ pub struct BatchTotals {
 }
 
 impl CaptureRecording {
-    /// Nothing yet, into this recorder.
+    /// Nothing yet, into this recorder, for a reader on the host.
     pub fn new(recorder: Recorder, detail: Detail) -> CaptureRecording {
+        CaptureRecording::withholding(recorder, detail, Arc::default())
+    }
+
+    /// Nothing yet, for a reader who must not be told who ended a wait where that is withheld.
+    pub fn withholding(
+        recorder: Recorder,
+        detail: Detail,
+        withhold: Arc<Withholding>,
+    ) -> CaptureRecording {
         CaptureRecording {
             recorder: RwLock::new(recorder),
             detail,
+            withhold,
             naming_ns: AtomicU64::new(0),
             ended: Mutex::new(false),
             told: Condvar::new(),

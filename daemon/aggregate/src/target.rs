@@ -185,6 +185,7 @@ mod tests {
         let asked = RecorderQuery {
             query: &which,
             times: true,
+            withhold: profile::Withholding::nothing(),
         };
         let span = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
         let never = AtomicBool::new(false);

@@ -6,7 +6,8 @@ use super::target::Scope;
 use agent_config as config;
 use host::ids::CaptureId;
 use host::time::MonotonicTime;
-use profile::{Profile, Query, Selector};
+use profile::{Profile, Query, Selector, Withholding};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tonic::Status;
 
@@ -62,6 +63,8 @@ pub struct PastQuery {
     pub query: Query,
     /// Say when each sample was taken.
     pub times: bool,
+    /// What the answer must not tell.
+    pub withhold: Arc<Withholding>,
 }
 
 /// See the module. All of it may block for tenths of a second; [`CaptureBackend::start`] for
@@ -73,11 +76,11 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// Wall time of a moment, nanoseconds since the Unix epoch.
     fn unix_ns(&self, at: MonotonicTime) -> i64;
 
-    /// Finds who a selector is about.
+    /// Finds who a selector is about, for one who must not be told what is withheld.
     ///
     /// # Errors
-    /// NOT_FOUND when it names what is not there.
-    fn resolve(&self, selector: &Selector) -> Result<Scope, Status>;
+    /// NOT_FOUND when it names what is not there; PERMISSION_DENIED when all of it is withheld.
+    fn resolve(&self, selector: &Selector, withhold: &Withholding) -> Result<Scope, Status>;
 
     /// Opens events and has them sampled. Batches of the capture come until
     /// [`CaptureBackend::end`], the last one closes.

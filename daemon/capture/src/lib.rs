@@ -22,9 +22,35 @@ pub mod target;
 
 pub use table::{CaptureCounts, CaptureTable};
 
+use profile::Withholding;
 use proto::agent;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::Status;
+
+/// Who asks for a capture, and so who reads it.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    /// As it is listed and logged.
+    pub peer: String,
+    /// What it must not be told.
+    pub withhold: Arc<Withholding>,
+}
+
+impl Asker {
+    /// Somebody on this host, who may be told everything.
+    pub fn here(peer: impl Into<String>) -> Asker {
+        Asker::elsewhere(peer, Arc::default())
+    }
+
+    /// Somebody whom the answer reaches over the network.
+    pub fn elsewhere(peer: impl Into<String>, withhold: Arc<Withholding>) -> Asker {
+        Asker {
+            peer: peer.into(),
+            withhold,
+        }
+    }
+}
 
 /// Starts, lists and ends captures: what every way in (gRPC, a collector's command, a trigger) goes
 /// through.
@@ -38,7 +64,7 @@ pub trait Capturing: Send + Sync + 'static {
     fn start(
         &self,
         request: agent::CaptureRequest,
-        peer: String,
+        asker: Asker,
     ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status>;
 
     /// Ends a capture with what there is. False: none of this id runs.

@@ -3,11 +3,11 @@
 //! [`Capturing::start`] opens events and reads /proc and cgroupfs: to be called where blocking is
 //! allowed. From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
 
-use super::Capturing;
 use super::monitor::CaptureMonitor;
 use super::request::CaptureSpec;
 use super::run::Run;
 use super::table::{CaptureTable, Running, message};
+use super::{Asker, Capturing};
 use aggregate::recorder::{Recorder, RecorderOptions};
 use aggregate::recorders::CaptureRecording;
 use host::time::MonotonicTime;
@@ -46,15 +46,16 @@ impl CaptureTable {
     fn try_start(
         self: &Arc<Self>,
         request: agent::CaptureRequest,
-        peer: String,
+        asker: Asker,
     ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status> {
+        let Asker { peer, withhold } = asker;
         if self.is_stopping() {
             return Err(Status::unavailable("the daemon is shutting down"));
         }
         let limits = self.backend.limits();
         let wanted = CaptureSpec::new(&request, &limits)?;
         let slot = self.slot(&limits)?;
-        let scope = self.backend.resolve(wanted.query.selector())?;
+        let scope = self.backend.resolve(wanted.query.selector(), &withhold)?;
         let id = self.next_id();
         let times_bytes = match wanted.times {
             true => slot.bytes() / TIMES_SHARE,
@@ -72,7 +73,8 @@ impl CaptureTable {
             times_bytes,
             window_share: WINDOW_PART,
         });
-        let taken = Arc::new(CaptureRecording::new(recorder, wanted.detail));
+        let taken = CaptureRecording::withholding(recorder, wanted.detail, withhold);
+        let taken = Arc::new(taken);
         self.recorders.insert(id, Arc::clone(&taken));
         let started = match self.backend.start(id, &wanted, &scope) {
             Ok(started) => started,
@@ -157,17 +159,17 @@ impl Capturing for Arc<CaptureTable> {
     fn start(
         &self,
         request: agent::CaptureRequest,
-        peer: String,
+        asker: Asker,
     ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status> {
-        self.try_start(request, peer.clone())
-            .inspect_err(|refused| {
-                let count = match refused.code() {
-                    tonic::Code::ResourceExhausted => &self.counts.refused_limit,
-                    _ => &self.counts.refused_request,
-                };
-                count.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(?peer, reason = ?refused.message(), "capture refused");
-            })
+        let peer = asker.peer.clone();
+        self.try_start(request, asker).inspect_err(|refused| {
+            let count = match refused.code() {
+                tonic::Code::ResourceExhausted => &self.counts.refused_limit,
+                _ => &self.counts.refused_request,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(?peer, reason = ?refused.message(), "capture refused");
+        })
     }
 
     fn cancel(&self, id: u64) -> bool {

@@ -19,7 +19,7 @@ use host::sync::lock;
 use host::time::MonotonicTime;
 use metrics::thread_cpu_ns;
 use offcpu::many;
-use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
+use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits, Withholding};
 use proto::agent::{
     CaptureInfo, CaptureProgress, CaptureResponse, CaptureState, capture_response::Body,
 };
@@ -150,6 +150,7 @@ impl Run {
             until: self.started_at,
             query: self.wanted.query.clone(),
             times: self.wanted.times,
+            withhold: Arc::clone(&self.running.taken.withhold),
         };
         Past::ask(
             Arc::clone(&self.captures.backend),
@@ -216,7 +217,8 @@ impl Run {
 
     fn progress(&mut self, elapsed: Duration) -> CaptureProgress {
         let recorder = read(&self.running.taken.recorder);
-        self.selected.count(&recorder, &self.wanted);
+        let withhold = &self.running.taken.withhold;
+        self.selected.count(&recorder, &self.wanted, withhold);
         let (quality, stats) = (recorder.totals_of_quality(), recorder.stats());
         drop(recorder);
         let naming_ns = self.running.taken.naming_ns();
@@ -320,6 +322,7 @@ impl Run {
         let asked = RecorderQuery {
             query: &self.wanted.query,
             times: self.wanted.times,
+            withhold: &self.running.taken.withhold,
         };
         let everything = WindowRange::Time(MonotonicTime(0), MonotonicTime(u64::MAX));
         let never = AtomicBool::new(false);
@@ -556,12 +559,17 @@ struct Selected {
 }
 
 impl Selected {
-    fn count(&mut self, recorder: &recorder::Recorder, wanted: &CaptureSpec) {
+    fn count(
+        &mut self,
+        recorder: &recorder::Recorder,
+        wanted: &CaptureSpec,
+        withhold: &Withholding,
+    ) {
         let newest = recorder.subscribe().borrow().part;
         if newest == self.part {
             return;
         }
-        let mut runner = QueryRunner::new(&wanted.query);
+        let mut runner = QueryRunner::withholding(&wanted.query, withhold);
         let never = AtomicBool::new(false);
         let mut samples = 0;
         let span = WindowRange::Parts(self.part, newest);

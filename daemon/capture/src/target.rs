@@ -8,10 +8,11 @@
 //! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
 
 use cgroup::containers::Containers;
+use cgroup::labels::Labels;
 use cgroup::{Cgroup, Hierarchy, Mode, living};
 use host::ids::{CgroupId, Pid};
 use host::proc::start_ticks;
-use profile::{LabelMatcher, MatchOp, Selector, key};
+use profile::{LabelMatcher, MatchOp, Selector, Withholding, key};
 use std::path::PathBuf;
 use tonic::Status;
 
@@ -81,15 +82,58 @@ pub enum Gone {
     Cgroups,
 }
 
+/// Where a target is looked for, and for whom.
+#[derive(Clone, Copy)]
+pub struct Sight<'s> {
+    /// The tree of cgroups.
+    pub hierarchy: &'s Hierarchy,
+    /// Who containers are.
+    pub containers: &'s Containers,
+    /// What who asks must not be told: not even that it is there.
+    pub withhold: &'s Withholding,
+}
+
+impl Sight<'_> {
+    fn hides_cgroup(&self, path: &str, labels: &Labels) -> bool {
+        let told = self.containers.of(labels).unwrap_or_default();
+        self.withhold.hides_labels(|label| {
+            let mut own = std::iter::once((key::CGROUP, path)).chain(labels.pairs());
+            let own = own.find(|(name, _)| *name == label);
+            let found = own.or_else(|| told.pairs().find(|(name, _)| *name == label));
+            found.map(|(_, value)| value)
+        })
+    }
+
+    /// Processes that may be told of.
+    fn sees(&self, pid: Pid) -> bool {
+        if self.withhold.is_empty() {
+            return true;
+        }
+        let lines = std::fs::read(format!("/proc/{}/cgroup", pid.0)).ok();
+        let path = lines.and_then(|lines| self.hierarchy.path_in(&lines));
+        path.is_some_and(|path| {
+            let path = String::from_utf8_lossy(&path);
+            !self.hides_cgroup(&path, &Labels::of_path(&path))
+        })
+    }
+
+    fn processes(&self) -> impl Iterator<Item = Pid> {
+        processes().filter(|&pid| self.sees(pid))
+    }
+}
+
+/// The target is withheld.
+fn withheld() -> Status {
+    Status::permission_denied(
+        "this host tells a collector nothing of what the capture is about (`withhold`)",
+    )
+}
+
 /// Finds what `selector` is about.
 ///
 /// # Errors
-/// NOT_FOUND when it names what is not there now.
-pub fn resolve(
-    selector: &Selector,
-    hierarchy: &Hierarchy,
-    containers: &Containers,
-) -> Result<Scope, Status> {
+/// NOT_FOUND when it names what is not there now, PERMISSION_DENIED when all of it is withheld.
+pub fn resolve(selector: &Selector, sight: Sight<'_>) -> Result<Scope, Status> {
     let mut scope = Scope::default();
     let matchers = selector.matchers();
     let of = |label: &str| -> Vec<&LabelMatcher> {
@@ -105,13 +149,16 @@ pub fn resolve(
         if found.is_empty() {
             return Err(missing("process", &pids, std::iter::empty()));
         }
+        if !found.iter().any(|&(pid, _)| sight.sees(pid)) {
+            return Err(withheld());
+        }
         scope.pids = found.iter().map(|&(pid, _)| pid).collect();
         scope.presence.processes = found;
     }
     let comms = of(key::COMM);
     let exact: Vec<&LabelMatcher> = equal(&comms);
     if !exact.is_empty() {
-        let names: Vec<String> = processes().filter_map(comm).collect();
+        let names: Vec<String> = sight.processes().filter_map(comm).collect();
         if !names.iter().any(|name| all_match(&exact, name)) {
             let names = names.iter().map(String::as_str);
             return Err(missing("process named", &exact, names));
@@ -128,18 +175,22 @@ pub fn resolve(
     let wanted: Vec<&LabelMatcher> = wanted
         .filter(|matcher| key::is_of_cgroup(matcher.label()))
         .collect();
-    if !wanted.is_empty() && hierarchy.mode != Mode::None {
-        find_cgroups(&wanted, hierarchy, containers, &mut scope)?;
+    if !wanted.is_empty() && sight.hierarchy.mode != Mode::None {
+        find_cgroups(&wanted, sight, &mut scope)?;
     }
     Ok(scope)
 }
 
 fn find_cgroups(
     wanted: &[&LabelMatcher],
-    hierarchy: &Hierarchy,
-    containers: &Containers,
+    sight: Sight<'_>,
     scope: &mut Scope,
 ) -> Result<(), Status> {
+    let Sight {
+        hierarchy,
+        containers,
+        ..
+    } = sight;
     let all = living(hierarchy);
     let selected = |cgroup: &Cgroup| {
         let known = containers.of(&cgroup.labels).unwrap_or_default();
@@ -158,6 +209,10 @@ fn find_cgroups(
         let values = values.filter(|(name, _)| *name == label);
         let positive: Vec<&LabelMatcher> = wanted.to_vec();
         return Err(missing("cgroup with", &positive, values.map(|pair| pair.1)));
+    }
+    let hidden = |one: &Cgroup| sight.hides_cgroup(&one.path, &one.labels);
+    if found.iter().all(|(one, _)| hidden(one)) {
+        return Err(withheld());
     }
     let directories = found
         .iter()
@@ -287,13 +342,45 @@ mod tests {
     }
 
     fn find(selector: &str, hierarchy: &Hierarchy) -> Result<Scope, Status> {
-        resolve(&selector.parse().unwrap(), hierarchy, &Containers::none())
+        find_withholding(selector, hierarchy, &Withholding::default())
+    }
+
+    fn find_withholding(
+        selector: &str,
+        hierarchy: &Hierarchy,
+        withhold: &Withholding,
+    ) -> Result<Scope, Status> {
+        let sight = Sight {
+            hierarchy,
+            containers: &Containers::none(),
+            withhold,
+        };
+        resolve(&selector.parse().unwrap(), sight)
     }
 
     fn refused(selector: &str, hierarchy: &Hierarchy) -> String {
         let error = find(selector, hierarchy).unwrap_err();
         assert_eq!(error.code(), tonic::Code::NotFound);
         error.message().to_owned()
+    }
+
+    #[test]
+    fn who_is_withheld_is_no_target_of_a_collector() {
+        let (_dir, hierarchy) = tree(&["system.slice/vault.service", "system.slice/shop.service"]);
+        let withhold = Withholding::parse(&["unit=vault.service"]).unwrap();
+        let find = |selector| find_withholding(selector, &hierarchy, &withhold);
+        for selector in ["unit=vault.service", "cgroup^=/system.slice/vault.service"] {
+            let refused = find(selector).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+            assert!(refused.message().contains("`withhold`"));
+        }
+        assert!(find("unit=shop.service").is_ok());
+        assert!(find("slice=system.slice").is_ok(), "others are in it");
+        let own = format!("pid={}", std::process::id());
+        assert!(find(&own).is_ok());
+        let withhold = Withholding::parse(&["cgroup^=/"]).unwrap();
+        let refused = find_withholding(&own, &hierarchy, &withhold).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
     }
 
     #[test]

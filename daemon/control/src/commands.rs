@@ -6,7 +6,7 @@
 //! ended, drops its end of the capture, which gives it up.
 
 use super::{Control, ControlCounts, request};
-use capture::Capturing;
+use capture::{Asker, Capturing};
 use export::Quota;
 use profile::text::is_hostile;
 use proto::agent::capture_response::Body;
@@ -129,11 +129,16 @@ impl<'c> Commands<'c> {
 
     fn capture(&mut self, number: u64, request: CaptureRequest) {
         let asked = (who(&request.who), who(&request.event));
-        let (request, peer) = match self.admit(request) {
+        let collector = self.control.exporter.collector();
+        // What it has proved, beside what it says.
+        let fleet = collector.fleet();
+        let fleet = fleet.as_deref().unwrap_or("none: it is not authenticated");
+        let (request, asker) = match self.admit(request) {
             Ok(admitted) => admitted,
             Err(status) => {
                 tracing::warn!(
-                    collector = %self.control.exporter.collector(),
+                    %collector,
+                    fleet,
                     who = asked.0,
                     event = asked.1,
                     reason = status.message(),
@@ -142,6 +147,13 @@ impl<'c> Commands<'c> {
                 return self.refuse(number, status);
             }
         };
+        tracing::info!(
+            %collector,
+            fleet,
+            who = asked.0,
+            event = asked.1,
+            "the collector orders a capture"
+        );
         let counts = self.control.counts.clone();
         let (cancel, cancelled) = watch::channel(false);
         let pump = Pump {
@@ -152,24 +164,24 @@ impl<'c> Commands<'c> {
             counts,
             cancelled,
         };
-        let task = self.tasks.spawn(pump.start(request, peer));
+        let task = self.tasks.spawn(pump.start(request, asker));
         self.running.insert(number, Running { cancel, task });
     }
 
     /// What is captured and who asks, when they may.
-    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, String), Status> {
+    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker), Status> {
         if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
                 "{COMMANDS_MAX} captures of the collector run already, which is the limit"
             )));
         }
-        let request = self.control.admit(request)?;
+        let (request, withhold) = self.control.admit(request)?;
         let address = self.control.exporter.collector();
         let peer = match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
         };
-        Ok((request, peer))
+        Ok((request, Asker::elsewhere(peer, withhold)))
     }
 
     /// Says that a command will come to nothing.
@@ -225,10 +237,10 @@ struct Pump {
 impl Pump {
     /// Starts the capture where blocking is allowed: a file that it needs may not answer, and
     /// others go on.
-    async fn start(self, request: CaptureRequest, peer: String) {
+    async fn start(self, request: CaptureRequest, asker: Asker) {
         let capturing = Arc::clone(&self.capturing);
         let start = move || {
-            let started = catch_unwind(AssertUnwindSafe(|| capturing.start(request, peer)));
+            let started = catch_unwind(AssertUnwindSafe(|| capturing.start(request, asker)));
             started.unwrap_or_else(|_| Err(Status::internal("the capture could not start")))
         };
         match self.starts.run(start).await {

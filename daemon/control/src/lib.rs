@@ -20,6 +20,7 @@ use host::sync::lock;
 use host::time::MonotonicTime;
 pub use policy::Policy;
 use policy::Spent;
+use profile::Withholding;
 use proto::agent::CaptureRequest;
 use proto::collector as wire;
 use proto::collector::control_request::Body as AgentMessage;
@@ -63,12 +64,12 @@ impl Control {
     /// One that is not connected yet.
     pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, policy: Policy) -> Control {
         Control {
+            starts: exporter.outside(commands::COMMANDS_MAX),
             exporter,
             capturing,
             policy: Mutex::new(policy),
             spent: Mutex::default(),
             counts: ControlCounts::default(),
-            starts: Quota::new(commands::COMMANDS_MAX),
             stop: watch::Sender::new(None),
         }
     }
@@ -83,13 +84,14 @@ impl Control {
         *lock(&self.policy) = policy;
     }
 
-    /// Lets a capture through, or says why not.
-    fn admit(&self, request: CaptureRequest) -> Result<CaptureRequest, Status> {
+    /// Lets a capture through, with what its answer must not tell, or says why not.
+    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Arc<Withholding>), Status> {
         let (policy, now) = (lock(&self.policy).clone(), MonotonicTime::now());
         let mut spent = lock(&self.spent);
         policy.check(&request, spent.at(now))?;
         spent.add(now, policy::charge(&request));
-        Ok(policy.bounded(request))
+        let withhold = policy.withhold();
+        Ok((policy.bounded(request), withhold))
     }
 
     /// Has the service end: when all that came of captures is with the collector, and by the

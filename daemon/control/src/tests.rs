@@ -45,16 +45,16 @@ impl Capturing for Fake {
     fn start(
         &self,
         _request: CaptureRequest,
-        peer: String,
+        asker: capture::Asker,
     ) -> Result<mpsc::Receiver<CaptureResponse>, Status> {
         if let Some(code) = self.refuse {
             return Err(Status::new(code, "as the test wants"));
         }
         let (messages, receiver) = mpsc::channel(1);
-        self.started
-            .lock()
-            .unwrap()
-            .push(StartedCapture { peer, messages });
+        self.started.lock().unwrap().push(StartedCapture {
+            peer: asker.peer,
+            messages,
+        });
         Ok(receiver)
     }
 
@@ -82,6 +82,7 @@ impl Fake {
 fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     let options = Options {
         collector: Target::Configured(address),
+        outside: None,
         dir: "/nonexistent".into(),
         settings: Settings {
             labels: [("zone".to_owned(), "a".to_owned())].into(),
@@ -98,7 +99,7 @@ fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     };
     let (exporter, _, _) = Exporter::new(options, Arc::new(WallAnchor::new()));
     let capturing: Arc<dyn Capturing> = fake.clone();
-    let policy = Policy::of(&agent_config::Captures::default());
+    let policy = Policy::of(&agent_config::Config::default());
     Arc::new(Control::new(Arc::new(exporter), capturing, policy))
 }
 
@@ -226,9 +227,12 @@ async fn what_the_operator_or_the_host_refuses_is_told() {
     let (number, what) = reported(&mut commands, &mut reports).await;
     let refused = refusal(what);
     assert_eq!((number, refused.code), (1, Code::FailedPrecondition as i32));
-    control.allow(Policy::of(&agent_config::Captures {
-        remote: agent_config::RemoteCaptures::Off,
-        ..agent_config::Captures::default()
+    control.allow(Policy::of(&agent_config::Config {
+        captures: agent_config::Captures {
+            remote: agent_config::RemoteCaptures::Off,
+            ..agent_config::Captures::default()
+        },
+        ..agent_config::Config::default()
     }));
     commands.take(capture(2, "")).unwrap();
     let (_, what) = reported(&mut commands, &mut reports).await;

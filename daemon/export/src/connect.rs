@@ -1,7 +1,7 @@
 //! The connection to the collector, for all that goes over it: windows, captures and pins. The one
 //! place that knows of certificates.
 
-use ::identity::{Changes, HostMember};
+use ::identity::{Changes, Dialer, HostMember};
 use host::sync::lock;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::error::Error;
@@ -60,6 +60,15 @@ impl Target {
         Some((member.joined(), member.address().unwrap_or_default()))
     }
 
+    /// The fleet as whose collector it proves itself, by certificate; none for one that the
+    /// configuration names, which proves nothing.
+    pub fn fleet(&self) -> Option<String> {
+        match self {
+            Target::Configured(_) => None,
+            Target::Fleet(member) => member.membership().map(|membership| membership.fleet_id),
+        }
+    }
+
     /// Tells of each change of the membership.
     fn changes(&self) -> Option<Changes> {
         match self {
@@ -108,6 +117,8 @@ pub enum ConnectError {
 /// goes over a new one, and streams of others stay where they are until they end.
 pub struct Connection {
     target: Target,
+    /// Connects where the thread of the services may not.
+    dialer: Option<Dialer>,
     /// The newest.
     link: std::sync::Mutex<Option<Link>>,
     /// Held by whoever connects.
@@ -139,9 +150,10 @@ struct Attempts {
 
 impl Connection {
     /// One that is not made yet.
-    pub fn new(target: Target) -> Connection {
+    pub fn new(target: Target, dialer: Option<Dialer>) -> Connection {
         Connection {
             target,
+            dialer,
             link: std::sync::Mutex::default(),
             attempts: tokio::sync::Mutex::new(Attempts {
                 connected: 0,
@@ -203,7 +215,7 @@ impl Connection {
             () = sleep_until(attempts.next_at) => {}
             () = moved => return Err(ConnectError::Left),
         }
-        match channel(&self.target).await {
+        match channel(&self.target, self.dialer.as_ref()).await {
             Ok(channel) => {
                 attempts.connected += 1;
                 attempts.failed = 0;
@@ -267,7 +279,7 @@ pub fn is_of_connection(status: &Status) -> bool {
 }
 
 /// Makes the channel to the collector.
-async fn channel(target: &Target) -> Result<Channel, ConnectError> {
+async fn channel(target: &Target, dialer: Option<&Dialer>) -> Result<Channel, ConnectError> {
     let unreachable = |error| ConnectError::Unreachable(Arc::new(error));
     let endpoint = target
         .endpoint()?
@@ -276,8 +288,14 @@ async fn channel(target: &Target) -> Result<Channel, ConnectError> {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_MAX);
+    let connecting = async {
+        match dialer {
+            Some(dialer) => dialer.connect(&endpoint, &target.to_string()).await,
+            None => endpoint.connect().await,
+        }
+    };
     // It resolves within its own bound; this one covers the handshake.
-    match timeout(CONNECT_MAX + Duration::from_secs(1), endpoint.connect()).await {
+    match timeout(CONNECT_MAX + Duration::from_secs(1), connecting).await {
         Ok(connected) => connected.map_err(unreachable),
         Err(_) => Err(ConnectError::Late),
     }
@@ -301,7 +319,7 @@ mod tests {
     #[tokio::test]
     async fn services_share_a_connection_until_one_gives_it_up() {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()));
+        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()), None);
         let first = connection.link().await.unwrap();
         assert_eq!(connection.link().await.unwrap().number, first.number);
         connection.give_up(&first);
@@ -315,7 +333,7 @@ mod tests {
     #[tokio::test]
     async fn one_attempt_that_fails_is_told_to_all_who_wait_for_it() {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()));
+        let connection = Connection::new(Target::Configured(listener.local_addr().unwrap()), None);
         drop(listener);
         let results = tokio::join!(connection.link(), connection.link(), connection.link());
         assert!(results.0.is_err() && results.1.is_err() && results.2.is_err());

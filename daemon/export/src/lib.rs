@@ -47,11 +47,14 @@ pub use identity::{HostInfo, Identity};
 pub use quota::Quota;
 pub use status::{ExportCounts, ExportTimes, degradation};
 
+use ::identity::Dialer;
 use agent_config as config;
 use aggregate::recorder::ClosedSink;
 use connect::Connection;
+use host::starter::Starter;
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
+use profile::Withholding;
 use proto::collector::HostHealth;
 use segment::window::WindowHeader;
 use spool::Index;
@@ -72,12 +75,14 @@ const QUEUE_MAX: usize = 4;
 const LOST_MAX: usize = 64;
 
 /// What a reload may change.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Settings {
     /// Labels of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away.
     pub drop_labels: Vec<String>,
+    /// What no window and no pin tells.
+    pub withhold: Arc<Withholding>,
     /// Bound of the spool. Unit: bytes.
     pub max_bytes: u64,
     /// Longest wait of a window. Unit: nanoseconds.
@@ -86,8 +91,11 @@ pub struct Settings {
 
 impl Settings {
     /// Those of a configuration.
-    pub fn of(config: &config::Collector) -> Settings {
+    pub fn of(config: &config::Config) -> Settings {
+        let withhold = config.withholding();
+        let config = &config.collector;
         Settings {
+            withhold,
             labels: config.labels.clone(),
             drop_labels: config.drop_labels.clone(),
             max_bytes: config.spool.max_bytes(),
@@ -218,12 +226,19 @@ impl ExportState {
         progress.taken_windows += 1;
         progress.taken_samples += header.samples;
     }
+
+    fn count_withheld(&self, samples: u64) {
+        lock(&self.progress).withheld_samples += samples;
+    }
 }
 
 /// What the exporter is made with.
 pub struct Options {
     /// The collector.
     pub collector: Target,
+    /// Who starts threads that are not confined as those of the uplink are; none where these are
+    /// not either.
+    pub outside: Option<Starter>,
     /// Directory of the spool.
     pub dir: PathBuf,
     /// What a reload may change.
@@ -237,6 +252,7 @@ pub struct Options {
 /// The handle of the exporter: what the supervisor and the status see of it.
 pub struct Exporter {
     connection: Connection,
+    outside: Option<Starter>,
     dir: PathBuf,
     identity: Arc<Identity>,
     host: HostInfo,
@@ -255,8 +271,13 @@ impl Exporter {
         let sink =
             window_exporter::WindowExporter::new(queue, Arc::clone(&shared), Arc::clone(&clock));
         lock(&shared.progress).away_since = Some(MonotonicTime::now());
+        let dialer = options.outside.clone().map(Dialer::new);
+        if let (Target::Fleet(member), Some(dialer)) = (&options.collector, &dialer) {
+            member.dial_by(dialer.clone());
+        }
         let exporter = Exporter {
-            connection: Connection::new(options.collector),
+            connection: Connection::new(options.collector, dialer),
+            outside: options.outside,
             dir: options.dir,
             identity: Arc::new(options.identity),
             host: options.host,
@@ -282,6 +303,15 @@ impl Exporter {
     pub async fn stopping(&self) {
         let mut stop = self.shared.stop.subscribe();
         let _ = stop.wait_for(Option::is_some).await;
+    }
+
+    /// Work that looks at other processes, of which threads of the uplink are not capable: so much
+    /// of it at a time.
+    pub fn outside(&self, most: usize) -> Quota {
+        match &self.outside {
+            Some(starter) => Quota::outside(most, starter.clone()),
+            None => Quota::new(most),
+        }
     }
 
     /// The connection that all services share.
@@ -355,6 +385,11 @@ impl Exporter {
     pub fn configure(&self, settings: Settings) {
         *lock(&self.shared.settings) = settings;
         self.shared.settings_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What nothing that goes to the collector may tell.
+    pub fn withhold(&self) -> Arc<Withholding> {
+        self.shared.settings().withhold
     }
 
     /// Has the sender end: at once when it is away, else when the last windows are acknowledged or

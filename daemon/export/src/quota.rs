@@ -1,18 +1,35 @@
 //! Work that may wait for a disk, off the thread that the services of the uplink share.
 
-use std::panic::resume_unwind;
+use crate::uplink::THREAD;
+use host::starter::Starter;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 
 /// How much work of one purpose may wait for a disk at a time.
 #[derive(Clone, Debug)]
-pub struct Quota(Arc<Semaphore>);
+pub struct Quota {
+    places: Arc<Semaphore>,
+    /// Who starts threads that are not confined as the uplink's are.
+    outside: Option<Starter>,
+}
 
 impl Quota {
     /// One of `most` pieces of work; more wait for their turn.
     pub fn new(most: usize) -> Quota {
-        Quota(Arc::new(Semaphore::new(most)))
+        Quota {
+            places: Arc::new(Semaphore::new(most)),
+            outside: None,
+        }
+    }
+
+    /// The same for work that looks at other processes, which threads of the uplink cannot.
+    pub fn outside(most: usize, starter: Starter) -> Quota {
+        Quota {
+            outside: Some(starter),
+            ..Quota::new(most)
+        }
     }
 
     /// Does `work` on a thread that may block. A panic of the work is one of whoever asked.
@@ -21,7 +38,21 @@ impl Quota {
     /// takes as many threads as the quota, however often it is asked.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         // Nobody closes it.
-        let place = Arc::clone(&self.0).acquire_owned().await;
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        if let Some(outside) = &self.outside {
+            let (tell, told) = oneshot::channel();
+            outside.start(THREAD, move || {
+                let _place = place;
+                // Nobody may wait any more.
+                let _ = tell.send(catch_unwind(AssertUnwindSafe(work)));
+            });
+            return match told.await {
+                Ok(Ok(done)) => done,
+                Ok(Err(panic)) => resume_unwind(panic),
+                // The process ends.
+                Err(_) => std::future::pending().await,
+            };
+        }
         let done = spawn_blocking(move || {
             let _place = place;
             work()
@@ -53,6 +84,16 @@ mod tests {
         assert!(timeout(Duration::from_millis(1), &mut next).await.is_err());
         go.send(()).expect("it still waits");
         assert_eq!(next.await, 7);
+    }
+
+    #[tokio::test]
+    async fn work_outside_is_done_by_threads_that_were_not_started_here() {
+        let quota = Quota::outside(2, Starter::new().expect("a thread"));
+        let name = || std::thread::current().name().map(str::to_owned);
+        assert_eq!(quota.run(name).await.as_deref(), Some(THREAD));
+        let own = quota.clone();
+        let asked = tokio::spawn(async move { own.run(|| panic!("on purpose")).await });
+        assert!(asked.await.expect_err("it panics").is_panic());
     }
 
     #[tokio::test]

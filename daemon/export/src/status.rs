@@ -20,6 +20,7 @@ const AWAY_WARNING: Duration = Duration::from_secs(600);
 pub struct Progress {
     pub(super) taken_windows: u64,
     pub(super) taken_samples: u64,
+    pub(super) withheld_samples: u64,
     pub(super) acked_windows: u64,
     pub(super) acked_samples: u64,
     /// Windows the collector had already.
@@ -51,6 +52,8 @@ metrics::counted! {
 pub struct ExportCounts {
     /// Windows that closed since the start.
     pub taken_windows: u64,
+    /// Samples in them whose stacks were withheld.
+    pub withheld_samples: u64,
     /// Windows the collector has acknowledged since the start.
     pub acked_windows: u64,
     /// Samples in them.
@@ -78,6 +81,7 @@ impl Exporter {
         let (waiting, dropped) = self.waiting();
         ExportCounts {
             taken_windows: progress.taken_windows,
+            withheld_samples: progress.withheld_samples,
             acked_windows: progress.acked_windows,
             acked_samples: progress.acked_samples,
             repeated_windows: progress.repeated_windows,

@@ -10,7 +10,10 @@
 use super::{Cause, ExportState};
 use aggregate::recorder::{ClosedSink, ClosedWindow, Row};
 use host::time::WallAnchor;
-use profile::{Account, Dictionary, Frame, FrameId, LabelSetId, SampleKey, StackId, StrId};
+use profile::{
+    Account, Dictionary, Frame, FrameId, LabelSetId, SampleKey, StackEnd, StackId, StrId,
+    Withholding, withhold,
+};
 use segment::window::{self, EncodedLengths, Facts, Window, WindowHeader};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,6 +60,7 @@ pub struct WindowExporter {
     /// Settings the label sets in `carry` were made with.
     settings: u64,
     drop_labels: Vec<String>,
+    withhold: Arc<Withholding>,
 }
 
 impl WindowExporter {
@@ -79,6 +83,7 @@ impl WindowExporter {
             epoch: 0,
             settings: u64::MAX,
             drop_labels: Vec::new(),
+            withhold: Arc::default(),
         }
     }
 
@@ -104,8 +109,11 @@ impl WindowExporter {
         }
         let version = self.shared.settings_version();
         if version != self.settings {
-            self.drop_labels = self.shared.settings().drop_labels;
+            let settings = self.shared.settings();
+            self.drop_labels = settings.drop_labels;
+            self.withhold = settings.withhold;
             self.carry.label_sets.clear();
+            self.carry.hidden.clear();
             self.settings = version;
         }
         self.windows += 1;
@@ -118,14 +126,21 @@ impl WindowExporter {
 
     fn copy(&mut self, window: &ClosedWindow<'_>) -> (Vec<Row>, Vec<Account>) {
         let mut rows: Vec<Row> = Vec::new();
+        let mut withheld = 0;
         for (key, value) in window.rows() {
-            let key = SampleKey {
-                labels: self.labels(window.dict, key.labels),
-                stack: self.carry.stack(window.dict, &mut self.dict, key.stack),
-                end: key.end,
+            let hidden = key.end != StackEnd::Lost && self.hides(window.dict, key.labels);
+            let (stack, end) = match hidden {
+                true => (Withholding::stack(&mut self.dict), withhold::END),
+                false => {
+                    let stack = self.carry.stack(window.dict, &mut self.dict, key.stack);
+                    (stack, key.end)
+                }
             };
-            rows.push((key, value));
+            withheld += if hidden { value.count } else { 0 };
+            let labels = self.labels(window.dict, key.labels);
+            rows.push((SampleKey { labels, stack, end }, value));
         }
+        self.shared.count_withheld(withheld);
         rows.sort_unstable_by_key(|row| row.0);
         rows.dedup_by(|later, first| {
             let same = later.0 == first.0;
@@ -142,14 +157,29 @@ impl WindowExporter {
         (rows, accounts)
     }
 
+    /// Whether samples of a label set are withheld, which is asked once for each.
+    fn hides(&mut self, source: &Dictionary, id: LabelSetId) -> bool {
+        if self.withhold.is_empty() {
+            return false;
+        }
+        let known = known(&mut self.carry.hidden, id.0);
+        known.unwrap_or_else(|| {
+            let hides = u32::from(self.withhold.hides(source, id));
+            self.carry.hidden[id.0 as usize] = hides;
+            hides
+        }) == 1
+    }
+
     fn labels(&mut self, source: &Dictionary, id: LabelSetId) -> LabelSetId {
+        let hidden = self.hides(source, id);
         if let Some(found) = known(&mut self.carry.label_sets, id.0) {
             return LabelSetId(found);
         }
         let mut set = Vec::with_capacity(8);
         for &(name, value) in source.label_sets.get(id) {
             let text = source.strings.get(name);
-            if self.drop_labels.iter().any(|dropped| dropped == text) {
+            let dropped = self.drop_labels.iter().any(|dropped| dropped == text);
+            if dropped || hidden && !Withholding::keeps(text) {
                 continue;
             }
             let name = self.carry.string(source, &mut self.dict, name);
@@ -215,13 +245,15 @@ struct Carry {
     frames: Vec<u32>,
     stacks: Vec<u32>,
     label_sets: Vec<u32>,
+    /// By label set: 1 for those that are withheld.
+    hidden: Vec<u32>,
     path: Vec<StackId>,
 }
 
 impl Carry {
     fn heap_bytes(&self) -> usize {
-        let ids = self.strings.capacity() + self.frames.capacity();
-        (ids + self.stacks.capacity() + self.label_sets.capacity()) * size_of::<u32>()
+        let ids = self.strings.capacity() + self.frames.capacity() + self.stacks.capacity();
+        (ids + self.label_sets.capacity() + self.hidden.capacity()) * size_of::<u32>()
     }
 
     fn string(&mut self, source: &Dictionary, target: &mut Dictionary, id: StrId) -> StrId {

@@ -1,6 +1,6 @@
 //! One frame of a stack before it has a name: what unwinding yields and everybody after it reads.
 
-use crate::ids::{Avma, Comm, FileId, FileOffset, ProcessId};
+use crate::ids::{Avma, CgroupId, Comm, FileId, FileOffset, ProcessId};
 use profile::Unnamed;
 
 /// One frame before it has a name. Caller frames hold the address of the call, not of the return.
@@ -17,6 +17,9 @@ pub enum RawFrame {
     /// No code: before it the stack of the thread of this name, which ended the wait that the stack
     /// is of, root first.
     WokenBy([u8; 15]),
+    /// No code and no name: the cgroup of the thread that ended the wait, next to its name, for who
+    /// decides whether it may be told.
+    WakerCgroup(CgroupId),
     /// No code: says something else of the wait that the stack is of.
     Mark(Mark),
 }
@@ -32,6 +35,8 @@ pub enum Mark {
     WakerUnseen,
     /// It had not ended when the capture did.
     StillWaiting,
+    /// Who ended the wait is not told.
+    WakerWithheld,
     /// What ended the wait has more frames than are there.
     WakerCut,
     /// No signal ends it.
@@ -53,7 +58,10 @@ impl RawFrame {
 
     /// True for what is no code: frames before the last of them are not the thread's own.
     pub fn is_mark(self) -> bool {
-        matches!(self, RawFrame::WokenBy(_) | RawFrame::Mark(_))
+        matches!(
+            self,
+            RawFrame::WokenBy(_) | RawFrame::WakerCgroup(_) | RawFrame::Mark(_)
+        )
     }
 
     /// What a person reads of one that is no code. No name of a thread is as long as what stands
@@ -76,6 +84,7 @@ impl Mark {
             Mark::WokenByHardirq => "[woken by a hard interrupt]",
             Mark::WokenBySoftirq => "[woken by a soft interrupt]",
             Mark::WakerUnseen => "[waker unseen]",
+            Mark::WakerWithheld => profile::withhold::WAKER,
             Mark::StillWaiting => "[still waiting]",
             Mark::WakerCut => "[waker cut]",
             Mark::Uninterruptible => "[uninterruptible]",

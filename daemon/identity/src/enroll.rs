@@ -2,6 +2,7 @@
 
 use super::store::Membership;
 use super::{ANSWER_MAX, CONNECT_MAX};
+use crate::dial::Dialer;
 use pem::{EncodeConfig, LineEnding, Pem};
 use proto::collector::enrollment_service_client::EnrollmentServiceClient;
 use proto::collector::{EnrollRequest, EnrollResponse};
@@ -105,7 +106,7 @@ pub async fn enroll(
     let endpoint = endpoint(address)?
         .tls_config_with_verifier(tls, verifier)
         .map_err(|source| unreachable(address, source))?;
-    let channel = connect(address, endpoint).await?;
+    let channel = connect(address, &endpoint, None).await?;
     ask(
         address,
         channel,
@@ -128,6 +129,17 @@ pub async fn renew(
     key_pem: &str,
     now_unix_s: i64,
 ) -> Result<Membership, EnrollError> {
+    renew_by(membership, host, key_pem, now_unix_s, None).await
+}
+
+/// The same where another thread has to connect.
+pub(crate) async fn renew_by(
+    membership: &Membership,
+    host: &HostName,
+    key_pem: &str,
+    now_unix_s: i64,
+    dialer: Option<&Dialer>,
+) -> Result<Membership, EnrollError> {
     let address = &membership.collector;
     let authorities = membership.authorities.iter();
     let tls = ClientTlsConfig::new()
@@ -136,7 +148,7 @@ pub async fn renew(
     let endpoint = endpoint(address)?
         .tls_config(tls)
         .map_err(|source| unreachable(address, source))?;
-    let channel = connect(address, endpoint).await?;
+    let channel = connect(address, &endpoint, dialer).await?;
     ask(address, channel, "", host, key_pem, now_unix_s).await
 }
 
@@ -154,9 +166,19 @@ fn endpoint(address: &str) -> Result<Endpoint, EnrollError> {
         .connect_timeout(CONNECT_MAX))
 }
 
-async fn connect(address: &str, endpoint: Endpoint) -> Result<Channel, EnrollError> {
+async fn connect(
+    address: &str,
+    endpoint: &Endpoint,
+    dialer: Option<&Dialer>,
+) -> Result<Channel, EnrollError> {
+    let connecting = async {
+        match dialer {
+            Some(dialer) => dialer.connect(endpoint, address).await,
+            None => endpoint.connect().await,
+        }
+    };
     // It resolves within its own bound; this one covers the handshake.
-    match timeout(CONNECT_MAX + Duration::from_secs(1), endpoint.connect()).await {
+    match timeout(CONNECT_MAX + Duration::from_secs(1), connecting).await {
         Ok(connected) => connected.map_err(|source| unreachable(address, source)),
         Err(_) => Err(EnrollError::Late {
             address: address.to_owned(),

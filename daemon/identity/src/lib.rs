@@ -6,10 +6,12 @@
 //! certificate is enough; it is renewed with the key alone, however long the host was off.
 #![forbid(unsafe_code)]
 
+mod dial;
 mod enroll;
 mod member;
 mod store;
 
+pub use dial::Dialer;
 pub use enroll::{EnrollError, HostName, enroll, renew};
 pub use member::{Changes, HostMember, JoinError, Renewal};
 pub use store::{IdentityStore, Membership, StoreError};

@@ -1,13 +1,14 @@
 //! The host as a member of a fleet: joins, leaves, and keeps its certificate fresh.
 
-use super::enroll::{EnrollError, HostName, enroll, renew};
+use super::dial::Dialer;
+use super::enroll::{EnrollError, HostName, enroll, renew_by};
 use super::store::{IdentityStore, Membership, StoreError};
 use host::sync::lock;
 use profile::text::with_causes;
 use proto::credential::Credential;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -54,6 +55,8 @@ pub struct HostMember {
     /// How often it joined or left: a certificate that is renewed is the same membership.
     joined: AtomicU64,
     renewal: Mutex<Renewal>,
+    /// Who connects when the certificate is renewed, where the thread that does may not.
+    dialer: OnceLock<Dialer>,
     /// Joining, leaving and renewing, one at a time: the disk and what is known must say the same.
     change: tokio::sync::Mutex<()>,
 }
@@ -72,6 +75,7 @@ impl HostMember {
             membership: watch::Sender::new(None),
             joined: AtomicU64::new(0),
             renewal: Mutex::default(),
+            dialer: OnceLock::new(),
             change: tokio::sync::Mutex::default(),
         };
         if member.dir.exists() {
@@ -127,6 +131,11 @@ impl HostMember {
         lock(&self.renewal).clone()
     }
 
+    /// Has renewals connect by this one. Once.
+    pub fn dial_by(&self, dialer: Dialer) {
+        let _ = self.dialer.set(dialer);
+    }
+
     /// Tells of each change of the membership.
     pub fn changes(&self) -> Changes {
         self.membership.subscribe()
@@ -170,7 +179,9 @@ impl HostMember {
             let due = self.membership.borrow().clone();
             if let Some(known) = due.filter(|known| known.1.is_due(now_unix_s())) {
                 let (key, membership) = &*known;
-                let renewed = renew(membership, &self.host, key, now_unix_s()).await;
+                let dialer = self.dialer.get();
+                let now = now_unix_s();
+                let renewed = renew_by(membership, &self.host, key, now, dialer).await;
                 let kept = match renewed {
                     Ok(renewed) => self.keep(key.clone(), renewed, 0).await,
                     Err(error) => Err(error.into()),

@@ -62,6 +62,8 @@ pub struct Who {
 pub struct Waker<'a> {
     /// Name of the thread that did, or was interrupted.
     pub thread: Comm,
+    /// Its cgroup; 0: not known.
+    pub cgroup: CgroupId,
     /// Whether an interrupt on top of that thread did.
     pub within: Within,
     /// Its frames, leaf first, [`WAKER_FRAMES_MAX`] at most.

@@ -24,7 +24,7 @@ use super::stacks::{StackRef, Stacks};
 use super::{Ending, FRAMES_MAX, THREADS_MAX, Wait, WaitCounts, Waker, Who};
 use hashbrown::HashMap;
 use host::frame::RawFrame;
-use host::ids::{Comm, CpuId, Tid};
+use host::ids::{CgroupId, Comm, CpuId, Tid};
 use host::time::MonotonicTime;
 use profile::{StackEnd, Unnamed};
 use std::time::Duration;
@@ -111,6 +111,7 @@ struct Woken {
     switch: u64,
     seen_by: SeenBy,
     thread: Comm,
+    cgroup: CgroupId,
     within: super::format::Within,
     stack: Option<StackRef>,
     cut: bool,
@@ -417,6 +418,7 @@ impl Machine {
             switch,
             seen_by,
             thread: waker.thread,
+            cgroup: waker.cgroup,
             within: waker.within,
             stack,
             cut: waker.cut,
@@ -559,6 +561,7 @@ impl Machine {
             _ if how == End::Ongoing => Ending::Ongoing,
             Some(woken) => Ending::Woken(Waker {
                 thread: woken.thread,
+                cgroup: woken.cgroup,
                 within: woken.within,
                 frames: frames(&woken.stack),
                 cut: woken.cut,

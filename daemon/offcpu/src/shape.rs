@@ -9,7 +9,7 @@
 use super::format::{Leaving, Within};
 use super::{Ending, WAKER_FRAMES_MAX, Wait, Waker};
 use host::frame::{Mark, RawFrame};
-use host::ids::Comm;
+use host::ids::{CgroupId, Comm};
 
 /// Makes the stack, leaf first.
 pub fn stack_of(wait: &Wait<'_>, out: &mut Vec<RawFrame>) {
@@ -20,6 +20,9 @@ pub fn stack_of(wait: &Wait<'_>, out: &mut Vec<RawFrame>) {
                 out.push(RawFrame::Mark(Mark::WakerCut));
             }
             out.extend(waker.frames.iter().rev());
+            if waker.within == Within::Thread {
+                out.push(RawFrame::WakerCgroup(waker.cgroup));
+            }
             out.push(match waker.within {
                 Within::Thread => RawFrame::woken_by(waker.thread),
                 Within::Softirq => RawFrame::Mark(Mark::WokenBySoftirq),
@@ -41,7 +44,7 @@ pub fn stack_of(wait: &Wait<'_>, out: &mut Vec<RawFrame>) {
 /// are address ranges of the kernel's entries into interrupts, sorted: behind them lies what was
 /// interrupted.
 pub fn waker_of<'a>(
-    thread: Comm,
+    (thread, cgroup): (Comm, CgroupId),
     within: Within,
     frames: &'a [RawFrame],
     whole: bool,
@@ -66,6 +69,7 @@ pub fn waker_of<'a>(
     let kept = len.min(WAKER_FRAMES_MAX);
     Waker {
         thread,
+        cgroup,
         within,
         frames: &frames[..kept],
         cut: kept < len || !whole,
@@ -81,7 +85,7 @@ fn is_within(ranges: &[(u64, u64)], address: u64) -> bool {
 mod tests {
     use super::*;
     use crate::Who;
-    use host::ids::{CgroupId, Pid};
+    use host::ids::Pid;
     use host::time::MonotonicTime;
     use profile::StackEnd;
 
@@ -114,11 +118,12 @@ mod tests {
     fn the_waker_stands_above_the_wait_upside_down() {
         let name = Comm::from_bytes(b"writer");
         let chain = [K(1), K(2), K(3)];
-        let waker = waker_of(name, Within::Thread, &chain, true, &[]);
+        let waker = waker_of((name, CgroupId(7)), Within::Thread, &chain, true, &[]);
         let frames = [K(10), K(11)];
         let found = shaped(&wait(Leaving::Sleep, &frames, Ending::Woken(waker)));
         let mark = RawFrame::woken_by(name);
-        assert_eq!(found, [K(3), K(2), K(1), mark, K(10), K(11)]);
+        let cgroup = RawFrame::WakerCgroup(CgroupId(7));
+        assert_eq!(found, [K(3), K(2), K(1), cgroup, mark, K(10), K(11)]);
     }
 
     #[test]
@@ -137,7 +142,8 @@ mod tests {
         let user = RawFrame::File(host::ids::FileId(1), host::ids::FileOffset(2));
         let chain = [K(1), K(55), K(3), user];
         let of = |within, entries: &[(u64, u64)]| {
-            let waker = waker_of(Comm::default(), within, &chain, false, entries);
+            let who = (Comm::default(), CgroupId(0));
+            let waker = waker_of(who, within, &chain, false, entries);
             (waker.frames.to_vec(), waker.cut)
         };
         let entries = [(20, 30), (50, 60)];
@@ -150,9 +156,10 @@ mod tests {
     #[test]
     fn a_deep_waker_is_cut_behind_its_leaf_and_says_so() {
         let chain: Vec<_> = (0..200).map(K).collect();
-        let waker = waker_of(Comm::default(), Within::Thread, &chain, true, &[]);
+        let who = (Comm::default(), CgroupId(0));
+        let waker = waker_of(who, Within::Thread, &chain, true, &[]);
         let found = shaped(&wait(Leaving::Sleep, &[], Ending::Woken(waker)));
-        assert_eq!(found.len(), WAKER_FRAMES_MAX + 2);
+        assert_eq!(found.len(), WAKER_FRAMES_MAX + 3);
         assert_eq!(found[0], RawFrame::Mark(Mark::WakerCut));
         assert_eq!(found[WAKER_FRAMES_MAX], K(0));
     }

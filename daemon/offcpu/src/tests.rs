@@ -362,6 +362,7 @@ impl Run {
             EventKind::Waking { woken, waker } => {
                 let waker = Waker {
                     thread: Comm::from_bytes(&[b'a' + waker as u8]),
+                    cgroup: CgroupId(0),
                     within: Within::Thread,
                     frames: &[RawFrame::Kernel(waker.into())],
                     cut: false,

@@ -69,6 +69,16 @@ pub enum TracefsError {
     },
 }
 
+/// Whether the host has one mounted.
+pub fn is_mounted() -> bool {
+    places().next().is_some()
+}
+
+fn places() -> impl Iterator<Item = PathBuf> {
+    let mounted = PLACES.iter().map(PathBuf::from);
+    mounted.filter(|place| place.join("events").symlink_metadata().is_ok())
+}
+
 /// A tracefs that can be read.
 #[derive(Debug)]
 pub struct Tracefs {
@@ -83,9 +93,7 @@ impl Tracefs {
     /// # Errors
     /// [`TracefsError::NotMounted`].
     pub fn find() -> Result<Tracefs, TracefsError> {
-        let mounted = PLACES.iter().map(PathBuf::from);
-        let mut mounted = mounted.filter(|place| place.join("events").symlink_metadata().is_ok());
-        if let Some(root) = mounted.next() {
+        if let Some(root) = places().next() {
             return Ok(Tracefs { root, _mount: None });
         }
         let mount = mount_unseen().map_err(TracefsError::NotMounted)?;

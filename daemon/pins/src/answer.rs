@@ -8,7 +8,7 @@ use aggregate::recorder::{
 };
 use host::sync::lock;
 use host::time::MonotonicTime;
-use profile::{Account, Profile, Query, Remap, SampleKey};
+use profile::{Account, Profile, Query, Remap, SampleKey, Withholding};
 use proto::{AssembleError, ProfileAssembler};
 use segment::record;
 use segment::window::{DecodeError, Tables};
@@ -124,6 +124,7 @@ impl Pins {
         let asked = RecorderQuery {
             query: &Query::default(),
             times: true,
+            withhold: Withholding::nothing(),
         };
         let wall = (range.start_unix_ns, range.end_unix_ns);
         Ok(self.answered(&entry, wall, asked, cancel)?.profile)
@@ -213,7 +214,7 @@ impl Pins {
     }
 
     /// The messages of what was captured with a pin.
-    pub(super) fn captured(&self, id: u64) -> Result<Vec<proto::wire::ProfileChunk>, PinError> {
+    fn captured(&self, id: u64) -> Result<Vec<proto::wire::ProfileChunk>, PinError> {
         let (known, waiting) = {
             let list = lock(&self.list);
             let found = list.iter().find(|entry| entry.pin.id == id);

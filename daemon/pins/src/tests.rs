@@ -157,6 +157,7 @@ fn all() -> RecorderQuery<'static> {
     RecorderQuery {
         query: QUERY.get_or_init(Query::default),
         times: true,
+        withhold: profile::Withholding::nothing(),
     }
 }
 

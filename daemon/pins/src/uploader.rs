@@ -14,8 +14,8 @@
 use super::{PinError, Pins};
 use export::connect::{ConnectError, backoff, is_of_connection};
 use export::{Exporter, Quota};
-use profile::Profile;
 use profile::text::with_causes;
+use profile::{Profile, Released};
 use prost::Message;
 use proto::agent as wire;
 use proto::collector::evidence_service_client::EvidenceServiceClient;
@@ -284,11 +284,12 @@ impl PinUploader {
         let (id, own) = (pin.id, Arc::clone(self));
         let read = move || own.read(id, has_capture);
         let (minutes, captured) = self.disk.run(read).await?;
-        let head = head(pin, !captured.is_empty());
+        let head = head(pin, captured.is_some());
         let (say, queue) = mpsc::channel(OUTGOING);
         let feed = async move {
-            let minutes = Chunks::new(minutes).map(Body::Minutes);
-            let captured = captured.into_iter().map(Body::Captured);
+            let minutes = Chunks::new(minutes.into_inner()).map(Body::Minutes);
+            let captured = captured.into_iter().map(Released::into_inner);
+            let captured = captured.flat_map(Chunks::new).map(Body::Captured);
             for body in std::iter::once(Body::Head(head))
                 .chain(minutes)
                 .chain(captured)
@@ -314,12 +315,9 @@ impl PinUploader {
     }
 
     /// Puts a pin together: its minutes, and what was captured. Blocks.
-    fn read(
-        &self,
-        id: u64,
-        has_capture: bool,
-    ) -> Result<(Profile, Vec<proto::wire::ProfileChunk>), PinError> {
-        let mut minutes = self.pins.whole(id, &self.cancel)?;
+    fn read(&self, id: u64, has_capture: bool) -> Result<(Released, Option<Released>), PinError> {
+        let withhold = self.exporter.withhold();
+        let mut minutes = withhold.release(self.pins.whole(id, &self.cancel)?);
         let shed = fit(&mut minutes, PIN_PART_BYTES_MAX, PIN_HEAP_BYTES_MAX);
         if shed > 0 {
             tracing::info!(
@@ -330,11 +328,14 @@ impl PinUploader {
         }
         let captured = match has_capture {
             // What cannot be read keeps nobody from the minutes.
-            true => self.pins.captured(id).unwrap_or_else(|error| {
-                tracing::warn!(pin = id, %error, "the pin is uploaded without its capture");
-                Vec::new()
-            }),
-            false => Vec::new(),
+            true => match self.pins.capture(id) {
+                Ok(captured) => Some(withhold.release(captured)),
+                Err(error) => {
+                    tracing::warn!(pin = id, %error, "the pin is uploaded without its capture");
+                    None
+                }
+            },
+            false => None,
         };
         Ok((minutes, captured))
     }
@@ -361,7 +362,8 @@ async fn ask(
 
 /// Leaves out the times of the samples where a collector would refuse the profile for its size,
 /// encoded or in memory; how many these were. Unit of the bounds: bytes.
-fn fit(minutes: &mut Profile, encoded_max: usize, heap_max: usize) -> u64 {
+fn fit(released: &mut Released, encoded_max: usize, heap_max: usize) -> u64 {
+    let minutes = released.profile();
     // Tables that grow, as the collector's do, take up to twice what is in them.
     let fits = 2 * minutes.heap_bytes() <= heap_max
         && (Rows::of(minutes).encoded_bytes_max() <= encoded_max
@@ -369,7 +371,7 @@ fn fit(minutes: &mut Profile, encoded_max: usize, heap_max: usize) -> u64 {
             || encoded_bytes(minutes) <= encoded_max);
     match fits {
         true => 0,
-        false => minutes.moments.shed(),
+        false => released.shed_moments(),
     }
 }
 
@@ -381,7 +383,7 @@ fn encoded_bytes(profile: &Profile) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profile::{LabelSetId, Moment, SampleKey, StackEnd, StackId};
+    use profile::{LabelSetId, Moment, SampleKey, StackEnd, StackId, Withholding};
 
     fn status(code: Code) -> UploadError {
         UploadError::Status(Status::new(code, "as the test wants"))
@@ -422,10 +424,11 @@ mod tests {
         let mut minutes = Profile::default();
         minutes.moments.list = vec![moment; 1000];
         let (encoded, heap) = (encoded_bytes(&minutes), 2 * minutes.heap_bytes());
+        let mut minutes = Withholding::nothing().release(minutes);
         assert_eq!(fit(&mut minutes, encoded, heap), 0);
         assert_eq!(fit(&mut minutes.clone(), encoded - 1, heap), 1000);
         assert_eq!(fit(&mut minutes, encoded, heap - 1), 1000);
-        let moments = minutes.moments;
+        let moments = minutes.into_inner().moments;
         assert_eq!((moments.list.len(), moments.dropped), (0, 1000));
     }
 }

@@ -219,7 +219,13 @@ impl Waits {
         let name = way.processes.thread_comm(sample.pid, sample.tid);
         let entries = &self.reading.interrupts;
         let whole = end.is_complete();
-        let waker = shape::waker_of(name, waking.within, way.frames(), whole, entries);
+        let waker = shape::waker_of(
+            (name, sample.cgroup),
+            waking.within,
+            way.frames(),
+            whole,
+            entries,
+        );
         self.machine.woken(at, woken, &waker, copied);
     }
 

@@ -12,7 +12,7 @@ use capture::engine::{self, Engine, EngineError, Fault, OffCpuCapture};
 use capture::event::Event;
 use capture::offcpu;
 use capture::request::{CaptureSpec, OFF_CPU, Unwind};
-use capture::target::{self, Scope};
+use capture::target::{self, Scope, Sight};
 use cgroup::containers::Containers;
 use control::{Control, Policy};
 use host::ids::CaptureId;
@@ -23,7 +23,7 @@ use perf::plan::{Limits, Machine};
 use perf::probe::Every;
 use perf::rings::HORIZON;
 use profile::text::with_causes;
-use profile::{Profile, Selector};
+use profile::{Profile, Selector, Withholding};
 use sampler::Command;
 use sampler::filter::Filter;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ impl Agent {
         let uplink = self.uplink.get()?;
         let exporter = Arc::clone(&uplink.exporter);
         let captures = Arc::clone(self.captures.get()?);
-        let policy = Policy::of(&lock(&self.settings.active).config.captures);
+        let policy = Policy::of(&lock(&self.settings.active).config);
         let control = uplink
             .control
             .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), policy)));
@@ -198,9 +198,14 @@ impl CaptureBackend for AgentWorld {
         agent.map_or(0, |agent| agent.clock.to_unix_ns(at))
     }
 
-    fn resolve(&self, selector: &Selector) -> Result<Scope, Status> {
-        let containers = lock(&self.containers).clone();
-        target::resolve(selector, &self.agent()?.start.hierarchy, &containers)
+    fn resolve(&self, selector: &Selector, withhold: &Withholding) -> Result<Scope, Status> {
+        let (agent, containers) = (self.agent()?, lock(&self.containers).clone());
+        let sight = Sight {
+            hierarchy: &agent.start.hierarchy,
+            containers: &containers,
+            withhold,
+        };
+        target::resolve(selector, sight)
     }
 
     fn start(&self, id: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
@@ -298,6 +303,7 @@ impl CaptureBackend for AgentWorld {
         let asked = RecorderQuery {
             query: &wanted.query,
             times: wanted.times,
+            withhold: &wanted.withhold,
         };
         let mut answer = recorder::query(&agent.recorder, span, asked, cancel).ok()?;
         // Of no window it is the start that was asked for.

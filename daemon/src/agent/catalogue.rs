@@ -11,6 +11,7 @@ mod uplink;
 
 use super::Agent;
 use super::budget::Budget;
+use host::sandbox::Report;
 use host::sync::lock;
 use metrics::{Family, Kind, OwnCost, gather, one};
 use std::sync::atomic::AtomicU64;
@@ -24,6 +25,7 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
     all.extend(unwinding::families(&facts));
     all.extend(recorder::families(agent));
     all.extend(gather(BUDGET, &lock(&agent.budget.state)));
+    all.extend(gather(SANDBOX, &agent.sandbox.report()));
     all.extend(gather(REFUSED_CLIENTS, &()));
     all.extend(crate::grpc::TIMES.families());
     all.extend(captures::families(agent));
@@ -40,6 +42,15 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
     // Status tells them in this order.
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+metrics::rows! { SANDBOX: Report;
+    /// Version of Landlock's rules in force; 0: none.
+    Gauge fleetprof_sandbox_landlock_abi = |s| u64::from(s.landlock_abi);
+    /// Threads that reach nothing but their own files and ports.
+    Gauge fleetprof_sandbox_confined_threads = |s| s.confined.len() as u64;
+    /// 1 while system calls that the daemon has no use for are refused.
+    Gauge fleetprof_sandbox_seccomp = |s| u64::from(s.seccomp);
 }
 
 metrics::rows! { BUDGET: Budget;

@@ -38,6 +38,7 @@ use cgroup::hierarchy::Hierarchy;
 use host::bounds::{Bounds, CacheBounds};
 use host::cpus::CpuNotice;
 use host::facts::{Environment, cpus_online};
+use host::sandbox::Sandbox;
 use host::sync::lock;
 use host::time::{MonotonicTime, WallAnchor};
 use jit::runtimes::Runtimes;
@@ -95,6 +96,8 @@ pub struct Agent {
     pub triggers: Arc<Triggers>,
     /// The minutes that were pinned.
     pub pins: Arc<Pins>,
+    /// What the daemon has given up.
+    pub sandbox: Arc<Sandbox>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
 }

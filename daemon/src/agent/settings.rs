@@ -114,14 +114,15 @@ impl Agent {
             // The rest is in force by now. Their thread is tried again with the next change.
             tracing::error!(%error, "failed to start the thread of triggers");
         }
-        if let (true, Some(uplink)) = (touches("collector."), self.uplink.get()) {
-            uplink
-                .exporter
-                .configure(ExportSettings::of(&new.config.collector));
+        if let (true, Some(uplink)) = (
+            touches("collector.") || touches("withhold"),
+            self.uplink.get(),
+        ) {
+            uplink.exporter.configure(ExportSettings::of(&new.config));
         }
         let control = self.uplink.get().and_then(|uplink| uplink.control.get());
-        if let (true, Some(control)) = (touches("captures."), control) {
-            control.allow(control::Policy::of(&new.config.captures));
+        if let (true, Some(control)) = (touches("captures.") || touches("withhold"), control) {
+            control.allow(control::Policy::of(&new.config));
         }
         if touches("log.") {
             (self.settings.set_log_level)(&new.config);

@@ -78,6 +78,19 @@ impl Agent {
             export: self.uplink.get().map(|uplink| uplink.exporter.status()),
             runtimes: self.runtimes_status(),
             membership: self.fleet.status(),
+            sandbox: Some(self.sandbox_status()),
+        }
+    }
+
+    fn sandbox_status(&self) -> wire::Sandbox {
+        let report = self.sandbox.report();
+        wire::Sandbox {
+            on: report.on,
+            seccomp: report.seccomp,
+            seccomp_error: report.seccomp_error,
+            landlock_abi: report.landlock_abi,
+            confined: report.confined.into_iter().map(str::to_owned).collect(),
+            landlock_error: report.landlock_error,
         }
     }
 
@@ -306,6 +319,7 @@ impl Agent {
         list.extend(self.counters.containers.degradation());
         list.extend(self.triggers.degradations());
         list.extend(self.pins.degradation());
+        list.extend(self.sandbox.report().degradation());
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",

@@ -8,7 +8,7 @@ use aggregate::recorder::{RecorderQuery, WindowRange, read};
 use host::time::MonotonicTime;
 use pins::PinError;
 use profile::text::with_causes;
-use profile::{Coverage, Profile, Query, QueryRunner};
+use profile::{Coverage, Profile, Query, QueryRunner, Withholding};
 use proto::agent::TimeRange;
 use proto::convert::Chunks;
 use std::sync::Arc;
@@ -76,6 +76,7 @@ impl Service {
             let asked = RecorderQuery {
                 query: &query,
                 times,
+                withhold: Withholding::nothing(),
             };
             if let Some(pins) = pins
                 && !read(host.recorder()).holds_fine(from, to)

@@ -116,7 +116,7 @@ impl AgentService for Service {
             ))
         })?;
         let (messages, permit) = blocking(self, &TIMES.capture, &self.starting, move |host, _| {
-            captures_of(host)?.start(asked, name)
+            captures_of(host)?.start(asked, ::capture::Asker::here(name))
         })
         .await?;
         drop(permit);

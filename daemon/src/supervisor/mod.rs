@@ -5,6 +5,7 @@
 //! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
 //! checks the heartbeats.
 
+mod confined;
 mod ends;
 mod serve;
 mod start;
@@ -72,6 +73,7 @@ pub fn run(
     keep_heap_small();
     raise_descriptor_limit();
     let mut stages = Stages::start(loaded, source, set_log_level)?;
+    confined::settle(&stages.agent.sandbox);
     let end = stages.watch(&signals);
     stages.stop(end)
 }

@@ -6,7 +6,7 @@
 
 use super::ends::{Ends, RunError};
 use super::serve::{listen_at, serve};
-use super::{Notifier, Stages, uplink};
+use super::{Notifier, Stages, confined, uplink};
 use crate::agent::{
     self, Agent, Budget, BudgetInForce, ConfigSource, Fleet, Sampling, SamplingFacts, SetLogLevel,
     Settings, StageCounters, StageHealth, StartFacts,
@@ -22,6 +22,7 @@ use cgroup::containers::{self, ContainerMetadataProvider, Containers, Source};
 use host::bounds::CacheBounds;
 use host::cpus::CpuWatch;
 use host::facts::Environment;
+use host::sandbox::Sandbox;
 use host::sys::Priority;
 use host::time::{MonotonicTime, WallAnchor};
 use identity::HostName;
@@ -181,6 +182,7 @@ impl Parts {
             captures: OnceLock::new(),
             triggers: Arc::default(),
             pins,
+            sandbox: Arc::new(Sandbox::new(config.sandbox == agent_config::Sandbox::Auto)),
             watchers: Arc::default(),
         };
         Arc::new(agent)
@@ -392,8 +394,12 @@ fn start_debuginfod(
         }
     };
     let (fetching, urls) = (Arc::clone(&files), symbols.debuginfod.clone());
+    let (sandbox, reach) = (Arc::clone(&agent.sandbox), confined::debuginfod(symbols));
     // It goes on until the process ends: what it has fetched is on disk by then.
-    ends.spawn("fp-debuginfod", move || fetching.run(&urls))?;
+    ends.spawn("fp-debuginfod", move || {
+        sandbox.confine("fp-debuginfod", &reach);
+        fetching.run(&urls)
+    })?;
     Ok(Some(files))
 }
 

@@ -1,11 +1,13 @@
 //! Starts what talks to a collector: with the daemon, or when the host joins a fleet.
 
+use super::confined;
 use super::ends::Ends;
 use crate::agent::{Agent, Uplink};
 use agent_config::Config;
 use export::uplink::{self as way, Service};
 use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use host::facts::Environment;
+use host::starter::Starter;
 use host::sync::lock;
 use host::time::MonotonicTime;
 use pins::uploader::PinUploader;
@@ -49,8 +51,9 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
     let config = lock(&agent.settings.active).config.clone();
     let options = Options {
         collector: target.clone(),
+        outside: Some(Starter::new()?),
         dir: config.collector.spool.dir.clone(),
-        settings: Settings::of(&config.collector),
+        settings: Settings::of(&config),
         identity: identity(&config, &agent.start.environment),
         host: HostInfo::of(&agent.start.environment),
     };
@@ -83,6 +86,7 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
     if let Some(control) = agent.take_commands() {
         services.push(Box::pin(control.run()));
     }
+    let reach = confined::uplink(&config);
     if let Target::Fleet(member) = target {
         let clock = Arc::clone(&agent.clock);
         let now = move || clock.to_unix_ns(MonotonicTime::now()) / SECOND_NS;
@@ -93,7 +97,11 @@ pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Resu
             }
         }));
     }
-    ends.spawn_awaited(way::THREAD, move || Ok(way::run(services)?))?;
+    let sandbox = Arc::clone(&agent.sandbox);
+    ends.spawn_awaited(way::THREAD, move || {
+        sandbox.confine(way::THREAD, &reach);
+        Ok(way::run(services)?)
+    })?;
     if let Some(uplink) = agent.uplink.get() {
         uplink.started.get_or_init(|| ());
     }

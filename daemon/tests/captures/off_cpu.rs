@@ -229,6 +229,7 @@ fn capture_of(
     let asked = RecorderQuery {
         query: &Query::default(),
         times: true,
+        withhold: profile::Withholding::nothing(),
     };
     let answer = query(&recorder, span, asked, &never);
     driven.end();

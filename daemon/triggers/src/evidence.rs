@@ -3,8 +3,8 @@
 
 use super::Triggers;
 use agent_config::TriggerCapture;
-use capture::Capturing;
 use capture::request::TEXT_BYTES_MAX;
+use capture::{Asker, Capturing};
 use host::blocking_pool::BlockingPool;
 use host::sync::lock;
 use pins::{Evidence, Pins};
@@ -96,7 +96,7 @@ impl TriggerCaptures {
         let running = Running::new(&self.triggers)
             .ok_or_else(|| format!("{RUNNING_MAX} captures of triggers run already"))?;
         let request = request(wanted, trigger, cgroup, cause);
-        let messages = capturing.start(request, format!("trigger {trigger}"));
+        let messages = capturing.start(request, Asker::here(format!("trigger {trigger}")));
         let messages = messages.map_err(|status| status.message().to_owned())?;
         let (triggers, pins) = (Arc::clone(&self.triggers), Arc::clone(&self.pins));
         let trigger = trigger.to_owned();

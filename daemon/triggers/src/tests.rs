@@ -18,9 +18,9 @@ impl Capturing for Fake {
     fn start(
         &self,
         request: wire::CaptureRequest,
-        peer: String,
+        asker: capture::Asker,
     ) -> Result<mpsc::Receiver<wire::CaptureResponse>, Status> {
-        lock(&self.asked).push((request, peer));
+        lock(&self.asked).push((request, asker.peer));
         let (sender, receiver) = mpsc::channel(4);
         let info = wire::CaptureInfo {
             id: 5,

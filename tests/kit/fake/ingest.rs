@@ -1,10 +1,13 @@
 //! A fake collector as agents see it: takes windows by the protocol, remembers them over restarts,
 //! checks what the agent sends, and behaves as badly as it is told to.
 
+use super::ear::{Ear, Heard};
 use super::server::Server;
 use prost::Message;
 use proto::TableAssembler;
 use proto::collector as wire;
+use proto::collector::control_service_server::ControlServiceServer;
+use proto::collector::evidence_service_server::EvidenceServiceServer;
 use proto::collector::ingest_service_server::{IngestService, IngestServiceServer};
 use proto::collector::push_request::Body as Ask;
 use proto::collector::push_response::Body as Answer;
@@ -43,6 +46,8 @@ pub struct Behaviour {
     pub known_stacks: bool,
     /// Forgets all frames after each window.
     pub forgets: bool,
+    /// Keeps every byte it hears, orders captures and takes pins.
+    pub hears: bool,
 }
 
 impl Default for Behaviour {
@@ -60,6 +65,7 @@ impl Default for Behaviour {
             dictionary_stacks: 0,
             known_stacks: true,
             forgets: false,
+            hears: false,
         }
     }
 }
@@ -113,6 +119,8 @@ pub struct Memory {
     pub needs_all: u64,
     /// Stacks that definitions named by their content.
     pub known: u64,
+    /// What was said, to one that hears.
+    pub heard: Heard,
     /// How the agent broke the protocol.
     pub violations: Vec<String>,
 }
@@ -165,6 +173,11 @@ impl IngestCollector {
         change(&mut lock(&self.behaviour));
     }
 
+    /// Has the agent capture, of one that hears; what comes of it is in [`Memory::heard`].
+    pub fn order(&self, capture: proto::agent::CaptureRequest) {
+        self.memory().heard.orders.push(capture);
+    }
+
     /// Ends it at once, connections and all.
     pub fn kill(&mut self) {
         self.server = None;
@@ -185,12 +198,23 @@ impl IngestCollector {
         let service = IngestServiceServer::new(service)
             .accept_compressed(CompressionEncoding::Zstd)
             .send_compressed(CompressionEncoding::Zstd);
-        let services = tonic::transport::Server::builder().add_service(service);
+        let mut services = tonic::transport::Server::builder().add_service(service);
+        if lock(&self.behaviour).hears {
+            let ear = || Ear {
+                memory: Arc::clone(&self.memory),
+            };
+            let zstd = CompressionEncoding::Zstd;
+            let control = ControlServiceServer::new(ear());
+            let pins = EvidenceServiceServer::new(ear());
+            services = services
+                .add_service(control.accept_compressed(zstd).send_compressed(zstd))
+                .add_service(pins.accept_compressed(zstd).send_compressed(zstd));
+        }
         self.server = Some(Server::tcp(listener, services));
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -264,6 +288,9 @@ impl Talk {
             let bytes = request.encoded_len() as u64;
             if bytes > behaviour.message_bytes_max {
                 self.violation(format!("a message of {bytes} bytes"));
+            }
+            if behaviour.hears {
+                lock(&self.memory).heard.hear(&request);
             }
             match request.body {
                 Some(Ask::Hello(hello)) => self.hello(hello, &behaviour).await?,

@@ -15,6 +15,7 @@ pub mod agent;
 pub mod agents;
 pub mod collector;
 pub mod control;
+pub mod ear;
 pub mod ingest;
 pub mod member;
 pub mod push;

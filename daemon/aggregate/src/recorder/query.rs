@@ -5,6 +5,7 @@ use super::{Part, Recorder};
 use host::time::MonotonicTime;
 use profile::{
     Coverage, Dictionary, Info, Moment, Profile, Quality, Query, QueryRunner, SampleKey, Value,
+    Withholding,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -60,6 +61,8 @@ pub struct RecorderQuery<'q> {
     /// Whether the times of samples are wanted too: for as much of the span as they are known,
     /// without a gap up to its end.
     pub times: bool,
+    /// What the answer must not tell: nothing of it for who asks on the host.
+    pub withhold: &'q Withholding,
 }
 
 impl<'q> From<&'q Query> for RecorderQuery<'q> {
@@ -67,6 +70,7 @@ impl<'q> From<&'q Query> for RecorderQuery<'q> {
         RecorderQuery {
             query,
             times: false,
+            withhold: Withholding::nothing(),
         }
     }
 }
@@ -167,7 +171,7 @@ pub(super) fn by_slices(
     cancel: &AtomicBool,
     rows_per_lock: usize,
 ) -> Result<Option<RecorderAnswer>, QueryError> {
-    let mut runner = QueryRunner::new(asked.query);
+    let mut runner = QueryRunner::withholding(asked.query, asked.withhold);
     let mut accounting = Accounting::of_query(asked.query);
     let mut times = Backwards::new(asked.times);
     let mut covered = Covered {
@@ -301,7 +305,7 @@ impl Recorder {
         asked: RecorderQuery<'_>,
         cancel: &AtomicBool,
     ) -> Result<RecorderAnswer, QueryError> {
-        let mut runner = QueryRunner::new(asked.query);
+        let mut runner = QueryRunner::withholding(asked.query, asked.withhold);
         let mut accounting = match span {
             // Accounts are of complete windows: parts cannot be held against them.
             WindowRange::Parts(..) => Accounting::none(),

@@ -211,6 +211,7 @@ mod tests {
         let asked = RecorderQuery {
             query: which,
             times: true,
+            withhold: profile::Withholding::nothing(),
         };
         query(recorder, WHOLE, asked, &NEVER).unwrap()
     }

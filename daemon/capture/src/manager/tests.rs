@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::{CaptureBackend, Followed, OverloadPolicy, PastQuery, Slowed, Started};
-use crate::target::{Presence, Scope, resolve};
+use crate::target::{Presence, Scope, Sight, resolve};
 use agent_config as config;
 use aggregate::batch::RawMoment;
 use aggregate::recorder::WindowPart;
@@ -11,7 +11,9 @@ use cgroup::containers::Containers;
 use cgroup::{Hierarchy, Mode};
 use host::ids::CaptureId;
 use host::sync::lock;
-use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
+use profile::{
+    FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, Withholding, key,
+};
 use proto::agent::capture_response::Body;
 use proto::convert::ProfileAssembler;
 use testkit::wait::until_blocking;
@@ -46,7 +48,7 @@ impl CaptureBackend for FakeWorld {
         at.0 as i64
     }
 
-    fn resolve(&self, selector: &Selector) -> Result<Scope, Status> {
+    fn resolve(&self, selector: &Selector, withhold: &Withholding) -> Result<Scope, Status> {
         let nowhere = Hierarchy {
             mode: Mode::None,
             mount: None,
@@ -54,7 +56,12 @@ impl CaptureBackend for FakeWorld {
             whole: false,
             v1: false,
         };
-        resolve(selector, &nowhere, &Containers::none())
+        let sight = Sight {
+            hierarchy: &nowhere,
+            containers: &Containers::none(),
+            withhold,
+        };
+        resolve(selector, sight)
     }
 
     fn start(&self, _: CaptureId, wanted: &CaptureSpec, scope: &Scope) -> Result<Started, Status> {
@@ -145,7 +152,7 @@ impl Rig {
     }
 
     fn start(&self, request: agent::CaptureRequest) -> mpsc::Receiver<agent::CaptureResponse> {
-        self.captures.start(request, "test".into()).unwrap()
+        self.captures.start(request, Asker::here("test")).unwrap()
     }
 
     /// Samples of a capture as the symbolizer would add them: by thread name, one a millisecond.
@@ -323,7 +330,7 @@ fn a_client_that_vanishes_frees_everything() {
 fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
     let rig = Rig::new();
     let all: Vec<_> = (0..200)
-        .map(|_| rig.captures.start(request(HOUR), "test".into()))
+        .map(|_| rig.captures.start(request(HOUR), Asker::here("test")))
         .collect();
     let refused: Vec<&Status> = all.iter().filter_map(|one| one.as_ref().err()).collect();
     assert_eq!(refused.len(), 192);
@@ -355,7 +362,7 @@ fn captures_share_the_memory_there_is() {
     assert_eq!(rig.captures.held().1, 2 << 20);
     let fifth = rig
         .captures
-        .start(request(HOUR), "test".into())
+        .start(request(HOUR), Asker::here("test"))
         .unwrap_err();
     assert_eq!(fifth.code(), Code::ResourceExhausted);
     assert!(fifth.message().contains("`captures.memory_mib`"), "{fifth}");
@@ -367,7 +374,7 @@ fn no_captures_at_all_can_be_configured() {
     lock(&rig.fake.limits).max = 0;
     let refused = rig
         .captures
-        .start(request(HOUR), "test".into())
+        .start(request(HOUR), Asker::here("test"))
         .unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
 }
@@ -481,7 +488,7 @@ fn an_event_that_cannot_be_had_leaves_nothing_behind() {
     let rig = Rig::with(|fake| fake.refusal = Some(Status::failed_precondition("no such event")));
     let refused = rig
         .captures
-        .start(request(HOUR), "test".into())
+        .start(request(HOUR), Asker::here("test"))
         .unwrap_err();
     assert_eq!(refused.message(), "no such event");
     assert!(rig.fake.recorders.ids().is_empty());
@@ -504,7 +511,7 @@ fn a_daemon_that_stops_answers_what_there_is() {
     assert_eq!(told.result.unwrap().error, "the daemon was stopped");
     let late = rig
         .captures
-        .start(request(HOUR), "test".into())
+        .start(request(HOUR), Asker::here("test"))
         .unwrap_err();
     assert_eq!(late.code(), Code::Unavailable);
 }

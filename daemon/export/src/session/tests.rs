@@ -8,6 +8,7 @@ use segment::window::WindowHeader;
 fn exporter() -> Exporter {
     let options = Options {
         collector: Target::Configured(([127, 0, 0, 1], 1).into()),
+        outside: None,
         dir: "/nonexistent".into(),
         settings: Settings::default(),
         identity: Identity {

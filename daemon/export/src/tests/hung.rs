@@ -18,6 +18,7 @@ fn a_disk_that_hangs_holds_up_windows_and_no_other_service() {
     let collector = IngestCollector::start();
     let options = Options {
         collector: super::super::Target::Configured(collector.address()),
+        outside: None,
         dir: dir.path().to_path_buf(),
         settings: settings(),
         identity: (*identity()).clone(),

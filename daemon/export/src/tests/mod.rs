@@ -24,6 +24,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 mod endings;
 mod hung;
+mod withheld;
 
 const S: u64 = 1_000_000_000;
 const PERIOD: u64 = 10_101_010;
@@ -40,6 +41,7 @@ type Given = (u8, u8, Vec<u8>, u64);
 fn settings() -> Settings {
     Settings {
         drop_labels: vec!["pid".to_owned()],
+        withhold: Arc::default(),
         max_bytes: 64 << 20,
         max_age_ns: i64::MAX,
         ..Settings::default()

@@ -88,6 +88,7 @@ impl Uploading {
     fn new(host: &Host, address: SocketAddr) -> Uploading {
         let options = Options {
             collector: Target::Configured(address),
+            outside: None,
             dir: PathBuf::from("/nonexistent"),
             settings: Settings::default(),
             identity: Identity {

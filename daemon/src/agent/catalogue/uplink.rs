@@ -24,6 +24,8 @@ pub(super) fn families(agent: &Agent) -> Vec<Family> {
 metrics::rows! { EXPORT: ExportCounts;
     /// Windows that closed and are to reach the collector.
     Counter fleetprof_export_windows_total = |c| c.taken_windows;
+    /// Samples in them whose stacks `withhold` keeps on this host.
+    Counter fleetprof_export_withheld_samples_total = |c| c.withheld_samples;
     /// Windows the collector has acknowledged.
     Counter fleetprof_export_acked_windows_total = |c| c.acked_windows;
     /// Samples in windows the collector has acknowledged.

@@ -51,7 +51,7 @@ impl Capturing for FakeCaptures {
     fn start(
         &self,
         request: agent::CaptureRequest,
-        peer: String,
+        asker: ::capture::Asker,
     ) -> Result<tokio::sync::mpsc::Receiver<agent::CaptureResponse>, tonic::Status> {
         if request.duration_ns == 0 {
             return Err(tonic::Status::invalid_argument("no duration"));
@@ -60,7 +60,7 @@ impl Capturing for FakeCaptures {
         self.started
             .lock()
             .expect("not poisoned")
-            .push((sender, peer));
+            .push((sender, asker.peer));
         Ok(receiver)
     }
 

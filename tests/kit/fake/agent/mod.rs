@@ -237,6 +237,13 @@ impl AgentService for Fake {
         };
         Ok(Response::new(GetStatusResponse {
             membership: None,
+            sandbox: Some(Sandbox {
+                on: true,
+                seccomp: true,
+                landlock_abi: 7,
+                confined: vec!["fp-uplink".into()],
+                ..Sandbox::default()
+            }),
             version: "0.1.0".into(),
             host: "fake\x1b]0;x\x07host".into(),
             kernel: "6.12.0".into(),

@@ -1,0 +1,77 @@
+//! What the host keeps to itself and what the daemon gives up: keys of their own, at the top of the
+//! file.
+
+use super::Config;
+use config::{Conflict, Key, Kind, Reload, Value, put_word, word};
+use profile::Withholding;
+use profile::withhold::SELECTORS_MAX;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// Whether the daemon gives up what it does not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sandbox {
+    /// As far as the kernel has it.
+    #[default]
+    Auto,
+    /// Nothing.
+    Off,
+}
+
+const SANDBOX: &[(Sandbox, &str)] = &[(Sandbox::Auto, "auto"), (Sandbox::Off, "off")];
+
+/// The key `withhold`.
+pub(super) const fn withhold_key() -> Key<Config> {
+    Key {
+        path: "withhold",
+        kind: Kind::Selectors(SELECTORS_MAX),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Whose stacks never leave this host: selectors of labels that a process does not choose \
+              itself, such as unit=vault.service, cgroup^=/secret.slice or namespace=bank. Their samples go \
+              to the collector with weight and cgroup, under the one frame [withheld], and a collector may \
+              not capture them. On the host itself everything stays visible.",
+        get: |c| Value::List(c.withhold.clone()),
+        put: |c, v| {
+            if let Value::List(selectors) = v {
+                c.withhold = selectors;
+            }
+        },
+    }
+}
+
+/// The key `sandbox`.
+pub(super) const fn sandbox_key() -> Key<Config> {
+    Key {
+        path: "sandbox",
+        kind: Kind::Word(&["auto", "off"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Whether the daemon gives up what it does not need once it has started: system calls such as \
+              execve, ptrace, mount and bpf (seccomp), and for threads that talk to the network all files \
+              but their own (Landlock). auto: as far as the kernel has it; `agent-ctl status` says what is \
+              in force.",
+        get: |c| word(&c.sandbox, SANDBOX),
+        put: |c, v| put_word(&mut c.sandbox, &v, SANDBOX),
+    }
+}
+
+impl Config {
+    /// What `withhold` names. It was checked when the configuration was read.
+    pub fn withholding(&self) -> Arc<Withholding> {
+        Arc::new(Withholding::parse(&self.withhold).unwrap_or_default())
+    }
+
+    /// The first selector that cannot be.
+    pub(super) fn of_withhold(&self) -> Option<Conflict> {
+        let (at, error) = Withholding::parse(&self.withhold).err()?;
+        let path = format!("withhold[{at}]");
+        Some(Conflict {
+            key: "withhold",
+            about: vec![path.clone(), "withhold".to_owned()],
+            path,
+            message: format!("cannot be withheld: {error}"),
+        })
+    }
+}

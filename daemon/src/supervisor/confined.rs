@@ -1,0 +1,88 @@
+//! What each confined thread may still reach, and when the process gives up system calls.
+//!
+//! `fp-uplink` and `fp-debuginfod` talk to the network. Not confined: `fp-grpc`, whose threads look
+//! at other processes to answer, and all that samples, names and captures
+//! ([`sandbox`](host::sandbox) says why).
+
+use agent_config::{Config, Symbols};
+use host::sandbox::{Reach, Sandbox};
+use perf::tracefs;
+
+/// Ports of debuginfod servers that say none.
+const HTTP: [u16; 2] = [80, 443];
+
+/// What sends to the collector: its spool, its pins, its identity. It connects to nothing itself:
+/// [`Dialer`](identity::Dialer) does, and to the collector alone.
+pub(super) fn uplink(config: &Config) -> Reach {
+    Reach {
+        writes: vec![
+            config.collector.spool.dir.clone(),
+            config.recorder.pins_dir.clone(),
+            config.collector.identity_dir.clone(),
+        ],
+        ..Reach::default()
+    }
+}
+
+/// What fetches debug files: its directory, and the servers.
+pub(super) fn debuginfod(symbols: &Symbols) -> Reach {
+    let ports = symbols.debuginfod.iter().filter_map(|url| port_of(url));
+    let reach = Reach {
+        reads: Vec::new(),
+        writes: vec![symbols.debuginfod_dir.clone()],
+        ports: ports.chain(HTTP).collect(),
+    };
+    reach.naming()
+}
+
+/// The port that a URL names.
+fn port_of(url: &str) -> Option<u16> {
+    let (_, rest) = url.split_once("://")?;
+    let host = rest.split('/').next()?;
+    let (_, port) = host.rsplit_once(':')?;
+    port.parse().ok()
+}
+
+/// Gives up system calls, now that everything runs, and says what is in force.
+pub(super) fn settle(sandbox: &Sandbox) {
+    // Where the host has no tracefs a capture makes one that no path leads to.
+    sandbox.refuse_calls(!tracefs::is_mounted());
+    let report = sandbox.report();
+    if !report.on {
+        tracing::info!("the sandbox is off (`sandbox`)");
+        return;
+    }
+    for (what, reason) in [
+        ("Landlock", &report.landlock_error),
+        ("seccomp", &report.seccomp_error),
+    ] {
+        if !reason.is_empty() {
+            tracing::info!(reason, "without {what}");
+        }
+    }
+    tracing::info!(
+        seccomp = report.seccomp,
+        landlock_abi = report.landlock_abi,
+        confined = report.confined.join(" "),
+        "sandbox"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_the_configuration_and_no_others() {
+        let config = Config::default();
+        assert!(uplink(&config).ports.is_empty() && uplink(&config).reads.is_empty());
+        let symbols = Symbols {
+            debuginfod: vec![
+                "https://debug.example/x:1/".to_owned(),
+                "http://[::1]:8002".to_owned(),
+            ],
+            ..config.symbols
+        };
+        assert_eq!(debuginfod(&symbols).ports, [53, 80, 443, 8002].into());
+    }
+}

@@ -1,0 +1,134 @@
+//! A fake collector that keeps every byte: windows, what captures that it orders bring, and pins.
+
+use super::ingest::{Memory, lock};
+use prost::Message;
+use proto::agent::CaptureRequest;
+use proto::agent::capture_response::Body;
+use proto::collector as wire;
+use proto::collector::control_request::Body as AgentMessage;
+use proto::collector::control_response::Body as CollectorMessage;
+use proto::collector::control_service_server::ControlService;
+use proto::collector::evidence_service_server::EvidenceService;
+use proto::collector::report::What;
+use proto::collector::{command, keep_request};
+use proto::convert::ProfileAssembler;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// How often it is looked whether there is something to order.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Everything that was said to it over all services.
+#[derive(Default)]
+pub struct Heard {
+    /// Every message as it was encoded.
+    pub bytes: Vec<u8>,
+    /// Captures to be ordered.
+    pub(super) orders: Vec<CaptureRequest>,
+    /// Captures that are over: the samples of each, or why it was refused.
+    pub captures: Vec<Result<profile::Profile, String>>,
+    /// Pins that were brought, by the names of their triggers.
+    pub pins: Vec<String>,
+}
+
+impl Heard {
+    /// True when these bytes came in any message.
+    pub fn has(&self, text: &str) -> bool {
+        let mut parts = self.bytes.windows(text.len());
+        parts.any(|part| part == text.as_bytes())
+    }
+
+    pub(super) fn hear(&mut self, message: &impl Message) {
+        // Lengths need no room of their own.
+        let _ = message.encode(&mut self.bytes);
+    }
+}
+
+pub(super) struct Ear {
+    pub memory: Arc<Mutex<Memory>>,
+}
+
+#[tonic::async_trait]
+impl ControlService for Ear {
+    type ControlStream = ReceiverStream<Result<wire::ControlResponse, Status>>;
+
+    async fn control(
+        &self,
+        request: Request<Streaming<wire::ControlRequest>>,
+    ) -> Result<Response<Self::ControlStream>, Status> {
+        let memory = Arc::clone(&self.memory);
+        let (say, answers) = mpsc::channel(16);
+        tokio::spawn(async move {
+            let mut requests = request.into_inner();
+            let respond = |body| Ok(wire::ControlResponse { body: Some(body) });
+            let welcome = CollectorMessage::Welcome(wire::ControlWelcome::default());
+            let _ = say.send(respond(welcome)).await;
+            let mut number = 0;
+            let mut assembler = ProfileAssembler::new();
+            loop {
+                let ordered = lock(&memory).heard.orders.pop();
+                if let Some(order) = ordered {
+                    number += 1;
+                    let what = Some(command::What::Capture(order));
+                    let command = CollectorMessage::Command(wire::Command { number, what });
+                    let _ = say.send(respond(command)).await;
+                }
+                let next = tokio::time::timeout(LOOK, requests.message()).await;
+                let message = match next {
+                    Err(_) => continue,
+                    Ok(Ok(Some(message))) => message,
+                    Ok(_) => return,
+                };
+                let mut memory = lock(&memory);
+                memory.heard.hear(&message);
+                let Some(AgentMessage::Report(report)) = message.body else {
+                    continue;
+                };
+                match report.what {
+                    Some(What::Refusal(refusal)) => {
+                        memory.heard.captures.push(Err(refusal.message));
+                    }
+                    Some(What::Response(response)) => match response.body {
+                        Some(Body::Chunk(chunk)) => assembler.push(chunk).expect("a profile"),
+                        Some(Body::Result(_)) => {
+                            let whole = std::mem::take(&mut assembler);
+                            let profile = whole.finish().expect("a profile");
+                            memory.heard.captures.push(Ok(profile));
+                        }
+                        _ => {}
+                    },
+                    None => {}
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+#[tonic::async_trait]
+impl EvidenceService for Ear {
+    async fn keep(
+        &self,
+        request: Request<Streaming<wire::KeepRequest>>,
+    ) -> Result<Response<wire::KeepResponse>, Status> {
+        let mut requests = request.into_inner();
+        let mut trigger = String::new();
+        let mut parts = 0;
+        while let Some(message) = requests.message().await? {
+            lock(&self.memory).heard.hear(&message);
+            match message.body {
+                Some(keep_request::Body::Head(head)) => {
+                    trigger = head.pin.unwrap_or_default().trigger;
+                }
+                _ => parts += 1,
+            }
+        }
+        if parts > 0 {
+            lock(&self.memory).heard.pins.push(trigger);
+        }
+        Ok(Response::new(wire::KeepResponse { repeated: false }))
+    }
+}
