@@ -77,6 +77,8 @@ pub fn own_labels() -> Vec<(&'static str, &'static str)> {
         ("namespace", "eigen-ns"),
         ("pod", "eigen-pod"),
         ("comm", "eigen-comm"),
+        // The samples have it, and no host says it of itself.
+        ("team", "eigen-team"),
     ]
 }
 
@@ -159,6 +161,7 @@ pub fn said(host: &str, text: &str) -> wire::Hello {
             severity: Severity::Warning.into(),
             ..Degradation::default()
         }],
+        blind: true,
         ..wire::HostHealth::default()
     });
     hello
@@ -174,7 +177,12 @@ fn pinned(own: bool, others: bool) -> Profile {
     let rows = [
         (own, own_labels(), wait, "1"),
         (own, own_labels(), "eigen_main;eigen_run", "1"),
-        (others, other_labels(), "kanarie_main;kanarie_run", "4190071"),
+        (
+            others,
+            other_labels(),
+            "kanarie_main;kanarie_run",
+            "4190071",
+        ),
     ];
     for (_, labels, text, pid) in rows.into_iter().filter(|row| row.0) {
         let stack = stack(&mut profile.dict, text, "");
