@@ -633,3 +633,48 @@ pub async fn cancel_asked(cancel: &mut watch::Receiver<bool>) {
         std::future::pending::<()>().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::{
+        FrameFilterOp, FrameKind, FrameRef, OFF_CPU, SampleKey, StackEnd, StackId, Value,
+    };
+
+    #[test]
+    fn of_a_part_of_a_host_wakers_are_cut_off_before_filters_look() {
+        let mut profile = Profile::default();
+        for text in ["main;poll;[woken by canary];secret", "main;run"] {
+            let stack = text.split(';').fold(StackId::EMPTY, |stack, function| {
+                let frame = profile.dict.intern_frame(FrameRef {
+                    function,
+                    kind: match function.starts_with('[') {
+                        true => FrameKind::Synthetic,
+                        false => FrameKind::Native,
+                    },
+                    ..FrameRef::default()
+                });
+                profile.dict.stacks.child(stack, frame)
+            });
+            let labels = profile.dict.intern_labels([("unit", "a")]);
+            let end = StackEnd::Complete;
+            let key = SampleKey { labels, stack, end };
+            let (count, weight) = (1, 1);
+            profile.add(key, Value { count, weight });
+        }
+        profile.info.event = OFF_CPU.to_owned();
+        profile.info.quality.lost = 7;
+        profile.info.coverage.expected_ns = 7;
+        let count = |op, regex| {
+            let filter = FrameFilter::new(op, regex).expect("valid");
+            let part = part_of(profile.clone(), &[filter]);
+            let whole = (part.info.quality.lost, part.info.coverage.expected_ns);
+            assert_eq!(whole, (0, 0));
+            part.total().count
+        };
+        assert_eq!(count(FrameFilterOp::Keep, "secret|canary"), 0);
+        assert_eq!(count(FrameFilterOp::Drop, "secret|canary"), 2);
+        assert_eq!(count(FrameFilterOp::Keep, "poll"), 1);
+        assert_eq!(part_of(profile.clone(), &[]).total().count, 2);
+    }
+}

@@ -16,7 +16,9 @@ use proto::agent;
 use proto::collector as wire;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
-use stage::{CANARY, PART, Stage, WHOLE, caller};
+use proto::collector::pin_service_client::PinServiceClient;
+use proto::collector::query_service_client::QueryServiceClient;
+use stage::{CANARY, PART, SHARED, Stage, WHOLE, caller};
 use std::collections::BTreeSet;
 use tonic::{Code, Streaming};
 
@@ -195,6 +197,12 @@ async fn what_a_scope_cannot_be_added_to_is_refused_with_the_reason() {
             "host as a whole",
         ),
         (WHOLE, Change::Ids, Code::PermissionDenied, "for collectors"),
+        (
+            "team=eigen-team",
+            Change::Nothing,
+            Code::PermissionDenied,
+            "do not have its labels now",
+        ),
         ("zone=eigen", Change::Nothing, Code::NotFound, "no host"),
     ] {
         let mut client = CaptureServiceClient::new(stage.as_caller(&caller("eve", scope)).await);
@@ -229,5 +237,65 @@ async fn members_are_those_whose_labels_are_in_the_scope() {
             .await;
         let members = answer.expect("a list").into_inner().members;
         assert_eq!(members.len(), expected, "{scope}: {members:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pins_are_those_with_samples_in_the_scope_and_their_triggers_where_all_of_them_is() {
+    let stage = Stage::set(true).await;
+    let listed = async |scope: &str, trigger: &str| {
+        let eve = stage.as_caller(&caller("eve", scope)).await;
+        let request = wire::ListHostPinsRequest {
+            trigger: trigger.to_owned(),
+            ..wire::ListHostPinsRequest::default()
+        };
+        let answer = PinServiceClient::new(eve).list(request).await;
+        let pins = answer.expect("a list").into_inner().pins.into_iter();
+        let mut pins: Vec<_> = pins
+            .map(|pin| (pin.hostname, pin.pin.expect("its facts").trigger))
+            .collect();
+        pins.sort();
+        pins
+    };
+    let pin = |trigger: &str| (SHARED.to_owned(), trigger.to_owned());
+    let (own, other) = ("/kubepods/eigen-trigger", "/kubepods/kanarie-trigger");
+    assert_eq!(listed(PART, "").await, [pin(""), pin(own)]);
+    // Remembered now.
+    assert_eq!(listed(PART, "").await, [pin(""), pin(own)]);
+    assert_eq!(listed(PART, own).await, [pin(own)]);
+    // Asking by a name tells nothing of it.
+    assert_eq!(listed(PART, other).await, []);
+    assert_eq!(listed(WHOLE, "").await, [pin(own), pin(other)]);
+    assert_eq!(listed("namespace=nobody", "").await, []);
+    assert_eq!(
+        listed("team=eigen-team", "").await,
+        [],
+        "the host does not have it"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_of_the_store_is_for_those_who_see_all() {
+    let stage = Stage::set(true).await;
+    let ask = async |channel| {
+        let mut client = QueryServiceClient::new(channel);
+        let answer = client.status(wire::StatusRequest {}).await;
+        answer.expect("a status").into_inner()
+    };
+    let all = ask(stage.rig.channel().await).await;
+    assert_eq!((all.hosts_blind, all.blind_hosts.len()), (2, 2));
+    assert!(!all.counters.is_empty() && all.store_bytes_max > 0);
+    for (scope, whole) in [(PART, false), (WHOLE, true)] {
+        let seen = ask(stage.as_caller(&caller("eve", scope)).await).await;
+        assert_eq!(seen.version, all.version);
+        assert_eq!((seen.kept, seen.store_bytes_max), (all.kept, 0), "{scope}");
+        assert_eq!((seen.streams, seen.counters.len()), (0, 0), "{scope}");
+        let [blind] = &seen.blind_hosts[..] else {
+            panic!("{scope}: {seen:?}");
+        };
+        assert_eq!(blind.hostname, SHARED, "{scope}");
+        let why = blind.why.as_ref().expect("a reason");
+        assert_eq!(why.message != why.id, whole, "{scope}: {why:?}");
+        assert_eq!(seen.hosts_blind, 1, "{scope}");
     }
 }
