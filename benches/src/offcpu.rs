@@ -407,7 +407,7 @@ fn queues() -> anyhow::Result<(Queues, Receiver<RawBatch>, SyncSender<RawBatch>)
     let (recycle, recycled) = sync_channel(2 + CAPTURE_BATCHES);
     recycle.send(RawBatch::default())?;
     recycle.send(RawBatch::default())?;
-    let (scout, requests) = sync_channel(1024);
+    let (file_loader, requests) = sync_channel(1024);
     let (scans, scanned) = sync_channel(1);
     let (loaded, modules) = sync_channel(64);
     let (_, generated) = sync_channel(1);
@@ -427,7 +427,7 @@ fn queues() -> anyhow::Result<(Queues, Receiver<RawBatch>, SyncSender<RawBatch>)
     let queues = Queues {
         batches,
         recycled,
-        scout,
+        file_loader,
         scanned,
         modules: (modules, handover),
         generated,

@@ -72,7 +72,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
     let (recycle, recycled) = sync_channel(2);
     recycle.send(RawBatch::default())?;
     recycle.send(RawBatch::default())?;
-    let (scout, _requests) = sync_channel(1024);
+    let (file_loader, _requests) = sync_channel(1024);
     let (_scans, scanned) = sync_channel(1);
     let (_loaded, modules) = sync_channel(1);
     let (_rules, generated) = sync_channel(1);
@@ -81,7 +81,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
     let queues = Queues {
         batches,
         recycled,
-        scout,
+        file_loader,
         scanned,
         modules: (modules, Arc::default()),
         generated,

@@ -78,6 +78,8 @@ type MergeDone = (Merged, Ending);
 struct Run {
     fanout: Fanout,
     hosts: Vec<HostProgress>,
+    /// Why hosts refused, in their own words, for the audit log.
+    refusals: Vec<String>,
     undone: usize,
     /// Hosts that changed since they were told, and those that are being told.
     changed: BTreeSet<usize>,
@@ -163,6 +165,7 @@ impl Run {
         let inner = &fanout.control.0;
         let mut run = Run {
             hosts: Vec::with_capacity(chosen.len()),
+            refusals: Vec::new(),
             undone: chosen.len(),
             changed: BTreeSet::new(),
             telling: VecDeque::new(),
@@ -365,10 +368,21 @@ impl Run {
     fn end(&mut self, ending: Ending) {
         for (at, progress) in ending {
             if !is_over(&self.hosts[at]) {
+                self.note_refusal(&progress);
                 self.hosts[at] = self.shown(progress);
                 self.changed.insert(at);
                 self.undone -= 1;
             }
+        }
+    }
+
+    /// Keeps why a host did not capture. Who asked may be told less of it.
+    fn note_refusal(&mut self, host: &HostProgress) {
+        let refused = !host.message.is_empty() && !matches!(host.state(), HostState::Done);
+        if refused && self.refusals.len() < HOSTS_NAMED {
+            let cut = host.message.floor_char_boundary(REFUSAL_BYTES_MAX);
+            let refusal = format!("{}: {}", host.hostname, &host.message[..cut]);
+            self.refusals.push(refusal);
         }
     }
 
@@ -445,9 +459,11 @@ impl Run {
                 self.waiting.clear();
                 self.tasks.abort_all();
                 self.merging_hosts.clear();
+                let why = "merging failed in the collector";
+                self.refusals = vec![format!("all: {why}")];
                 for host in &mut self.hosts {
                     host.state = HostState::Failed.into();
-                    host.message = "merging failed in the collector".to_owned();
+                    host.message = why.to_owned();
                 }
                 self.undone = 0;
             }
@@ -488,17 +504,6 @@ impl Run {
 
     /// Puts on record what came of it, and which hosts refused.
     fn record(&self, info: &FleetCaptureInfo) {
-        let refused = self
-            .hosts
-            .iter()
-            .filter(|host| !host.message.is_empty() && !matches!(host.state(), HostState::Done));
-        let refusals: Vec<String> = refused
-            .take(HOSTS_NAMED)
-            .map(|host| {
-                let cut = host.message.floor_char_boundary(REFUSAL_BYTES_MAX);
-                format!("{}: {}", host.hostname, &host.message[..cut])
-            })
-            .collect();
         let outcome = match info.ended_by.as_str() {
             "" => DONE,
             other => other,
@@ -509,7 +514,7 @@ impl Run {
             .with("answered", info.answered)
             .with("failed", info.failed)
             .with("lost", info.lost)
-            .with("refusals", refusals)
+            .with("refusals", self.refusals.clone())
             .ended(outcome);
         self.fanout.control.0.audit.note(event);
     }
