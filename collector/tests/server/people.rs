@@ -604,10 +604,23 @@ async fn what_was_done_is_on_record_with_who_did_it() {
     let mut stream = started.expect("a stream").into_inner();
     while stream.message().await.expect("a part").is_some() {}
     running.remove("anna").await;
+    let expected = [
+        ("start", "collector"),
+        ("user-add", "local"),
+        ("login", "anna"),
+        ("invite", "anna"),
+        ("join", "web-1"),
+        ("capture", "anna"),
+        ("user-remove", "local"),
+    ];
+    // How something ended is written next to the answer, not before it.
     let mut lines = running.audit().await;
-    for _ in 0..100 {
-        let ended = |line: &Value| line["action"] == "capture" && line["outcome"] != "begun";
-        if lines.iter().any(ended) {
+    for _ in 0..200 {
+        let is_there = |action: &str| {
+            let done = |line: &Value| line["action"] == action && line["outcome"] == "done";
+            lines.iter().any(done)
+        };
+        if expected.iter().all(|(action, _)| is_there(action)) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -621,15 +634,7 @@ async fn what_was_done_is_on_record_with_who_did_it() {
             .unwrap_or_else(|| panic!("no {action} {outcome}: {lines:#?}"))
             .clone()
     };
-    for (action, who) in [
-        ("start", "collector"),
-        ("user-add", "local"),
-        ("login", "anna"),
-        ("invite", "anna"),
-        ("join", "web-1"),
-        ("capture", "anna"),
-        ("user-remove", "local"),
-    ] {
+    for (action, who) in expected {
         assert_eq!(of(action, "done")["who"], who, "{action}");
     }
     let begun = of("capture", "begun");
