@@ -1,5 +1,4 @@
 //! People at a collector, with the real command: the printed line, followed literally.
-#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use std::path::Path;
 use std::time::Duration;
