@@ -49,6 +49,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tonic_web::GrpcWebLayer;
 use tower::Layer;
@@ -320,6 +321,11 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
         door.people.audit().note(event);
     }
     let extensions = request.extensions_mut();
+    // Where calls of gRPC look for it.
+    extensions.insert(TcpConnectInfo {
+        local_addr: None,
+        remote_addr: peer,
+    });
     extensions.insert::<Arc<Caller>>(asking.caller.clone());
     let person = asking.person.clone();
     extensions.insert(asking);

@@ -213,6 +213,26 @@ async fn a_token_becomes_a_session_that_ends_by_logout_by_removal_and_not_by_a_r
     let captures = "/fleetprof.collector.v1.CaptureService/Capture";
     let denied = site.ask("POST", captures, &cookie, "").await;
     assert_eq!(denied.header("grpc-status"), Some("7"), "{denied:?}");
+    // It is noted, and on the disk soon.
+    let mut found = None;
+    for _ in 0..100 {
+        let lines = site.running.audit().await;
+        found = lines
+            .into_iter()
+            .find(|line| line["action"] == "page-login");
+        if found.is_some() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let line = found.expect("it is on record");
+    assert_eq!(line["who"], "anna");
+    assert!(
+        line["peer"]
+            .as_str()
+            .expect("text")
+            .starts_with("127.0.0.1:")
+    );
     // What is kept of it is no cookie.
     let secret = cookie.split_once('=').expect("a value").1.trim().to_owned();
     let identity = site.running.dir.path().join("identity");

@@ -115,7 +115,8 @@ impl Running {
         InterceptedService::new(self.connection().await, bearer(token))
     }
 
-    async fn audit(&self) -> Vec<Value> {
+    /// All that is on record.
+    pub async fn audit(&self) -> Vec<Value> {
         let answer = self.access().await.audit(AuditRequest::default()).await;
         let mut answer = answer.expect("a log").into_inner();
         let mut lines = Vec::new();
