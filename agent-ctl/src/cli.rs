@@ -3,7 +3,7 @@
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap,
-    hosts, import, join, login, man, pins, profile_cmd, status, symbols, tail, top, users,
+    hosts, import, join, login, man, page, pins, profile_cmd, status, symbols, tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -67,7 +67,7 @@ After a login its collector is asked where neither --agent nor --collector says 
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, symbols, users, \
+A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, symbols, page, users, \
 whoami and audit; the other commands ask an agent.
 
 {}",
@@ -118,6 +118,8 @@ pub enum Command {
     Logout(login::LogoutArgs),
     /// Say who a collector takes you for, and what you may do there
     Whoami(login::WhoamiArgs),
+    /// Print a link that opens the page of a collector
+    Page(page::Args),
     /// Show and change who may ask a collector
     Users(users::Args),
     /// Show what was done at a collector, and by whom

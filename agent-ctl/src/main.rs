@@ -50,6 +50,7 @@ mod members;
 mod nothing;
 mod number;
 mod output;
+mod page;
 mod peer;
 mod pins;
 mod profile_cmd;
@@ -121,6 +122,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Login(args) => login::run(&out, &connection, args).await,
         Command::Logout(args) => login::logout(&out, args),
         Command::Whoami(args) => login::whoami(&out, &connection, args).await,
+        Command::Page(args) => page::run(&out, &connection, args).await,
         Command::Users(args) => users::run(&out, &connection, args).await,
         Command::Audit(args) => audit::run(&out, &connection, args).await,
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,

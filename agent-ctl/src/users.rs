@@ -180,13 +180,14 @@ async fn add(
         })?;
         return Ok(exit::OK);
     }
-    out.write(&format!(
-        "agent-ctl login {} {}\n",
-        clean(&address),
-        clean(&added.token)
-    ))?;
+    let token = clean(&added.token);
+    out.write(&match address.as_str() {
+        // Nobody can log in from elsewhere but at the page.
+        "" => format!("{token}\n"),
+        address => format!("agent-ctl login {} {token}\n", clean(address)),
+    })?;
     note!(
-        "{} runs it, and is {} until {}; whoever has the line is {0}, so hand it over in secret",
+        "{} uses it, and is {} until {}; whoever has the line is {0}, so hand it over in secret",
         clean(&user.name),
         role_name(user.role()),
         rfc3339(user.expires_unix_s.saturating_mul(SECOND_NS))

@@ -54,6 +54,9 @@ struct Args {
     /// Where hosts and people of other machines connect, with TLS, at any address: 0.0.0.0:7601
     #[arg(long, value_name = "ADDR")]
     listen_tls: Option<SocketAddr>,
+    /// Where browsers of other machines connect, with TLS and a login, at any address: 0.0.0.0:7611
+    #[arg(long, value_name = "ADDR")]
+    listen_https: Option<SocketAddr>,
     /// Override a key of the configuration; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -155,6 +158,7 @@ fn source(args: Args) -> Result<Source, String> {
         ("grpc", args.listen_grpc),
         ("http", args.listen_http),
         ("tls", args.listen_tls),
+        ("https", args.listen_https),
     ];
     for (name, address) in listen {
         sets.extend(address.map(|address| format!("listen.{name}={address}")));
@@ -204,9 +208,15 @@ fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(),
 }
 
 fn ready(addresses: Addresses) {
-    let Addresses { grpc, http, tls } = addresses;
+    let Addresses {
+        grpc,
+        http,
+        tls,
+        https,
+    } = addresses;
     let hosts = tls.map(tracing::field::display);
-    tracing::info!(%grpc, page = format!("http://{http}/"), hosts, "listening");
+    let people = https.map(|https| format!("https://{https}/"));
+    tracing::info!(%grpc, page = format!("http://{http}/"), hosts, people, "listening");
     notify(&[NotifyState::Ready]);
 }
 

@@ -29,6 +29,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
+mod pages;
+
 /// Most rows of totals by label that a query holds. A fleet of 10,000 hosts with 100 cgroups each
 /// has more cgroups than this only when it groups by host too.
 const LINES_MAX: usize = 1_000_000;
@@ -65,6 +67,9 @@ pub enum ServeError {
     /// Those who may ask cannot be read.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The certificate of the page cannot be used.
+    #[error("failed to start the page: {0}")]
+    Page(String),
     /// What was in memory is not in the store's files.
     #[error("failed to close the store: what it acknowledged is in its log")]
     Close(#[source] StoreError),
@@ -79,6 +84,8 @@ pub struct Addresses {
     pub http: SocketAddr,
     /// For agents of other hosts.
     pub tls: Option<SocketAddr>,
+    /// For browsers of other machines.
+    pub https: Option<SocketAddr>,
 }
 
 /// Serves from `store` until `stop` is true, then drains and closes the store. `ready` is called
@@ -99,6 +106,10 @@ pub async fn serve(
         Some(address) => Some(listen::bind_any(address).await?),
         None => None,
     };
+    let https = match config.listen.https {
+        Some(address) => Some(listen::bind_any(address).await?),
+        None => None,
+    };
     let bound = |listener: &tokio::net::TcpListener, address| {
         listener.local_addr().map_err(|source| {
             let error = ListenError::Bind { address, source };
@@ -112,10 +123,15 @@ pub async fn serve(
             (Some(listener), Some(address)) => Some(bound(listener, address)?),
             _ => None,
         },
+        https: match (&https, config.listen.https) {
+            (Some(listener), Some(address)) => Some(bound(listener, address)?),
+            _ => None,
+        },
     };
-    let fleet = match &tls {
-        Some(_) => Some(fleet(config, clock.clone())?),
-        None => None,
+    let asks = pages::asks(config);
+    let fleet = match tls.is_some() || https.is_some() || asks {
+        true => Some(fleet(config, clock.clone())?),
+        false => None,
     };
     let (shutdown, ending) = watch::channel(false);
     let metrics = Arc::new(Metrics::default());
@@ -183,12 +199,15 @@ pub async fn serve(
         pins: pins.clone(),
     };
     let admin = fleet.clone().zip(addresses.tls);
-    let access = match (&people, &admin) {
-        (Some(people), Some((fleet, listen))) => {
-            AccessAdmin::new(people.clone(), fleet.authority.fleet_id(), *listen)
+    let page = pages::address(config, &addresses);
+    let access = match (&people, &fleet) {
+        (Some(people), Some(fleet)) => {
+            let id = fleet.authority.fleet_id();
+            AccessAdmin::new(people.clone(), id, addresses.tls, page)
         }
-        _ => AccessAdmin::local(audit.clone()),
+        _ => AccessAdmin::local(audit.clone(), page),
     };
+    let entrances = pages::entrances(config, &addresses, people.as_ref(), fleet.as_ref())?;
     let services = grpc::Services {
         agents,
         queries: queries.clone(),
@@ -226,8 +245,22 @@ pub async fn serve(
             None => local.await,
         }
     });
-    let serving = web::serve(http, queries, control, addresses.grpc, metrics, ending);
-    let mut http = tokio::spawn(serving);
+    let pages = [Some(http), https].into_iter().flatten().zip(entrances);
+    let pages: Vec<_> = pages
+        .map(|page| {
+            let (queries, control) = (queries.clone(), control.clone());
+            let (metrics, ending) = (metrics.clone(), ending.clone());
+            tokio::spawn(web::serve(
+                page,
+                queries,
+                control,
+                addresses.grpc,
+                metrics,
+                ending,
+            ))
+        })
+        .collect();
+    let mut http = tokio::spawn(pages::all(pages));
     ready(addresses);
     let failure = tokio::select! {
         () = stopped(&mut stop) => None,

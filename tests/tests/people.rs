@@ -64,7 +64,11 @@ fn who_logs_in_by_the_printed_line_needs_no_option_after_it() {
         who.contains("\"name\": \"anna\"") || who.contains("\"name\":\"anna\""),
         "{who}"
     );
-    fine(&laptop, &["--collector", "prod", "hosts", "--json"]);
+    // Answered, by a fleet that has no hosts yet.
+    for args in [&["--collector", "prod", "hosts"] as &[&str], &["hosts"]] {
+        let hosts = somebody(&laptop, args);
+        assert_eq!(hosts.code, Some(PARTIAL), "{}", hosts.stderr);
+    }
     fine(&laptop, &["captures"]);
     let heard = wire.heard();
     let clear = |text: &str| {

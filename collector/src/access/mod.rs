@@ -8,13 +8,15 @@ mod failures;
 mod people;
 mod scope;
 mod service;
+mod sessions;
 mod table;
 
 pub(crate) use people::RETRY_AFTER;
 pub use people::{AccessError, NewPerson, People, Person};
 pub use scope::Scope;
-pub use service::{AccessAdmin, REQUEST_BYTES_MAX, event};
-pub use table::{Who, refusal};
+pub use service::{AccessAdmin, PageAddress, REQUEST_BYTES_MAX, event};
+pub use sessions::{LASTS_S as SESSION_LASTS_S, Visitor};
+pub use table::{Who, refusal, web_refusal};
 
 use crate::audit::Event;
 use std::sync::Arc;

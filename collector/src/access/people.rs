@@ -5,6 +5,7 @@
 //! token that is taken back is told to all its calls.
 
 use super::failures::Failures;
+use super::sessions::Sessions;
 use super::{Caller, LOCAL, Role, Scope};
 use crate::audit::{Audit, Event};
 use crate::metrics::Metrics;
@@ -130,6 +131,14 @@ pub struct Person {
 }
 
 impl Person {
+    pub(super) fn id(&self) -> [u8; ID_BYTES] {
+        self.id
+    }
+
+    pub(super) fn use_at(&self, now: i64) {
+        self.used.store(now, Ordering::Relaxed);
+    }
+
     /// When the token was used last. Unit: seconds since the Unix epoch; 0: never.
     pub fn used(&self) -> i64 {
         self.used.load(Ordering::Relaxed)
@@ -165,6 +174,7 @@ impl Person {
 pub struct People {
     database: Mutex<Connection>,
     people: Mutex<HashMap<[u8; ID_BYTES], Arc<Person>>>,
+    sessions: Sessions,
     authority: [u8; KEY_HASH_BYTES],
     failures: Failures,
     clock: Clock,
@@ -189,10 +199,13 @@ impl People {
         database.pragma_update(None, "journal_mode", "WAL")?;
         database.pragma_update(None, "synchronous", "FULL")?;
         database.execute_batch(SCHEMA)?;
+        database.execute_batch(super::sessions::SCHEMA)?;
         let people = read(&database)?;
+        let sessions = Sessions::read(&database)?;
         Ok(People {
             database: Mutex::new(database),
             people: Mutex::new(people),
+            sessions,
             authority,
             failures: Failures::default(),
             clock,
@@ -308,6 +321,23 @@ impl People {
         Ok((credential, person))
     }
 
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Whose token has this number.
+    pub(super) fn person(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Person>> {
+        lock(&self.people).get(id).cloned()
+    }
+
+    /// Works on the database. Blocks.
+    pub(super) fn with_database<T>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, AccessError>,
+    ) -> Result<T, AccessError> {
+        work(&mut lock(&self.database))
+    }
+
     fn named(&self, name: &str) -> Option<Arc<Person>> {
         let people = lock(&self.people);
         let mut people = people.values();
@@ -389,7 +419,7 @@ impl People {
         (right && credential.authority == self.authority).then_some(person)
     }
 
-    fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
+    pub(super) fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
         self.metrics.logins_failed.inc();
         let failed = self
             .failures
@@ -430,7 +460,8 @@ impl People {
                 self.audit.note(event);
             }
             let people = self.clone();
-            let kept = tokio::task::spawn_blocking(move || people.keep_used());
+            let keeping = move || people.keep_used().and_then(|()| people.keep_sessions());
+            let kept = tokio::task::spawn_blocking(keeping);
             if let Ok(Err(error)) = kept.await {
                 tracing::debug!(%error, "when tokens were used last is not kept");
             }

@@ -1,13 +1,14 @@
 //! The calls about people, and about what was done.
 
+use super::sessions::LINK_LASTS;
 use super::{AccessError, Caller, NewPerson, People, Person, Role};
 use crate::audit::{Audit, BEGUN, DONE, Event};
 use profile::text::with_causes;
 use proto::collector::access_service_server::AccessService;
 use proto::collector::{
     AddUserRequest, AddUserResponse, AuditRequest, AuditResponse, ListUsersRequest,
-    ListUsersResponse, RemoveUserRequest, RemoveUserResponse, Role as WireRole, User,
-    VerifyAuditRequest, VerifyAuditResponse, WhoAmIRequest, WhoAmIResponse,
+    ListUsersResponse, OpenPageRequest, OpenPageResponse, RemoveUserRequest, RemoveUserResponse,
+    Role as WireRole, User, VerifyAuditRequest, VerifyAuditResponse, WhoAmIRequest, WhoAmIResponse,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,8 +33,18 @@ const STALL: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct AccessAdmin {
     people: Option<Fleet>,
+    page: PageAddress,
     audit: Audit,
     readers: Arc<Semaphore>,
+}
+
+/// Where the page is.
+#[derive(Clone, Debug)]
+pub struct PageAddress {
+    /// As a browser opens it, without a path.
+    pub url: String,
+    /// Whether it asks for a login.
+    pub asks: bool,
 }
 
 /// Where people are let in.
@@ -41,21 +52,27 @@ pub struct AccessAdmin {
 struct Fleet {
     people: Arc<People>,
     id: String,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
 }
 
 impl AccessAdmin {
     /// Where nobody but this machine asks.
-    pub fn local(audit: Audit) -> AccessAdmin {
+    pub fn local(audit: Audit, page: PageAddress) -> AccessAdmin {
         AccessAdmin {
             people: None,
+            page,
             audit,
             readers: Arc::new(Semaphore::new(READERS)),
         }
     }
 
-    /// For people of the fleet with this id, who ask at `listen`.
-    pub fn new(people: Arc<People>, id: &str, listen: SocketAddr) -> AccessAdmin {
+    /// For people of the fleet with this id, who ask at `listen` and look at `page`.
+    pub fn new(
+        people: Arc<People>,
+        id: &str,
+        listen: Option<SocketAddr>,
+        page: PageAddress,
+    ) -> AccessAdmin {
         let audit = people.audit().clone();
         AccessAdmin {
             people: Some(Fleet {
@@ -63,7 +80,7 @@ impl AccessAdmin {
                 id: id.to_owned(),
                 listen,
             }),
-            ..AccessAdmin::local(audit)
+            ..AccessAdmin::local(audit, page)
         }
     }
 
@@ -166,7 +183,10 @@ impl AccessService for AccessAdmin {
         Ok(Response::new(AddUserResponse {
             token: credential.reveal_token(),
             user: Some(wire(&person, fleet.people.now())),
-            listen: fleet.listen.to_string(),
+            listen: fleet
+                .listen
+                .map(|listen| listen.to_string())
+                .unwrap_or_default(),
             hostname: hostname(),
         }))
     }
@@ -247,6 +267,26 @@ impl AccessService for AccessAdmin {
             }
         });
         Ok(Response::new(ReceiverStream::new(rx)))
+    }
+
+    async fn open_page(
+        &self,
+        request: Request<OpenPageRequest>,
+    ) -> Result<Response<OpenPageResponse>, Status> {
+        let url = &self.page.url;
+        if !self.page.asks {
+            return Ok(Response::new(OpenPageResponse {
+                url: format!("{url}/"),
+                lifetime_s: 0,
+            }));
+        }
+        let person = request.extensions().get::<Arc<Person>>();
+        let link = self.fleet()?.people.link(person)?;
+        self.audit.note(event(&request, "page-link"));
+        Ok(Response::new(OpenPageResponse {
+            url: format!("{url}/login#once={link}"),
+            lifetime_s: u32::try_from(LINK_LASTS.as_secs()).unwrap_or(0),
+        }))
     }
 
     async fn verify_audit(

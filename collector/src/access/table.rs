@@ -92,6 +92,7 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
             ("RemoveUser", People(Admin)),
             ("Audit", People(Admin)),
             ("VerifyAudit", People(Admin)),
+            ("OpenPage", People(Viewer)),
         ],
     ),
     (
@@ -99,6 +100,48 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
         &[("Check", Everybody), ("Watch", Everybody)],
     ),
 ];
+
+/// Paths of the page's listener, where that asks who it is, that are no calls.
+const PATHS: [(&str, May); 10] = [
+    ("/healthz", Everybody),
+    ("/login", Everybody),
+    ("/login.js", Everybody),
+    ("/login.css", Everybody),
+    ("/api/login", Everybody),
+    ("/api/logout", Everybody),
+    ("/api/session", People(Metrics)),
+    ("/metrics", People(Metrics)),
+    ("/", People(Viewer)),
+    ("/index.html", People(Viewer)),
+];
+
+/// Starts of paths: downloads, and the page's own files.
+const FOLDERS: [(&str, May); 2] = [
+    ("/api/profile.", People(Viewer)),
+    ("/assets/", People(Viewer)),
+];
+
+/// Why a request over HTTP is refused: unknown callers may log in, known ones may not. None when it
+/// is not.
+pub fn web_refusal(path: &str, who: Who) -> Option<Status> {
+    if path.starts_with("/fleetprof.") {
+        return refusal(path, who);
+    }
+    let row = PATHS.iter().find(|(own, _)| *own == path);
+    let row = row.or_else(|| FOLDERS.iter().find(|(own, _)| path.starts_with(own)));
+    // What is nothing else is a file beside the page, or is not there.
+    let may = row.map_or(People(Viewer), |(_, may)| *may);
+    match (may, who) {
+        (Everybody, _) => None,
+        (People(least), Who::Person(role)) if role >= least => None,
+        (People(least), Who::Person(role)) => Some(Status::permission_denied(format!(
+            "the role `{}` may not do this; `{}` may",
+            role.name(),
+            least.name()
+        ))),
+        _ => Some(Status::unauthenticated("log in at /login, or send a token")),
+    }
+}
 
 /// The row of a path; none: nobody may.
 fn may(path: &str) -> Option<May> {
@@ -225,6 +268,44 @@ mod tests {
         ] {
             assert_eq!(least(path), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn paths_of_the_page_are_for_viewers_but_for_the_login_and_health() {
+        let may = |path, who| web_refusal(path, who).is_none();
+        for path in [
+            "/healthz",
+            "/login",
+            "/login.js",
+            "/login.css",
+            "/api/login",
+        ] {
+            assert!(may(path, Who::Stranger), "{path}");
+        }
+        for path in ["/metrics", "/api/session"] {
+            assert!(
+                !may(path, Who::Stranger) && may(path, Who::Person(Metrics)),
+                "{path}"
+            );
+        }
+        for path in [
+            "/",
+            "/index.html",
+            "/assets/app-1a2b3c4d.js",
+            "/api/profile.folded",
+            "/api/other",
+            "/other",
+            "//healthz",
+            "/healthz/",
+            "/login/../metrics",
+            "/fleetprof.collector.v1.QueryService/Profile",
+        ] {
+            assert!(!may(path, Who::Stranger) && !may(path, Who::Host), "{path}");
+            assert!(!may(path, Who::Person(Metrics)), "{path}");
+            assert!(may(path, Who::Person(Viewer)), "{path}");
+        }
+        let capture = "/fleetprof.collector.v1.CaptureService/Capture";
+        assert!(!may(capture, Who::Person(Viewer)) && may(capture, Who::Person(Operator)));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section
 //! types.
 
-use super::{Config, Engine};
+use super::{Config, Engine, Login};
 use config::{
     Key, Kind, Reload, Value, as_text, log, put_bool, put_int, put_word, socket_address, word,
 };
 use proto::COLLECTOR_PORT;
 use std::path::PathBuf;
+
+const LOGINS: &[(Login, &str)] = &[(Login::Auto, "auto"), (Login::Always, "always")];
 
 const ENGINES: &[(Engine, &str)] = &[
     (Engine::Embedded, "embedded"),
@@ -20,6 +22,19 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "listen",
         "Where the collector listens: for people and agents of this machine on loopback, for agents of \
          other hosts with TLS.",
+    ),
+    (
+        "web",
+        "The page for people of other machines: what it is called, and who is let in. People log in with a token \
+         (agent-ctl users add), or by a link (agent-ctl page).",
+    ),
+    (
+        "web.tls",
+        "The certificate of listen.https. All null: one that the fleet's authority signs, which no browser knows.",
+    ),
+    (
+        "web.proxy",
+        "A proxy in front that says who asks, as oauth2-proxy does. From other addresses its headers are taken off.",
     ),
     (
         "identity",
@@ -134,6 +149,96 @@ pub const KEYS: &[Key<Config>] = &[
             address.map_or(Value::Null, |address| Value::Text(address.to_string()))
         },
         put: |c, v| c.listen.tls = as_text(&v).and_then(socket_address),
+    },
+    Key {
+        path: "listen.https",
+        kind: Kind::AddressOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "For browsers and scrapers of other machines, over HTTPS, at any address: 0.0.0.0:7611. The same as \
+              listen.http, with a login. null: this machine alone.",
+        get: |c| {
+            let address = c.listen.https;
+            address.map_or(Value::Null, |address| Value::Text(address.to_string()))
+        },
+        put: |c, v| c.listen.https = as_text(&v).and_then(socket_address),
+    },
+    Key {
+        path: "web.external_url",
+        kind: Kind::IdOrNull(256),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "How browsers of other machines open the page: https://profiles.example.net. Requests for other names \
+              are refused, but for the machine's own and for addresses.",
+        get: |c| text_or_null(&c.web.external_url),
+        put: |c, v| c.web.external_url = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "web.login",
+        kind: Kind::Word(&["auto", "always"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where the page asks for a login. auto: at listen.https, and at listen.http where web.proxy.user_header \
+              is set. always: at listen.http too, for a proxy that leads there.",
+        get: |c| word(&c.web.login, LOGINS),
+        put: |c, v| put_word(&mut c.web.login, &v, LOGINS),
+    },
+    Key {
+        path: "web.tls.cert_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with the certificate and those that signed it. It is read again when it changes.",
+        get: |c| path_or_null(&c.web.tls.cert_file),
+        put: |c, v| c.web.tls.cert_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "web.tls.key_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with its key.",
+        get: |c| path_or_null(&c.web.tls.key_file),
+        put: |c, v| c.web.tls.key_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "web.proxy.from",
+        kind: Kind::IdOrNull(512),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "IP addresses that the proxy connects from, with `,` between them. Whoever can connect from there can be \
+              anybody: on the proxy's machine, every process.",
+        get: |c| text_or_null(&c.web.proxy.from),
+        put: |c, v| c.web.proxy.from = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "web.proxy.user_header",
+        kind: Kind::IdOrNull(64),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Header in which the proxy names whoever asks, as in X-Forwarded-User. It must set or remove it on every \
+              request. null: no proxy is believed.",
+        get: |c| text_or_null(&c.web.proxy.user_header),
+        put: |c, v| c.web.proxy.user_header = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "web.proxy.role_header",
+        kind: Kind::IdOrNull(64),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Header in which the proxy gives their role: metrics, viewer, operator or admin. null: web.proxy.role is \
+              everybody's.",
+        get: |c| text_or_null(&c.web.proxy.role_header),
+        put: |c, v| c.web.proxy.role_header = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "web.proxy.role",
+        kind: Kind::Word(&["metrics", "viewer", "operator", "admin"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Role of those for whom the proxy gives none.",
+        get: |c| Value::Text(c.web.proxy.role.clone()),
+        put: |c, v| put_text(&mut c.web.proxy.role, v),
     },
     Key {
         path: "identity.host_days",
@@ -396,6 +501,16 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.shutdown.grace_s, &v),
     },
 ];
+
+fn text_or_null(text: &Option<String>) -> Value {
+    text.clone().map_or(Value::Null, Value::Text)
+}
+
+fn path_or_null(path: &Option<PathBuf>) -> Value {
+    path.as_ref().map_or(Value::Null, |path| {
+        Value::Text(path.to_string_lossy().into_owned())
+    })
+}
 
 fn put_text(to: &mut String, value: Value) {
     if let Value::Text(text) = value {

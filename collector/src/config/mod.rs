@@ -8,10 +8,11 @@ pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Pins, Query, Retention,
-    Shutdown, Symbols,
+    AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Pins, Query, Retention,
+    Shutdown, Symbols, Web, WebProxy, WebTls,
 };
 
+use hyper::header::HeaderName;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -26,6 +27,8 @@ pub struct Config {
     pub service_labels: Vec<String>,
     /// Where the collector listens.
     pub listen: Listen,
+    /// The page for people of other machines.
+    pub web: Web,
     /// Who the hosts of the fleet are.
     pub identity: Identity,
     /// What was done, and by whom.
@@ -91,10 +94,51 @@ impl Configuration for Config {
             if !address.ip().is_loopback() {
                 let message = format!(
                     "is {address}, which other machines can reach: whoever comes here is believed, so this \
-                     listens on loopback only. Hosts and people of other machines connect to `listen.tls`; \
-                     browsers come through a tunnel that you trust"
+                     listens on loopback only. Hosts and people of other machines connect to `listen.tls`, \
+                     browsers to `listen.https`"
                 );
                 conflict(key, message);
+            }
+        }
+        if self.web.tls.cert_file.is_some() != self.web.tls.key_file.is_some() {
+            let message =
+                "is half of two: `web.tls.cert_file` and `web.tls.key_file` are both set, or none";
+            conflict("web.tls.cert_file", message.to_owned());
+        }
+        if let Some(url) = &self.web.external_url
+            && external(url).is_none()
+        {
+            let url = config::shown(url);
+            let message =
+                format!("is `{url}`: it is https://NAME or https://NAME:PORT, without a path");
+            conflict("web.external_url", message);
+        }
+        let proxy = &self.web.proxy;
+        match proxy.addresses() {
+            Err(text) => {
+                let text = config::shown(&text);
+                conflict(
+                    "web.proxy.from",
+                    format!("has `{text}`, which is no IP address"),
+                );
+            }
+            Ok(from) if from.is_empty() && proxy.user_header.is_some() => {
+                let message = "is null, and `web.proxy.user_header` is set: say from which addresses the proxy \
+                               connects, or anybody could send that header";
+                conflict("web.proxy.from", message.to_owned());
+            }
+            Ok(_) => {}
+        }
+        for (key, header) in [
+            ("web.proxy.user_header", &proxy.user_header),
+            ("web.proxy.role_header", &proxy.role_header),
+        ] {
+            let is_one = |text: &String| HeaderName::from_bytes(text.as_bytes()).is_ok();
+            if let Some(text) = header
+                && !is_one(text)
+            {
+                let text = config::shown(text);
+                conflict(key, format!("is `{text}`, which is no name of a header"));
             }
         }
         let port = self.listen.grpc.port();
@@ -121,6 +165,16 @@ impl Configuration for Config {
         }
         found
     }
+}
+
+/// The scheme and the host of an address without a path.
+pub fn external(url: &str) -> Option<(&str, &str)> {
+    let (scheme, authority) = url.split_once("://")?;
+    let known = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+    let sound = ["http", "https"].contains(&scheme)
+        && !authority.is_empty()
+        && authority.chars().all(known);
+    sound.then_some((scheme, authority))
 }
 
 /// Effective user id; root when it cannot be told, so that checks err on the strict side.

@@ -5,7 +5,7 @@
 use super::{Config, Log};
 use proto::COLLECTOR_PORT;
 use serde::Serialize;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +29,68 @@ pub struct Listen {
     pub http: SocketAddr,
     /// For agents of other hosts, with TLS.
     pub tls: Option<SocketAddr>,
+    /// For browsers of other machines, with TLS.
+    pub https: Option<SocketAddr>,
+}
+
+/// Section `web`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Web {
+    /// What the page is called by browsers.
+    pub external_url: Option<String>,
+    /// Whether `listen.http` asks who it is.
+    pub login: Login,
+    /// Section `web.tls`.
+    pub tls: WebTls,
+    /// Section `web.proxy`.
+    pub proxy: WebProxy,
+}
+
+/// Where the page asks for a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Login {
+    /// On `listen.https`.
+    Auto,
+    /// On `listen.http` too.
+    Always,
+}
+
+/// Section `web.tls`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WebTls {
+    /// The chain. PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Its key. PEM.
+    pub key_file: Option<PathBuf>,
+}
+
+/// Section `web.proxy`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WebProxy {
+    /// Where it connects from.
+    pub from: Option<String>,
+    /// Has the name of whoever asks.
+    pub user_header: Option<String>,
+    /// Has their role.
+    pub role_header: Option<String>,
+    /// Their role where it has none.
+    pub role: String,
+}
+
+impl WebProxy {
+    /// The addresses; an error has what is none.
+    ///
+    /// # Errors
+    /// What is no address.
+    pub fn addresses(&self) -> Result<Vec<IpAddr>, String> {
+        let texts = self.from.iter().flat_map(|from| from.split(','));
+        let parsed = texts.map(|text| {
+            let address: Result<IpAddr, _> = text.parse();
+            address.map_err(|_| text.to_owned())
+        });
+        parsed.collect()
+    }
 }
 
 /// Section `identity`.
@@ -157,6 +219,18 @@ impl Default for Config {
                 grpc: ([127, 0, 0, 1], COLLECTOR_PORT).into(),
                 http: ([127, 0, 0, 1], 7610).into(),
                 tls: None,
+                https: None,
+            },
+            web: Web {
+                external_url: None,
+                login: Login::Auto,
+                tls: WebTls::default(),
+                proxy: WebProxy {
+                    from: None,
+                    user_header: None,
+                    role_header: None,
+                    role: "viewer".to_owned(),
+                },
             },
             identity: Identity { host_days: 30 },
             audit: AuditLog {

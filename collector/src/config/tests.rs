@@ -79,6 +79,39 @@ fn addresses_that_others_reach_are_refused() {
 }
 
 #[test]
+fn what_others_reach_of_the_page_is_whole_or_refused() {
+    assert!(parse("listen: {https: '0.0.0.0:7611'}\n").is_ok());
+    for (text, key) in [
+        ("web: {tls: {cert_file: /a.pem}}\n", "web.tls.cert_file"),
+        ("web: {tls: {key_file: /a.key}}\n", "web.tls.cert_file"),
+        (
+            "web: {external_url: profiles.example.net}\n",
+            "web.external_url",
+        ),
+        ("web: {external_url: 'https://a/b'}\n", "web.external_url"),
+        ("web: {external_url: 'ftp://a'}\n", "web.external_url"),
+        ("web: {proxy: {user_header: X-User}}\n", "web.proxy.from"),
+        (
+            "web: {proxy: {from: proxy.example.net}}\n",
+            "web.proxy.from",
+        ),
+        (
+            "web: {proxy: {from: 10.0.0.1, user_header: 'X:User'}}\n",
+            "web.proxy.user_header",
+        ),
+        (
+            "web: {proxy: {from: 10.0.0.1, role_header: 'X:Role'}}\n",
+            "web.proxy.role_header",
+        ),
+    ] {
+        let said = refused(text);
+        assert!(said.contains(&format!("`{key}`")), "{text}: {said}");
+    }
+    let sound = "web: {external_url: 'https://a.example:8443', proxy: {from: '10.0.0.1,::1', user_header: X-User}}\n";
+    assert!(parse(sound).is_ok());
+}
+
+#[test]
 fn data_becomes_coarser_in_the_order_of_its_age() {
     let text = refused("retention: {raw_days: 15}\n");
     assert!(

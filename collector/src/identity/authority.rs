@@ -213,17 +213,8 @@ impl Authority {
     /// # Errors
     /// When nothing can be signed.
     pub fn server_config(&self, now_unix_s: i64) -> Result<ServerConfig, IdentityError> {
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Sign)?;
-        let mut params = CertificateParams::new([proto::COLLECTOR_NAME.to_owned()])
-            .map_err(IdentityError::Sign)?;
-        params.distinguished_name = DistinguishedName::new();
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let not_after = now_unix_s.saturating_add(SERVER_LASTS.as_secs() as i64);
-        last(&mut params, now_unix_s, not_after)?;
-        let own = params
-            .signed_by(&key, &self.issuer)
-            .map_err(IdentityError::Sign)?;
+        let names = vec![proto::COLLECTOR_NAME.to_owned()];
+        let (chain, key) = self.sign_server(names, now_unix_s)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots
@@ -234,17 +225,58 @@ impl Authority {
                 .allow_unauthenticated()
                 .build()
                 .map_err(IdentityError::Clients)?;
-        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(|_| IdentityError::Key)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(IdentityError::Tls)?
             .with_client_cert_verifier(clients)
-            .with_single_cert(vec![own.der().clone(), self.certificate.clone()], key)
+            .with_single_cert(chain, key)
             .map_err(IdentityError::Tls)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(config)
+    }
+
+    /// How the page speaks TLS for the next days under these names, where the operator has no
+    /// certificate for it.
+    ///
+    /// # Errors
+    /// When nothing can be signed.
+    pub fn page_config(
+        &self,
+        names: Vec<String>,
+        now_unix_s: i64,
+    ) -> Result<ServerConfig, IdentityError> {
+        let (chain, key) = self.sign_server(names, now_unix_s)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(IdentityError::Tls)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(IdentityError::Tls)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// A certificate of a server with these names, with its chain and its key, both made now.
+    fn sign_server(
+        &self,
+        names: Vec<String>,
+        now_unix_s: i64,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Sign)?;
+        let mut params = CertificateParams::new(names).map_err(IdentityError::Sign)?;
+        params.distinguished_name = DistinguishedName::new();
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let not_after = now_unix_s.saturating_add(SERVER_LASTS.as_secs() as i64);
+        last(&mut params, now_unix_s, not_after)?;
+        let own = params
+            .signed_by(&key, &self.issuer)
+            .map_err(IdentityError::Sign)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(|_| IdentityError::Key)?;
+        Ok((vec![own.der().clone(), self.certificate.clone()], key))
     }
 
     /// Who a certificate says that its owner is. The handshake has proved that the authority signed

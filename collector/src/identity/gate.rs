@@ -193,6 +193,28 @@ where
     }
 }
 
+impl<B> Guarded<B> {
+    /// The answer of a person's call over HTTP: it holds its place, and ends with their token.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED when they have too many under way.
+    pub fn place(
+        person: &Person,
+        metrics: &Arc<crate::metrics::Metrics>,
+        now: i64,
+    ) -> Result<impl FnOnce(B) -> Guarded<B> + use<B>, Status> {
+        let call = place(&person.calls, &person.caller.name, metrics)?;
+        let ended: Ended = Box::pin(person.ended(now));
+        let metrics = metrics.clone();
+        Ok(move |body| Guarded {
+            body: Some(body),
+            ended: Some(ended),
+            metrics: Some(metrics),
+            _call: Some(call),
+        })
+    }
+}
+
 fn refuse<B: Default>(status: Status) -> Response<Guarded<B>> {
     status.into_http::<B>().map(|body| Guarded {
         body: Some(body),
@@ -242,10 +264,8 @@ impl<B: Body + Unpin> Body for Guarded<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // An answer that may be ended has no certain length.
-        match &self.body {
-            Some(body) if self.ended.is_none() => body.size_hint(),
-            _ => SizeHint::default(),
-        }
+        // One that is ended before is short of what it said, which whoever reads it notices.
+        let body = self.body.as_ref();
+        body.map(Body::size_hint).unwrap_or_default()
     }
 }

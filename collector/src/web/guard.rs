@@ -1,12 +1,12 @@
-//! Who may ask over HTTP: pages of this collector, and programs on this machine.
+//! Which pages may ask over HTTP: those of this collector, and programs.
 //!
-//! The listener is on loopback and knows no users, so a browser is what stands between it and any
-//! page on the internet. Requests must name the collector as their host, which a name that was
-//! rebound to 127.0.0.1 does not; and they must not come from another site's page. Only a link to
-//! the page itself may: behind all else are queries of the store, whose answers a browser would
-//! write to its user's disk.
+//! A listener on loopback knows no users, so a browser is what stands between it and any page on
+//! the internet; one with logins has cookies, which a browser sends along. Requests must name the
+//! collector as their host, which a name that was rebound to its address does not; and they must
+//! not come from another site's page. Only a link to the page itself may: behind all else are
+//! queries of the store, whose answers a browser would write to its user's disk.
 
-use super::page;
+use super::{login, page};
 use hyper::header::{
     CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, ORIGIN, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -47,22 +47,81 @@ pub(super) fn secure(headers: &mut HeaderMap) {
     }
 }
 
+/// The names that a listener has.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// `http` or `https`: what the listener itself speaks.
+    pub scheme: &'static str,
+    /// `web.external_url`: its scheme, and its host with the port where that is said.
+    pub external: Option<(String, String)>,
+    /// What the collector's machine calls itself, where others may come by that name.
+    pub hostname: Option<String>,
+    /// Addresses are names too: a page that had its own name rebound has that one.
+    pub addresses: bool,
+}
+
+impl Names {
+    /// Of a listener on loopback without logins.
+    pub fn loopback() -> Names {
+        Names {
+            scheme: "http",
+            external: None,
+            hostname: None,
+            addresses: false,
+        }
+    }
+
+    fn is_external(&self, host: &str) -> bool {
+        let external = self.external.as_ref();
+        external.is_some_and(|(_, own)| own.eq_ignore_ascii_case(host))
+    }
+
+    fn has(&self, host: &str) -> bool {
+        if is_here(host) || self.is_external(host) {
+            return true;
+        }
+        let Some(name) = without_port(host) else {
+            return false;
+        };
+        let hostname = self.hostname.as_deref();
+        hostname.is_some_and(|own| own.eq_ignore_ascii_case(name))
+            || self.addresses && name.parse::<IpAddr>().is_ok()
+    }
+
+    /// Whether the page of an origin is that of the host that was asked.
+    fn is_own(&self, origin: &str, host: &str) -> bool {
+        let Some((scheme, authority)) = origin.split_once("://") else {
+            return false;
+        };
+        let external = self.external.as_ref().filter(|_| self.is_external(host));
+        // In front of a plain listener a proxy speaks TLS.
+        let own = external.map_or(self.scheme, |(scheme, _)| scheme);
+        authority.eq_ignore_ascii_case(host) && scheme == own
+    }
+}
+
 /// Says why a request is refused; `None` when it is not.
-pub(super) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
+pub(super) fn refusal(
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    names: &Names,
+) -> Option<&'static str> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.to_str().ok(),
         (None, None) => uri.authority().map(|authority| authority.as_str()),
         _ => None,
     };
-    let Some(host) = host.filter(|host| is_here(host)) else {
+    let Some(host) = host.filter(|host| names.has(host)) else {
         return Some(
-            "the name in the address is not this collector's: open it as localhost or 127.0.0.1",
+            "the name in the address is not this collector's: open it as localhost or 127.0.0.1, or \
+             say in `web.external_url` what it is called",
         );
     };
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(origin) = text(ORIGIN.as_str())
-        && origin.split_once("://").map(|(_, origin)| origin) != Some(host)
+        && !names.is_own(origin, host)
     {
         return Some("requests from pages of other sites are refused");
     }
@@ -71,7 +130,8 @@ pub(super) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
     // Following a link to the page is fine, wherever the link is. Links on the page are not
     // foreign.
     let link = method == Method::GET && text("sec-fetch-mode") == Some("navigate");
-    if foreign && !(link && page::is_page(uri.path())) {
+    let path = uri.path();
+    if foreign && !(link && (page::is_page(path) || path == login::PATH)) {
         return Some("requests from pages of other sites are refused");
     }
     None
@@ -79,22 +139,27 @@ pub(super) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
 
 /// True for names and addresses that only this machine answers to.
 fn is_here(host: &str) -> bool {
-    let name = if let Some(rest) = host.strip_prefix('[') {
-        match rest.split_once(']') {
-            Some((address, port)) if is_port(port) => address,
-            _ => return false,
-        }
-    } else {
-        match host.find(':') {
-            Some(at) if is_port(&host[at..]) => &host[..at],
-            Some(_) => return false,
-            None => host,
-        }
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
+    without_port(host).is_some_and(|name| {
+        name.eq_ignore_ascii_case("localhost")
+            || name
+                .parse::<IpAddr>()
+                .is_ok_and(|address| address.is_loopback())
+    })
+}
+
+/// A name or an address without its port and brackets; none where it is neither.
+fn without_port(host: &str) -> Option<&str> {
+    if let Some(rest) = host.strip_prefix('[') {
+        return match rest.split_once(']') {
+            Some((address, port)) if is_port(port) => Some(address),
+            _ => None,
+        };
+    }
+    match host.find(':') {
+        Some(at) if is_port(&host[at..]) => Some(&host[..at]),
+        Some(_) => None,
+        None => Some(host),
+    }
 }
 
 /// `:` and digits, or nothing.
@@ -125,7 +190,57 @@ mod tests {
                 HeaderValue::from_static(value),
             );
         }
-        refusal(&method, &Uri::from_static(path), &map).is_none()
+        check_with(path, &map, &method, &Names::loopback())
+    }
+
+    fn check_with(path: &'static str, map: &HeaderMap, method: &Method, names: &Names) -> bool {
+        refusal(method, &Uri::from_static(path), map, names).is_none()
+    }
+
+    #[test]
+    fn a_listener_with_logins_has_its_own_names_and_origins() {
+        let names = Names {
+            scheme: "http",
+            external: Some(("https".to_owned(), "profiles.example.net".to_owned())),
+            hostname: Some("c1".to_owned()),
+            addresses: true,
+        };
+        let check = |host: &'static str, origin: Option<&'static str>| {
+            let mut map = HeaderMap::new();
+            map.insert(HOST, HeaderValue::from_static(host));
+            if let Some(origin) = origin {
+                map.insert(ORIGIN, HeaderValue::from_static(origin));
+            }
+            check_with("/api/login", &map, &Method::POST, &names)
+        };
+        for host in [
+            "profiles.example.net",
+            "c1:7611",
+            "10.0.0.1:7611",
+            "[2001::1]",
+        ] {
+            assert!(check(host, None), "{host}");
+        }
+        for host in [
+            "example.net",
+            "x.profiles.example.net",
+            "c1.example.net",
+            "c2",
+        ] {
+            assert!(!check(host, None), "{host}");
+        }
+        let own = "profiles.example.net";
+        assert!(check(own, Some("https://profiles.example.net")));
+        for origin in [
+            "http://profiles.example.net",
+            "https://example.net",
+            "https://profiles.example.net:8443",
+            "null",
+        ] {
+            assert!(!check(own, Some(origin)), "{origin}");
+        }
+        assert!(check("c1:7611", Some("http://c1:7611")));
+        assert!(!check("c1:7611", Some("https://c1:7611")));
     }
 
     #[test]

@@ -1,26 +1,36 @@
 //! The HTTP listener: the page, QueryService and CaptureService over gRPC-Web, downloads,
 //! `/metrics` and `/healthz`.
 //!
-//! HTTP/1.1 on loopback only. No answer goes to pages of other sites (`guard.rs`); connections are
-//! bounded, and the oldest makes room when there are too many.
+//! HTTP/1.1: on loopback without logins, elsewhere with TLS and a door (`door.rs`). No answer goes
+//! to pages of other sites (`guard.rs`); connections are bounded, and the oldest makes room when
+//! there are too many.
 
+mod compress;
+mod door;
 mod download;
 mod guard;
+mod login;
 mod page;
+mod tls;
 mod wrong_port;
 
-use crate::access::Caller;
+pub use door::{Door, Proxy};
+pub use guard::Names;
+pub use tls::Certificates;
+
+use crate::access::{self, Caller, Person, Who};
 use crate::control::Control;
+use crate::identity::Guarded;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::Extensions;
@@ -34,15 +44,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::TcpConnectInfo;
+use tonic::{Code, Status};
 use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
 /// Most connections at a time. A browser has six; of more than this the oldest makes room.
 const CONNECTIONS_MAX: usize = 256;
+
+/// Time for a handshake of TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a client may take to send the head of a request, or to keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,8 +70,35 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Longest query of an address. Unit: bytes. A selector may be as long as this.
 const QUERY_BYTES_MAX: usize = 32 << 10;
 
+/// How a listener lets others in.
+#[derive(Clone)]
+pub struct Entrance {
+    /// What it is called.
+    pub names: Names,
+    /// Who may; none: whoever comes is believed.
+    pub door: Option<Arc<Door>>,
+    /// How it speaks TLS; none: it does not.
+    pub tls: Option<Arc<Certificates>>,
+}
+
+impl Entrance {
+    /// On loopback, where whoever comes is believed.
+    pub fn open() -> Entrance {
+        Entrance {
+            names: Names::loopback(),
+            door: None,
+            tls: None,
+        }
+    }
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy)]
+struct Peer(SocketAddr);
+
 #[derive(Clone)]
 struct Site {
+    entrance: Entrance,
     queries: Queries,
     control: Control,
     metrics: Arc<Metrics>,
@@ -64,14 +108,21 @@ struct Site {
 /// Serves until `shutdown` is true, and then until every request under way has its answer. Clients
 /// of gRPC that come here are told that it is at `grpc`.
 pub async fn serve(
-    listener: TcpListener,
+    (listener, entrance): (TcpListener, Entrance),
     queries: Queries,
     control: Control,
     grpc: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) {
-    let router = router(queries, control, metrics.clone(), shutdown.clone());
+    let tls = entrance.tls.clone();
+    let router = router(
+        entrance,
+        queries,
+        control,
+        metrics.clone(),
+        shutdown.clone(),
+    );
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut trouble = AcceptTrouble::default();
@@ -81,7 +132,7 @@ pub async fn serve(
             () = stopped(&mut stop) => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, address)) => {
                     trouble.over();
                     oldest_first.retain(|connection| !connection.is_finished());
                     if oldest_first.len() >= CONNECTIONS_MAX
@@ -91,7 +142,14 @@ pub async fn serve(
                         oldest.abort();
                     }
                     let open = Open::new(metrics.clone());
-                    let served = connection(stream, router.clone(), grpc, shutdown.clone(), open);
+                    let router = router.clone().layer(Extension(Peer(address)));
+                    let (tls, shutdown) = (tls.clone(), shutdown.clone());
+                    let served = async move {
+                        match tls {
+                            Some(tls) => encrypted(stream, &tls, router, shutdown, open).await,
+                            None => connection(stream, router, grpc, shutdown, open).await,
+                        }
+                    };
                     oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => trouble.failed(&error).await,
@@ -138,6 +196,40 @@ async fn connection(
         },
         () = stopped(&mut shutdown) => return,
     }
+    speak(stream, router, shutdown).await;
+}
+
+/// The same with TLS before anything else.
+async fn encrypted(
+    stream: TcpStream,
+    certificates: &Certificates,
+    router: Router,
+    shutdown: watch::Receiver<bool>,
+    open: Open,
+) {
+    let _ = stream.set_nodelay(true);
+    let config = match certificates.config() {
+        Ok(config) => config,
+        Err(why) => {
+            // Nobody can connect: that is not for the log of those who debug.
+            tracing::error!("the page cannot speak TLS: {why}");
+            return;
+        }
+    };
+    let handshake = TlsAcceptor::from(config).accept(stream);
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        Ok(Ok(stream)) => speak(stream, router, shutdown).await,
+        _ => {
+            open.0.connections_refused.inc();
+        }
+    }
+}
+
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut shutdown: watch::Receiver<bool>,
+) {
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -154,12 +246,14 @@ async fn connection(
 
 /// Everything that is answered, to whom the extensions of a request name; served by [`serve`].
 pub fn router(
+    entrance: Entrance,
     queries: Queries,
     control: Control,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Router {
     let site = Site {
+        entrance,
         queries,
         control,
         metrics,
@@ -178,6 +272,15 @@ pub fn router(
             &format!("/{SERVICE_NAME}/{{method}}"),
             GrpcWebLayer::new().layer(questions),
         )
+        .route(login::PATH, get(login::page))
+        .route("/login.js", get(login::script))
+        .route("/login.css", get(login::style))
+        .route("/api/session", get(login::session))
+        .route(
+            "/api/login",
+            post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX)),
+        )
+        .route("/api/logout", post(login::log_out))
         .route("/metrics", get(metrics_text))
         .route("/healthz", get(health))
         .route("/api/{file}", get(file))
@@ -190,15 +293,85 @@ pub fn router(
 async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Response {
     site.metrics.http_requests.inc();
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    let mut response = match guard::refusal(method, uri, headers) {
-        Some(reason) => {
+    let refusal = guard::refusal(method, uri, headers, &site.entrance.names);
+    let mut response = match (refusal, site.entrance.door.clone()) {
+        (Some(reason), _) => {
             site.metrics.http_refused.inc();
             plain(StatusCode::FORBIDDEN, reason).map(Body::from)
         }
-        None => next.run(request).await,
+        (None, None) => next.run(request).await,
+        (None, Some(door)) => asked(&site, &door, request, next).await,
     };
     guard::secure(response.headers_mut());
     response
+}
+
+/// Lets a request in at a door, or says why not.
+async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let asking = match door.who(request.headers_mut(), peer) {
+        Ok(asking) => asking,
+        Err(status) => return turned_away(&path, status),
+    };
+    let who = match &asking {
+        Some(asking) => Who::Person(asking.caller.role),
+        None => Who::Stranger,
+    };
+    if let Some(status) = access::web_refusal(&path, who) {
+        let is_link = request.method() == Method::GET && page::is_page(&path);
+        if asking.is_none() && is_link {
+            return Redirect::to(login::PATH).into_response();
+        }
+        site.metrics.calls_denied.inc();
+        return turned_away(&path, status);
+    }
+    let Some(asking) = asking else {
+        return next.run(request).await;
+    };
+    if door.audit_reads && (path.starts_with("/api/profile.") || path.starts_with(QUERIES)) {
+        let call = path.rsplit('/').next().unwrap_or_default();
+        let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+        let event = asking.caller.event(peer, "read").with("call", call);
+        door.people.audit().note(event);
+    }
+    let extensions = request.extensions_mut();
+    // Where calls of gRPC look for it.
+    extensions.insert(TcpConnectInfo {
+        local_addr: None,
+        remote_addr: peer,
+    });
+    extensions.insert::<Arc<Caller>>(asking.caller.clone());
+    let person = asking.person.clone();
+    extensions.insert(asking);
+    let Some(person) = person else {
+        return next.run(request).await;
+    };
+    extensions.insert::<Arc<Person>>(person.clone());
+    let place = Guarded::<Body>::place(&person, door.people.metrics(), door.people.now());
+    match place {
+        Ok(guard) => next.run(request).await.map(|body| Body::new(guard(body))),
+        Err(status) => turned_away(&path, status),
+    }
+}
+
+/// Paths of calls that read.
+const QUERIES: &str = "/fleetprof.collector.v1.QueryService/";
+
+/// A refusal, in the words of whoever asked: gRPC-Web has its own.
+fn turned_away(path: &str, status: Status) -> Response {
+    if path.starts_with("/fleetprof.") {
+        let mut response: Response = status.into_http();
+        let kind = HeaderValue::from_static("application/grpc-web+proto");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        return response;
+    }
+    let code = match status.code() {
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::FORBIDDEN,
+    };
+    plain(code, format!("{}\n", status.message())).map(Body::from)
 }
 
 async fn metrics_text(
@@ -215,7 +388,28 @@ async fn metrics_text(
         return failed("failed to read the metrics").map(Body::from);
     };
     let kind = HeaderValue::from_static(format.content_type());
-    ([(CONTENT_TYPE, kind)], text).into_response()
+    let mut head = HeaderMap::new();
+    head.insert(CONTENT_TYPE, kind);
+    let pieces = vec![Bytes::from(text)];
+    let (head, pieces) = packed(&headers, head, pieces).await;
+    (head, pieces.concat()).into_response()
+}
+
+/// An answer, compressed where that is asked for.
+async fn packed(
+    asked: &HeaderMap,
+    mut head: HeaderMap,
+    pieces: Vec<Bytes>,
+) -> (HeaderMap, Vec<Bytes>) {
+    if !compress::is_asked(asked) {
+        return (head, pieces);
+    }
+    let own = (head.clone(), pieces.clone());
+    let packing = move || {
+        let pieces = compress::compress(&mut head, pieces);
+        (head, pieces)
+    };
+    tokio::task::spawn_blocking(packing).await.unwrap_or(own)
 }
 
 /// Whether the collector does its work: it takes what agents push, and notices hosts in trouble. A
@@ -239,6 +433,7 @@ async fn file(
     Path(name): Path<String>,
     extensions: Extensions,
     uri: Uri,
+    headers: HeaderMap,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Response {
     if uri
@@ -253,7 +448,12 @@ async fn file(
             head,
             pieces,
             place,
-        }) => head.map(|()| send(pieces, place, site.queries)),
+        }) => {
+            let (mut parts, ()) = head.into_parts();
+            let (headers, pieces) = packed(&headers, parts.headers, pieces).await;
+            parts.headers = headers;
+            Response::from_parts(parts, send(pieces, place, site.queries))
+        }
         Err(status) => download::refusal(&status).map(Body::from),
     }
 }

@@ -1,8 +1,14 @@
 //! The page's files, which the program carries.
 
+use super::compress;
+use crate::sync::lock;
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY,
+};
 use hyper::{HeaderMap, Method, Response, StatusCode};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 struct File {
     name: &'static str,
@@ -84,6 +90,23 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
     }
 }
 
+/// The content of a file, packed where that is asked for: each file once in the life of the program.
+fn content(file: &'static File, head: &mut HeaderMap, pack: bool) -> (Bytes, bool) {
+    static PACKED: Mutex<BTreeMap<&str, (HeaderMap, Bytes)>> = Mutex::new(BTreeMap::new());
+    let whole = Bytes::from_static(file.content);
+    if !pack {
+        return (whole, false);
+    }
+    let mut all = lock(&PACKED);
+    let (own, bytes) = all.entry(file.name).or_insert_with(|| {
+        let mut own = head.clone();
+        let pieces = compress::compress(&mut own, vec![whole]);
+        (own, pieces.concat().into())
+    });
+    head.clone_from(own);
+    (bytes.clone(), head.contains_key(CONTENT_ENCODING))
+}
+
 fn send(file: &'static File, headers: &HeaderMap) -> Response<Bytes> {
     let known = headers
         .get(IF_NONE_MATCH)
@@ -97,7 +120,7 @@ fn send(file: &'static File, headers: &HeaderMap) -> Response<Bytes> {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        Response::new(Bytes::from_static(file.content))
+        Response::new(Bytes::new())
     };
     let cache = match is_hashed(file.name) {
         true => "public, max-age=31536000, immutable",
@@ -111,6 +134,15 @@ fn send(file: &'static File, headers: &HeaderMap) -> Response<Bytes> {
     );
     out.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
     out.insert(ETAG, HeaderValue::from_static(file.etag));
+    out.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    if !known {
+        let (own, is_packed) = content(file, out, compress::is_asked(headers));
+        if is_packed && let Ok(weak) = HeaderValue::from_str(&format!("W/{}", file.etag)) {
+            // Other bytes of the same file.
+            response.headers_mut().insert(ETAG, weak);
+        }
+        *response.body_mut() = own;
+    }
     response
 }
 

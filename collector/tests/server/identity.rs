@@ -50,11 +50,17 @@ pub async fn start() -> Running {
 
 /// In this directory.
 pub async fn start_in(dir: TempDir, store: Arc<Memory>) -> Running {
+    start_with(dir, store, |_| {}).await
+}
+
+/// In this directory, with a configuration of its own.
+pub async fn start_with(dir: TempDir, store: Arc<Memory>, change: impl Fn(&mut Config)) -> Running {
     let mut config = Config::default();
     Path::clone_into(dir.path(), &mut config.data_dir);
     config.listen.grpc.set_port(0);
     config.listen.http.set_port(0);
     config.listen.tls = Some(([127, 0, 0, 1], 0).into());
+    change(&mut config);
     let (stop, stopping) = watch::channel(false);
     let (tell, told) = oneshot::channel();
     let served = OpenStore::of(store.clone());
@@ -99,10 +105,15 @@ impl Running {
 
     /// Ends it and starts another on the same directory.
     pub async fn restart(self) -> Running {
+        self.restart_with(|_| {}).await
+    }
+
+    /// The same with a configuration of its own.
+    pub async fn restart_with(self, change: impl Fn(&mut Config)) -> Running {
         self.stop.send(true).expect("it listens");
         let ended = tokio::time::timeout(LIMIT, self.task).await;
         ended.expect("it ends").expect("no panic").expect("well");
-        start_in(self.dir, self.store).await
+        start_with(self.dir, self.store, change).await
     }
 }
 

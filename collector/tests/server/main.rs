@@ -8,6 +8,7 @@ mod hosts;
 mod identity;
 mod ingest;
 mod lifecycle;
+mod login;
 mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;

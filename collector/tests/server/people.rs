@@ -39,10 +39,11 @@ use tonic_health::pb::health_client::HealthClient;
 const ROLES: [Role; 4] = [Role::Metrics, Role::Viewer, Role::Operator, Role::Admin];
 
 /// Somebody's connection: each call has their token.
-type Asking = InterceptedService<Channel, Bearer>;
+pub type Asking = InterceptedService<Channel, Bearer>;
 
+/// Adds a token to each call.
 #[derive(Clone)]
-struct Bearer(Option<MetadataValue<Ascii>>);
+pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl tonic::service::Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
@@ -79,7 +80,7 @@ impl Running {
     }
 
     /// The token of somebody with this role.
-    async fn token(&self, name: &str, role: Role) -> String {
+    pub async fn token(&self, name: &str, role: Role) -> String {
         self.add(AddUserRequest {
             name: name.to_owned(),
             role: role.into(),
@@ -88,7 +89,8 @@ impl Running {
         .await
     }
 
-    async fn remove(&self, name: &str) {
+    /// Ends somebody's token.
+    pub async fn remove(&self, name: &str) {
         let request = RemoveUserRequest {
             name: name.to_owned(),
         };
@@ -109,11 +111,12 @@ impl Running {
     }
 
     /// A connection of who has this token.
-    async fn as_(&self, token: &str) -> Asking {
+    pub async fn as_(&self, token: &str) -> Asking {
         InterceptedService::new(self.connection().await, bearer(token))
     }
 
-    async fn audit(&self) -> Vec<Value> {
+    /// All that is on record.
+    pub async fn audit(&self) -> Vec<Value> {
         let answer = self.access().await.audit(AuditRequest::default()).await;
         let mut answer = answer.expect("a log").into_inner();
         let mut lines = Vec::new();
@@ -180,6 +183,7 @@ fn least(path: &str) -> Option<Role> {
         "FleetService" => Some(Role::Admin),
         "AccessService" => Some(match method {
             "WhoAmI" => Role::Metrics,
+            "OpenPage" => Role::Viewer,
             _ => Role::Admin,
         }),
         _ => None,

@@ -1,7 +1,7 @@
 //! A collector on free ports with a store in memory, and agents that talk to it.
 
 use crate::memory::Memory;
-use collector::access::{AccessAdmin, People};
+use collector::access::{AccessAdmin, PageAddress, People};
 use collector::audit::Audit;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
@@ -212,7 +212,13 @@ impl Rig {
             queries: queries.clone(),
             symbols: symbols.clone(),
             fleet: None,
-            access: AccessAdmin::local(Audit::off()),
+            access: AccessAdmin::local(
+                Audit::off(),
+                PageAddress {
+                    url: format!("http://{http}"),
+                    asks: false,
+                },
+            ),
         };
         let mut fleet = None;
         if let Some((dir, lasts)) = options.fleet {
@@ -250,7 +256,7 @@ impl Rig {
             ending.clone(),
         ));
         let serving = web::serve(
-            on_http,
+            (on_http, web::Entrance::open()),
             queries.clone(),
             control.clone(),
             grpc,

@@ -371,6 +371,8 @@ pub async fn ask_access(log: &Log, channel: &Channel) {
     let answer = client.verify_audit(wire::VerifyAuditRequest {}).await;
     assert_eq!(refusal(&answer), Code::PermissionDenied);
     log.answer(("AccessService/VerifyAudit", &""), answer);
+    let answer = client.open_page(wire::OpenPageRequest {}).await;
+    log.answer(("AccessService/OpenPage", &""), answer);
 }
 
 pub fn refusal<T>(answer: &Result<T, Status>) -> Code {
@@ -381,6 +383,7 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
     let (_stop, ending) = tokio::sync::watch::channel(false);
     let rig = &stage.rig;
     let router = web::router(
+        web::Entrance::open(),
         rig.queries.clone(),
         rig.control.clone(),
         rig.metrics.clone(),

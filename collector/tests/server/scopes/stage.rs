@@ -1,7 +1,7 @@
 //! A collector that has what is in a scope, and what is not.
 
 use crate::rig::{NOW, Options, Rig, SECOND, channel, hello, sequence, start};
-use collector::access::{AccessAdmin, Caller, Role, Scope};
+use collector::access::{AccessAdmin, Caller, PageAddress, Role, Scope};
 use collector::audit::Audit;
 use collector::identity::{FleetAdmin, Invitation};
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowSink};
@@ -363,7 +363,13 @@ impl Stage {
                 names.clone(),
             ))
             .add_service(AccessServiceServer::with_interceptor(
-                AccessAdmin::local(Audit::off()),
+                AccessAdmin::local(
+                    Audit::off(),
+                    PageAddress {
+                        url: "http://127.0.0.1:7610".to_owned(),
+                        asks: false,
+                    },
+                ),
                 names.clone(),
             ));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));

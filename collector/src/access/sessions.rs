@@ -1,0 +1,306 @@
+//! Sessions of the page, and links that start one.
+//!
+//! A browser has a cookie with 256 random bits, of which only a hash is kept. It stands for the
+//! token that it was made with, so it ends with it; besides, after half a day without use, and after
+//! a week. A link is good once, for a minute, and is in memory alone.
+
+use super::people::{AccessError, People};
+use super::{Caller, Person};
+use crate::sync::lock;
+use data_encoding::BASE64URL_NOPAD;
+use proto::credential::ID_BYTES;
+use ring::rand::{SecureRandom, SystemRandom};
+use rusqlite::{Connection, params};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::Status;
+
+/// Random bytes of a cookie and of a link.
+const SECRET_BYTES: usize = 32;
+
+/// When a session ends without use. Unit: seconds.
+const IDLE_S: i64 = 12 * 3600;
+
+/// When a session ends at most. Unit: seconds.
+pub const LASTS_S: i64 = 7 * 86_400;
+
+/// Sessions, and those of one token. The one that was used longest ago goes for another.
+const SESSIONS_MAX: usize = 10_000;
+const PER_PERSON_MAX: usize = 32;
+
+/// How long a link is good, and how many are at a time.
+pub const LINK_LASTS: Duration = Duration::from_secs(60);
+const LINKS_MAX: usize = 256;
+
+/// Schema of the table.
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS sessions (
+    hash BLOB PRIMARY KEY,
+    id BLOB,
+    created INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) STRICT;";
+
+type Hash = [u8; 32];
+
+/// Whose a session is; none: whoever is on the collector's machine.
+type Whose = Option<[u8; ID_BYTES]>;
+
+struct Session {
+    whose: Whose,
+    created: i64,
+    used: i64,
+}
+
+struct Link {
+    whose: Whose,
+    until: Instant,
+}
+
+/// See the file.
+#[derive(Default)]
+pub(super) struct Sessions {
+    open: Mutex<HashMap<Hash, Session>>,
+    links: Mutex<HashMap<Hash, Link>>,
+}
+
+/// Whoever has a session.
+pub struct Visitor {
+    /// As what answers knows them.
+    pub caller: Arc<Caller>,
+    /// Their token; none on the collector's machine.
+    pub person: Option<Arc<Person>>,
+}
+
+fn hash(text: &str) -> Hash {
+    *blake3::hash(text.as_bytes()).as_bytes()
+}
+
+fn secret() -> Result<String, AccessError> {
+    let mut bytes = [0; SECRET_BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| AccessError::Random)?;
+    Ok(BASE64URL_NOPAD.encode(&bytes))
+}
+
+impl Sessions {
+    /// Those of the database.
+    pub(super) fn read(database: &Connection) -> Result<Sessions, AccessError> {
+        let mut rows = database.prepare("SELECT hash, id, created, used FROM sessions")?;
+        let read = rows.query_map([], |row| {
+            let session = Session {
+                whose: row.get(1)?,
+                created: row.get(2)?,
+                used: row.get(3)?,
+            };
+            Ok((row.get(0)?, session))
+        })?;
+        Ok(Sessions {
+            open: Mutex::new(read.collect::<Result<_, _>>()?),
+            links: Mutex::default(),
+        })
+    }
+}
+
+impl People {
+    /// Starts a session of whoever has this token. Returns the value of the cookie. Blocks.
+    ///
+    /// # Errors
+    /// As [`People::check`]; INTERNAL when it cannot be kept.
+    pub fn log_in(&self, token: &str, peer: Option<SocketAddr>) -> Result<String, Status> {
+        let person = self.check(token, peer)?;
+        self.start(Some(person.id()))
+    }
+
+    /// Starts a session of whoever a link was made for. Blocks.
+    ///
+    /// # Errors
+    /// As [`People::log_in`].
+    pub fn follow(&self, link: &str, peer: Option<SocketAddr>) -> Result<String, Status> {
+        let found = lock(&self.sessions().links).remove(&hash(link));
+        let found = found.filter(|link| link.until > Instant::now());
+        match found {
+            Some(link) => self.start(link.whose),
+            None => Err(self.failed(
+                peer,
+                "",
+                "the link was used already, or is over a minute old",
+            )),
+        }
+    }
+
+    /// A link for somebody; none: for whoever is on the collector's machine.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED when there are too many.
+    pub fn link(&self, person: Option<&Arc<Person>>) -> Result<String, Status> {
+        let secret = secret().map_err(|_| Status::internal("failed to get random numbers"))?;
+        let now = Instant::now();
+        let mut links = lock(&self.sessions().links);
+        links.retain(|_, link| link.until > now);
+        if links.len() >= LINKS_MAX {
+            return Err(Status::resource_exhausted(
+                "too many links wait to be followed",
+            ));
+        }
+        let link = Link {
+            whose: person.map(|person| person.id()),
+            until: now + LINK_LASTS,
+        };
+        links.insert(hash(&secret), link);
+        Ok(secret)
+    }
+
+    fn start(&self, whose: Whose) -> Result<String, Status> {
+        let started = (|| {
+            let secret = secret()?;
+            let (key, now) = (hash(&secret), self.now());
+            self.with_database(|database| {
+                database.execute(
+                    "INSERT INTO sessions VALUES (?1, ?2, ?3, ?3)",
+                    params![key, whose, now],
+                )?;
+                Ok(())
+            })?;
+            let session = Session {
+                whose,
+                created: now,
+                used: now,
+            };
+            let gone = {
+                let mut open = lock(&self.sessions().open);
+                open.insert(key, session);
+                surplus(&mut open, whose, now)
+            };
+            self.forget(&gone)?;
+            Ok::<_, AccessError>(secret)
+        })();
+        started.map_err(|error| {
+            tracing::error!("failed to start a session: {error}");
+            Status::internal("the collector failed to keep the session; its log says why")
+        })
+    }
+
+    fn forget(&self, gone: &[Hash]) -> Result<(), AccessError> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.with_database(|database| {
+            let change = database.transaction()?;
+            for key in gone {
+                change.execute("DELETE FROM sessions WHERE hash = ?1", params![key])?;
+            }
+            change.commit()?;
+            Ok(())
+        })
+    }
+
+    /// Whose session this cookie is of.
+    pub fn visitor(&self, cookie: &str) -> Option<Visitor> {
+        let now = self.now();
+        let whose = {
+            let mut open = lock(&self.sessions().open);
+            let session = open.get_mut(&hash(cookie)).filter(|own| own.is_good(now))?;
+            session.used = now;
+            session.whose
+        };
+        match whose {
+            None => Some(Visitor {
+                caller: Caller::local(),
+                person: None,
+            }),
+            Some(id) => {
+                let person = self.person(&id).filter(|person| person.expires > now)?;
+                person.use_at(now);
+                Some(Visitor {
+                    caller: person.caller.clone(),
+                    person: Some(person),
+                })
+            }
+        }
+    }
+
+    /// Ends a session. Blocks.
+    ///
+    /// # Errors
+    /// When the database fails: it has ended until a restart.
+    pub fn log_out(&self, cookie: &str) -> Result<(), AccessError> {
+        let key = hash(cookie);
+        lock(&self.sessions().open).remove(&key);
+        self.forget(&[key])
+    }
+
+    /// Removes sessions that have ended, and writes when the others were used. Blocks.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn keep_sessions(&self) -> Result<(), AccessError> {
+        let now = self.now();
+        let (gone, used) = {
+            let mut open = lock(&self.sessions().open);
+            let is_over = |session: &Session| {
+                let ended = |id: &[u8; ID_BYTES]| self.person(id).is_none();
+                !session.is_good(now) || session.whose.as_ref().is_some_and(ended)
+            };
+            let gone: Vec<Hash> = open
+                .iter()
+                .filter(|(_, session)| is_over(session))
+                .map(|(key, _)| *key)
+                .collect();
+            for key in &gone {
+                open.remove(key);
+            }
+            let used: Vec<(Hash, i64)> = open
+                .iter()
+                .map(|(key, session)| (*key, session.used))
+                .collect();
+            (gone, used)
+        };
+        self.forget(&gone)?;
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.with_database(|database| {
+            let change = database.transaction()?;
+            for (key, used) in &used {
+                change.execute(
+                    "UPDATE sessions SET used = ?2 WHERE hash = ?1 AND used < ?2",
+                    params![key, used],
+                )?;
+            }
+            change.commit()?;
+            Ok(())
+        })
+    }
+}
+
+impl Session {
+    fn is_good(&self, now: i64) -> bool {
+        now.saturating_sub(self.used) < IDLE_S && now.saturating_sub(self.created) < LASTS_S
+    }
+}
+
+/// Takes out what is beyond the bounds, and what has ended; the newest stays.
+fn surplus(open: &mut HashMap<Hash, Session>, whose: Whose, now: i64) -> Vec<Hash> {
+    let mut gone: Vec<Hash> = open
+        .iter()
+        .filter(|(_, session)| !session.is_good(now))
+        .map(|(key, _)| *key)
+        .collect();
+    let own = open.iter().filter(|(_, session)| session.whose == whose);
+    let mut own: Vec<_> = own.map(|(key, session)| (session.used, *key)).collect();
+    own.sort_unstable();
+    let beyond = own.len().saturating_sub(PER_PERSON_MAX);
+    gone.extend(own.iter().take(beyond).map(|(_, key)| *key));
+    if open.len() > SESSIONS_MAX {
+        let oldest = open.iter().min_by_key(|(_, session)| session.used);
+        gone.extend(oldest.map(|(key, _)| *key));
+    }
+    for key in &gone {
+        open.remove(key);
+    }
+    gone
+}

@@ -1,0 +1,126 @@
+//! The listeners of the page: what each is called, whom it lets in, and how it speaks TLS.
+
+use super::{Addresses, ServeError};
+use crate::access::{PageAddress, People, Role};
+use crate::config::{Config, Login, external};
+use crate::identity::Fleet;
+use crate::web::{Certificates, Door, Entrance, Names, Proxy};
+use hyper::header::HeaderName;
+use std::sync::Arc;
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// Whether `listen.http` asks for a login too: where a proxy may lead there.
+pub(super) fn asks(config: &Config) -> bool {
+    config.web.login == Login::Always || config.web.proxy.user_header.is_some()
+}
+
+/// Where the page is, for a link to it.
+pub(super) fn address(config: &Config, addresses: &Addresses) -> PageAddress {
+    let url = match (&config.web.external_url, addresses.https) {
+        (Some(url), _) => url.clone(),
+        (None, Some(https)) if https.ip().is_unspecified() => {
+            format!("https://{}:{}", hostname(), https.port())
+        }
+        (None, Some(https)) => format!("https://{https}"),
+        (None, None) => format!("http://{}", addresses.http),
+    };
+    PageAddress {
+        url,
+        asks: asks(config) || addresses.https.is_some(),
+    }
+}
+
+/// That of `listen.http`, and that of `listen.https` where there is one.
+pub(super) fn entrances(
+    config: &Config,
+    addresses: &Addresses,
+    people: Option<&Arc<People>>,
+    fleet: Option<&Arc<Fleet>>,
+) -> Result<Vec<Entrance>, ServeError> {
+    let (Some(people), Some(fleet)) = (people, fleet) else {
+        return Ok(vec![Entrance::open()]);
+    };
+    let door = Arc::new(Door {
+        people: people.clone(),
+        proxy: proxy(config),
+        audit_reads: config.audit.queries,
+    });
+    let url = config.web.external_url.as_deref().and_then(external);
+    let names = |scheme| Names {
+        scheme,
+        external: url.map(|(scheme, host)| (scheme.to_owned(), host.to_owned())),
+        hostname: Some(hostname()),
+        addresses: true,
+    };
+    let plain = match asks(config) {
+        true => Entrance {
+            names: names("http"),
+            door: Some(door.clone()),
+            tls: None,
+        },
+        false => Entrance::open(),
+    };
+    let Some(https) = addresses.https else {
+        return Ok(vec![plain]);
+    };
+    let certificates = match (&config.web.tls.cert_file, &config.web.tls.key_file) {
+        (Some(certificate), Some(key)) => Certificates::files(certificate, key),
+        _ => {
+            let mut own = vec!["localhost".to_owned(), hostname()];
+            if !https.ip().is_unspecified() {
+                own.push(https.ip().to_string());
+            }
+            let named = url.map(|(_, host)| host.split(':').next().unwrap_or(host).to_owned());
+            own.extend(named);
+            Certificates::signed(fleet.clone(), own)
+        }
+    };
+    // Told at the start, and not to the first who comes.
+    certificates.config().map_err(ServeError::Page)?;
+    let encrypted = Entrance {
+        names: names("https"),
+        door: Some(door),
+        tls: Some(Arc::new(certificates)),
+    };
+    Ok(vec![plain, encrypted])
+}
+
+fn proxy(config: &Config) -> Option<Proxy> {
+    let own = &config.web.proxy;
+    let header = |text: &Option<String>| {
+        let text = text.as_ref()?;
+        HeaderName::from_bytes(text.as_bytes()).ok()
+    };
+    Some(Proxy {
+        from: own.addresses().ok()?,
+        user_header: header(&own.user_header)?,
+        role_header: header(&own.role_header),
+        role: Role::named(&own.role)?,
+    })
+}
+
+/// What this machine calls itself.
+fn hostname() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// Done when one of them has ended, or all were told to; the others end with it.
+pub(super) async fn all(pages: Vec<JoinHandle<()>>) {
+    let _others = Others(pages.iter().map(JoinHandle::abort_handle).collect());
+    for page in pages {
+        // How it ended does not matter any more.
+        let _ = page.await;
+    }
+}
+
+/// Ends tasks when it is dropped.
+struct Others(Vec<AbortHandle>);
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for page in &self.0 {
+            page.abort();
+        }
+    }
+}

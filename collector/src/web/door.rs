@@ -1,0 +1,149 @@
+//! Who asks over HTTP, on a listener that asks: somebody with a token, with a session, or whoever a
+//! trusted proxy says it is.
+
+use crate::access::{Caller, People, Person, Role};
+use hyper::HeaderMap;
+use hyper::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tonic::Status;
+
+/// Name of the cookie. Browsers take one of such a name from the page's own host alone, over TLS.
+const COOKIE_NAME: &str = "__Host-fleetprof";
+
+/// Longest name that a proxy may give. Unit: bytes.
+const USER_BYTES_MAX: usize = 128;
+
+/// A proxy whose word is taken.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    /// Where it connects from.
+    pub from: Vec<IpAddr>,
+    /// Has the name of whoever asks.
+    pub user_header: HeaderName,
+    /// Has their role.
+    pub role_header: Option<HeaderName>,
+    /// Their role where it has none.
+    pub role: Role,
+}
+
+/// See the file.
+pub struct Door {
+    /// Those with tokens.
+    pub people: Arc<People>,
+    /// A proxy in front.
+    pub proxy: Option<Proxy>,
+    /// Whether reads are on record.
+    pub audit_reads: bool,
+}
+
+/// Whoever asks.
+#[derive(Clone)]
+pub(super) struct Asking {
+    pub(super) caller: Arc<Caller>,
+    /// Their token, where they have one.
+    pub(super) person: Option<Arc<Person>>,
+}
+
+impl Door {
+    /// Who sent a request; none: somebody unknown. Takes off what nobody behind it needs.
+    pub(super) fn who(
+        &self,
+        headers: &mut HeaderMap,
+        peer: Option<SocketAddr>,
+    ) -> Result<Option<Asking>, Status> {
+        let proxied = self.proxied(headers, peer)?;
+        if proxied.is_some() {
+            return Ok(proxied);
+        }
+        let by_token = self.people.authenticate(headers, peer)?;
+        headers.remove(AUTHORIZATION);
+        if let Some(person) = by_token {
+            return Ok(Some(Asking {
+                caller: person.caller.clone(),
+                person: Some(person),
+            }));
+        }
+        let visitor = cookie(headers).and_then(|cookie| self.people.visitor(&cookie));
+        Ok(visitor.map(|visitor| Asking {
+            caller: visitor.caller,
+            person: visitor.person,
+        }))
+    }
+
+    /// Whom a proxy names. The headers are taken off whoever sent them.
+    fn proxied(
+        &self,
+        headers: &mut HeaderMap,
+        peer: Option<SocketAddr>,
+    ) -> Result<Option<Asking>, Status> {
+        let Some(proxy) = &self.proxy else {
+            return Ok(None);
+        };
+        let user = take(headers, &proxy.user_header);
+        let role = match &proxy.role_header {
+            Some(header) => take(headers, header),
+            None => Vec::new(),
+        };
+        // An address of IPv4 may come in the clothes of IPv6.
+        let trusted = peer.is_some_and(|peer| proxy.from.contains(&peer.ip().to_canonical()));
+        if !trusted || user.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |what: &str| Status::permission_denied(format!("the proxy names {what}"));
+        let [user] = &user[..] else {
+            return Err(wrong("several people"));
+        };
+        let name = user.to_str().unwrap_or_default();
+        let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
+        if name.is_empty() || name.len() > USER_BYTES_MAX || hostile {
+            return Err(wrong("nobody that can be kept on record"));
+        }
+        let role = match &role[..] {
+            [] => proxy.role,
+            [role] => role
+                .to_str()
+                .ok()
+                .and_then(Role::named)
+                .ok_or_else(|| wrong("no role: `metrics`, `viewer`, `operator` or `admin`"))?,
+            _ => return Err(wrong("several roles")),
+        };
+        Ok(Some(Asking {
+            // Nobody with a token has an `@` at the start of a name that a proxy gives.
+            caller: Arc::new(Caller {
+                name: format!("{PROXIED}{name}"),
+                role,
+                scope: None,
+            }),
+            person: None,
+        }))
+    }
+}
+
+/// What stands before a name that a proxy gave, so that it is nobody else's.
+const PROXIED: &str = "proxy:";
+
+fn take(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
+    let values = headers.get_all(name).iter().cloned().collect();
+    headers.remove(name);
+    values
+}
+
+/// The session of a request.
+pub(super) fn cookie(headers: &HeaderMap) -> Option<String> {
+    let texts = headers.get_all(COOKIE).iter();
+    let mut pairs = texts
+        .filter_map(|text| text.to_str().ok())
+        .flat_map(|text| text.split(';'));
+    pairs.find_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        (name == COOKIE_NAME).then(|| value.to_owned())
+    })
+}
+
+/// What a browser is told to keep, for so many seconds.
+pub(super) fn set_cookie(value: &str, lasts_s: i64) -> Option<HeaderValue> {
+    let text =
+        format!("{COOKIE_NAME}={value}; Path=/; Max-Age={lasts_s}; Secure; HttpOnly; SameSite=Lax");
+    HeaderValue::from_str(&text).ok()
+}

@@ -1,0 +1,137 @@
+//! Logging in to the page and out of it.
+
+use super::door::{Asking, Door, cookie, set_cookie};
+use super::{Peer, Site, plain};
+use crate::access::SESSION_LASTS_S;
+use crate::audit::Event;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, SET_COOKIE};
+use hyper::{HeaderMap, StatusCode};
+use std::sync::Arc;
+use tonic::{Code, Status};
+
+/// Path of the login.
+pub(super) const PATH: &str = "/login";
+
+/// Largest body. Unit: bytes.
+pub(super) const BODY_BYTES_MAX: usize = 4096;
+
+const PAGE: &str = include_str!("login/login.html");
+const SCRIPT: &str = include_str!("login/login.js");
+const STYLE: &str = include_str!("login/login.css");
+
+fn own(kind: &'static str, text: &'static str) -> Response {
+    let kind = HeaderValue::from_static(kind);
+    let cache = HeaderValue::from_static("no-cache");
+    ([(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)], text).into_response()
+}
+
+pub(super) async fn page() -> Response {
+    own("text/html; charset=utf-8", PAGE)
+}
+
+pub(super) async fn script() -> Response {
+    own("text/javascript; charset=utf-8", SCRIPT)
+}
+
+pub(super) async fn style() -> Response {
+    own("text/css; charset=utf-8", STYLE)
+}
+
+/// The door of a listener that has one.
+fn door(site: &Site) -> Option<Arc<Door>> {
+    site.entrance.door.clone()
+}
+
+fn refused(status: &Status) -> Response {
+    let code = match status.code() {
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    plain(code, format!("{}\n", status.message())).map(Body::from)
+}
+
+fn no_login() -> Response {
+    plain(StatusCode::NOT_FOUND, "there is no login here\n").map(Body::from)
+}
+
+/// `token TOKEN` or `link LINK` becomes a session.
+pub(super) async fn log_in(
+    State(site): State<Site>,
+    Extension(peer): Extension<Peer>,
+    body: Bytes,
+) -> Response {
+    let Some(door) = door(&site) else {
+        return no_login();
+    };
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let people = door.people.clone();
+    let logging_in = move || match text.split_once(' ') {
+        Some(("token", token)) => people.log_in(token, Some(peer.0)),
+        Some(("link", link)) => people.follow(link, Some(peer.0)),
+        _ => Err(Status::unauthenticated("there is no token")),
+    };
+    let started = tokio::task::spawn_blocking(logging_in).await;
+    let started = started.unwrap_or_else(|_| Err(Status::internal("logging in failed")));
+    let secret = match started {
+        Ok(secret) => secret,
+        Err(status) => return refused(&status),
+    };
+    if let Some(visitor) = door.people.visitor(&secret) {
+        let event = visitor.caller.event(peer.0.to_string(), "page-login");
+        door.people.audit().note(event);
+    }
+    let mut response = plain(StatusCode::NO_CONTENT, "").map(Body::from);
+    if let Some(cookie) = set_cookie(&secret, SESSION_LASTS_S) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Ends the session of whoever asks.
+pub(super) async fn log_out(
+    State(site): State<Site>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(door) = door(&site) else {
+        return no_login();
+    };
+    if let Some(session) = cookie(&headers) {
+        if let Some(visitor) = door.people.visitor(&session) {
+            let event: Event = visitor.caller.event(peer.0.to_string(), "page-logout");
+            door.people.audit().note(event);
+        }
+        let people = door.people.clone();
+        let ended = tokio::task::spawn_blocking(move || people.log_out(&session)).await;
+        if let Ok(Err(error)) = ended {
+            tracing::warn!("a session that has ended is not forgotten: {error}");
+        }
+    }
+    let mut response = plain(StatusCode::NO_CONTENT, "").map(Body::from);
+    if let Some(cookie) = set_cookie("", 0) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Who asks, as JSON.
+pub(super) async fn session(asking: Option<Extension<Asking>>) -> Response {
+    let Some(Extension(asking)) = asking else {
+        return no_login();
+    };
+    let who = serde_json::json!({
+        "name": asking.caller.name,
+        "role": asking.caller.role.name(),
+    });
+    let kind = HeaderValue::from_static("application/json");
+    let cache = HeaderValue::from_static("no-store");
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)];
+    (headers, who.to_string()).into_response()
+}

@@ -1,0 +1,137 @@
+//! How the page speaks TLS: with the operator's own certificate, which is read again when its file
+//! changes, else with one that the fleet's authority signs.
+
+use crate::identity::Fleet;
+use crate::sync::lock;
+use profile::text::with_causes;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+/// How often one is signed anew. Unit: seconds.
+const SIGNED_AGAIN_S: i64 = 86_400;
+
+/// What the page proves its name with.
+pub enum Certificates {
+    /// The operator's.
+    Files {
+        /// The chain. PEM.
+        certificate: PathBuf,
+        /// Its key. PEM.
+        key: PathBuf,
+        /// What was read last, and when the files had changed then.
+        read: Mutex<Option<(Changed, Arc<ServerConfig>)>>,
+    },
+    /// The fleet's.
+    Signed {
+        /// Whose.
+        fleet: Arc<Fleet>,
+        /// For these names and addresses.
+        names: Vec<String>,
+        /// What was signed last, and when.
+        signed: Mutex<Option<(i64, Arc<ServerConfig>)>>,
+    },
+}
+
+/// When two files changed.
+pub type Changed = [Option<SystemTime>; 2];
+
+impl Certificates {
+    /// The operator's own.
+    pub fn files(certificate: &Path, key: &Path) -> Certificates {
+        Certificates::Files {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            read: Mutex::default(),
+        }
+    }
+
+    /// Those of the fleet's authority.
+    pub fn signed(fleet: Arc<Fleet>, names: Vec<String>) -> Certificates {
+        Certificates::Signed {
+            fleet,
+            names,
+            signed: Mutex::default(),
+        }
+    }
+
+    /// How TLS is spoken now.
+    ///
+    /// # Errors
+    /// Why it cannot be: a file that is no certificate, or none that fits the key.
+    pub fn config(&self) -> Result<Arc<ServerConfig>, String> {
+        match self {
+            Certificates::Files {
+                certificate,
+                key,
+                read,
+            } => {
+                let changed = [certificate, key].map(|path| {
+                    let known = std::fs::metadata(path);
+                    known.and_then(|known| known.modified()).ok()
+                });
+                let mut read = lock(read);
+                if let Some((when, config)) = &*read
+                    && *when == changed
+                {
+                    return Ok(config.clone());
+                }
+                match from_files(certificate, key) {
+                    Ok(config) => {
+                        let config = Arc::new(config);
+                        *read = Some((changed, config.clone()));
+                        Ok(config)
+                    }
+                    // Half of a change: what was there is as good as before.
+                    Err(why) => match &*read {
+                        Some((_, config)) => {
+                            tracing::warn!("the certificate of the page is not read again: {why}");
+                            Ok(config.clone())
+                        }
+                        None => Err(why),
+                    },
+                }
+            }
+            Certificates::Signed {
+                fleet,
+                names,
+                signed,
+            } => {
+                let now = fleet.now();
+                let mut signed = lock(signed);
+                if let Some((when, config)) = &*signed
+                    && (0..SIGNED_AGAIN_S).contains(&now.saturating_sub(*when))
+                {
+                    return Ok(config.clone());
+                }
+                let config = fleet.authority.page_config(names.clone(), now);
+                let config = Arc::new(config.map_err(|error| with_causes(&error))?);
+                *signed = Some((now, config.clone()));
+                Ok(config)
+            }
+        }
+    }
+}
+
+fn from_files(certificate: &Path, key: &Path) -> Result<ServerConfig, String> {
+    let failed = |path: &Path, why: &dyn std::fmt::Display| {
+        format!("failed to use `{}`: {why}", path.display())
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate)
+        .map_err(|error| failed(certificate, &error))?
+        .collect();
+    let chain = chain.map_err(|error| failed(certificate, &error))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, &error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|error| failed(certificate, &error))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
