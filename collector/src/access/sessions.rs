@@ -27,6 +27,10 @@ const IDLE_S: i64 = 12 * 3600;
 /// When a session ends at most. Unit: seconds.
 pub const LASTS_S: i64 = 7 * 86_400;
 
+/// When a session ends at most that was started on the collector's machine, for nobody by name: no
+/// token ends it before. Unit: seconds.
+const LOCAL_LASTS_S: i64 = 3600;
+
 /// Sessions, and those of one token. The one that was used longest ago goes for another.
 const SESSIONS_MAX: usize = 10_000;
 const PER_PERSON_MAX: usize = 32;
@@ -279,7 +283,11 @@ impl People {
 
 impl Session {
     fn is_good(&self, now: i64) -> bool {
-        now.saturating_sub(self.used) < IDLE_S && now.saturating_sub(self.created) < LASTS_S
+        let lasts = match self.whose {
+            Some(_) => LASTS_S,
+            None => LOCAL_LASTS_S,
+        };
+        now.saturating_sub(self.used) < IDLE_S && now.saturating_sub(self.created) < lasts
     }
 }
 

@@ -152,6 +152,13 @@ impl Audit {
         }))))
     }
 
+    /// Puts on record what shuts somebody out, as far as that can be: it is done anyway.
+    pub async fn try_record(&self, event: Event) {
+        if let Err(status) = self.record(event).await {
+            tracing::error!(why = status.message(), "what is done is not on record");
+        }
+    }
+
     /// Puts a line on the disk.
     ///
     /// # Errors

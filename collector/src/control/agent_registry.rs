@@ -358,6 +358,7 @@ pub fn host_label<'a>(
 ) -> Option<&'a str> {
     match label == key::HOST {
         true => Some(name),
+        false if key::is_of_cgroup(label) => None,
         false => configured.get(label).map(String::as_str),
     }
 }

@@ -43,6 +43,18 @@ const REPLACED_AFTER_S: i64 = 300;
 /// seconds.
 const RENEWED_AGAIN_S: u64 = 60;
 
+/// What came of a request for a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enrolled {
+    /// A host became a member.
+    New,
+    /// A member renewed its certificate.
+    Renewed,
+    /// A member has another certificate for the same as a moment ago: nothing was written, and
+    /// nothing is to be.
+    Again,
+}
+
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS members (
     host_id TEXT PRIMARY KEY,
@@ -367,7 +379,7 @@ impl Registry {
     }
 
     /// Takes a host in, or lets one that is in renew: a known key needs no invitation, so a host
-    /// that was away for months comes back by itself. True when it is new.
+    /// that was away for months comes back by itself.
     ///
     /// # Errors
     /// [`Refused`].
@@ -375,7 +387,7 @@ impl Registry {
         &self,
         applicant: &Applicant<'_>,
         now: i64,
-    ) -> Result<(Arc<Member>, bool), Refused> {
+    ) -> Result<(Arc<Member>, Enrolled), Refused> {
         let id = applicant.host_id;
         let plain = id.chars().all(|c| !profile::text::is_hostile(c));
         if id.is_empty() || id.len() > crate::store::HOST_ID_BYTES_MAX || !plain {
@@ -385,7 +397,7 @@ impl Registry {
         if let Some(known) = self.member(applicant.host_id, &applicant.key) {
             // Whoever asks again and again makes no work for the disk.
             if now.saturating_sub(known.renewed()).unsigned_abs() < RENEWED_AGAIN_S {
-                return Ok((known, false));
+                return Ok((known, Enrolled::Again));
             }
             let mut database = lock(&self.database);
             let change = database.transaction()?;
@@ -395,13 +407,13 @@ impl Registry {
             )?;
             change.commit()?;
             known.renewed.store(now, Ordering::Relaxed);
-            return Ok((known, false));
+            return Ok((known, Enrolled::Renewed));
         }
         let credential = applicant.credential.ok_or(Refused::Unknown)?;
         let mut database = lock(&self.database);
         // It may have come in meanwhile.
         if let Some(known) = self.member(applicant.host_id, &applicant.key) {
-            return Ok((known, false));
+            return Ok((known, Enrolled::Again));
         }
         let change = database.transaction()?;
         let (invitation, made) = invitation(&change, credential, now)?;
@@ -444,7 +456,7 @@ impl Registry {
         if let Some(before) = before {
             before.ended.send_replace(true);
         }
-        Ok((member, true))
+        Ok((member, Enrolled::New))
     }
 
     /// Whether nobody else has the id, the name or the key.
@@ -596,6 +608,15 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refused> {
         return Err(Refused::Invalid(format!(
             "an invitation has up to {LABELS_MAX} labels, whose names and values have 1 to \
              {LABEL_BYTES_MAX} printable bytes"
+        )));
+    }
+    // A scope or a selector by these is about what runs on a host, and would take all of it.
+    let of_samples = |name: &&String| {
+        profile::key::is_of_cgroup(name) || crate::store::SAMPLE_LABELS.contains(&name.as_str())
+    };
+    if let Some(name) = labels.keys().find(of_samples) {
+        return Err(Refused::Invalid(format!(
+            "the label `{name}` says what runs on a host, so no host as a whole can have it"
         )));
     }
     if labels.contains_key(profile::key::HOST) {

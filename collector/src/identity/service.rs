@@ -1,7 +1,7 @@
 //! The calls about members: Enroll for hosts, the rest for those who run the fleet.
 
 use super::authority::{KeyHash, SigningRequest};
-use super::registry::{Applicant, Invitation, Listed, Refused};
+use super::registry::{Applicant, Enrolled, Invitation, Listed, Refused};
 use super::{Fleet, IdentityError, Member};
 use crate::access::{Caller, event};
 use crate::audit::{Audit, BEGUN, DONE, Event};
@@ -17,8 +17,12 @@ use proto::collector::{
 use proto::credential::Credential;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
+
+/// When a host that was refused was told of in the log last. Unit: seconds since the Unix epoch.
+static REFUSAL_TOLD_S: AtomicI64 = AtomicI64::new(0);
 
 /// Largest request. Unit: bytes.
 pub const REQUEST_BYTES_MAX: usize = 32 << 10;
@@ -93,14 +97,17 @@ fn enroll(
         credential: credential.as_ref(),
     };
     let now = fleet.now();
-    let (member, is_new) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
-        tracing::warn!(
-            ?peer,
-            host_id = said(&asked.host_id),
-            hostname = said(&asked.hostname),
-            why = %refused,
-            "a host is not let into the fleet"
-        );
+    let (member, outcome) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
+        // Anybody can come without an invitation, as often as they like.
+        if REFUSAL_TOLD_S.swap(now, Ordering::Relaxed) != now {
+            tracing::warn!(
+                ?peer,
+                host_id = said(&asked.host_id),
+                hostname = said(&asked.hostname),
+                why = %refused,
+                "a host is not let into the fleet; at most one a second is told"
+            );
+        }
         status(&refused)
     })?;
     let signed = fleet
@@ -108,13 +115,20 @@ fn enroll(
         .sign_host((&member.host_id, &signing), now, fleet.host_lasts);
     let issued = signed.map_err(|error| internal(&error))?;
     let told = peer.map(|peer| peer.to_string()).unwrap_or_default();
-    let action = if is_new { "join" } else { "renew" };
-    audit.note(
-        Event::by(&member.name, told, action)
-            .with("host_id", member.host_id.as_str())
-            .with("key_sha256", hex(&member.key)),
-    );
-    if is_new {
+    let action = match outcome {
+        Enrolled::New => Some("join"),
+        Enrolled::Renewed => Some("renew"),
+        // Whoever asks again and again fills no log.
+        Enrolled::Again => None,
+    };
+    if let Some(action) = action {
+        audit.note(
+            Event::by(&member.name, told, action)
+                .with("host_id", member.host_id.as_str())
+                .with("key_sha256", hex(&member.key)),
+        );
+    }
+    if outcome == Enrolled::New {
         tracing::info!(
             ?peer,
             host = member.name,
@@ -179,13 +193,32 @@ impl FleetAdmin {
         }
     }
 
-    /// Does what was asked on a blocking thread, once it is on record that it is about to be done.
+    /// Lets somebody in, once it is on record that this is about to be done.
     async fn act<T: Send + 'static>(
         &self,
         event: &Event,
         work: impl FnOnce(&Fleet) -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
         self.audit.record(event.clone().ended(BEGUN)).await?;
+        self.done(event, work).await
+    }
+
+    /// Shuts somebody out. A disk that takes no record keeps nobody in.
+    async fn revoke<T: Send + 'static>(
+        &self,
+        event: &Event,
+        work: impl FnOnce(&Fleet) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.audit.try_record(event.clone().ended(BEGUN)).await;
+        self.done(event, work).await
+    }
+
+    /// Does what was asked on a blocking thread.
+    async fn done<T: Send + 'static>(
+        &self,
+        event: &Event,
+        work: impl FnOnce(&Fleet) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
         let fleet = self.fleet.clone();
         let done = tokio::task::spawn_blocking(move || work(&fleet)).await;
         let done = done.map_err(|_| Status::internal("the call failed in the collector"));
@@ -271,7 +304,7 @@ impl FleetService for FleetAdmin {
                 Status::not_found(text)
             })
         };
-        let member = self.act(&event, removing).await?;
+        let member = self.revoke(&event, removing).await?;
         self.audit.note(event.ended(DONE));
         tracing::info!(
             ?peer,
@@ -318,7 +351,7 @@ impl FleetService for FleetAdmin {
                 Status::not_found(text)
             })
         };
-        let revoked = self.act(&event, revoking).await?;
+        let revoked = self.revoke(&event, revoking).await?;
         self.audit.note(event.ended(DONE));
         Ok(Response::new(RevokeInvitationResponse {
             invitation: Some(wire_invitation(revoked)),

@@ -685,6 +685,7 @@ async fn with_a_full_disk_what_must_be_on_record_is_refused_and_reads_go_on() {
     std::os::unix::fs::symlink(disk.path(), dir.path().join("audit")).expect("a link");
     let running = start_in(dir, Arc::default()).await;
     let token = running.token("anna", Role::Admin).await;
+    running.token("ben", Role::Viewer).await;
     let asking = running.as_(&token).await;
     let filler = disk.path().join("filler");
     // Until nothing fits any more.
@@ -715,6 +716,8 @@ async fn with_a_full_disk_what_must_be_on_record_is_refused_and_reads_go_on() {
         .iter()
         .find(|counter| counter.name == "fleetprof_collector_audit_failing");
     assert_eq!(failing.map(|counter| counter.value), Some(1));
+    // A disk that is full keeps nobody in.
+    running.remove("ben").await;
     // With room it goes on, and nothing of what failed is in the way.
     std::fs::remove_file(&filler).expect("removed");
     admin.invite(InviteRequest::default()).await.expect("one");

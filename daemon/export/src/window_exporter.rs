@@ -110,6 +110,10 @@ impl WindowExporter {
         let version = self.shared.settings_version();
         if version != self.settings {
             let settings = self.shared.settings();
+            if *self.withhold != *settings.withhold {
+                // Names that wait to be sent may be of what is withheld from now on.
+                self.start_generation();
+            }
             self.drop_labels = settings.drop_labels;
             self.withhold = settings.withhold;
             self.carry.label_sets.clear();

@@ -30,7 +30,7 @@ impl Case {
         (host_id, hostname, key): (&str, &str, u8),
         credential: Option<&Credential>,
         now: i64,
-    ) -> Result<(Arc<Member>, bool), Refused> {
+    ) -> Result<(Arc<Member>, Enrolled), Refused> {
         let applicant = Applicant {
             host_id,
             hostname,
@@ -45,10 +45,10 @@ impl Case {
 fn an_invited_host_becomes_a_member_under_the_name_it_says() {
     let case = case();
     let credential = case.invite(&Invitation::default());
-    let (member, is_new) = case
+    let (member, outcome) = case
         .enroll(("a", "web-1", 1), Some(&credential), NOW)
         .expect("let in");
-    assert!(is_new);
+    assert_eq!(outcome, Enrolled::New);
     assert_eq!((member.name.as_str(), member.enrolled), ("web-1", NOW));
     assert!(case.registry.member("a", &[1; 32]).is_some());
     assert!(case.registry.member("a", &[2; 32]).is_none());
@@ -128,8 +128,8 @@ fn a_known_key_renews_without_an_invitation_however_late() {
     case.enroll(("a", "a", 1), Some(&credential), NOW)
         .expect("let in");
     let later = NOW + 400 * 86_400;
-    let (_, is_new) = case.enroll(("a", "other", 1), None, later).expect("renews");
-    assert!(!is_new);
+    let (_, outcome) = case.enroll(("a", "other", 1), None, later).expect("renews");
+    assert_eq!(outcome, Enrolled::Renewed);
     assert_eq!(case.registry.members()[0].name, "a");
 }
 
@@ -311,6 +311,10 @@ fn what_cannot_be_an_invitation_is_refused() {
         ..Invitation::default()
     };
     assert!(refused(&label("host", "db-1")));
+    // A scope by these is about what runs on hosts.
+    for of_samples in ["namespace", "unit", "pod.label/team", "comm", "pid"] {
+        assert!(refused(&label(of_samples, "a")), "{of_samples}");
+    }
     assert!(refused(&label("a", "")));
     assert!(refused(&label("a", "line\nbreak")));
     assert!(refused(&label("a", &"x".repeat(200))));
