@@ -52,7 +52,7 @@ enum Action {
     /// Check that the log is complete and unchanged
     #[command(after_help = "\
 Exit code 6 when something is wrong. Note the last number and hash somewhere else: whoever has the disk of the \
-collector can write the whole log anew, and cannot make it end in the same hash.
+collector can rewrite the whole log, but cannot make it end in the same hash.
 
 Examples:
   agent-ctl audit verify

@@ -1,7 +1,8 @@
 //! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
-//! EvidenceService (their pins), for people QueryService, CaptureService, PinService, SymbolService,
-//! FleetService and AccessService, with health and reflection. That for other machines: the same
-//! without reflection, with EnrollmentService, behind the gate (`identity/gate.rs`).
+//! EvidenceService (their pins), for people QueryService, CaptureService, PinService,
+//! SymbolService, FleetService and AccessService, with health and reflection. That for other
+//! machines: the same without reflection, with EnrollmentService, behind the gate
+//! (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, People};
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
@@ -245,9 +246,9 @@ pub struct Gatehouse {
     pub audit_reads: bool,
 }
 
-/// Serves other machines until `shutdown` is true, and then until every call has ended: hosts of the
-/// fleet what they call, people with a token what their role lets them. Who is neither may enroll,
-/// and is answered nothing else.
+/// Serves other machines until `shutdown` is true, and then until every call has ended: hosts of
+/// the fleet what they call, people with a token what their role lets them. Who is neither may
+/// enroll, and is answered nothing else.
 ///
 /// # Errors
 /// When the transport fails.

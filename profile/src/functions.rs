@@ -108,6 +108,13 @@ pub(crate) fn is_mark(dict: &Dictionary, frame: Frame) -> bool {
 /// How the mark starts that says who ended a wait.
 pub(crate) const WOKEN_BY: &str = "[woken by ";
 
+/// A wait that a hard interrupt ended. A thread has a name of 15 bytes at most, so no mark with the
+/// name of one reads like this.
+pub const WOKEN_BY_HARDIRQ: &str = "[woken by a hard interrupt]";
+
+/// A wait that a soft interrupt ended.
+pub const WOKEN_BY_SOFTIRQ: &str = "[woken by a soft interrupt]";
+
 /// Marks as the daemon writes them.
 fn is_mark_text(text: &str) -> bool {
     let marks = [

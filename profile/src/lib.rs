@@ -52,7 +52,7 @@ pub use filter::{
 };
 pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
 pub use frame::{LOST_FRAME, OTHER_FRAME};
-pub use functions::Shape;
+pub use functions::{Shape, WOKEN_BY_HARDIRQ, WOKEN_BY_SOFTIRQ};
 pub use identity::{ContentId, ContentIds};
 pub use labels::{LabelSetId, LabelSetTable, key};
 pub use later::{LaterNames, NameSource, NamedLater};

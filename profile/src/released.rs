@@ -2,6 +2,7 @@
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameKind};
+use crate::functions::{WOKEN_BY, WOKEN_BY_HARDIRQ, WOKEN_BY_SOFTIRQ};
 use crate::profile::Profile;
 use crate::query::{Query, QueryRunner};
 use crate::sample::SampleKey;
@@ -27,9 +28,6 @@ impl Withholding {
     }
 }
 
-/// Wakers that are no threads. A thread has a name of 15 bytes at most, so none is called so.
-const INTERRUPTS: [&str; 2] = ["[woken by a hard interrupt]", "[woken by a soft interrupt]"];
-
 /// The waits of a profile without the threads that ended them. Interrupts stay: they are the
 /// kernel's.
 fn without_wakers(mut profile: Profile) -> Profile {
@@ -41,8 +39,8 @@ fn without_wakers(mut profile: Profile) -> Profile {
             let names_thread = |&frame: &FrameId| {
                 let frame = dict.frame(frame);
                 frame.kind == FrameKind::Synthetic
-                    && frame.function.starts_with("[woken by ")
-                    && !INTERRUPTS.contains(&frame.function)
+                    && frame.function.starts_with(WOKEN_BY)
+                    && ![WOKEN_BY_HARDIRQ, WOKEN_BY_SOFTIRQ].contains(&frame.function)
             };
             match path.iter().position(names_thread) {
                 Some(at) => {

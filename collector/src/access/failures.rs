@@ -1,5 +1,5 @@
-//! Who tries tokens that are not good: each address is told so a few times a minute, and goes to
-//! the log once for all of them.
+//! Who tries tokens and invitations that are not good: each address is told so a few times a
+//! minute, and goes to the log once for all of them.
 //!
 //! Nobody guesses 160 bits; what this bounds is the work and the log of those who try. A token that
 //! is good is taken whatever others tried from the same address.
@@ -21,7 +21,7 @@ const ADDRESSES_MAX: usize = 1024;
 
 /// What a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(crate) struct Failed {
     /// It is the first of its address for some time, which goes to the log.
     pub first: bool,
     /// There are too many: when to come again.
@@ -30,7 +30,7 @@ pub(super) struct Failed {
 
 /// Failures of an address that are told of together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sum {
+pub(crate) struct Sum {
     /// None: of many.
     pub address: Option<IpAddr>,
     /// Beside the first.
@@ -44,11 +44,11 @@ struct Tried {
 
 /// See the file.
 #[derive(Default)]
-pub(super) struct Failures(Mutex<HashMap<Option<IpAddr>, Tried>>);
+pub(crate) struct Failures(Mutex<HashMap<Option<IpAddr>, Tried>>);
 
 impl Failures {
     /// Counts one.
-    pub(super) fn count(&self, address: Option<IpAddr>, now: Instant) -> Failed {
+    pub(crate) fn count(&self, address: Option<IpAddr>, now: Instant) -> Failed {
         let mut tried = lock(&self.0);
         let mut key = address.map(network);
         if !tried.contains_key(&key) && tried.len() >= ADDRESSES_MAX {
@@ -67,7 +67,7 @@ impl Failures {
     }
 
     /// Those whose time is over and that had more than the first.
-    pub(super) fn sums(&self, now: Instant) -> Vec<Sum> {
+    pub(crate) fn sums(&self, now: Instant) -> Vec<Sum> {
         let mut sums = Vec::new();
         lock(&self.0).retain(|address, tried| {
             let keep = now.saturating_duration_since(tried.since) < WINDOW;

@@ -11,6 +11,7 @@ mod service;
 mod sessions;
 mod table;
 
+pub(crate) use failures::Failures;
 pub(crate) use people::RETRY_AFTER;
 pub use people::{AccessError, NewPerson, People, Person};
 pub use scope::Scope;

@@ -28,9 +28,6 @@ use tonic::codegen::http::header::AUTHORIZATION;
 /// Longest name. Unit: bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Longest scope. Unit: bytes.
-const SCOPE_BYTES_MAX: usize = 4096;
-
 /// Most people. Beyond it nobody is let in before somebody is removed; those whose token has ended
 /// for long go by themselves.
 const PEOPLE_MAX: usize = 10_000;
@@ -554,11 +551,5 @@ fn scope(text: &str) -> Result<Option<Scope>, String> {
     if text.trim().is_empty() {
         return Ok(None);
     }
-    if text.len() > SCOPE_BYTES_MAX {
-        return Err(format!("a scope has up to {SCOPE_BYTES_MAX} bytes"));
-    }
-    let parsed = Scope::parse(text);
-    parsed
-        .map(Some)
-        .map_err(|why| format!("the scope is no selector: {why}"))
+    Scope::parse(text).map(Some)
 }

@@ -1,8 +1,8 @@
 //! Sessions of the page, and links that start one.
 //!
 //! A browser has a cookie with 256 random bits, of which only a hash is kept. It stands for the
-//! token that it was made with, so it ends with it; besides, after half a day without use, and after
-//! a week. A link is good once, for a minute, and is in memory alone.
+//! token that it was made with, so it ends with it; besides, after half a day without use, and
+//! after a week. A link is good once, for a minute, and is in memory alone.
 
 use super::people::{AccessError, People};
 use super::{Caller, Person};

@@ -7,7 +7,7 @@
 //! syncs once for all of it.
 //!
 //! The log shows whoever cannot write to the disk that nothing was changed behind its back. Who has
-//! the disk can write all of it anew; what guards against that is the number and hash of its last
+//! the disk can rewrite all of it; what guards against that is the number and hash of its last
 //! line, noted elsewhere.
 
 mod chain;

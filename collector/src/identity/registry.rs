@@ -7,6 +7,7 @@
 use super::IdentityError;
 use super::authority::KeyHash;
 use super::gate::CALLS_PER_HOST_MAX;
+use crate::store::is_host_label;
 use crate::sync::lock;
 use proto::credential::{Credential, ID_BYTES, SECRET_BYTES};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -611,10 +612,7 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refused> {
         )));
     }
     // A scope or a selector by these is about what runs on a host, and would take all of it.
-    let of_samples = |name: &&String| {
-        profile::key::is_of_cgroup(name) || crate::store::SAMPLE_LABELS.contains(&name.as_str())
-    };
-    if let Some(name) = labels.keys().find(of_samples) {
+    if let Some(name) = labels.keys().find(|name| !is_host_label(name)) {
         return Err(Refused::Invalid(format!(
             "the label `{name}` says what runs on a host, so no host as a whole can have it"
         )));

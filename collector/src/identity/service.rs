@@ -3,7 +3,7 @@
 use super::authority::{KeyHash, SigningRequest};
 use super::registry::{Applicant, Enrolled, Invitation, Listed, Refused};
 use super::{Fleet, IdentityError, Member};
-use crate::access::{Caller, event};
+use crate::access::{Caller, Failures, event};
 use crate::audit::{Audit, BEGUN, DONE, Event};
 use profile::text::with_causes;
 use proto::collector::enrollment_service_server::EnrollmentService;
@@ -17,12 +17,9 @@ use proto::collector::{
 use proto::credential::Credential;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
-
-/// When a host that was refused was told of in the log last. Unit: seconds since the Unix epoch.
-static REFUSAL_TOLD_S: AtomicI64 = AtomicI64::new(0);
 
 /// Largest request. Unit: bytes.
 pub const REQUEST_BYTES_MAX: usize = 32 << 10;
@@ -34,6 +31,8 @@ pub struct Enrollment {
     audit: Audit,
     /// Hosts that enroll at a time.
     turns: Arc<Semaphore>,
+    /// Those that were not let in.
+    failures: Arc<Failures>,
 }
 
 /// Most hosts that enroll at a time: each takes a thread that queries take too.
@@ -49,7 +48,95 @@ impl Enrollment {
             fleet,
             audit,
             turns: Arc::new(Semaphore::new(TURNS)),
+            failures: Arc::default(),
         }
+    }
+
+    fn enroll_now(
+        &self,
+        asked: &EnrollRequest,
+        peer: Option<SocketAddr>,
+    ) -> Result<EnrollResponse, Status> {
+        let signing = SigningRequest::parse(&asked.signing_request)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let credential = match asked.credential.is_empty() {
+            true => None,
+            false => Some(
+                Credential::parse(&asked.credential)
+                    .map_err(|error| Status::invalid_argument(error.to_string()))?,
+            ),
+        };
+        let applicant = Applicant {
+            host_id: &asked.host_id,
+            hostname: &asked.hostname,
+            key: signing.key,
+            credential: credential.as_ref(),
+        };
+        let fleet = &self.fleet;
+        let now = fleet.now();
+        let (member, outcome) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
+            self.tell(asked, peer, &refused);
+            status(&refused)
+        })?;
+        let signed = fleet
+            .authority
+            .sign_host((&member.host_id, &signing), now, fleet.host_lasts);
+        let issued = signed.map_err(|error| internal(&error))?;
+        let told = peer.map(|peer| peer.to_string()).unwrap_or_default();
+        let action = match outcome {
+            Enrolled::New => Some("join"),
+            Enrolled::Renewed => Some("renew"),
+            // Whoever asks again and again fills no log.
+            Enrolled::Again => None,
+        };
+        if let Some(action) = action {
+            self.audit.note(
+                Event::by(&member.name, told, action)
+                    .with("host_id", member.host_id.as_str())
+                    .with("key_sha256", hex(&member.key)),
+            );
+        }
+        if outcome == Enrolled::New {
+            tracing::info!(
+                ?peer,
+                host = member.name,
+                host_id = member.host_id,
+                key = hex(&member.key),
+                "a host joins the fleet"
+            );
+        }
+        Ok(EnrollResponse {
+            certificate: issued.certificate,
+            authorities: vec![fleet.authority.certificate().to_vec()],
+            fleet_id: fleet.authority.fleet_id().to_owned(),
+            name: member.name.clone(),
+            labels: member.labels.clone().into_iter().collect(),
+            not_after_unix_s: issued.not_after_unix_s,
+        })
+    }
+
+    /// Tells the log of a host that is not let in. Anybody can come without an invitation, as often
+    /// as they like, so each address is told of once, and then how often it came.
+    fn tell(&self, asked: &EnrollRequest, peer: Option<SocketAddr>, refused: &Refused) {
+        let now = Instant::now();
+        let address = peer.map(|peer| peer.ip());
+        if !self.failures.count(address, now).first {
+            return;
+        }
+        for sum in self.failures.sums(now) {
+            tracing::warn!(
+                address = ?sum.address,
+                count = sum.count,
+                "more hosts are not let into the fleet"
+            );
+        }
+        tracing::warn!(
+            ?peer,
+            host_id = said(&asked.host_id),
+            hostname = said(&asked.hostname),
+            why = %refused,
+            "a host is not let into the fleet"
+        );
     }
 }
 
@@ -61,90 +148,17 @@ impl EnrollmentService for Enrollment {
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = request.remote_addr();
         let asked = request.into_inner();
-        let (fleet, audit) = (self.fleet.clone(), self.audit.clone());
-        // Whoever has neither an invitation nor a certificate makes no work at all, and those who
-        // have one wait for each other, not queries for them.
+        let enrollment = self.clone();
+        // They wait for each other, and no query waits for them.
         let Ok(_turn) = self.turns.acquire().await else {
             return Err(Status::unavailable("the collector stops"));
         };
-        let enrolling = move || enroll(&fleet, &asked, peer, &audit);
+        let enrolling = move || enrollment.enroll_now(&asked, peer);
         match tokio::task::spawn_blocking(enrolling).await {
             Ok(answer) => answer.map(Response::new),
             Err(_) => Err(Status::internal("enrolling failed")),
         }
     }
-}
-
-fn enroll(
-    fleet: &Fleet,
-    asked: &EnrollRequest,
-    peer: Option<SocketAddr>,
-    audit: &Audit,
-) -> Result<EnrollResponse, Status> {
-    let signing = SigningRequest::parse(&asked.signing_request)
-        .map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let credential = match asked.credential.is_empty() {
-        true => None,
-        false => Some(
-            Credential::parse(&asked.credential)
-                .map_err(|error| Status::invalid_argument(error.to_string()))?,
-        ),
-    };
-    let applicant = Applicant {
-        host_id: &asked.host_id,
-        hostname: &asked.hostname,
-        key: signing.key,
-        credential: credential.as_ref(),
-    };
-    let now = fleet.now();
-    let (member, outcome) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
-        // Anybody can come without an invitation, as often as they like.
-        if REFUSAL_TOLD_S.swap(now, Ordering::Relaxed) != now {
-            tracing::warn!(
-                ?peer,
-                host_id = said(&asked.host_id),
-                hostname = said(&asked.hostname),
-                why = %refused,
-                "a host is not let into the fleet; at most one a second is told"
-            );
-        }
-        status(&refused)
-    })?;
-    let signed = fleet
-        .authority
-        .sign_host((&member.host_id, &signing), now, fleet.host_lasts);
-    let issued = signed.map_err(|error| internal(&error))?;
-    let told = peer.map(|peer| peer.to_string()).unwrap_or_default();
-    let action = match outcome {
-        Enrolled::New => Some("join"),
-        Enrolled::Renewed => Some("renew"),
-        // Whoever asks again and again fills no log.
-        Enrolled::Again => None,
-    };
-    if let Some(action) = action {
-        audit.note(
-            Event::by(&member.name, told, action)
-                .with("host_id", member.host_id.as_str())
-                .with("key_sha256", hex(&member.key)),
-        );
-    }
-    if outcome == Enrolled::New {
-        tracing::info!(
-            ?peer,
-            host = member.name,
-            host_id = member.host_id,
-            key = hex(&member.key),
-            "a host joins the fleet"
-        );
-    }
-    Ok(EnrollResponse {
-        certificate: issued.certificate,
-        authorities: vec![fleet.authority.certificate().to_vec()],
-        fleet_id: fleet.authority.fleet_id().to_owned(),
-        name: member.name.clone(),
-        labels: member.labels.clone().into_iter().collect(),
-        not_after_unix_s: issued.not_after_unix_s,
-    })
 }
 
 /// Text of a stranger, fit for the log.

@@ -2,9 +2,9 @@
 //!
 //! [`Guarded`] holds the store and gives nobody at hand but a [`ScopedStore`], which adds the
 //! caller's scope to every question. An answer is the one that somebody without a scope gets who
-//! writes the scope into the selector, less what is told of hosts as a whole: gaps, counts and steps
-//! are of hosts that are in the scope or have samples in it, and what was missed while sampling, and
-//! what whole hosts took, only of hosts that are in it as a whole.
+//! writes the scope into the selector, less what is told of hosts as a whole: gaps, counts and
+//! steps are of hosts that are in the scope or have samples in it, and what was missed while
+//! sampling, and what whole hosts took, only of hosts that are in it as a whole.
 
 use crate::access::{Caller, Scope};
 use crate::store::query::prune;

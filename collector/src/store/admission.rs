@@ -71,7 +71,7 @@ pub(super) fn host_labels(window: &NewWindow) -> LabelSet {
 }
 
 /// True for a label that a host as a whole may have.
-pub(super) fn is_host_label(name: &str) -> bool {
+pub fn is_host_label(name: &str) -> bool {
     !key::is_of_cgroup(name) && !SAMPLE_LABELS.contains(&name)
 }
 

@@ -20,7 +20,7 @@ mod result;
 mod sink;
 mod window;
 
-pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX};
+pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX, is_host_label};
 pub use batching::BatchPolicy;
 pub use board::{ConnectedHost, NoticeBoard};
 pub use exact::Exact;

@@ -90,7 +90,8 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
     }
 }
 
-/// The content of a file, packed where that is asked for: each file once in the life of the program.
+/// The content of a file, packed where that is asked for: each file once in the life of the
+/// program.
 fn content(file: &'static File, head: &mut HeaderMap, pack: bool) -> (Bytes, bool) {
     static PACKED: Mutex<BTreeMap<&str, (HeaderMap, Bytes)>> = Mutex::new(BTreeMap::new());
     let whole = Bytes::from_static(file.content);

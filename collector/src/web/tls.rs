@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// How often one is signed anew. Unit: seconds.
+/// How often another one is signed. Unit: seconds.
 const SIGNED_AGAIN_S: i64 = 86_400;
 
 /// What the page proves its name with.

@@ -81,8 +81,8 @@ impl RawFrame {
 impl Mark {
     fn text(self) -> &'static str {
         match self {
-            Mark::WokenByHardirq => "[woken by a hard interrupt]",
-            Mark::WokenBySoftirq => "[woken by a soft interrupt]",
+            Mark::WokenByHardirq => profile::WOKEN_BY_HARDIRQ,
+            Mark::WokenBySoftirq => profile::WOKEN_BY_SOFTIRQ,
             Mark::WakerUnseen => "[waker unseen]",
             Mark::WakerWithheld => profile::withhold::WAKER,
             Mark::StillWaiting => "[still waiting]",

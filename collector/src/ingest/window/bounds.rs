@@ -6,7 +6,7 @@ use crate::ingest::limits::{
     LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX,
 };
 use crate::metrics::Metrics;
-use crate::store::{HostFacts, LabelSet, Row, SAMPLE_LABELS, TimeRange, WINDOW_NS_MAX};
+use crate::store::{HostFacts, LabelSet, Row, TimeRange, WINDOW_NS_MAX, is_host_label};
 use profile::key;
 use prost::Message as _;
 use proto::collector as wire;
@@ -93,10 +93,7 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
     labels.sort();
     let mut labels = bounded(labels.into_iter(), HOST_LABELS_MAX, metrics);
     // Labels of what runs on a host are none of the host as a whole: a scope by one would take all.
-    labels.retain(|(name, value)| {
-        let of_samples = key::is_of_cgroup(name) || SAMPLE_LABELS.contains(&name.as_str());
-        name != key::HOST && !of_samples && !value.is_empty()
-    });
+    labels.retain(|(name, value)| name != key::HOST && is_host_label(name) && !value.is_empty());
     HostFacts {
         hostname: text(&facts.hostname, FACT_BYTES_MAX),
         kernel: text(&facts.kernel, FACT_BYTES_MAX),

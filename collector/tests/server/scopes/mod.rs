@@ -1,8 +1,8 @@
 //! What somebody with a scope gets: every call and every download, looked through byte by byte for
 //! names that are none of theirs.
 //!
-//! Whatever is out of the scope has `kanarie` in its name: hosts, labels, functions, files, cgroups,
-//! triggers, reasons, notices, units of measure. What is in it has `eigen`.
+//! Whatever is out of the scope has `kanarie` in its name: hosts, labels, functions, files,
+//! cgroups, triggers, reasons, notices, units of measure. What is in it has `eigen`.
 
 mod asks;
 mod stage;

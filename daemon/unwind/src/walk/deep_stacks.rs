@@ -191,7 +191,7 @@ impl DeepStacks {
             self.counts.refused += 1;
             return;
         }
-        let thread_state = self.threads.entry(thread).or_insert(DeepThread {
+        let entry = self.threads.entry(thread).or_insert(DeepThread {
             pid,
             slot,
             places: Default::default(),
@@ -202,16 +202,16 @@ impl DeepStacks {
             expected: None,
             state: LookState::Idle,
         });
-        if !matches!(thread_state.state, LookState::Idle) {
+        if !matches!(entry.state, LookState::Idle) {
             return;
         }
-        if time.since(thread_state.used) > CUT_APART {
-            thread_state.places = Default::default();
-            thread_state.not_before = thread_state.not_before.max(time.plus(CUT_MIN));
+        if time.since(entry.used) > CUT_APART {
+            entry.places = Default::default();
+            entry.not_before = entry.not_before.max(time.plus(CUT_MIN));
         }
-        thread_state.used = time;
-        thread_state.expected = None;
-        thread_state.vote(slot);
+        entry.used = time;
+        entry.expected = None;
+        entry.vote(slot);
     }
 
     /// The same at a function whose frame is larger than the copy: all samples of the call will be
@@ -224,11 +224,11 @@ impl DeepStacks {
         expected: Option<ExpectedCaller>,
     ) {
         self.cut(thread, pid, slot, time);
-        let thread_state = self.threads.get_mut(&thread);
-        if let Some(thread_state) = thread_state.filter(|it| matches!(it.state, LookState::Idle)) {
-            thread_state.expected = expected;
-            if thread_state.wait == WAIT_MIN {
-                thread_state.not_before = thread_state.not_before.min(time);
+        let entry = self.threads.get_mut(&thread);
+        if let Some(entry) = entry.filter(|it| matches!(it.state, LookState::Idle)) {
+            entry.expected = expected;
+            if entry.wait == WAIT_MIN {
+                entry.not_before = entry.not_before.min(time);
             }
         }
     }
@@ -250,15 +250,15 @@ impl DeepStacks {
         if self.counts.held == 0 {
             return None;
         }
-        let thread_state = self.threads.get_mut(&thread)?;
-        let LookState::Held(look) = &thread_state.state else {
+        let entry = self.threads.get_mut(&thread)?;
+        let LookState::Held(look) = &entry.state else {
             return None;
         };
-        if thread_state.slot != slot || time < look.armed || self.verified < time {
+        if entry.slot != slot || time < look.armed || self.verified < time {
             return None;
         }
-        thread_state.used = time;
-        let first = !std::mem::replace(&mut thread_state.served, true);
+        entry.used = time;
+        let first = !std::mem::replace(&mut entry.served, true);
         Some((&look.words, first))
     }
 
@@ -270,10 +270,11 @@ impl DeepStacks {
     /// Takes in an answer. False when nobody waits for it any more or there is no room.
     pub fn take(&mut self, answer: StackReadAnswer, now: MonotonicTime) -> bool {
         let StackReadAnswer { wanted, look } = answer;
-        let waiting = self.threads.get_mut(&wanted.thread).filter(|thread_state| {
-            matches!(thread_state.state, LookState::Asked) && thread_state.slot == wanted.slot
-        });
-        let Some(thread_state) = waiting else {
+        let waiting = self
+            .threads
+            .get_mut(&wanted.thread)
+            .filter(|entry| matches!(entry.state, LookState::Asked) && entry.slot == wanted.slot);
+        let Some(entry) = waiting else {
             self.counts.dropped += u64::from(look.is_ok());
             self.spent.extend(look.ok().map(|look| look.watch));
             return false;
@@ -285,11 +286,11 @@ impl DeepStacks {
                 // Nothing will be different later.
                 self.on &= failure != Failure::Unsupported;
                 self.looks -= 1;
-                thread_state.put_off(now);
+                entry.put_off(now);
                 return false;
             }
         };
-        if let Some(expected) = thread_state.expected.filter(|it| it.slot == wanted.slot) {
+        if let Some(expected) = entry.expected.filter(|it| it.slot == wanted.slot) {
             let right = expected.is(look.words.get(wanted.slot));
             self.compared
                 .extend(right.map(|right| (expected.frame, right)));
@@ -298,16 +299,16 @@ impl DeepStacks {
         if self.counts.bytes as usize + bytes > BYTES_MAX {
             self.counts.refused += 1;
             self.looks -= 1;
-            thread_state.put_off(now);
+            entry.put_off(now);
             self.spent.push(look.watch);
             return false;
         }
         self.counts.taken += 1;
         self.counts.held += 1;
         self.counts.bytes += bytes as u64;
-        thread_state.used = now;
-        thread_state.served = false;
-        thread_state.state = LookState::Held(Box::new(look));
+        entry.used = now;
+        entry.served = false;
+        entry.state = LookState::Held(Box::new(look));
         true
     }
 
@@ -321,13 +322,13 @@ impl DeepStacks {
             counts,
             ..
         } = self;
-        threads.retain(|&thread, thread_state| {
-            let age = now.since(thread_state.used);
-            let held = match std::mem::replace(&mut thread_state.state, LookState::Idle) {
+        threads.retain(|&thread, entry| {
+            let age = now.since(entry.used);
+            let held = match std::mem::replace(&mut entry.state, LookState::Idle) {
                 LookState::Held(look) => look,
                 LookState::Idle => return age <= UNCUT_MAX,
                 LookState::Asked if age <= UNCUT_MAX => {
-                    thread_state.state = LookState::Asked;
+                    entry.state = LookState::Asked;
                     return true;
                 }
                 // The answer found no room.
@@ -336,9 +337,9 @@ impl DeepStacks {
                     return false;
                 }
             };
-            let stays = age <= UNUSED_MAX && lives(thread, thread_state.pid);
+            let stays = age <= UNUSED_MAX && lives(thread, entry.pid);
             if stays && held.watch.is_untouched() {
-                thread_state.state = LookState::Held(held);
+                entry.state = LookState::Held(held);
                 return true;
             }
             counts.held -= 1;
@@ -350,10 +351,10 @@ impl DeepStacks {
                 return false;
             }
             counts.outlived += 1;
-            if thread_state.served {
-                thread_state.wait = WAIT_MIN;
+            if entry.served {
+                entry.wait = WAIT_MIN;
             }
-            thread_state.put_off(now);
+            entry.put_off(now);
             true
         });
         self.verified = now;
@@ -361,13 +362,13 @@ impl DeepStacks {
 
     /// Forgets a thread that ended.
     pub fn forget(&mut self, thread: Thread) {
-        let Some(thread_state) = self.threads.remove(&thread) else {
+        let Some(entry) = self.threads.remove(&thread) else {
             return;
         };
-        if !matches!(thread_state.state, LookState::Idle) {
+        if !matches!(entry.state, LookState::Idle) {
             self.looks -= 1;
         }
-        if let LookState::Held(look) = thread_state.state {
+        if let LookState::Held(look) = entry.state {
             self.counts.held -= 1;
             self.counts.bytes -= look.words.heap_bytes() as u64;
             self.counts.dropped += 1;
@@ -382,15 +383,14 @@ impl DeepStacks {
         let since = now.since(self.refilled).as_secs_f64();
         self.tokens = (self.tokens + since * limit).min(limit);
         self.refilled = now;
-        for (&thread, thread_state) in &mut self.threads {
-            let due =
-                matches!(thread_state.state, LookState::Idle) && thread_state.not_before <= now;
-            let Some(slot) = thread_state.outermost().filter(|_| due) else {
+        for (&thread, entry) in &mut self.threads {
+            let due = matches!(entry.state, LookState::Idle) && entry.not_before <= now;
+            let Some(slot) = entry.outermost().filter(|_| due) else {
                 continue;
             };
             let wanted = StackReadRequest {
                 thread,
-                pid: thread_state.pid,
+                pid: entry.pid,
                 slot,
             };
             if self.looks >= LOOKS_MAX || self.tokens < 1.0 || !send(wanted) {
@@ -400,8 +400,8 @@ impl DeepStacks {
             self.tokens -= 1.0;
             self.looks += 1;
             self.counts.asked += 1;
-            thread_state.slot = slot;
-            thread_state.state = LookState::Asked;
+            entry.slot = slot;
+            entry.state = LookState::Asked;
         }
     }
 
@@ -474,7 +474,7 @@ mod tests {
         ))
     }
 
-    /// A thread_state that holds a look from second 3 on, the word it depends on, and where that is.
+    /// Deep stacks with a look from second 3 on, the word it depends on, and where that is.
     fn held() -> Option<(DeepStacks, Box<AtomicU64>, u64)> {
         let (word, look) = look(at(3))?;
         let slot = word.as_ptr() as u64;

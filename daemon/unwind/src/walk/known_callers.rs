@@ -60,8 +60,8 @@ pub struct KnownCallersCounts {
     pub completed: u64,
     /// Times that what several processes had was forgotten at the bound.
     pub emptied: u64,
-    /// Threads that are not to show a function's callers, and stacks that are not completed, because
-    /// of a bound.
+    /// Threads that are not to show a function's callers, and stacks that are not completed,
+    /// because of a bound.
     pub refused: u64,
 }
 

@@ -177,7 +177,7 @@ impl Modules {
         self.bytes_max / 2
     }
 
-    /// Counts anew what the bound refuses, after a change of either.
+    /// Counts again what the bound refuses, after a change of either.
     fn count_refused(&mut self) {
         let most = self.module_bytes_max();
         let refused = self.entries.values().filter_map(|entry| match entry.slot {
