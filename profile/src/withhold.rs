@@ -69,6 +69,13 @@ impl Withholding {
         &NOTHING
     }
 
+    /// Everything is withheld.
+    pub fn everything() -> Withholding {
+        Withholding {
+            selectors: vec![Selector::default()],
+        }
+    }
+
     /// What selectors name, written as text.
     ///
     /// # Errors
@@ -107,7 +114,7 @@ impl Withholding {
         if self.is_empty() {
             return false;
         }
-        // Whose it is nobody knows: perhaps theirs.
+        // Nobody knows whose it is: it may be theirs.
         if value(key::CGROUP).is_none_or(|path| path.starts_with(UNKNOWN_CGROUP)) {
             return true;
         }

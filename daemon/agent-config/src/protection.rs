@@ -58,9 +58,11 @@ pub(super) const fn sandbox_key() -> Key<Config> {
 }
 
 impl Config {
-    /// What `withhold` names. It was checked when the configuration was read.
+    /// What `withhold` names.
     pub fn withholding(&self) -> Arc<Withholding> {
-        Arc::new(Withholding::parse(&self.withhold).unwrap_or_default())
+        // It was checked when the configuration was read. What cannot be told is withheld.
+        let known = Withholding::parse(&self.withhold);
+        Arc::new(known.unwrap_or_else(|_| Withholding::everything()))
     }
 
     /// The first selector that cannot be.

@@ -182,6 +182,7 @@ impl BatchSymbolizer {
             return self.note_changes(batch);
         };
         taken.note(batch);
+        // Cgroups of wakers may be new.
         self.note_changes(batch);
         wakers::hide(batch, &taken.withhold, &mut self.cgroups);
         match taken.detail {
@@ -209,7 +210,7 @@ impl BatchSymbolizer {
 
     /// Takes what a batch says beside its samples.
     fn note_changes(&mut self, batch: &mut RawBatch) {
-        if batch.kernel_changed {
+        if std::mem::take(&mut batch.kernel_changed) {
             let all = self.others.iter_mut().chain([&mut self.names]);
             all.for_each(|names| names.symbolizer.kernel_changed());
         }

@@ -18,11 +18,7 @@ pub fn hide(batch: &mut RawBatch, withhold: &Withholding, cgroups: &mut CgroupTa
         *known.entry(id).or_insert_with(|| {
             let cgroup = cgroups.get(id, None);
             let told = containers.of(&cgroup.labels).unwrap_or_default();
-            withhold.hides_labels(|label| {
-                let own = cgroup.pairs().find(|(name, _)| *name == label);
-                let found = own.or_else(|| told.pairs().find(|(name, _)| *name == label));
-                found.map(|(_, value)| value)
-            })
+            withhold.hides_labels(|label| cgroup.value(&told, label))
         })
     };
     for stack in &mut batch.stacks {
@@ -33,7 +29,7 @@ pub fn hide(batch: &mut RawBatch, withhold: &Withholding, cgroups: &mut CgroupTa
             _ => false,
         });
         if let Some(at) = found {
-            // In place of where it says whose it was; the name behind it goes as well.
+            // The waker's name, next to its cgroup, becomes the mark; the frames before it go.
             let mark = (at + 1).min(frames.len() - 1);
             batch.frames[first + mark] = RawFrame::Mark(Mark::WakerWithheld);
             stack.first += mark as u32;

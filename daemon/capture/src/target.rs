@@ -8,7 +8,6 @@
 //! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
 
 use cgroup::containers::Containers;
-use cgroup::labels::Labels;
 use cgroup::{Cgroup, Hierarchy, Mode, living};
 use host::ids::{CgroupId, Pid};
 use host::proc::start_ticks;
@@ -94,14 +93,10 @@ pub struct Sight<'s> {
 }
 
 impl Sight<'_> {
-    fn hides_cgroup(&self, path: &str, labels: &Labels) -> bool {
-        let told = self.containers.of(labels).unwrap_or_default();
-        self.withhold.hides_labels(|label| {
-            let mut own = std::iter::once((key::CGROUP, path)).chain(labels.pairs());
-            let own = own.find(|(name, _)| *name == label);
-            let found = own.or_else(|| told.pairs().find(|(name, _)| *name == label));
-            found.map(|(_, value)| value)
-        })
+    fn hides_cgroup(&self, cgroup: &Cgroup) -> bool {
+        let told = self.containers.of(&cgroup.labels).unwrap_or_default();
+        self.withhold
+            .hides_labels(|label| cgroup.value(&told, label))
     }
 
     /// Processes that may be told of.
@@ -111,10 +106,7 @@ impl Sight<'_> {
         }
         let lines = std::fs::read(format!("/proc/{}/cgroup", pid.0)).ok();
         let path = lines.and_then(|lines| self.hierarchy.path_in(&lines));
-        path.is_some_and(|path| {
-            let path = String::from_utf8_lossy(&path);
-            !self.hides_cgroup(&path, &Labels::of_path(&path))
-        })
+        path.is_some_and(|path| !self.hides_cgroup(&Cgroup::new(CgroupId(0), &path)))
     }
 
     fn processes(&self) -> impl Iterator<Item = Pid> {
@@ -194,13 +186,8 @@ fn find_cgroups(
     let all = living(hierarchy);
     let selected = |cgroup: &Cgroup| {
         let known = containers.of(&cgroup.labels).unwrap_or_default();
-        let value = |label: &str| {
-            let mut own = cgroup.pairs().filter(|(name, _)| *name == label);
-            let mut told = known.pairs().filter(|(name, _)| *name == label);
-            let found = own.next().or(told.next());
-            found.map_or(String::new(), |(_, value)| value.to_owned())
-        };
-        wanted.iter().all(|one| one.matches(&value(one.label())))
+        let value = |label: &str| cgroup.value(&known, label).unwrap_or_default();
+        wanted.iter().all(|one| one.matches(value(one.label())))
     };
     let found: Vec<&(Cgroup, Vec<u8>)> = all.iter().filter(|(one, _)| selected(one)).collect();
     if found.is_empty() {
@@ -210,8 +197,7 @@ fn find_cgroups(
         let positive: Vec<&LabelMatcher> = wanted.to_vec();
         return Err(missing("cgroup with", &positive, values.map(|pair| pair.1)));
     }
-    let hidden = |one: &Cgroup| sight.hides_cgroup(&one.path, &one.labels);
-    if found.iter().all(|(one, _)| hidden(one)) {
+    if found.iter().all(|(one, _)| sight.hides_cgroup(one)) {
         return Err(withheld());
     }
     let directories = found

@@ -18,7 +18,7 @@ mod walk;
 pub use hierarchy::{Hierarchy, Mode};
 pub use labels::Labels;
 
-use containers::Containers;
+use containers::{Containers, Metadata};
 use hashbrown::HashMap;
 use hierarchy::ROOT_INODE;
 use host::ids::{CgroupId, Pid};
@@ -72,7 +72,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    fn new(id: CgroupId, path: &[u8]) -> Cgroup {
+    /// The one with this id and this path from the root of the hierarchy.
+    pub fn new(id: CgroupId, path: &[u8]) -> Cgroup {
         let path = text(id, path);
         Cgroup {
             id,
@@ -94,6 +95,13 @@ impl Cgroup {
     fn heap_bytes(&self) -> usize {
         let texts = self.pairs().map(|(_, value)| value.len());
         size_of::<Entry>() + texts.sum::<usize>()
+    }
+
+    /// The value of a label: its own, or else what its container's runtime told.
+    pub fn value<'v>(&'v self, told: &'v Metadata, label: &str) -> Option<&'v str> {
+        let own = self.pairs().find(|(name, _)| *name == label);
+        let found = own.or_else(|| told.pairs().find(|(name, _)| *name == label));
+        found.map(|(_, value)| value)
     }
 
     /// All labels of the cgroup with their keys, the path among them.

@@ -175,12 +175,13 @@ impl<'c> Commands<'c> {
                 "{COMMANDS_MAX} captures of the collector run already, which is the limit"
             )));
         }
-        let (request, withhold) = self.control.admit(request)?;
+        let request = self.control.admit(request)?;
         let address = self.control.exporter.collector();
         let peer = match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
         };
+        let withhold = self.control.exporter.withhold();
         Ok((request, Asker::elsewhere(peer, withhold)))
     }
 

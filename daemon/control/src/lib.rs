@@ -20,7 +20,6 @@ use host::sync::lock;
 use host::time::MonotonicTime;
 pub use policy::Policy;
 use policy::Spent;
-use profile::Withholding;
 use proto::agent::CaptureRequest;
 use proto::collector as wire;
 use proto::collector::control_request::Body as AgentMessage;
@@ -84,14 +83,13 @@ impl Control {
         *lock(&self.policy) = policy;
     }
 
-    /// Lets a capture through, with what its answer must not tell, or says why not.
-    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Arc<Withholding>), Status> {
+    /// Lets a capture through, or says why not.
+    fn admit(&self, request: CaptureRequest) -> Result<CaptureRequest, Status> {
         let (policy, now) = (lock(&self.policy).clone(), MonotonicTime::now());
         let mut spent = lock(&self.spent);
         policy.check(&request, spent.at(now))?;
         spent.add(now, policy::charge(&request));
-        let withhold = policy.withhold();
-        Ok((policy.bounded(request), withhold))
+        Ok(policy.bounded(request))
     }
 
     /// Has the service end: when all that came of captures is with the collector, and by the

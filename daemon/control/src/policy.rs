@@ -6,14 +6,12 @@
 //! is allowed is listed, by event, rate, duration and time per hour; all else is refused, in words
 //! that name the key.
 
-use agent_config::{Config, RemoteCaptures};
+use agent_config::{Captures, RemoteCaptures};
 use capture::event::{Event, RATE_HZ};
 use capture::request::{EVENT_BYTES_MAX, EVENT_DEFAULT, OFF_CPU};
 use host::time::MonotonicTime;
-use profile::Withholding;
 use proto::agent::CaptureRequest;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 use tonic::Status;
 
@@ -24,34 +22,25 @@ const HOUR: Duration = Duration::from_secs(3600);
 const CHARGE_MIN: Duration = Duration::from_secs(10);
 
 /// What the configuration allows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     level: RemoteCaptures,
     events: Vec<String>,
     rate_max_hz: u32,
     duration_max: Duration,
     per_hour: Duration,
-    withhold: Arc<Withholding>,
 }
 
 impl Policy {
     /// Of a configuration.
-    pub fn of(config: &Config) -> Policy {
-        let withhold = config.withholding();
-        let config = &config.captures;
+    pub fn of(config: &Captures) -> Policy {
         Policy {
-            withhold,
             level: config.remote,
             events: config.remote_events.clone(),
             rate_max_hz: config.remote_rate_max_hz,
             duration_max: Duration::from_secs(config.remote_duration_max_s.into()),
             per_hour: Duration::from_secs(u64::from(config.remote_minutes_per_hour) * 60),
         }
-    }
-
-    /// What answers must not tell.
-    pub fn withhold(&self) -> Arc<Withholding> {
-        Arc::clone(&self.withhold)
     }
 
     /// Whether a capture may run, when captures of the last hour took `used`.
@@ -200,7 +189,7 @@ mod tests {
     use tonic::Code;
 
     fn policy() -> Policy {
-        Policy::of(&Config::default())
+        Policy::of(&Captures::default())
     }
 
     fn request(event: &str) -> CaptureRequest {

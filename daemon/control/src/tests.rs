@@ -99,7 +99,7 @@ fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     };
     let (exporter, _, _) = Exporter::new(options, Arc::new(WallAnchor::new()));
     let capturing: Arc<dyn Capturing> = fake.clone();
-    let policy = Policy::of(&agent_config::Config::default());
+    let policy = Policy::of(&agent_config::Captures::default());
     Arc::new(Control::new(Arc::new(exporter), capturing, policy))
 }
 
@@ -227,12 +227,9 @@ async fn what_the_operator_or_the_host_refuses_is_told() {
     let (number, what) = reported(&mut commands, &mut reports).await;
     let refused = refusal(what);
     assert_eq!((number, refused.code), (1, Code::FailedPrecondition as i32));
-    control.allow(Policy::of(&agent_config::Config {
-        captures: agent_config::Captures {
-            remote: agent_config::RemoteCaptures::Off,
-            ..agent_config::Captures::default()
-        },
-        ..agent_config::Config::default()
+    control.allow(Policy::of(&agent_config::Captures {
+        remote: agent_config::RemoteCaptures::Off,
+        ..agent_config::Captures::default()
     }));
     commands.take(capture(2, "")).unwrap();
     let (_, what) = reported(&mut commands, &mut reports).await;

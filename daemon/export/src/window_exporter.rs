@@ -175,10 +175,10 @@ impl WindowExporter {
     }
 
     fn labels(&mut self, source: &Dictionary, id: LabelSetId) -> LabelSetId {
-        let hidden = self.hides(source, id);
         if let Some(found) = known(&mut self.carry.label_sets, id.0) {
             return LabelSetId(found);
         }
+        let hidden = self.hides(source, id);
         let mut set = Vec::with_capacity(8);
         for &(name, value) in source.label_sets.get(id) {
             let text = source.strings.get(name);

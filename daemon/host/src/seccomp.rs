@@ -58,7 +58,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_personality,
 ];
 
-/// Refused besides, on x86-64.
+/// Also refused on x86-64.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[c_long] = &[
     libc::SYS_iopl,
@@ -67,7 +67,7 @@ const REFUSED_HERE: &[c_long] = &[
     libc::SYS_uselib,
 ];
 
-/// Refused besides.
+/// Also refused.
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
 
@@ -85,8 +85,8 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 const X32: u32 = 0x4000_0000;
 
 /// Where a filter finds the number and the architecture of a call: `struct seccomp_data`.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
+const NUMBER_AT: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+const ARCHITECTURE_AT: u32 = std::mem::offset_of!(libc::seccomp_data, arch) as u32;
 
 /// Refuses the calls to the whole process.
 ///

@@ -1,6 +1,6 @@
 //! Connects for a thread that is confined: finding the address of a name reads files, and a fleet
-//! that the host joins later may be at any port. The thread that dials has no part in what is said
-//! over the connection.
+//! that the host joins later may be at any port. The thread that dials never reads from the
+//! connection or writes to it.
 
 use crate::CONNECT_MAX;
 use host::starter::Starter;
@@ -35,7 +35,7 @@ impl Dialer {
         }
     }
 
-    /// As [`Endpoint::connect`], to `address`, which is `HOST:PORT`.
+    /// As [`Endpoint::connect`], to `address`, which is `HOST:PORT`, each of its addresses in turn.
     ///
     /// # Errors
     /// As there.
@@ -70,8 +70,11 @@ impl Dialer {
 /// Tries the addresses one after the other. Blocks.
 fn connected(address: &str) -> io::Result<Blocking> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for found in address.to_socket_addrs()? {
-        match Blocking::connect_timeout(&found, CONNECT_MAX) {
+    let all: Vec<_> = address.to_socket_addrs()?.collect();
+    // Whoever asks waits this long for all of them: one that never answers keeps none from a try.
+    let each = CONNECT_MAX / u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
+    for found in all {
+        match Blocking::connect_timeout(&found, each) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)?;

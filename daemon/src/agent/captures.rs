@@ -88,7 +88,7 @@ impl Agent {
         let uplink = self.uplink.get()?;
         let exporter = Arc::clone(&uplink.exporter);
         let captures = Arc::clone(self.captures.get()?);
-        let policy = Policy::of(&lock(&self.settings.active).config);
+        let policy = Policy::of(&lock(&self.settings.active).config.captures);
         let control = uplink
             .control
             .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), policy)));

@@ -121,8 +121,8 @@ impl Agent {
             uplink.exporter.configure(ExportSettings::of(&new.config));
         }
         let control = self.uplink.get().and_then(|uplink| uplink.control.get());
-        if let (true, Some(control)) = (touches("captures.") || touches("withhold"), control) {
-            control.allow(control::Policy::of(&new.config));
+        if let (true, Some(control)) = (touches("captures."), control) {
+            control.allow(control::Policy::of(&new.config.captures));
         }
         if touches("log.") {
             (self.settings.set_log_level)(&new.config);

@@ -24,13 +24,23 @@ pub(super) fn uplink(config: &Config) -> Reach {
     }
 }
 
-/// What fetches debug files: its directory, and the servers.
+/// Variables of the environment that name a proxy, each also in small letters.
+const PROXIES: [&str; 3] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"];
+
+/// What fetches debug files: its directory, and the servers, or the proxy that leads to them.
 pub(super) fn debuginfod(symbols: &Symbols) -> Reach {
-    let ports = symbols.debuginfod.iter().filter_map(|url| port_of(url));
+    let names = PROXIES.iter();
+    let names = names.flat_map(|name| [(*name).to_owned(), name.to_lowercase()]);
+    let proxies: Vec<String> = names.filter_map(|name| std::env::var(name).ok()).collect();
+    fetching(symbols, &proxies)
+}
+
+fn fetching(symbols: &Symbols, proxies: &[String]) -> Reach {
+    let urls = symbols.debuginfod.iter().chain(proxies);
     let reach = Reach {
         reads: Vec::new(),
         writes: vec![symbols.debuginfod_dir.clone()],
-        ports: ports.chain(HTTP).collect(),
+        ports: urls.filter_map(|url| port_of(url)).chain(HTTP).collect(),
     };
     reach.naming()
 }
@@ -83,6 +93,8 @@ mod tests {
             ],
             ..config.symbols
         };
-        assert_eq!(debuginfod(&symbols).ports, [53, 80, 443, 8002].into());
+        assert_eq!(fetching(&symbols, &[]).ports, [53, 80, 443, 8002].into());
+        let proxy = ["http://me:secret@proxy.example:3128/".to_owned()];
+        assert!(fetching(&symbols, &proxy).ports.contains(&3128));
     }
 }

@@ -49,9 +49,10 @@ pub(super) fn prepare(ends: &Ends, agent: &Arc<Agent>) {
 /// When a thread cannot be started.
 pub(super) fn start(ends: &Ends, agent: &Arc<Agent>, target: Target) -> io::Result<()> {
     let config = lock(&agent.settings.active).config.clone();
+    let confined = config.sandbox == agent_config::Sandbox::Auto;
     let options = Options {
         collector: target.clone(),
-        outside: Some(Starter::new()?),
+        outside: confined.then(Starter::new).transpose()?,
         dir: config.collector.spool.dir.clone(),
         settings: Settings::of(&config),
         identity: identity(&config, &agent.start.environment),
