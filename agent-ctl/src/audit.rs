@@ -65,7 +65,7 @@ Examples:
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let peer = connection.collector_only("its audit log")?;
+    let peer = connection.collector_only("the audit log")?;
     let (transport, route) = connection::open(connection, &peer).await?;
     let mut service =
         AccessServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -116,7 +116,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
                     .context("failed to read a line of the audit log")?;
                 out.write(&format!("{}\n", crate::terminal::json(&value, false)?))?;
             } else {
-                rows.push(serde_json::from_str::<Line>(&line).unwrap_or_default());
+                let row: Line = serde_json::from_str(&line)
+                    .context("failed to read a line of the audit log")?;
+                rows.push(row);
             }
         }
     }

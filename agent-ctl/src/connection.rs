@@ -5,7 +5,7 @@
 //! live streams have none once they run. Text in errors of the other side is cleaned here.
 
 use crate::exit::{self, fail};
-use crate::logins::{Login, Logins};
+use crate::logins::Login;
 use crate::peer::{Connection, Kind, Peer, Target};
 use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
@@ -73,18 +73,11 @@ pub struct Route {
 /// With code 5 when nobody listens, 4 when the socket may not be opened, 2 when the options do not
 /// go together.
 pub async fn open(connection: &Connection, peer: &Peer) -> Result<(Transport, Route)> {
-    let is_login = peer.is_collector()
-        && connection.token_file.is_none()
-        && connection.tls_ca.is_none()
-        && connection.tls_cert.is_none();
-    let login = match is_login {
-        true => match &peer.target {
-            Target::Tcp(address) => Logins::read()?.named(address).cloned(),
-            Target::Unix(_) => None,
-        },
-        false => None,
-    };
-    open_as(connection, peer, login.as_ref()).await
+    let has_own = connection.token_file.is_some()
+        || connection.tls_ca.is_some()
+        || connection.tls_cert.is_some();
+    let login = peer.login.as_ref().filter(|_| !has_own);
+    open_as(connection, peer, login).await
 }
 
 /// The same, as who has this login.
@@ -147,7 +140,7 @@ impl Route {
     /// The error where an agent is taken for a collector or the other way round: whoever knows none
     /// of the calls of the one is asked as the other.
     async fn mistaken(&self, what: &str) -> Option<anyhow::Error> {
-        let Peer { kind, target } = &self.peer;
+        let Peer { kind, target, .. } = &self.peer;
         let (is_other, other) = match kind {
             Kind::Agent => {
                 let mut service = QueryServiceClient::new(self.transport.clone());
@@ -196,7 +189,7 @@ impl Route {
 
     /// What a refused call means for the person who made it.
     pub fn refused(&self, what: &str, status: &Status) -> anyhow::Error {
-        let Peer { kind, target } = &self.peer;
+        let Peer { kind, target, .. } = &self.peer;
         // A second line says what to do.
         let message = clean_lines(status.message());
         let fleet = *kind == Kind::Collector;
@@ -349,14 +342,18 @@ fn read_token(path: &Path) -> Result<String> {
 
 fn bearer(token: &str) -> Result<MetadataValue<Ascii>> {
     let value = format!("Bearer {token}").parse();
-    let mut value: MetadataValue<Ascii> =
-        value.map_err(|_| fail(exit::USAGE, "failed to use the token: it is none"))?;
+    let mut value: MetadataValue<Ascii> = value.map_err(|_| {
+        fail(
+            exit::USAGE,
+            "failed to use the token: it has characters that no token has",
+        )
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 fn unreachable(peer: &Peer, why: &str) -> anyhow::Error {
-    let Peer { kind, target } = peer;
+    let Peer { kind, target, .. } = peer;
     let mut message = format!("failed to reach {kind} at `{target}`: {why}");
     match (kind, target) {
         (Kind::Agent, Target::Unix(_)) => message.push_str(

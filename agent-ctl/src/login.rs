@@ -109,6 +109,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = Peer {
         kind: Kind::Collector,
         target,
+        login: Some(login.clone()),
     };
     let (transport, route) = connection::open_as(connection, &peer, Some(&login)).await?;
     let who = ask(transport, &route).await?;

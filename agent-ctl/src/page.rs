@@ -26,7 +26,7 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let peer = connection.collector_only("its page")?;
+    let peer = connection.collector_only("the page")?;
     let (transport, route) = connection::open(connection, &peer).await?;
     let mut service = AccessServiceClient::new(transport);
     let call = service.open_page(OpenPageRequest {});

@@ -105,6 +105,8 @@ pub struct Peer {
     pub kind: Kind,
     /// Where it listens.
     pub target: Target,
+    /// As whom it is asked, where somebody logged in to it. Two logins may be of one address.
+    pub login: Option<Login>,
 }
 
 impl Peer {
@@ -280,6 +282,7 @@ impl Connection {
         Peer {
             kind: Kind::Agent,
             target: self.agent.clone(),
+            login: None,
         }
     }
 }
@@ -294,6 +297,7 @@ fn resolved(target: &Target) -> Result<Peer> {
     Ok(Peer {
         kind: Kind::Collector,
         target: target.clone(),
+        login: None,
     })
 }
 
@@ -308,6 +312,7 @@ fn of_login(login: &Login) -> Result<Peer> {
     Ok(Peer {
         kind: Kind::Collector,
         target,
+        login: Some(login.clone()),
     })
 }
 

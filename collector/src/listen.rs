@@ -109,6 +109,12 @@ pub fn accept(
     ReceiverStream::new(rx)
 }
 
+/// What this machine calls itself.
+pub(crate) fn hostname() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
 /// Failures to accept since the last success: descriptors stay short for as long as somebody holds
 /// them, and that is one event for the log.
 #[derive(Default)]

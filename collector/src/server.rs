@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 mod pages;
 
@@ -246,21 +246,18 @@ pub async fn serve(
         }
     });
     let pages = [Some(http), https].into_iter().flatten().zip(entrances);
-    let pages: Vec<_> = pages
-        .map(|page| {
-            let (queries, control) = (queries.clone(), control.clone());
-            let (metrics, ending) = (metrics.clone(), ending.clone());
-            tokio::spawn(web::serve(
-                page,
-                queries,
-                control,
-                addresses.grpc,
-                metrics,
-                ending,
-            ))
-        })
-        .collect();
-    let mut http = tokio::spawn(pages::all(pages));
+    let mut serving = JoinSet::new();
+    for page in pages {
+        serving.spawn(web::serve(
+            page,
+            queries.clone(),
+            control.clone(),
+            addresses.grpc,
+            metrics.clone(),
+            ending.clone(),
+        ));
+    }
+    let mut http = tokio::spawn(pages::all(serving));
     ready(addresses);
     let failure = tokio::select! {
         () = stopped(&mut stop) => None,

@@ -58,6 +58,9 @@ impl Role {
 /// The name of whoever reaches a listener without logins. Nobody else is called so.
 pub const LOCAL: &str = "local";
 
+/// What stands before a name that a trusted proxy gave, so that it is nobody's with a token.
+pub const PROXIED: &str = "proxy:";
+
 /// Who sent a request.
 #[derive(Clone, Debug)]
 pub struct Caller {

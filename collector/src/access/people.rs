@@ -6,7 +6,7 @@
 
 use super::failures::Failures;
 use super::sessions::Sessions;
-use super::{Caller, LOCAL, Role, Scope};
+use super::{Caller, LOCAL, PROXIED, Role, Scope};
 use crate::audit::{Audit, Event};
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -541,6 +541,10 @@ fn check_name(name: &str) -> Result<(), AccessError> {
     }
     if name == LOCAL {
         let text = format!("`{LOCAL}` is whoever asks on the collector's own machine");
+        return Err(AccessError::Invalid(text));
+    }
+    if name.starts_with(PROXIED) {
+        let text = format!("`{PROXIED}` stands before names that a proxy gave");
         return Err(AccessError::Invalid(text));
     }
     Ok(())

@@ -3,6 +3,7 @@
 use super::sessions::LINK_LASTS;
 use super::{AccessError, Caller, NewPerson, People, Person, Role};
 use crate::audit::{Audit, BEGUN, DONE, Event};
+use crate::listen::hostname;
 use profile::text::with_causes;
 use proto::collector::access_service_server::AccessService;
 use proto::collector::{
@@ -354,7 +355,7 @@ fn role_of(role: WireRole) -> Result<Role, Status> {
         WireRole::Operator => Ok(Role::Operator),
         WireRole::Admin => Ok(Role::Admin),
         WireRole::Unspecified => Err(Status::invalid_argument(
-            "the role is none: `metrics`, `viewer`, `operator` or `admin`",
+            "no role is given: `metrics`, `viewer`, `operator` or `admin`",
         )),
     }
 }
@@ -397,10 +398,4 @@ fn status(error: &AccessError) -> Status {
             Status::internal("the collector failed to keep this; its log says why")
         }
     }
-}
-
-/// What this machine calls itself.
-fn hostname() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
 }

@@ -5,6 +5,7 @@ use super::registry::{Applicant, Enrolled, Invitation, Listed, Refused};
 use super::{Fleet, IdentityError, Member};
 use crate::access::{Caller, Failures, event};
 use crate::audit::{Audit, BEGUN, DONE, Event};
+use crate::listen::hostname;
 use profile::text::with_causes;
 use proto::collector::enrollment_service_server::EnrollmentService;
 use proto::collector::fleet_service_server::FleetService;
@@ -391,12 +392,6 @@ fn wire_invitation(listed: Listed) -> WireInvitation {
         hosts_max: invitation.hosts_max,
         hosts,
     }
-}
-
-/// What this machine calls itself.
-fn hostname() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
 }
 
 fn wire(member: &Member) -> WireMember {

@@ -4,10 +4,11 @@ use super::{Addresses, ServeError};
 use crate::access::{PageAddress, People, Role};
 use crate::config::{Config, Login, external};
 use crate::identity::Fleet;
-use crate::web::{Certificates, Door, Entrance, Names, Proxy};
+use crate::listen::hostname;
+use crate::web::{Certificates, Door, Entrance, Names, Proxy, without_port};
 use hyper::header::HeaderName;
 use std::sync::Arc;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinSet;
 
 /// Whether `listen.http` asks for a login too: where a proxy may lead there.
 pub(super) fn asks(config: &Config) -> bool {
@@ -70,8 +71,8 @@ pub(super) fn entrances(
             if !https.ip().is_unspecified() {
                 own.push(https.ip().to_string());
             }
-            let named = url.map(|(_, host)| host.split(':').next().unwrap_or(host).to_owned());
-            own.extend(named);
+            let named = url.and_then(|(_, host)| without_port(host));
+            own.extend(named.map(str::to_owned));
             Certificates::signed(fleet.clone(), own)
         }
     };
@@ -99,28 +100,7 @@ fn proxy(config: &Config) -> Option<Proxy> {
     })
 }
 
-/// What this machine calls itself.
-fn hostname() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
-}
-
-/// Done when one of them has ended, or all were told to; the others end with it.
-pub(super) async fn all(pages: Vec<JoinHandle<()>>) {
-    let _others = Others(pages.iter().map(JoinHandle::abort_handle).collect());
-    for page in pages {
-        // How it ended does not matter any more.
-        let _ = page.await;
-    }
-}
-
-/// Ends tasks when it is dropped.
-struct Others(Vec<AbortHandle>);
-
-impl Drop for Others {
-    fn drop(&mut self) {
-        for page in &self.0 {
-            page.abort();
-        }
-    }
+/// Done when one of them has failed, which ends the others, or all have ended as they were told.
+pub(super) async fn all(mut pages: JoinSet<()>) {
+    while let Some(Ok(())) = pages.join_next().await {}
 }

@@ -1,7 +1,7 @@
 //! Who asks over HTTP, on a listener that asks: somebody with a token, with a session, or whoever a
 //! trusted proxy says it is.
 
-use crate::access::{Caller, People, Person, Role};
+use crate::access::{Caller, PROXIED, People, Person, Role};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use std::net::{IpAddr, SocketAddr};
@@ -109,7 +109,6 @@ impl Door {
             _ => return Err(wrong("several roles")),
         };
         Ok(Some(Asking {
-            // Nobody with a token has an `@` at the start of a name that a proxy gives.
             caller: Arc::new(Caller {
                 name: format!("{PROXIED}{name}"),
                 role,
@@ -119,9 +118,6 @@ impl Door {
         }))
     }
 }
-
-/// What stands before a name that a proxy gave, so that it is nobody else's.
-const PROXIED: &str = "proxy:";
 
 fn take(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
     let values = headers.get_all(name).iter().cloned().collect();

@@ -148,7 +148,7 @@ fn is_here(host: &str) -> bool {
 }
 
 /// A name or an address without its port and brackets; none where it is neither.
-fn without_port(host: &str) -> Option<&str> {
+pub(crate) fn without_port(host: &str) -> Option<&str> {
     if let Some(rest) = host.strip_prefix('[') {
         return match rest.split_once(']') {
             Some((address, port)) if is_port(port) => Some(address),

@@ -16,6 +16,7 @@ mod wrong_port;
 
 pub use door::{Door, Proxy};
 pub use guard::Names;
+pub(crate) use guard::without_port;
 pub use tls::Certificates;
 
 use crate::access::{self, Caller, Person, Who};

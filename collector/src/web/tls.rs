@@ -86,9 +86,14 @@ impl Certificates {
                         Ok(config)
                     }
                     // Half of a change: what was there is as good as before.
-                    Err(why) => match &*read {
-                        Some((_, config)) => {
-                            tracing::warn!("the certificate of the page is not read again: {why}");
+                    Err(why) => match &mut *read {
+                        Some((when, config)) => {
+                            // It is read again with the next change, not with each connection.
+                            *when = changed;
+                            tracing::error!(
+                                "the new certificate of the page cannot be used, so the old one \
+                                 is served: {why}"
+                            );
                             Ok(config.clone())
                         }
                         None => Err(why),

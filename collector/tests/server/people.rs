@@ -236,14 +236,16 @@ async fn whoever_is_on_the_collectors_machine_needs_no_login() {
     let who = who.expect("an answer").into_inner();
     assert_eq!((who.name.as_str(), who.role()), ("local", Role::Admin));
     assert!(!who.fleet_id.is_empty());
-    // Nobody else has that name.
-    let request = AddUserRequest {
-        name: "local".to_owned(),
-        role: Role::Viewer.into(),
-        ..AddUserRequest::default()
-    };
-    let refused = running.access().await.add_user(request).await;
-    assert_eq!(refused.expect_err("refused").code(), Code::InvalidArgument);
+    // Nobody else has that name, nor one that a proxy gives.
+    for name in ["local", "proxy:anna"] {
+        let request = AddUserRequest {
+            name: name.to_owned(),
+            role: Role::Viewer.into(),
+            ..AddUserRequest::default()
+        };
+        let refused = running.access().await.add_user(request).await;
+        assert_eq!(refused.expect_err("refused").code(), Code::InvalidArgument);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
