@@ -134,6 +134,26 @@ fn a_token_is_shown_to_its_own_collector_alone() {
 }
 
 #[test]
+fn of_two_logins_at_one_address_the_one_that_is_named_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config");
+    let options = Options::new().with_tls();
+    let collector = options.start(dir.path());
+    let address = options.tls();
+    for (name, role) in [("ann", "admin"), ("ben", "viewer")] {
+        let token = token(&collector, &config, &[name, "--role", role]);
+        fine(&config, &["login", &address, &token, "--name", name]);
+    }
+    for name in ["ann", "ben"] {
+        let who = fine(&config, &["--collector", name, "whoami"]);
+        assert!(who.starts_with(&format!("{name} (")), "{who}");
+    }
+    // The last one that logged in asks where none is named.
+    let who = fine(&config, &["whoami"]);
+    assert!(who.starts_with("ben ("), "{who}");
+}
+
+#[test]
 fn the_audit_log_is_read_and_verified() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");
