@@ -3,8 +3,8 @@
 //!
 //! A stripped file has no names, but mostly a table of where its functions start, for exceptions. A
 //! frame of each function costs no more than with a name, and the name can be looked up elsewhere
-//! later. The table is searched where it lies, an entry at a time and its last page at once: ten
-//! reads an address, once for each, and no memory.
+//! later. The table is searched where it lies, an entry at a time and its last page at once. What
+//! the search came by, and the last page, are kept: addresses come in order.
 //!
 //! Its order is a stranger's word, and so is what it leads to. Only a description that says of
 //! itself that it covers the address is believed; without one the place is the address itself.
@@ -14,11 +14,15 @@ use super::unnamed_at;
 use hashbrown::HashMap;
 use host::ids::FileOffset;
 use profile::{Dictionary, FrameId, FrameKind, Place, Unnamed};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Most places of one file kept as frames of one dictionary. Further ones share a frame that says
 /// only the file. Programs of a million functions have some thousands with samples in an hour.
 const PLACES_MAX: usize = 16_384;
+
+/// What a function takes among those known: nodes of a B-tree are two thirds full. Unit: bytes.
+const FUNCTION_BYTES: usize = size_of::<(u64, u64, FrameId)>() * 3 / 2;
 
 /// Bytes before the entries of the table: version, encodings, where `.eh_frame` is, the number of
 /// entries.
@@ -56,23 +60,46 @@ impl Table {
         })
     }
 
-    /// Where the function at `address` starts.
-    fn start<R: ReadAt + ?Sized>(&self, image: &R, headers: &Headers, address: u64) -> Option<u64> {
-        let mut page = [0; ENTRIES_AT_ONCE as usize * ENTRY_BYTES];
-        let starts_before = |entry: &[u8; ENTRY_BYTES]| {
-            word(entry, 0).is_some_and(|start| self.beside(start) <= address)
-        };
+    /// The function at `address`: its first address, and the first after it.
+    fn function<R: ReadAt + ?Sized>(
+        &self,
+        image: &R,
+        headers: &Headers,
+        address: u64,
+        seen: &mut Seen,
+    ) -> Option<Range<u64>> {
+        let starts_before = |start: u32| self.beside(start) <= address;
         let (mut low, mut high) = (0, self.entries);
         while high - low > ENTRIES_AT_ONCE {
             let middle = low + (high - low) / 2;
-            match starts_before(self.read(image, middle..middle + 1, &mut page)?.first()?) {
+            let start = match seen.starts.get(&middle) {
+                Some(&start) => start,
+                None => {
+                    let mut entry = [[0; ENTRY_BYTES]];
+                    self.read(image, middle, &mut entry)?;
+                    let start = word(&entry[0], 0)?;
+                    seen.starts.insert(middle, start);
+                    start
+                }
+            };
+            match starts_before(start) {
                 // The entry before the first that starts behind the address is looked for.
                 true => low = middle,
                 false => high = middle,
             }
         }
-        let entries = self.read(image, low..high, &mut page)?;
-        let entry = entries[..entries.partition_point(starts_before)].last()?;
+        let len = usize::try_from(high - low).ok()?;
+        if seen.first != low || seen.page.len() != len {
+            seen.page.clear();
+            seen.page.resize(len, [0; ENTRY_BYTES]);
+            seen.first = low;
+            if self.read(image, low, &mut seen.page).is_none() {
+                seen.page.clear();
+                return None;
+            }
+        }
+        let is_before = |entry: &[u8; ENTRY_BYTES]| word(entry, 0).is_some_and(starts_before);
+        let entry = seen.page[..seen.page.partition_point(is_before)].last()?;
         let start = self.beside(word(entry, 0)?);
         let described = self.beside(word(entry, 4)?);
         // Length, which CIE, where it starts relative to here, how long it is.
@@ -87,28 +114,35 @@ impl Table {
             .wrapping_add(8)
             .wrapping_add_signed(i64::from(word(&head, 8)? as i32));
         let length = u64::from(word(&head, 12)?);
-        (says == start && address.wrapping_sub(start) < length).then_some(start)
+        let covers = says == start && address.wrapping_sub(start) < length;
+        covers.then_some(start..start.saturating_add(length))
     }
 
-    /// Entries, in as much of `page` as they take.
-    fn read<'p, R: ReadAt + ?Sized>(
+    /// Reads entries from the one of this number on.
+    fn read<R: ReadAt + ?Sized>(
         &self,
         image: &R,
-        entries: Range<u64>,
-        page: &'p mut [u8],
-    ) -> Option<&'p [[u8; ENTRY_BYTES]]> {
-        let bytes = usize::try_from(entries.end - entries.start).ok()? * ENTRY_BYTES;
-        let offset = self
-            .offset
-            .checked_add(entries.start * ENTRY_BYTES as u64)?;
-        let page = page.get_mut(..bytes)?;
-        image.read_exact_at(page, offset).ok()?;
-        Some(page.as_chunks().0)
+        first: u64,
+        into: &mut [[u8; ENTRY_BYTES]],
+    ) -> Option<()> {
+        let offset = self.offset.checked_add(first * ENTRY_BYTES as u64)?;
+        image.read_exact_at(into.as_flattened_mut(), offset).ok()
     }
 
     fn beside(&self, relative: u32) -> u64 {
         self.address.wrapping_add_signed(i64::from(relative as i32))
     }
+}
+
+/// What was read of a table and is likely to be needed again.
+#[derive(Default)]
+struct Seen {
+    /// Where functions start, relative to the table, by the number of their entry: those that
+    /// searches came by, one of [`ENTRIES_AT_ONCE`] at most.
+    starts: HashMap<u64, u32>,
+    /// The entries that were read at once, and the number of the first.
+    page: Vec<[u8; ENTRY_BYTES]>,
+    first: u64,
 }
 
 /// Where the function at an address starts, as the table of the file says, if one is described
@@ -118,7 +152,10 @@ pub fn function_start<R: ReadAt + ?Sized>(
     headers: &Headers,
     address: u64,
 ) -> Option<u64> {
-    Table::find(image, headers)?.start(image, headers, address)
+    let mut seen = Seen::default();
+    let table = Table::find(image, headers)?;
+    let function = table.function(image, headers, address, &mut seen)?;
+    Some(function.start)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -132,7 +169,10 @@ pub struct Places {
     build_id: Box<str>,
     /// Looked for with the first place; `Some(None)` when there is none.
     table: Option<Option<Table>>,
-    /// By offset in the file.
+    seen: Seen,
+    /// Of functions by their first address: the first address after each, and its frame.
+    functions: BTreeMap<u64, (u64, FrameId)>,
+    /// Of what no description covers, by offset in the file.
     frames: HashMap<u64, FrameId>,
 }
 
@@ -143,6 +183,8 @@ impl Places {
         profile::is_build_id(&digits).then(|| Places {
             build_id: digits.into(),
             table: None,
+            seen: Seen::default(),
+            functions: BTreeMap::new(),
             frames: HashMap::new(),
         })
     }
@@ -165,33 +207,45 @@ impl Places {
         if let Some(&frame) = self.frames.get(&offset.0) {
             return Some(frame);
         }
-        if self.frames.len() >= PLACES_MAX {
+        let address = headers.address_of(offset.0)?;
+        let before = self.functions.range(..=address).next_back();
+        if let Some((_, &(end, frame))) = before
+            && address < end
+        {
+            return Some(frame);
+        }
+        if self.frames.len() + self.functions.len() >= PLACES_MAX {
             return None;
         }
-        let address = headers.address_of(offset.0)?;
-        let start = image().and_then(|image| {
+        let function = image().and_then(|image| {
             let table = self
                 .table
                 .get_or_insert_with(|| Table::find(image, headers));
-            (*table)?.start(image, headers, address)
+            (*table)?.function(image, headers, address, &mut self.seen)
         });
         let place = Place {
             build_id: &self.build_id,
-            address: start.unwrap_or(address),
+            address: function.as_ref().map_or(address, |function| function.start),
         };
         let frame = unnamed_at(dict, FrameKind::Native, why, &place.to_string());
-        self.frames.insert(offset.0, frame);
+        match function {
+            Some(function) => drop(self.functions.insert(function.start, (function.end, frame))),
+            None => drop(self.frames.insert(offset.0, frame)),
+        }
         Some(frame)
     }
 
     /// Drops every frame id held.
     pub fn forget_frames(&mut self) {
         self.frames.clear();
+        self.functions.clear();
     }
 
     /// Memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.build_id.len() + self.frames.allocation_size()
+        let seen = self.seen.starts.allocation_size() + self.seen.page.capacity() * ENTRY_BYTES;
+        let functions = self.functions.len() * FUNCTION_BYTES;
+        self.build_id.len() + self.frames.allocation_size() + functions + seen
     }
 }
 
@@ -228,10 +282,11 @@ mod tests {
         let (image, headers, functions) = shell();
         let table = Table::find(&image[..], &headers).unwrap();
         assert!(functions.len() > 50);
+        let mut seen = Seen::default();
         for (start, length) in functions {
             for address in [start, start + length / 2, start + length - 1] {
-                let found = table.start(&image[..], &headers, address);
-                assert_eq!(found, Some(start), "{address:#x}");
+                let found = table.function(&image[..], &headers, address, &mut seen);
+                assert_eq!(found, Some(start..start + length), "{address:#x}");
             }
         }
     }
@@ -249,8 +304,10 @@ mod tests {
         let ends = functions.iter().map(|(start, length)| start + length);
         let gaps: Vec<u64> = ends.filter(|&end| !described(end)).collect();
         assert!(!gaps.is_empty());
+        let mut seen = Seen::default();
         for address in gaps {
-            assert_eq!(table.start(&image[..], &headers, address), None);
+            let found = table.function(&image[..], &headers, address, &mut seen);
+            assert_eq!(found, None);
         }
     }
 
@@ -313,6 +370,40 @@ mod tests {
         assert!(places.heap_bytes() < 1 << 20);
     }
 
+    /// An image that counts how often it is read.
+    struct Counted<'a>(&'a [u8], std::cell::Cell<u32>);
+
+    impl ReadAt for Counted<'_> {
+        fn read_exact_at(&self, into: &mut [u8], offset: u64) -> std::io::Result<()> {
+            self.1.set(self.1.get() + 1);
+            self.0.read_exact_at(into, offset)
+        }
+
+        fn read_some_at(&self, into: &mut [u8], offset: u64) -> std::io::Result<usize> {
+            self.1.set(self.1.get() + 1);
+            self.0.read_some_at(into, offset)
+        }
+    }
+
+    #[test]
+    fn addresses_in_order_cost_a_reading_for_each_function_and_one_for_each_page() {
+        let (image, headers, mut functions) = shell();
+        functions.sort_unstable();
+        let counted = Counted(&image, std::cell::Cell::new(0));
+        let mut places = Places::of(&headers).unwrap();
+        let mut dict = Dictionary::default();
+        for (start, length) in &functions {
+            for address in [*start, start + length - 1] {
+                let offset = FileOffset(headers.offset_of(address).unwrap());
+                let why = ("sh", Unnamed::NoSymbols);
+                places.frame(|| Some(&counted), &headers, offset, why, &mut dict);
+            }
+        }
+        let pages = functions.len().div_ceil(ENTRIES_AT_ONCE as usize);
+        let most = functions.len() + 2 * pages + 2;
+        assert!(counted.1.get() as usize <= most, "{} of {most}", counted.1.get());
+    }
+
     proptest! {
         #[test]
         fn a_damaged_table_never_gives_a_function_that_does_not_cover_the_address(
@@ -329,7 +420,8 @@ mod tests {
             }
             if let Some(table) = Table::find(&image[..], &headers) {
                 let address = u64::from(address) % (1 << 20);
-                if let Some(start) = table.start(&image[..], &headers, address) {
+                let found = table.function(&image[..], &headers, address, &mut Seen::default());
+                if let Some(start) = found.map(|function| function.start) {
                     // What the table leads to is as the compiler wrote it.
                     let covers = |(first, len): &(u64, u64)| start == *first && address - start < *len;
                     prop_assert!(functions.iter().any(covers));
