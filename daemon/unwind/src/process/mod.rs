@@ -58,6 +58,11 @@ const FILES_FAIR: [usize; 4] = [2048, 1024, 512, 256];
 /// in it. Beyond the bound nobody is taken from the scan, and another is asked for.
 const EXITS_MAX: usize = 1 << 17;
 
+/// How long a process is known after it told of its end: where others have the CPU its last
+/// instructions, in the kernel, may run much later, and a sample of them would look like one of a
+/// process that nobody told of, for which all of /proc is read.
+const EXITING_MAX: Duration = Duration::from_secs(10);
+
 /// Time after which a full table looks for unused files again: it looks at every mapping of the
 /// host, some milliseconds.
 const FILES_RETRY: Duration = Duration::from_secs(10);
@@ -784,14 +789,21 @@ impl ProcessTable {
         }
     }
 
-    /// Forgets the processes that ended before `before`: their main thread and all others.
+    /// Lets go of the processes that ended before `before`, their main thread and all others: of
+    /// their memory at once, of who they were [`EXITING_MAX`] later.
     pub fn sweep(&mut self, before: MonotonicTime) {
         let processes = &mut self.processes;
         self.ended.retain(|pid| match processes.get(pid) {
             Some(process) => match process.ended {
                 Some(ended) if ended < before && process.has_ended() => {
-                    processes.remove(pid);
-                    false
+                    let is_over = before.since(ended) > EXITING_MAX;
+                    if is_over {
+                        processes.remove(pid);
+                    } else if let Some(process) = processes.get_mut(pid) {
+                        process.space = Rc::default();
+                        process.generated = None;
+                    }
+                    !is_over
                 }
                 Some(_) => true,
                 None => false,

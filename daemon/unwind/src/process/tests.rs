@@ -76,21 +76,28 @@ fn a_pid_used_again_before_the_sweep_is_a_new_process() {
     let first = table.get(Pid(10)).map(|process| process.id);
     table.exit(Pid(10), Tid(10), MonotonicTime(2));
     fork(&mut table, 1, 10, 3);
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     let second = table.get(Pid(10)).map(|process| process.id);
     assert!(second.is_some());
     assert_ne!(first, second);
 }
 
 #[test]
-fn an_ended_process_stays_until_its_last_samples_are_read() {
+fn an_ended_process_keeps_its_name_while_it_may_run_its_last_instructions() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
+    table.mmap(&file_map(10, 0x1000, 5), MonotonicTime(2));
     table.exit(Pid(10), Tid(10), MonotonicTime(50));
     table.sweep(MonotonicTime(50));
-    assert!(table.get(Pid(10)).is_some());
-    table.sweep(MonotonicTime(51));
-    assert!(table.get(Pid(10)).is_none());
+    let known = |table: &ProcessTable| table.get(Pid(10)).map(|it| it.space().is_empty());
+    assert_eq!(known(&table), Some(false), "its last samples are not read");
+    let last = MonotonicTime(50).plus(EXITING_MAX);
+    table.sweep(last);
+    assert_eq!(known(&table), Some(true), "its memory is gone");
+    table.meet(Pid(10), last);
+    assert_eq!(table.counts().unannounced, 0);
+    table.sweep(last.plus(Duration::from_nanos(1)));
+    assert_eq!(known(&table), None);
 }
 
 /// Process 10 with a thread 12, whose name is `worker`.
@@ -116,7 +123,7 @@ fn the_end_of_a_thread_does_not_end_its_process() {
         Comm::from_bytes(b"worker")
     );
     table.exit(Pid(10), Tid(12), MonotonicTime(4));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_some());
 }
 
@@ -126,10 +133,10 @@ fn a_process_whose_main_thread_ended_lives_on_with_its_other_threads() {
     fork(&mut table, 1, 10, 1);
     table.fork(Pid(10), Tid(12), Pid(10), Tid(10), MonotonicTime(2));
     table.exit(Pid(10), Tid(10), MonotonicTime(3));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_some());
     table.exit(Pid(10), Tid(12), MonotonicTime(101));
-    table.sweep(MonotonicTime(200));
+    table.sweep(MonotonicTime(200).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -201,7 +208,7 @@ fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
     let ids = |table: &ProcessTable| [10, 11].map(|pid| table.get(Pid(pid)).map(|p| p.id));
     let before = ids(&table);
     table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), MonotonicTime(9));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert_eq!(ids(&table), before);
     assert_eq!(table.counts().repaired, 0);
 }
@@ -211,7 +218,7 @@ fn a_repair_ends_what_is_gone() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
     table.repair(&scan_of(&[]), MonotonicTime(9));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -224,11 +231,11 @@ fn a_process_known_wrongly_whose_main_thread_ends_goes_on_by_a_thread_newer_than
     table.fork(Pid(10), Tid(12), Pid(10), Tid(10), MonotonicTime(10));
     table.exit(Pid(10), Tid(10), MonotonicTime(11));
     table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), MonotonicTime(9));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     let process = table.get(Pid(10)).expect("there");
     assert!(process.space().find(Avma(0x1800)).is_some());
     table.exit(Pid(10), Tid(12), MonotonicTime(12));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -362,7 +369,7 @@ fn a_full_table_takes_new_files_again_once_others_are_in_use_no_more() {
     let (mut table, next) = full_of_files(FEW);
     map_files(&mut table, 10, next, 1);
     table.exit(Pid(1000), Tid(1000), MonotonicTime(3));
-    table.sweep(MonotonicTime(4));
+    table.sweep(MonotonicTime(4).plus(EXITING_MAX));
     // Unused ones are not looked for at each refusal.
     let refused = table.counts().files_refused;
     table.mmap(&file_map(10, 0x5000, next), MonotonicTime(5));
@@ -485,7 +492,7 @@ fn what_all_mappings_take_is_bounded_and_who_has_few_still_maps() {
     for pid in (100..400).chain(3000..3300) {
         table.exit(Pid(pid), Tid(pid), MonotonicTime(7));
     }
-    table.sweep(MonotonicTime(8));
+    table.sweep(MonotonicTime(8).plus(EXITING_MAX));
     assert!(table.space_bytes() < 4096, "{}", table.space_bytes());
 }
 
@@ -502,12 +509,12 @@ fn threads_beyond_the_bound_keep_their_process_until_proc_tells() {
     for tid in 0..THREADS_MAX as u32 + 4 {
         table.exit(Pid(10), Tid(100 + tid), MonotonicTime(3));
     }
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_some(), "one thread still runs");
     assert_eq!(table.counts().ends_uncertain, 1, "so /proc is read");
     table.expect_scan();
     table.repair(&scan_of(&[]), MonotonicTime(9));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_none());
 }
 
@@ -520,7 +527,7 @@ fn a_look_at_proc_that_missed_processes_ends_none() {
         ..scan_of(&[])
     };
     table.repair(&scan, MonotonicTime(9));
-    table.sweep(MonotonicTime(100));
+    table.sweep(MonotonicTime(100).plus(EXITING_MAX));
     assert!(table.get(Pid(10)).is_some());
 }
 
