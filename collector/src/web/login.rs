@@ -23,6 +23,22 @@ pub(super) const BODY_BYTES_MAX: usize = 4096;
 const PAGE: &str = include_str!("login/login.html");
 const SCRIPT: &str = include_str!("login/login.js");
 const STYLE: &str = include_str!("login/login.css");
+const FAILED: &str = include_str!("login/failed.html");
+
+/// A page that says why a login failed.
+pub(super) fn failed_page(why: &str) -> String {
+    let mut text = String::with_capacity(why.len());
+    for c in profile::text::printable(why).chars() {
+        match c {
+            '&' => text.push_str("&amp;"),
+            '<' => text.push_str("&lt;"),
+            '>' => text.push_str("&gt;"),
+            '"' => text.push_str("&quot;"),
+            c => text.push(c),
+        }
+    }
+    FAILED.replace("{why}", &text)
+}
 
 fn own(kind: &'static str, text: &'static str) -> Response {
     let kind = HeaderValue::from_static(kind);
@@ -59,6 +75,22 @@ fn refused(status: &Status) -> Response {
 
 fn no_login() -> Response {
     plain(StatusCode::NOT_FOUND, "there is no login here\n").map(Body::from)
+}
+
+/// What one can log in with beside a token, as JSON.
+pub(super) async fn ways(State(site): State<Site>) -> Response {
+    let Some(door) = door(&site) else {
+        return no_login();
+    };
+    let provider = door.oidc.as_ref().map(|oidc| oidc.provider_name());
+    json(&serde_json::json!({ "provider": provider }))
+}
+
+fn json(value: &serde_json::Value) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    let cache = HeaderValue::from_static("no-store");
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)];
+    (headers, value.to_string()).into_response()
 }
 
 /// `token TOKEN` or `link LINK` becomes a session.
@@ -126,12 +158,9 @@ pub(super) async fn session(asking: Option<Extension<Asking>>) -> Response {
     let Some(Extension(asking)) = asking else {
         return no_login();
     };
-    let who = serde_json::json!({
+    json(&serde_json::json!({
         "name": asking.caller.name,
         "role": asking.caller.role.name(),
-    });
-    let kind = HeaderValue::from_static("application/json");
-    let cache = HeaderValue::from_static("no-store");
-    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)];
-    (headers, who.to_string()).into_response()
+        "can_log_out": asking.by_session,
+    }))
 }

@@ -1,4 +1,5 @@
-// The login of the page: a token, or a link that `agent-ctl page` printed, becomes a cookie.
+// The login of the page: a token, a link that `agent-ctl page` printed, or an account at a provider of
+// identities becomes a cookie.
 "use strict";
 
 const element = (id) => document.getElementById(id);
@@ -40,6 +41,17 @@ const show = async () => {
   }
 };
 
+// The way by a provider, where there is one. It comes back to what was asked for.
+const offer = async () => {
+  const answer = await fetch("/api/login", { credentials: "same-origin" });
+  const { provider } = answer.ok ? await answer.json() : {};
+  if (provider) {
+    element("with").textContent = `Sign in with ${provider}`;
+    element("with").href = "/login/oidc?return=" + encodeURIComponent("/" + location.hash);
+    element("provider").hidden = false;
+  }
+};
+
 const log_in = async () => {
   const field = element("token");
   const done = await send("/api/login", "token " + field.value.trim());
@@ -71,6 +83,7 @@ const start = async () => {
       return;
     }
   }
+  offer();
   show();
 };
 start();
