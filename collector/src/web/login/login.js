@@ -31,6 +31,7 @@ const show = async () => {
   if (is_in) {
     const who = await answer.json();
     element("who").textContent = `Logged in as ${who.name} (${who.role}).`;
+    element("out").hidden = !who.can_log_out;
   } else {
     element("who").textContent = "";
   }
