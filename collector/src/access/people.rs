@@ -202,6 +202,8 @@ pub struct People {
     sessions: Sessions,
     authority: [u8; KEY_HASH_BYTES],
     failures: Failures,
+    /// Those for which a provider was asked.
+    sign_ins_failed: Failures,
     clock: Clock,
     audit: Audit,
     metrics: Arc<Metrics>,
@@ -234,6 +236,7 @@ impl People {
             sessions,
             authority,
             failures: Failures::default(),
+            sign_ins_failed: Failures::default(),
             clock,
             audit,
             metrics,
@@ -454,11 +457,20 @@ impl People {
     }
 
     /// Refuses somebody by a provider's word, or for want of it. Each is on record, with why, until
-    /// there are too many from their address.
-    pub fn refuse_sign_in(&self, peer: Option<SocketAddr>, event: Event, why: &str) -> Status {
+    /// there are too many from their address. `asked`: the provider was.
+    pub fn refuse_sign_in(
+        &self,
+        peer: Option<SocketAddr>,
+        event: Event,
+        why: &str,
+        asked: bool,
+    ) -> Status {
         self.metrics.logins_failed.inc();
-        let address = peer.map(|peer| peer.ip());
-        let failed = self.failures.count(address, Instant::now(), true);
+        let (address, now) = (peer.map(|peer| peer.ip()), Instant::now());
+        if asked {
+            self.sign_ins_failed.count(address, now, false);
+        }
+        let failed = self.failures.count(address, now, true);
         let outcome = why.lines().next().unwrap_or_default();
         match failed.limited {
             None => {
@@ -471,13 +483,14 @@ impl People {
         }
     }
 
-    /// Whether so many logins failed from an address that no provider is asked for more.
+    /// Whether a provider may be asked once more for an address: not after many times for nothing.
+    /// Guesses for which it was not asked keep nobody else from logging in.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED.
     pub fn may_sign_in(&self, peer: Option<SocketAddr>) -> Result<(), Status> {
         let address = peer.map(|peer| peer.ip());
-        match self.failures.limited(address, Instant::now()) {
+        match self.sign_ins_failed.limited(address, Instant::now()) {
             Some(after) => Err(limited(after)),
             None => Ok(()),
         }
@@ -506,6 +519,8 @@ impl People {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
+            // They are in the other sums too.
+            self.sign_ins_failed.sums(Instant::now());
             for sum in self.failures.sums(Instant::now()) {
                 let peer = sum.address.map(|address| address.to_string());
                 let peer = peer.unwrap_or_else(|| "many addresses".to_owned());

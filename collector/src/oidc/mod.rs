@@ -193,6 +193,8 @@ pub struct Refused {
     pub told: Option<&'static str>,
     /// Who they are, where that is known.
     pub subject: Option<String>,
+    /// Whether the provider was asked for it.
+    pub asked: bool,
 }
 
 impl From<&'static str> for Refused {
@@ -201,6 +203,7 @@ impl From<&'static str> for Refused {
             why: why.to_owned(),
             told: None,
             subject: None,
+            asked: false,
         }
     }
 }
@@ -214,6 +217,7 @@ impl Refused {
                 "the provider of identities does not answer as it should: the collector's log says why",
             ),
             subject: None,
+            asked: true,
         }
     }
 }
@@ -321,6 +325,7 @@ impl Oidc {
             let why = format!("the provider lets nobody in: {}", word(error));
             return Err(Refused {
                 told: Some("the provider of identities did not let you in"),
+                asked: false,
                 ..Refused::provider(why)
             });
         }
@@ -503,6 +508,7 @@ impl Oidc {
                  administrator of the collector, whose audit log says why",
             ),
             subject: Some(subject.to_owned()),
+            asked: true,
         };
         let name = claims::name(claims, &own.name_claim).map_err(refused)?;
         let groups = claims::groups(claims, &own.groups_claim).map_err(refused)?;

@@ -72,7 +72,8 @@ impl Discovery {
                 Ok(provider)
             }
             Err(why) => {
-                tracing::warn!("the provider of `auth.oidc` does not say where it is: {why}");
+                let shown = profile::text::printable(&why);
+                tracing::warn!("the provider of `auth.oidc` does not say where it is: {shown}");
                 known.failed = Some((Instant::now(), why.clone()));
                 old.ok_or(why)
             }

@@ -48,6 +48,17 @@ fn local(asked: Option<&str>) -> String {
     asked.filter(is_state).unwrap_or("/").to_owned()
 }
 
+/// Whether a request was for this host; browsers leave out the port that a scheme has anyway.
+fn is_host(host: &str, scheme: &str, own: &str) -> bool {
+    let usual = if scheme == "https" { ":443" } else { ":80" };
+    let plain = |host: &str| {
+        host.strip_suffix(usual)
+            .unwrap_or(host)
+            .to_ascii_lowercase()
+    };
+    plain(host) == plain(own)
+}
+
 fn redirect(location: &str) -> Response {
     let mut response = StatusCode::SEE_OTHER.into_response();
     let headers = response.headers_mut();
@@ -94,12 +105,9 @@ pub(super) async fn begin(
     // The provider sends browsers back to one name, and a cookie is of one.
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     if let Some((scheme, own)) = &site.entrance.names.external
-        && host.is_some_and(|host| !host.eq_ignore_ascii_case(own))
+        && host.is_some_and(|host| !is_host(host, scheme, own))
     {
         return redirect(&format!("{scheme}://{own}{PATH}"));
-    }
-    if let Err(status) = door.people.may_sign_in(Some(peer.0)) {
-        return limited(&status);
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
     let (address, now) = (Some(peer.0.ip()), door.people.now());
@@ -131,7 +139,10 @@ pub(super) async fn finish(
     let Some((door, oidc)) = provider(&site) else {
         return none();
     };
-    if let Err(status) = door.people.may_sign_in(Some(peer.0)) {
+    // Behind a proxy all have its address, so who fails there keeps the others from nothing.
+    if site.entrance.tls.is_some()
+        && let Err(status) = door.people.may_sign_in(Some(peer.0))
+    {
         return limited(&status);
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
@@ -157,6 +168,7 @@ pub(super) async fn finish(
                 why: status.message().to_owned(),
                 told: None,
                 subject: Some(admitted.sign_in.subject),
+                asked: true,
             };
             return refuse(&door, peer, &refused);
         }
@@ -192,7 +204,7 @@ fn refuse(door: &Door, peer: Peer, refused: &Refused) -> Response {
     }
     let status = door
         .people
-        .refuse_sign_in(Some(peer.0), event, &refused.why);
+        .refuse_sign_in(Some(peer.0), event, &refused.why, refused.asked);
     match status.code() {
         Code::ResourceExhausted => limited(&status),
         _ => refusal(StatusCode::FORBIDDEN, refused.told.unwrap_or(&refused.why)),
@@ -202,6 +214,15 @@ fn refuse(door: &Door, peer: Peer, refused: &Refused) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_the_same_with_its_usual_port() {
+        assert!(is_host("C1", "https", "c1:443"));
+        assert!(is_host("c1:443", "https", "c1"));
+        assert!(!is_host("c1:7611", "https", "c1"));
+        assert!(!is_host("c1:443", "http", "c1"));
+        assert!(!is_host("c2", "https", "c1"));
+    }
 
     #[test]
     fn a_login_comes_back_to_the_page_and_nowhere_else() {
