@@ -570,7 +570,7 @@ impl People {
 
 /// What those are told who fail again and again.
 fn limited(after: Duration) -> Status {
-    let text = "too many tokens that are not good came from this address";
+    let text = "too many logins that failed came from this address";
     let mut status = Status::resource_exhausted(text);
     let after = after.as_secs().max(1);
     status.metadata_mut().insert(RETRY_AFTER, after.into());

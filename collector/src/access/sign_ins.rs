@@ -51,6 +51,8 @@ pub type Settings = [u8; 32];
 /// Whom a provider vouches for.
 #[derive(Clone, Debug)]
 pub struct SignIn {
+    /// Who vouches for them.
+    pub issuer: String,
     /// Who they are there, for ever.
     pub subject: String,
     /// What they are called there.
@@ -150,7 +152,9 @@ impl People {
     pub fn sign_in(&self, sign_in: &SignIn) -> Result<(String, Arc<Caller>), Status> {
         let started = (|| {
             let now = self.now();
-            let Some(name) = self.claim(&sign_in.name, &sign_in.subject, now)? else {
+            // Another provider's person of the same number is somebody else.
+            let subject = format!("{} {}", sign_in.issuer, sign_in.subject);
+            let Some(name) = self.claim(&sign_in.name, &subject, now)? else {
                 return Ok(None);
             };
             let secret = secret()?;
@@ -167,7 +171,7 @@ impl People {
                     "INSERT INTO sign_ins VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
                     params![
                         key,
-                        sign_in.subject,
+                        subject,
                         caller.name,
                         caller.role.name(),
                         scope,
@@ -179,12 +183,9 @@ impl People {
             })?;
             let (gone, caller) = {
                 let mut open = lock(&self.sessions().open);
-                let person = Arc::new(signed_in(caller, &sign_in.subject, now, &open));
+                let person = Arc::new(signed_in(caller, &subject, now, &open));
                 let caller = person.caller.clone();
-                let whose = Whose::SignedIn(Arc::new(SignedIn {
-                    subject: sign_in.subject.clone(),
-                    person,
-                }));
+                let whose = Whose::SignedIn(Arc::new(SignedIn { subject, person }));
                 let session = Session {
                     whose: whose.clone(),
                     created: now,

@@ -37,8 +37,9 @@ const CODE_BYTES_MAX: usize = 8 << 10;
 /// Longest secret of the client. Unit: bytes.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// Logins at a time for which the provider is asked, and how long others wait for their turn.
-const ASKED_MAX: usize = 8;
+/// Logins at a time for which the provider is asked, and how long others wait for their turn. A name
+/// that is looked up may hold a thread that queries take too.
+const ASKED_MAX: usize = 4;
 const TURN_MAX: Duration = Duration::from_secs(5);
 
 /// Somebody in a group.
@@ -523,6 +524,7 @@ impl Oidc {
             )));
         };
         let sign_in = SignIn {
+            issuer: own.issuer.clone(),
             subject: subject.to_owned(),
             name: name.to_owned(),
             role: rule.role,

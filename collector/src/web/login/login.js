@@ -84,7 +84,7 @@ const start = async () => {
       return;
     }
   }
-  offer();
+  offer().catch(() => undefined);
   show();
 };
 start();
