@@ -146,6 +146,20 @@ pub(super) async fn finish(
         return limited(&status);
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
+    // What comes of it is on record and counted, also when the browser does not wait for it. Each
+    // takes a login that was begun, and those are bounded.
+    let working = tokio::spawn(let_in(door, oidc, peer, pairs, browser));
+    let done = working.await;
+    done.unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "logging in failed"))
+}
+
+async fn let_in(
+    door: Arc<Door>,
+    oidc: Arc<Oidc>,
+    peer: Peer,
+    pairs: Vec<(String, String)>,
+    browser: Option<String>,
+) -> Response {
     let people = door.people.clone();
     let finished = match Answer::read(pairs) {
         Some(answer) => {

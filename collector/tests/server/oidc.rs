@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use testkit::process::Proc;
 use testkit::require::skip;
 use testkit::runtimes;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 const CALLBACK: &str = "/login/oidc/callback";
@@ -560,6 +561,31 @@ async fn a_slow_provider_is_given_up_and_holds_nobody_else() {
             .expect("text")
             .contains("within 10 s")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_wait_for_the_answer_is_on_record_all_the_same() {
+    let fake = Fake::start().await;
+    let rig = Rig::start(&fake.issuer).await;
+    let begun = rig.begin().await;
+    let wrong = Says::with(400, r#"{"error": "invalid_grant"}"#);
+    fake.say("/token", wrong.after(Duration::from_secs(1)));
+    let path = format!("{CALLBACK}?state={}&code=c", begun.asks["state"]);
+    let asks = request("GET", &path, "profiles.example.net", &begun.cookie, "");
+    let mut stream = rig.site.encrypted().await;
+    stream.write_all(asks.as_bytes()).await.expect("sent");
+    stream.flush().await.expect("sent");
+    let asked = || fake.asked().iter().any(|one| one.contains("/token"));
+    for _ in 0..100 {
+        if asked() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(stream);
+    let line = rig.on_record("login", 1).await.remove(0);
+    let outcome = line["outcome"].as_str().expect("text");
+    assert!(outcome.contains("400 invalid_grant"), "{outcome}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
