@@ -12,6 +12,7 @@ pub mod ingest;
 pub mod listen;
 mod memory;
 pub mod metrics;
+pub mod oidc;
 pub mod pins;
 pub mod query;
 pub mod server;

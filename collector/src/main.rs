@@ -129,6 +129,10 @@ fn main() -> ExitCode {
             };
         }
     };
+    if let Err(why) = server::check(&loaded.config) {
+        let _ = writeln!(std::io::stderr(), "error: {why}");
+        return ExitCode::from(Exit::Config as u8);
+    }
     if check {
         for warning in &loaded.warnings {
             let _ = writeln!(std::io::stderr(), "warning: {warning}");

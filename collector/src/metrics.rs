@@ -175,8 +175,12 @@ counted! {
     Counter fleetprof_collector_audit_refused_total = audit_refused;
     /// 1 while the disk does not take the audit log.
     Gauge fleetprof_collector_audit_failing = audit_failing;
-    /// Calls of people with a token that is not good.
+    /// Logins that failed, and calls of people with a token that is not good.
     Counter fleetprof_collector_logins_failed_total = logins_failed;
+    /// Logins with a provider of identities that were not finished and made room for others.
+    Counter fleetprof_collector_logins_evicted_total = logins_evicted;
+    /// Times that a provider of identities did not answer as it should.
+    Counter fleetprof_collector_identity_provider_failed_total = identity_provider_failed;
     /// Calls refused because the caller's role does not allow them.
     Counter fleetprof_collector_calls_denied_total = calls_denied;
     /// Calls refused because their person or host has too many under way.

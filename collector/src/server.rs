@@ -88,6 +88,14 @@ pub struct Addresses {
     pub https: Option<SocketAddr>,
 }
 
+/// Checks what a configuration says in texts of its own, beside its keys.
+///
+/// # Errors
+/// Which key is wrong, and why.
+pub fn check(config: &Config) -> Result<(), String> {
+    pages::oidc(config).map(|_| ())
+}
+
 /// Serves from `store` until `stop` is true, then drains and closes the store. `ready` is called
 /// when both addresses are listened on.
 ///

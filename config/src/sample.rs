@@ -19,13 +19,15 @@ pub fn sample_yaml<C: Configuration>() -> String {
             section = of;
         } else if of != section {
             out.push('\n');
-            let doc = C::SECTIONS
-                .iter()
-                .find(|(path, _)| *path == of)
-                .map_or("", |(_, doc)| doc);
-            comment(&mut out, depth, doc);
-            let last = of.rsplit('.').next().unwrap_or(of);
-            out.push_str(&format!("{}{last}:\n", indent(depth)));
+            // One around it that has no keys of its own was not opened before.
+            let around = of.rsplit_once('.').map(|(around, _)| around);
+            if let Some(around) = around
+                && section != around
+                && !section.starts_with(&format!("{around}."))
+            {
+                open::<C>(&mut out, around);
+            }
+            open::<C>(&mut out, of);
             section = of;
         }
         // Keys that are in no section stand at the margin, after an empty line each.
@@ -38,16 +40,26 @@ pub fn sample_yaml<C: Configuration>() -> String {
         comment(&mut out, depth, key.doc);
         comment(&mut out, depth, &facts(key));
         if let Kind::Items(items) = key.kind {
-            entry(&mut out, items);
+            entry(&mut out, depth, items);
         }
         out.push_str(&format!("{}{name}: {}\n", indent(depth), key.default()));
     }
     out
 }
 
+/// A section with its sentence.
+fn open<C: Configuration>(out: &mut String, section: &str) {
+    let depth = section.matches('.').count();
+    let mut docs = C::SECTIONS.iter();
+    let doc = docs.find(|(path, _)| *path == section);
+    comment(out, depth, doc.map_or("", |(_, doc)| doc));
+    let last = section.rsplit('.').next().unwrap_or(section);
+    out.push_str(&format!("{}{last}:\n", indent(depth)));
+}
+
 /// The keys of an entry of a list, and one that is right.
-fn entry(out: &mut String, items: &Items) {
-    comment(out, 0, &format!("Keys of a {}:", items.what));
+fn entry(out: &mut String, depth: usize, items: &Items) {
+    comment(out, depth, &format!("Keys of a {}:", items.what));
     for field in items.fields {
         let default = match (field.required, field.default) {
             (true, _) => " Needed.".to_owned(),
@@ -56,11 +68,11 @@ fn entry(out: &mut String, items: &Items) {
         };
         let (name, values) = (field.name, field.kind.expected());
         let text = format!("{name}: {} Values: {values}.{default}", field.doc);
-        comment(out, 0, &text);
+        comment(out, depth, &text);
     }
-    comment(out, 0, "For example:");
+    comment(out, depth, "For example:");
     for line in items.example.lines() {
-        out.push_str(&format!("# {line}\n"));
+        out.push_str(&format!("{}# {line}\n", indent(depth)));
     }
 }
 

@@ -2,7 +2,7 @@
 //! manual says for profilers.
 //!
 //! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime and .NET where
-//! `tests/wasmtime.sh` and `tests/dotnet.sh` put them. What is missing is a reason for a skip.
+//! `tests/wasmtime.sh` and `tests/dotnet.sh` put them; so is a provider of identities for `node`. What is missing is a reason for a skip.
 //! Files that runtimes leave in `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const WASMTIME_VERSION: &str = "50.0.1";
 /// The version that `tests/dotnet.sh` installs.
 const DOTNET_VERSION: &str = "2.0.5";
+/// The version that `tests/oidc.sh` installs.
+const OIDC_PROVIDER_VERSION: &str = "9.13.3";
 
 /// A runtime with a program.
 #[derive(Debug)]
@@ -184,6 +186,19 @@ pub fn dotnet() -> Result<Command, Missing> {
     command.args(["server", "start"]);
     // It is not to tell anybody that it is tested with.
     command.env("AZURE_MCP_COLLECT_TELEMETRY", "false");
+    Ok(command)
+}
+
+/// node with a script that has a provider of OpenID Connect; its first argument is where that is.
+///
+/// # Errors
+/// When one of them is not installed.
+pub fn oidc_provider(script: &Path) -> Result<Command, Missing> {
+    let home = format!("oidc-provider-{OIDC_PROVIDER_VERSION}");
+    let known = installed(&format!("{home}/node_modules/oidc-provider/package.json"));
+    let known = known.ok_or("needs oidc-provider; tests/oidc.sh installs it")?;
+    let mut command = Command::new(find("node")?);
+    command.arg(script).args(known.ancestors().nth(3));
     Ok(command)
 }
 

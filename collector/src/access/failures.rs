@@ -33,13 +33,15 @@ pub(crate) struct Failed {
 pub(crate) struct Sum {
     /// None: of many.
     pub address: Option<IpAddr>,
-    /// Beside the first.
+    /// Beside those on record by themselves.
     pub count: u64,
 }
 
 struct Tried {
     since: Instant,
     count: u64,
+    /// Those on record by themselves.
+    told: u64,
 }
 
 /// See the file.
@@ -47,8 +49,8 @@ struct Tried {
 pub(crate) struct Failures(Mutex<HashMap<Option<IpAddr>, Tried>>);
 
 impl Failures {
-    /// Counts one.
-    pub(crate) fn count(&self, address: Option<IpAddr>, now: Instant) -> Failed {
+    /// Counts one. On record by itself is the first; with `each`, every one until there are too many.
+    pub(crate) fn count(&self, address: Option<IpAddr>, now: Instant, each: bool) -> Failed {
         let mut tried = lock(&self.0);
         let mut key = address.map(network);
         if !tried.contains_key(&key) && tried.len() >= ADDRESSES_MAX {
@@ -57,13 +59,26 @@ impl Failures {
         let entry = tried.entry(key).or_insert(Tried {
             since: now,
             count: 0,
+            told: 0,
         });
         entry.count += 1;
-        let left = WINDOW.saturating_sub(now.saturating_duration_since(entry.since));
+        let limited = entry.limited(now);
+        if entry.count == 1 || each && limited.is_none() {
+            entry.told += 1;
+        }
         Failed {
             first: entry.count == 1,
-            limited: (entry.count > ANSWERED_MAX).then_some(left.max(Duration::from_secs(1))),
+            limited,
         }
+    }
+
+    /// Whether there are too many of an address: when to come again.
+    pub(crate) fn limited(&self, address: Option<IpAddr>, now: Instant) -> Option<Duration> {
+        let tried = lock(&self.0);
+        let all = || tried.get(&None).filter(|_| tried.len() >= ADDRESSES_MAX);
+        let known = tried.get(&address.map(network)).or_else(all)?;
+        let is_over = now.saturating_duration_since(known.since) >= WINDOW;
+        (!is_over && known.count >= ANSWERED_MAX).then(|| known.left(now))
     }
 
     /// Those whose time is over and that had more than the first.
@@ -71,15 +86,26 @@ impl Failures {
         let mut sums = Vec::new();
         lock(&self.0).retain(|address, tried| {
             let keep = now.saturating_duration_since(tried.since) < WINDOW;
-            if !keep && tried.count > 1 {
+            if !keep && tried.count > tried.told {
                 sums.push(Sum {
                     address: *address,
-                    count: tried.count - 1,
+                    count: tried.count - tried.told,
                 });
             }
             keep
         });
         sums
+    }
+}
+
+impl Tried {
+    fn limited(&self, now: Instant) -> Option<Duration> {
+        (self.count > ANSWERED_MAX).then(|| self.left(now))
+    }
+
+    fn left(&self, now: Instant) -> Duration {
+        let left = WINDOW.saturating_sub(now.saturating_duration_since(self.since));
+        left.max(Duration::from_secs(1))
     }
 }
 
@@ -102,7 +128,9 @@ mod tests {
     fn ten_thousand_guesses_are_one_line_and_one_sum() {
         let failures = Failures::default();
         let (address, now) = (Some([10, 0, 0, 1].into()), Instant::now());
-        let tried: Vec<Failed> = (0..10_000).map(|_| failures.count(address, now)).collect();
+        let tried: Vec<Failed> = (0..10_000)
+            .map(|_| failures.count(address, now, false))
+            .collect();
         assert_eq!(tried.iter().filter(|failed| failed.first).count(), 1);
         let answered = tried.iter().filter(|failed| failed.limited.is_none());
         assert_eq!(answered.count() as u64, ANSWERED_MAX);
@@ -113,7 +141,7 @@ mod tests {
             count: 9_999,
         };
         assert_eq!(failures.sums(now), [sum]);
-        assert!(failures.count(address, now).first);
+        assert!(failures.count(address, now, false).first);
     }
 
     #[test]
@@ -121,14 +149,14 @@ mod tests {
         let (failures, now) = (Failures::default(), Instant::now());
         for low in 0..10_000_u16 {
             let address = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, low);
-            failures.count(Some(address.into()), now);
+            failures.count(Some(address.into()), now, false);
         }
         assert_eq!(lock(&failures.0).len(), 1);
         for low in 0..10_000_u32 {
-            failures.count(Some(IpAddr::V4(low.into())), now);
+            failures.count(Some(IpAddr::V4(low.into())), now, false);
         }
         assert_eq!(lock(&failures.0).len(), ADDRESSES_MAX + 1);
-        let other = failures.count(Some([10, 1, 1, 1].into()), now);
+        let other = failures.count(Some([10, 1, 1, 1].into()), now, false);
         assert!(other.limited.is_some());
     }
 }

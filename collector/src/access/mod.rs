@@ -9,6 +9,7 @@ mod people;
 mod scope;
 mod service;
 mod sessions;
+mod sign_ins;
 mod table;
 
 pub(crate) use failures::Failures;
@@ -17,9 +18,11 @@ pub use people::{AccessError, NewPerson, People, Person};
 pub use scope::Scope;
 pub use service::{AccessAdmin, PageAddress, REQUEST_BYTES_MAX, event};
 pub use sessions::{LASTS_S as SESSION_LASTS_S, Visitor};
+pub use sign_ins::{SIGN_IN_NAME_BYTES_MAX, Settings, SignIn};
 pub use table::{Who, refusal, web_refusal};
 
 use crate::audit::Event;
+use sessions::LASTS_S;
 use std::sync::Arc;
 use tonic::codegen::http::Extensions;
 
@@ -60,6 +63,9 @@ pub const LOCAL: &str = "local";
 
 /// What stands before a name that a trusted proxy gave, so that it is nobody's with a token.
 pub const PROXIED: &str = "proxy:";
+
+/// What stands before a name that a provider of identities gave.
+pub const SIGNED_IN: &str = "oidc:";
 
 /// Who sent a request.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 
 use super::failures::Failures;
 use super::sessions::Sessions;
-use super::{Caller, LOCAL, PROXIED, Role, Scope};
+use super::{Caller, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
 use crate::audit::{Audit, Event};
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -128,6 +128,34 @@ pub struct Person {
 }
 
 impl Person {
+    /// Somebody without a token, for a session. With others of theirs they share `calls`.
+    pub(super) fn signed_in(
+        caller: Caller,
+        created: i64,
+        expires: i64,
+        calls: Option<Arc<Semaphore>>,
+    ) -> Person {
+        Person {
+            created_by: SIGNED_IN.trim_end_matches(':').to_owned(),
+            caller: Arc::new(caller),
+            created,
+            expires,
+            // It is in no list, so neither is ever compared.
+            id: [0; ID_BYTES],
+            secret: blake3::Hash::from_bytes([0; 32]),
+            used: AtomicI64::new(created),
+            seen: AtomicI64::new(0),
+            used_kept: AtomicI64::new(created),
+            calls: calls.unwrap_or_else(|| Arc::new(Semaphore::new(CALLS_MAX))),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Ends their calls.
+    pub(super) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
     pub(super) fn id(&self) -> [u8; ID_BYTES] {
         self.id
     }
@@ -174,6 +202,8 @@ pub struct People {
     sessions: Sessions,
     authority: [u8; KEY_HASH_BYTES],
     failures: Failures,
+    /// Those for which a provider was asked.
+    sign_ins_failed: Failures,
     clock: Clock,
     audit: Audit,
     metrics: Arc<Metrics>,
@@ -197,6 +227,7 @@ impl People {
         database.pragma_update(None, "synchronous", "FULL")?;
         database.execute_batch(SCHEMA)?;
         database.execute_batch(super::sessions::SCHEMA)?;
+        database.execute_batch(super::sign_ins::SCHEMA)?;
         let people = read(&database)?;
         let sessions = Sessions::read(&database)?;
         Ok(People {
@@ -205,6 +236,7 @@ impl People {
             sessions,
             authority,
             failures: Failures::default(),
+            sign_ins_failed: Failures::default(),
             clock,
             audit,
             metrics,
@@ -348,11 +380,19 @@ impl People {
         people
     }
 
-    /// Ends somebody's token, and what is under way with it.
+    /// Ends somebody's token, or the sessions of somebody without one, and what is under way.
     ///
     /// # Errors
     /// When the database fails.
     pub fn remove(&self, name: &str) -> Result<Option<Arc<Person>>, AccessError> {
+        let removed = self.remove_token(name)?;
+        match name.starts_with(SIGNED_IN) {
+            true => Ok(self.sign_out(name)?.or(removed)),
+            false => Ok(removed),
+        }
+    }
+
+    fn remove_token(&self, name: &str) -> Result<Option<Arc<Person>>, AccessError> {
         let database = lock(&self.database);
         // Also one that could not be read.
         database.execute("DELETE FROM people WHERE name = ?1", params![name])?;
@@ -416,11 +456,50 @@ impl People {
         (right && credential.authority == self.authority).then_some(person)
     }
 
+    /// Refuses somebody by a provider's word, or for want of it. Each is on record, with why, until
+    /// there are too many from their address. `asked`: the provider was.
+    pub fn refuse_sign_in(
+        &self,
+        peer: Option<SocketAddr>,
+        event: Event,
+        why: &str,
+        asked: bool,
+    ) -> Status {
+        self.metrics.logins_failed.inc();
+        let (address, now) = (peer.map(|peer| peer.ip()), Instant::now());
+        if asked {
+            self.sign_ins_failed.count(address, now, false);
+        }
+        let failed = self.failures.count(address, now, true);
+        let outcome = why.lines().next().unwrap_or_default();
+        match failed.limited {
+            None => {
+                let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+                tracing::warn!(peer, why = outcome, "somebody is not let in");
+                self.audit.note(event.ended(&format!("failed: {outcome}")));
+                Status::permission_denied(why)
+            }
+            Some(after) => limited(after),
+        }
+    }
+
+    /// Whether a provider may be asked once more for an address: not after many times for nothing.
+    /// Guesses for which it was not asked keep nobody else from logging in.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED.
+    pub fn may_sign_in(&self, peer: Option<SocketAddr>) -> Result<(), Status> {
+        let address = peer.map(|peer| peer.ip());
+        match self.sign_ins_failed.limited(address, Instant::now()) {
+            Some(after) => Err(limited(after)),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
         self.metrics.logins_failed.inc();
-        let failed = self
-            .failures
-            .count(peer.map(|peer| peer.ip()), Instant::now());
+        let address = peer.map(|peer| peer.ip());
+        let failed = self.failures.count(address, Instant::now(), false);
         if failed.first {
             let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
             tracing::warn!(peer, who, "somebody shows a token that is not good");
@@ -430,14 +509,7 @@ impl People {
         }
         match failed.limited {
             None => Status::unauthenticated(why),
-            Some(after) => {
-                let text = "too many tokens that are not good came from this address";
-                let mut status = Status::resource_exhausted(text);
-                status
-                    .metadata_mut()
-                    .insert(RETRY_AFTER, after.as_secs().max(1).into());
-                status
-            }
+            Some(after) => limited(after),
         }
     }
 
@@ -447,6 +519,8 @@ impl People {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
+            // They are in the other sums too.
+            self.sign_ins_failed.sums(Instant::now());
             for sum in self.failures.sums(Instant::now()) {
                 let peer = sum.address.map(|address| address.to_string());
                 let peer = peer.unwrap_or_else(|| "many addresses".to_owned());
@@ -492,6 +566,15 @@ impl People {
         }
         Ok(())
     }
+}
+
+/// What those are told who fail again and again.
+fn limited(after: Duration) -> Status {
+    let text = "too many logins that failed came from this address";
+    let mut status = Status::resource_exhausted(text);
+    let after = after.as_secs().max(1);
+    status.metadata_mut().insert(RETRY_AFTER, after.into());
+    status
 }
 
 fn read(database: &Connection) -> Result<HashMap<[u8; ID_BYTES], Arc<Person>>, AccessError> {
@@ -543,8 +626,16 @@ fn check_name(name: &str) -> Result<(), AccessError> {
         let text = format!("`{LOCAL}` is whoever asks on the collector's own machine");
         return Err(AccessError::Invalid(text));
     }
-    if name.starts_with(PROXIED) {
+    let starts = |with: &str| {
+        let start = name.get(..with.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(with))
+    };
+    if starts(PROXIED) {
         let text = format!("`{PROXIED}` stands before names that a proxy gave");
+        return Err(AccessError::Invalid(text));
+    }
+    if starts(SIGNED_IN) {
+        let text = format!("`{SIGNED_IN}` stands before names that a provider of identities gave");
         return Err(AccessError::Invalid(text));
     }
     Ok(())

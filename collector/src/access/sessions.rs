@@ -2,9 +2,11 @@
 //!
 //! A browser has a cookie with 256 random bits, of which only a hash is kept. It stands for the
 //! token that it was made with, so it ends with it; besides, after half a day without use, and
-//! after a week. A link is good once, for a minute, and is in memory alone.
+//! after a week. One of somebody whom a provider vouches for stands for what it said of them
+//! (`sign_ins.rs`). A link is good once, for a minute, and is in memory alone.
 
 use super::people::{AccessError, People};
+use super::sign_ins::{self, SignedIn};
 use super::{Caller, Person};
 use crate::sync::lock;
 use data_encoding::BASE64URL_NOPAD;
@@ -48,26 +50,56 @@ CREATE TABLE IF NOT EXISTS sessions (
     used INTEGER NOT NULL
 ) STRICT;";
 
-type Hash = [u8; 32];
+pub(super) type Hash = [u8; 32];
 
-/// Whose a session is; none: whoever is on the collector's machine.
-type Whose = Option<[u8; ID_BYTES]>;
+/// Whose a session is.
+#[derive(Clone)]
+pub(super) enum Whose {
+    /// Whoever is on the collector's machine.
+    Local,
+    /// Who has this token.
+    Token([u8; ID_BYTES]),
+    /// Somebody whom a provider vouched for.
+    SignedIn(Arc<SignedIn>),
+}
 
-struct Session {
-    whose: Whose,
-    created: i64,
-    used: i64,
+impl Whose {
+    fn of(id: Option<[u8; ID_BYTES]>) -> Whose {
+        id.map_or(Whose::Local, Whose::Token)
+    }
+
+    fn is(&self, other: &Whose) -> bool {
+        match (self, other) {
+            (Whose::Local, Whose::Local) => true,
+            (Whose::Token(own), Whose::Token(other)) => own == other,
+            (Whose::SignedIn(own), Whose::SignedIn(other)) => own.subject == other.subject,
+            _ => false,
+        }
+    }
+
+    pub(super) fn signed_in(&self) -> Option<&Arc<SignedIn>> {
+        match self {
+            Whose::SignedIn(signed_in) => Some(signed_in),
+            _ => None,
+        }
+    }
+}
+
+pub(super) struct Session {
+    pub(super) whose: Whose,
+    pub(super) created: i64,
+    pub(super) used: i64,
 }
 
 struct Link {
-    whose: Whose,
+    whose: Option<[u8; ID_BYTES]>,
     until: Instant,
 }
 
 /// See the file.
 #[derive(Default)]
 pub(super) struct Sessions {
-    open: Mutex<HashMap<Hash, Session>>,
+    pub(super) open: Mutex<HashMap<Hash, Session>>,
     links: Mutex<HashMap<Hash, Link>>,
 }
 
@@ -79,11 +111,11 @@ pub struct Visitor {
     pub person: Option<Arc<Person>>,
 }
 
-fn hash(text: &str) -> Hash {
+pub(super) fn hash(text: &str) -> Hash {
     *blake3::hash(text.as_bytes()).as_bytes()
 }
 
-fn secret() -> Result<String, AccessError> {
+pub(super) fn secret() -> Result<String, AccessError> {
     let mut bytes = [0; SECRET_BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| AccessError::Random)?;
@@ -96,14 +128,16 @@ impl Sessions {
         let mut rows = database.prepare("SELECT hash, id, created, used FROM sessions")?;
         let read = rows.query_map([], |row| {
             let session = Session {
-                whose: row.get(1)?,
+                whose: Whose::of(row.get(1)?),
                 created: row.get(2)?,
                 used: row.get(3)?,
             };
             Ok((row.get(0)?, session))
         })?;
+        let mut open: HashMap<Hash, Session> = read.collect::<Result<_, _>>()?;
+        sign_ins::read(database, &mut open)?;
         Ok(Sessions {
-            open: Mutex::new(read.collect::<Result<_, _>>()?),
+            open: Mutex::new(open),
             links: Mutex::default(),
         })
     }
@@ -158,26 +192,27 @@ impl People {
         Ok(secret)
     }
 
-    fn start(&self, whose: Whose) -> Result<String, Status> {
+    fn start(&self, id: Option<[u8; ID_BYTES]>) -> Result<String, Status> {
         let started = (|| {
             let secret = secret()?;
             let (key, now) = (hash(&secret), self.now());
             self.with_database(|database| {
                 database.execute(
                     "INSERT INTO sessions VALUES (?1, ?2, ?3, ?3)",
-                    params![key, whose, now],
+                    params![key, id, now],
                 )?;
                 Ok(())
             })?;
+            let whose = Whose::of(id);
             let session = Session {
-                whose,
+                whose: whose.clone(),
                 created: now,
                 used: now,
             };
             let gone = {
                 let mut open = lock(&self.sessions().open);
                 open.insert(key, session);
-                surplus(&mut open, whose, now)
+                surplus(&mut open, &whose, now)
             };
             self.forget(&gone)?;
             Ok::<_, AccessError>(secret)
@@ -188,7 +223,7 @@ impl People {
         })
     }
 
-    fn forget(&self, gone: &[Hash]) -> Result<(), AccessError> {
+    pub(super) fn forget(&self, gone: &[Hash]) -> Result<(), AccessError> {
         if gone.is_empty() {
             return Ok(());
         }
@@ -196,6 +231,7 @@ impl People {
             let change = database.transaction()?;
             for key in gone {
                 change.execute("DELETE FROM sessions WHERE hash = ?1", params![key])?;
+                change.execute("DELETE FROM sign_ins WHERE hash = ?1", params![key])?;
             }
             change.commit()?;
             Ok(())
@@ -209,14 +245,18 @@ impl People {
             let mut open = lock(&self.sessions().open);
             let session = open.get_mut(&hash(cookie)).filter(|own| own.is_good(now))?;
             session.used = now;
-            session.whose
+            session.whose.clone()
         };
         match whose {
-            None => Some(Visitor {
+            Whose::Local => Some(Visitor {
                 caller: Caller::local(),
                 person: None,
             }),
-            Some(id) => {
+            Whose::SignedIn(signed_in) => Some(Visitor {
+                caller: signed_in.person.caller.clone(),
+                person: Some(signed_in.person.clone()),
+            }),
+            Whose::Token(id) => {
                 let person = self.person(&id).filter(|person| person.expires > now)?;
                 person.use_at(now);
                 Some(Visitor {
@@ -233,7 +273,10 @@ impl People {
     /// When the database fails: it has ended until a restart.
     pub fn log_out(&self, cookie: &str) -> Result<(), AccessError> {
         let key = hash(cookie);
-        lock(&self.sessions().open).remove(&key);
+        let ended = lock(&self.sessions().open).remove(&key);
+        if let Some(session) = ended {
+            session.end();
+        }
         self.forget(&[key])
     }
 
@@ -246,8 +289,11 @@ impl People {
         let (gone, used) = {
             let mut open = lock(&self.sessions().open);
             let is_over = |session: &Session| {
-                let ended = |id: &[u8; ID_BYTES]| self.person(id).is_none();
-                !session.is_good(now) || session.whose.as_ref().is_some_and(ended)
+                let ended = match &session.whose {
+                    Whose::Token(id) => self.person(id).is_none(),
+                    Whose::Local | Whose::SignedIn(_) => false,
+                };
+                !session.is_good(now) || ended
             };
             let gone: Vec<Hash> = open
                 .iter()
@@ -255,7 +301,7 @@ impl People {
                 .map(|(key, _)| *key)
                 .collect();
             for key in &gone {
-                open.remove(key);
+                end(&mut open, key);
             }
             let used: Vec<(Hash, i64)> = open
                 .iter()
@@ -274,6 +320,10 @@ impl People {
                     "UPDATE sessions SET used = ?2 WHERE hash = ?1 AND used < ?2",
                     params![key, used],
                 )?;
+                change.execute(
+                    "UPDATE sign_ins SET used = ?2 WHERE hash = ?1 AND used < ?2",
+                    params![key, used],
+                )?;
             }
             change.commit()?;
             Ok(())
@@ -282,23 +332,36 @@ impl People {
 }
 
 impl Session {
+    /// Ends what is under way in it alone: what a token began ends with the token.
+    pub(super) fn end(&self) {
+        if let Some(signed_in) = self.whose.signed_in() {
+            signed_in.end();
+        }
+    }
+
     fn is_good(&self, now: i64) -> bool {
         let lasts = match self.whose {
-            Some(_) => LASTS_S,
-            None => LOCAL_LASTS_S,
+            Whose::Token(_) | Whose::SignedIn(_) => LASTS_S,
+            Whose::Local => LOCAL_LASTS_S,
         };
         now.saturating_sub(self.used) < IDLE_S && now.saturating_sub(self.created) < lasts
     }
 }
 
+fn end(open: &mut HashMap<Hash, Session>, key: &Hash) {
+    if let Some(session) = open.remove(key) {
+        session.end();
+    }
+}
+
 /// Takes out what is beyond the bounds, and what has ended; the newest stays.
-fn surplus(open: &mut HashMap<Hash, Session>, whose: Whose, now: i64) -> Vec<Hash> {
+pub(super) fn surplus(open: &mut HashMap<Hash, Session>, whose: &Whose, now: i64) -> Vec<Hash> {
     let mut gone: Vec<Hash> = open
         .iter()
         .filter(|(_, session)| !session.is_good(now))
         .map(|(key, _)| *key)
         .collect();
-    let own = open.iter().filter(|(_, session)| session.whose == whose);
+    let own = open.iter().filter(|(_, session)| session.whose.is(whose));
     let mut own: Vec<_> = own.map(|(key, session)| (session.used, *key)).collect();
     own.sort_unstable();
     let beyond = own.len().saturating_sub(PER_PERSON_MAX);
@@ -308,7 +371,7 @@ fn surplus(open: &mut HashMap<Hash, Session>, whose: Whose, now: i64) -> Vec<Has
         gone.extend(oldest.map(|(key, _)| *key));
     }
     for key in &gone {
-        open.remove(key);
+        end(open, key);
     }
     gone
 }

@@ -102,11 +102,13 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
 ];
 
 /// Paths of the page's listener, where that asks who it is, that are no calls.
-const PATHS: [(&str, May); 10] = [
+const PATHS: [(&str, May); 12] = [
     ("/healthz", Everybody),
     ("/login", Everybody),
     ("/login.js", Everybody),
     ("/login.css", Everybody),
+    ("/login/oidc", Everybody),
+    ("/login/oidc/callback", Everybody),
     ("/api/login", Everybody),
     ("/api/logout", Everybody),
     ("/api/session", People(Metrics)),

@@ -2,7 +2,8 @@
 //! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section
 //! types.
 
-use super::{Config, Engine, Login};
+use super::auth::RULES;
+use super::{Config, Engine, Login, OidcRule};
 use config::{
     Key, Kind, Reload, Value, as_text, log, put_bool, put_int, put_word, socket_address, word,
 };
@@ -35,6 +36,12 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "web.proxy",
         "A proxy in front that says who asks, as oauth2-proxy does. From other addresses its headers are taken off.",
+    ),
+    ("auth", "Who logs in by other means than a token."),
+    (
+        "auth.oidc",
+        "A provider of OpenID Connect whose people log in to the page with their account there: authorization code \
+         with PKCE. What they may do goes by their groups, and who is in none of rules is refused.",
     ),
     (
         "identity",
@@ -239,6 +246,97 @@ pub const KEYS: &[Key<Config>] = &[
         doc: "Role of those for whom the proxy gives none.",
         get: |c| Value::Text(c.web.proxy.role.clone()),
         put: |c, v| put_text(&mut c.web.proxy.role, v),
+    },
+    Key {
+        path: "auth.oidc.issuer",
+        kind: Kind::IdOrNull(512),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Who the provider is, letter by letter as it says itself in /.well-known/openid-configuration below this \
+              address: https://login.example.net/realms/main. null: nobody logs in so.",
+        get: |c| text_or_null(&c.auth.oidc.issuer),
+        put: |c, v| c.auth.oidc.issuer = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "auth.oidc.client_id",
+        kind: Kind::IdOrNull(256),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What the collector is called at the provider, as a confidential client with the redirect address \
+              web.external_url and /login/oidc/callback.",
+        get: |c| text_or_null(&c.auth.oidc.client_id),
+        put: |c, v| c.auth.oidc.client_id = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "auth.oidc.client_secret_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "File with the secret of that client; white space around it is left out. It is read at each login.",
+        get: |c| path_or_null(&c.auth.oidc.client_secret_file),
+        put: |c, v| c.auth.oidc.client_secret_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "auth.oidc.provider_name",
+        kind: Kind::Text(64),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What the button of the login says after `Sign in with`.",
+        get: |c| Value::Text(c.auth.oidc.provider_name.clone()),
+        put: |c, v| put_text(&mut c.auth.oidc.provider_name, v),
+    },
+    Key {
+        path: "auth.oidc.scopes",
+        kind: Kind::Text(512),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What the provider is asked for, with spaces between; openid is always one of them. Some give groups only \
+              for a scope of their own, and some refuse scopes that they do not know.",
+        get: |c| Value::Text(c.auth.oidc.scopes.clone()),
+        put: |c, v| put_text(&mut c.auth.oidc.scopes, v),
+    },
+    Key {
+        path: "auth.oidc.groups_claim",
+        kind: Kind::Text(128),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Claim that has somebody's groups: a list of texts at the top of the ID token, or of what the provider says \
+              at its userinfo address.",
+        get: |c| Value::Text(c.auth.oidc.groups_claim.clone()),
+        put: |c, v| put_text(&mut c.auth.oidc.groups_claim, v),
+    },
+    Key {
+        path: "auth.oidc.name_claim",
+        kind: Kind::Text(128),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Claim that has their name, which is oidc:NAME in the audit log. Of two with one name the second to come \
+              has a mark behind it.",
+        get: |c| Value::Text(c.auth.oidc.name_claim.clone()),
+        put: |c, v| put_text(&mut c.auth.oidc.name_claim, v),
+    },
+    Key {
+        path: "auth.oidc.ca_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with authorities that may sign the provider's certificate, beside those that the system knows.",
+        get: |c| path_or_null(&c.auth.oidc.ca_file),
+        put: |c, v| c.auth.oidc.ca_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "auth.oidc.rules",
+        kind: Kind::Items(&RULES),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What somebody may do: the first rule of whose group they are decides, and the others are not looked at. \
+              Who is in none of these groups is refused. Sessions of before a change of auth.oidc end with it.",
+        get: |c| Value::Items(c.auth.oidc.rules.iter().map(OidcRule::item).collect()),
+        put: |c, v| {
+            if let Value::Items(list) = v {
+                c.auth.oidc.rules = list.into_iter().map(OidcRule::of).collect();
+            }
+        },
     },
     Key {
         path: "identity.host_days",

@@ -1,9 +1,11 @@
 //! The collector's configuration: its keys, and what one key says about another. Reading and
 //! checking is the crate `config`'s.
 
+mod auth;
 mod keys;
 mod sections;
 
+pub use auth::{Auth, OidcAuth, OidcRule};
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
@@ -29,6 +31,8 @@ pub struct Config {
     pub listen: Listen,
     /// The page for people of other machines.
     pub web: Web,
+    /// Who logs in by other means than a token.
+    pub auth: Auth,
     /// Who the hosts of the fleet are.
     pub identity: Identity,
     /// What was done, and by whom.
@@ -141,6 +145,9 @@ impl Configuration for Config {
                 conflict(key, format!("is `{text}`, which is no name of a header"));
             }
         }
+        for (key, message) in self.settle_oidc() {
+            conflict(key, message);
+        }
         let port = self.listen.grpc.port();
         if self.listen.grpc == self.listen.http && port != 0 {
             let message = format!("is {}, as `listen.grpc` is", self.listen.http);
@@ -165,6 +172,96 @@ impl Configuration for Config {
         }
         found
     }
+}
+
+impl Config {
+    /// What is wrong with `auth.oidc`, beside single values.
+    fn settle_oidc(&self) -> Vec<(&'static str, String)> {
+        let own = &self.auth.oidc;
+        let Some(issuer) = &own.issuer else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        let mut conflict = |key, message: &str| found.push((key, message.to_owned()));
+        if let Err(why) = provider_url(issuer) {
+            let text = format!("is `{}`, which {why}", config::shown(issuer));
+            conflict("auth.oidc.issuer", &text);
+        }
+        if own.client_id.is_none() {
+            let text =
+                "is null, and `auth.oidc.issuer` is set: register the collector at the provider";
+            conflict("auth.oidc.client_id", text);
+        }
+        if own.client_secret_file.is_none() {
+            let text = "is null, and `auth.oidc.issuer` is set: the collector proves with it that it is the client";
+            conflict("auth.oidc.client_secret_file", text);
+        }
+        if own.rules.is_empty() {
+            let text =
+                "is empty, and `auth.oidc.issuer` is set: say which groups are let in, as what";
+            conflict("auth.oidc.rules", text);
+        }
+        if let Some(rule) = own
+            .rules
+            .iter()
+            .find(|rule| rule.role == "admin" && !rule.scope.is_empty())
+        {
+            let text = format!(
+                "has the role `admin` and a scope for the group `{}`: an admin lets others see everything, so a \
+                 scope bounds nothing. Leave it out, or take another role",
+                config::shown(&rule.group)
+            );
+            conflict("auth.oidc.rules", &text);
+        }
+        match self.web.external_url.as_deref().and_then(external) {
+            None => {
+                let text = "is null, and `auth.oidc.issuer` is set: the provider sends browsers back there";
+                conflict("web.external_url", text);
+            }
+            Some(("http", host)) if !is_loopback(host) => {
+                let text = "starts with http://, and `auth.oidc.issuer` is set: browsers keep the cookie of a \
+                            login for https:// alone";
+                conflict("web.external_url", text);
+            }
+            Some(_) => {}
+        }
+        let asks = self.web.login == Login::Always || self.web.proxy.user_header.is_some();
+        if self.listen.https.is_none() && !asks {
+            let text = "is set, and the page asks nobody for a login: set `listen.https`, or `web.login: always` \
+                        where a proxy leads to `listen.http`";
+            conflict("auth.oidc.issuer", text);
+        }
+        found
+    }
+}
+
+/// Checks an address of a provider: https, or http on this machine, where tests have theirs.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn provider_url(text: &str) -> Result<hyper::Uri, &'static str> {
+    let uri: hyper::Uri = text.parse().map_err(|_| "is no address")?;
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err("is no complete address: https://HOST/PATH");
+    };
+    if authority.as_str().contains('@') || text.contains('#') {
+        return Err("has more than a host and a path");
+    }
+    match scheme {
+        "https" => Ok(uri),
+        "http" if is_loopback(authority.as_str()) => Ok(uri),
+        _ => Err("does not start with https://"),
+    }
+}
+
+/// Whether a host, with or without a port, is on this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let address = name.parse::<std::net::IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The scheme and the host of an address without a path.

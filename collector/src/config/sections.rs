@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::{Config, Log};
+use super::{Auth, Config, Log};
 use proto::COLLECTOR_PORT;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -232,6 +232,7 @@ impl Default for Config {
                     role: "viewer".to_owned(),
                 },
             },
+            auth: Auth::default(),
             identity: Identity { host_days: 30 },
             audit: AuditLog {
                 disk_mib: 256,

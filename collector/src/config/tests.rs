@@ -112,6 +112,54 @@ fn what_others_reach_of_the_page_is_whole_or_refused() {
 }
 
 #[test]
+fn a_provider_of_identities_is_whole_or_refused() {
+    let sound = "listen: {https: '0.0.0.0:7611'}
+web: {external_url: 'https://p.example'}
+auth:
+  oidc:
+    issuer: https://i.example/realms/main
+    client_id: fleetprof
+    client_secret_file: /etc/fleetprof/oidc.secret
+    rules:
+      - {group: platform, role: admin}
+      - {group: team-a, role: operator, scope: 'namespace=a'}
+";
+    let config = parse(sound).expect("sound");
+    assert_eq!(config.auth.oidc.rules.len(), 2);
+    assert_eq!(parse(&config.to_yaml()), Ok(config));
+    let issuer = "issuer: https://i.example/realms/main";
+    for (old, new, key) in [
+        (issuer, "issuer: http://i.example", "auth.oidc.issuer"),
+        (issuer, "issuer: i.example", "auth.oidc.issuer"),
+        (issuer, "issuer: https://a@i.example", "auth.oidc.issuer"),
+        (issuer, "issuer: ftp://i.example", "auth.oidc.issuer"),
+        ("    client_id: fleetprof\n", "", "auth.oidc.client_id"),
+        ("https://p.example", "http://p.example", "web.external_url"),
+        (
+            "{external_url: 'https://p.example'}",
+            "{}",
+            "web.external_url",
+        ),
+        ("{https: '0.0.0.0:7611'}", "{}", "auth.oidc.issuer"),
+        ("role: operator", "role: admin", "auth.oidc.rules"),
+        ("role: operator", "role: root", "auth.oidc.rules[1].role"),
+        ("role: operator, ", "", "auth.oidc.rules[1]"),
+    ] {
+        let text = sound.replace(old, new);
+        assert_ne!(text, sound);
+        let said = refused(&text);
+        assert!(said.contains(&format!("`{key}`")), "{new}: {said}");
+    }
+    let none = sound.split("    rules:").next().expect("text");
+    assert!(refused(none).contains("`auth.oidc.rules` is empty"));
+    let local = sound.replace("https://i.example", "http://127.0.0.1:9");
+    assert!(parse(&local).is_ok());
+    let proxied = sound.replace("listen: {https: '0.0.0.0:7611'}\n", "");
+    let proxied = proxied.replace("web: {", "web: {login: always, ");
+    assert!(parse(&proxied).is_ok());
+}
+
+#[test]
 fn data_becomes_coarser_in_the_order_of_its_age() {
     let text = refused("retention: {raw_days: 15}\n");
     assert!(

@@ -121,7 +121,7 @@ impl Enrollment {
     fn tell(&self, asked: &EnrollRequest, peer: Option<SocketAddr>, refused: &Refused) {
         let now = Instant::now();
         let address = peer.map(|peer| peer.ip());
-        if !self.failures.count(address, now).first {
+        if !self.failures.count(address, now, false).first {
             return;
         }
         for sum in self.failures.sums(now) {

@@ -5,6 +5,7 @@ use crate::access::{PageAddress, People, Role};
 use crate::config::{Config, Login, external};
 use crate::identity::Fleet;
 use crate::listen::hostname;
+use crate::oidc::{Oidc, OidcSettings};
 use crate::web::{Certificates, Door, Entrance, Names, Proxy, without_port};
 use hyper::header::HeaderName;
 use std::sync::Arc;
@@ -41,9 +42,14 @@ pub(super) fn entrances(
     let (Some(people), Some(fleet)) = (people, fleet) else {
         return Ok(vec![Entrance::open()]);
     };
+    let settings = oidc(config).map_err(ServeError::Page)?;
+    people.keep_sign_ins_of(settings.as_ref().map(OidcSettings::hash))?;
+    let oidc = settings.map(|settings| Oidc::new(settings, people.metrics().clone()));
+    let oidc = oidc.transpose().map_err(ServeError::Page)?;
     let door = Arc::new(Door {
         people: people.clone(),
         proxy: proxy(config),
+        oidc: oidc.map(Arc::new),
         audit_reads: config.audit.queries,
     });
     let url = config.web.external_url.as_deref().and_then(external);
@@ -84,6 +90,14 @@ pub(super) fn entrances(
         tls: Some(Arc::new(certificates)),
     };
     Ok(vec![plain, encrypted])
+}
+
+/// The provider of identities, where one is set.
+///
+/// # Errors
+/// Which key is wrong, and why.
+pub fn oidc(config: &Config) -> Result<Option<OidcSettings>, String> {
+    OidcSettings::read(&config.auth.oidc, config.web.external_url.as_deref())
 }
 
 fn proxy(config: &Config) -> Option<Proxy> {

@@ -1,7 +1,8 @@
 //! Who asks over HTTP, on a listener that asks: somebody with a token, with a session, or whoever a
-//! trusted proxy says it is.
+//! trusted proxy says it is. Sessions come from a token, a link, or a provider of identities.
 
 use crate::access::{Caller, PROXIED, People, Person, Role};
+use crate::oidc::Oidc;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +34,8 @@ pub struct Door {
     pub people: Arc<People>,
     /// A proxy in front.
     pub proxy: Option<Proxy>,
+    /// A provider of identities that people log in with.
+    pub oidc: Option<Arc<Oidc>>,
     /// Whether reads are on record.
     pub audit_reads: bool,
 }
@@ -43,6 +46,8 @@ pub(super) struct Asking {
     pub(super) caller: Arc<Caller>,
     /// Their token, where they have one.
     pub(super) person: Option<Arc<Person>>,
+    /// Whether they have a session, which they can end.
+    pub(super) by_session: bool,
 }
 
 impl Door {
@@ -62,12 +67,14 @@ impl Door {
             return Ok(Some(Asking {
                 caller: person.caller.clone(),
                 person: Some(person),
+                by_session: false,
             }));
         }
         let visitor = cookie(headers).and_then(|cookie| self.people.visitor(&cookie));
         Ok(visitor.map(|visitor| Asking {
             caller: visitor.caller,
             person: visitor.person,
+            by_session: true,
         }))
     }
 
@@ -115,6 +122,7 @@ impl Door {
                 scope: None,
             }),
             person: None,
+            by_session: false,
         }))
     }
 }
@@ -127,19 +135,28 @@ fn take(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
 
 /// The session of a request.
 pub(super) fn cookie(headers: &HeaderMap) -> Option<String> {
+    named_cookie(headers, COOKIE_NAME)
+}
+
+/// A cookie of a request.
+pub(super) fn named_cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     let texts = headers.get_all(COOKIE).iter();
     let mut pairs = texts
         .filter_map(|text| text.to_str().ok())
         .flat_map(|text| text.split(';'));
     pairs.find_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE_NAME).then(|| value.to_owned())
+        let (found, value) = pair.trim().split_once('=')?;
+        (found == name).then(|| value.to_owned())
     })
 }
 
-/// What a browser is told to keep, for so many seconds.
+/// What a browser is told to keep of a session, for so many seconds.
 pub(super) fn set_cookie(value: &str, lasts_s: i64) -> Option<HeaderValue> {
-    let text =
-        format!("{COOKIE_NAME}={value}; Path=/; Max-Age={lasts_s}; Secure; HttpOnly; SameSite=Lax");
+    set_named_cookie(COOKIE_NAME, value, lasts_s)
+}
+
+/// The same of any cookie.
+pub(super) fn set_named_cookie(name: &str, value: &str, lasts_s: i64) -> Option<HeaderValue> {
+    let text = format!("{name}={value}; Path=/; Max-Age={lasts_s}; Secure; HttpOnly; SameSite=Lax");
     HeaderValue::from_str(&text).ok()
 }

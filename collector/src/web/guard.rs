@@ -3,10 +3,11 @@
 //! A listener on loopback knows no users, so a browser is what stands between it and any page on
 //! the internet; one with logins has cookies, which a browser sends along. Requests must name the
 //! collector as their host, which a name that was rebound to its address does not; and they must
-//! not come from another site's page. Only a link to the page itself may: behind all else are
+//! not come from another site's page. Only a link to the page or its login may: behind all else are
 //! queries of the store, whose answers a browser would write to its user's disk.
 
-use super::{login, page};
+use super::{login, page, sign_in};
+use crate::oidc;
 use hyper::header::{
     CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, ORIGIN, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -131,7 +132,9 @@ pub(super) fn refusal(
     // foreign.
     let link = method == Method::GET && text("sec-fetch-mode") == Some("navigate");
     let path = uri.path();
-    if foreign && !(link && (page::is_page(path) || path == login::PATH)) {
+    // A provider of identities sends browsers back, and only who began a login gets anything there.
+    let opens = page::is_page(path) || [login::PATH, sign_in::PATH, oidc::CALLBACK].contains(&path);
+    if foreign && !(link && opens) {
         return Some("requests from pages of other sites are refused");
     }
     None

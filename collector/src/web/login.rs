@@ -2,7 +2,7 @@
 
 use super::door::{Asking, Door, cookie, set_cookie};
 use super::{Peer, Site, plain};
-use crate::access::SESSION_LASTS_S;
+use crate::access::{Caller, SESSION_LASTS_S};
 use crate::audit::Event;
 use axum::Extension;
 use axum::body::Body;
@@ -23,6 +23,22 @@ pub(super) const BODY_BYTES_MAX: usize = 4096;
 const PAGE: &str = include_str!("login/login.html");
 const SCRIPT: &str = include_str!("login/login.js");
 const STYLE: &str = include_str!("login/login.css");
+const FAILED: &str = include_str!("login/failed.html");
+
+/// A page that says why a login failed.
+pub(super) fn failed_page(why: &str) -> String {
+    let mut text = String::with_capacity(why.len());
+    for c in profile::text::printable(why).chars() {
+        match c {
+            '&' => text.push_str("&amp;"),
+            '<' => text.push_str("&lt;"),
+            '>' => text.push_str("&gt;"),
+            '"' => text.push_str("&quot;"),
+            c => text.push(c),
+        }
+    }
+    FAILED.replace("{why}", &text)
+}
 
 fn own(kind: &'static str, text: &'static str) -> Response {
     let kind = HeaderValue::from_static(kind);
@@ -59,6 +75,22 @@ fn refused(status: &Status) -> Response {
 
 fn no_login() -> Response {
     plain(StatusCode::NOT_FOUND, "there is no login here\n").map(Body::from)
+}
+
+/// What one can log in with beside a token, as JSON.
+pub(super) async fn ways(State(site): State<Site>) -> Response {
+    let Some(door) = door(&site) else {
+        return no_login();
+    };
+    let provider = door.oidc.as_ref().map(|oidc| oidc.provider_name());
+    json(&serde_json::json!({ "provider": provider }))
+}
+
+fn json(value: &serde_json::Value) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    let cache = HeaderValue::from_static("no-store");
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)];
+    (headers, value.to_string()).into_response()
 }
 
 /// `token TOKEN` or `link LINK` becomes a session.
@@ -121,17 +153,15 @@ pub(super) async fn log_out(
     response
 }
 
-/// Who asks, as JSON.
+/// Who asks, as JSON; where nobody is asked for a login, whoever is on this machine.
 pub(super) async fn session(asking: Option<Extension<Asking>>) -> Response {
-    let Some(Extension(asking)) = asking else {
-        return no_login();
+    let (caller, by_session) = match asking {
+        Some(Extension(asking)) => (asking.caller, asking.by_session),
+        None => (Caller::local(), false),
     };
-    let who = serde_json::json!({
-        "name": asking.caller.name,
-        "role": asking.caller.role.name(),
-    });
-    let kind = HeaderValue::from_static("application/json");
-    let cache = HeaderValue::from_static("no-store");
-    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)];
-    (headers, who.to_string()).into_response()
+    json(&serde_json::json!({
+        "name": caller.name,
+        "role": caller.role.name(),
+        "can_log_out": by_session,
+    }))
 }

@@ -11,6 +11,7 @@ mod download;
 mod guard;
 mod login;
 mod page;
+mod sign_in;
 mod tls;
 mod wrong_port;
 
@@ -25,6 +26,7 @@ use crate::identity::Guarded;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
+use crate::oidc;
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -279,8 +281,12 @@ pub fn router(
         .route("/api/session", get(login::session))
         .route(
             "/api/login",
-            post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX)),
+            post(login::log_in)
+                .layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX))
+                .get(login::ways),
         )
+        .route(sign_in::PATH, get(sign_in::begin))
+        .route(oidc::CALLBACK, get(sign_in::finish))
         .route("/api/logout", post(login::log_out))
         .route("/metrics", get(metrics_text))
         .route("/healthz", get(health))

@@ -18,14 +18,18 @@ use tokio_rustls::TlsConnector;
 
 /// An answer.
 #[derive(Debug)]
-struct Reply {
-    status: u16,
-    head: String,
-    body: Vec<u8>,
+pub struct Reply {
+    /// Its code.
+    pub status: u16,
+    /// Its head.
+    pub head: String,
+    /// What follows.
+    pub body: Vec<u8>,
 }
 
 impl Reply {
-    fn header(&self, name: &str) -> Option<&str> {
+    /// What it says of this.
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (found, value) = line.split_once(": ")?;
             found.eq_ignore_ascii_case(name).then_some(value.trim())
@@ -33,7 +37,7 @@ impl Reply {
     }
 
     /// The cookie that it sets, as it is sent back.
-    fn cookie(&self) -> String {
+    pub fn cookie(&self) -> String {
         let cookie = self.header("set-cookie").expect("a cookie");
         let (pair, _) = cookie.split_once(';').expect("attributes");
         format!("Cookie: {pair}\r\n")
@@ -41,7 +45,7 @@ impl Reply {
 }
 
 /// One request over a connection.
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Reply {
+pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Reply {
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();
     // Whoever ends a connection of TLS without a word has said all it has to say.
@@ -58,7 +62,7 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str
 }
 
 /// A request; `more` has further headers.
-fn request(method: &str, path: &str, host: &str, more: &str, body: &str) -> String {
+pub fn request(method: &str, path: &str, host: &str, more: &str, body: &str) -> String {
     format!(
         "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\
          {more}\r\n{body}",
@@ -67,13 +71,15 @@ fn request(method: &str, path: &str, host: &str, more: &str, body: &str) -> Stri
 }
 
 /// A collector whose page others can reach.
-struct Site {
-    running: Running,
+pub struct Site {
+    /// All of it.
+    pub running: Running,
     /// The key of its authority.
     pin: [u8; 32],
 }
 
-fn with_https(config: &mut collector::config::Config) {
+/// Its page over HTTPS, under a name.
+pub fn with_https(config: &mut collector::config::Config) {
     config.listen.https = Some(([127, 0, 0, 1], 0).into());
     config.web.external_url = Some("https://profiles.example.net".to_owned());
 }
@@ -83,13 +89,15 @@ impl Site {
         Site::with(with_https).await
     }
 
-    async fn with(change: impl Fn(&mut collector::config::Config)) -> Site {
+    /// With a configuration of its own.
+    pub async fn with(change: impl Fn(&mut collector::config::Config)) -> Site {
         let dir = tempfile::tempdir().expect("a directory");
         let running = start_with(dir, Arc::default(), change).await;
         Site::of(running).await
     }
 
-    async fn of(running: Running) -> Site {
+    /// Of one that runs.
+    pub async fn of(running: Running) -> Site {
         let token = running.token("whoever", Role::Metrics).await;
         running.remove("whoever").await;
         let pin = Credential::parse_token(&token).expect("a token").authority;
@@ -101,7 +109,7 @@ impl Site {
     }
 
     /// Over TLS, as a browser that trusts the fleet's authority.
-    async fn encrypted(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
+    pub async fn encrypted(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -119,12 +127,14 @@ impl Site {
         connected.expect("a handshake")
     }
 
-    async fn ask(&self, method: &str, path: &str, more: &str, body: &str) -> Reply {
+    /// A request over TLS.
+    pub async fn ask(&self, method: &str, path: &str, more: &str, body: &str) -> Reply {
         let request = request(method, path, "profiles.example.net", more, body);
         exchange(self.encrypted().await, &request).await
     }
 
-    async fn get(&self, path: &str, more: &str) -> Reply {
+    /// The same, to get something.
+    pub async fn get(&self, path: &str, more: &str) -> Reply {
         self.ask("GET", path, more, "").await
     }
 

@@ -3,6 +3,7 @@
 mod captures;
 mod connections;
 mod exact;
+mod fake_provider;
 mod faults;
 mod hosts;
 mod identity;
@@ -12,6 +13,7 @@ mod login;
 mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;
+mod oidc;
 mod page;
 mod people;
 mod pins;

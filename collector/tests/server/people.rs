@@ -89,6 +89,17 @@ impl Running {
         .await
     }
 
+    /// Why nobody may be called so.
+    pub async fn refused_user(&self, name: &str) -> Status {
+        let request = AddUserRequest {
+            name: name.to_owned(),
+            role: Role::Viewer.into(),
+            ..AddUserRequest::default()
+        };
+        let added = self.access().await.add_user(request).await;
+        added.expect_err("it is refused")
+    }
+
     /// Ends somebody's token.
     pub async fn remove(&self, name: &str) {
         let request = RemoveUserRequest {

@@ -1,4 +1,5 @@
-// The login of the page: a token, or a link that `agent-ctl page` printed, becomes a cookie.
+// The login of the page: a token, a link that `agent-ctl page` printed, or an account at a provider of
+// identities becomes a cookie.
 "use strict";
 
 const element = (id) => document.getElementById(id);
@@ -30,6 +31,7 @@ const show = async () => {
   if (is_in) {
     const who = await answer.json();
     element("who").textContent = `Logged in as ${who.name} (${who.role}).`;
+    element("out").hidden = !who.can_log_out;
   } else {
     element("who").textContent = "";
   }
@@ -37,6 +39,17 @@ const show = async () => {
   element("in").hidden = !is_in;
   if (!is_in) {
     element("token").focus();
+  }
+};
+
+// The way by a provider, where there is one. It comes back to what was asked for.
+const offer = async () => {
+  const answer = await fetch("/api/login", { credentials: "same-origin" });
+  const { provider } = answer.ok ? await answer.json() : {};
+  if (provider) {
+    element("with").textContent = `Sign in with ${provider}`;
+    element("with").href = "/login/oidc?return=" + encodeURIComponent("/" + location.hash);
+    element("provider").hidden = false;
   }
 };
 
@@ -71,6 +84,7 @@ const start = async () => {
       return;
     }
   }
+  offer().catch(() => undefined);
   show();
 };
 start();

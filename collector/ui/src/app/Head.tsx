@@ -8,6 +8,7 @@ import { TimePicker } from '../time/TimePicker';
 import { type Range, absoluteSpec } from '../time/range';
 import { Link } from './Link';
 import { CopyButton, Icon, Popover } from './parts';
+import { Session } from './Session';
 
 export const VIEWS: readonly (readonly [View, string])[] = [
   ['profile', 'Profile'],
@@ -88,6 +89,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
           )}
         </Popover>
         <ThemeButton />
+        <Session />
       </div>
     </header>
   );

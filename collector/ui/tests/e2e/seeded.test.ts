@@ -164,6 +164,20 @@ describe.skipIf(!SEEDED)('when it goes wrong', () => {
     await expect.poll(() => site.mock?.cancelled.get('profile') ?? 0).toBeGreaterThan(0);
   });
 
+  test('who has logged in sees as whom, and logs out', async () => {
+    if (!site.mock) return;
+    site.mock.session = { name: 'oidc:anna<b>\u202e', role: 'viewer' };
+    const page = await site.open();
+    await page.getByTitle('Logged in as oidc:anna<b>').click();
+    expect(await page.locator('.menu').textContent()).toContain('viewer');
+    await page.getByRole('button', { name: 'Log out' }).click();
+    await page.waitForURL((url) => url.pathname === '/login');
+    expect(site.mock.session).toBeUndefined();
+    const other = await site.open();
+    await drawn(other);
+    expect(await other.getByTitle('Logged in as').count()).toBe(0);
+  });
+
   test('a clock that is wrong is told of, and ranges follow the collector', async () => {
     if (site.mock) site.mock.skewMs = 90_000;
     const page = await site.open();

@@ -40,6 +40,8 @@ export interface Mock {
   /** By how much its clock is ahead. Unit: milliseconds. */
   skewMs: number;
   captures: FakeCaptures;
+  /** Who has logged in; nobody where the collector asks for no login. */
+  session: { name: string; role: string } | undefined;
   close: () => Promise<void>;
 }
 
@@ -62,6 +64,7 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     blind: new Map(),
     skewMs: 0,
     captures: { requests: [], left: 0, unknown: false, runs: [] },
+    session: undefined,
     close: async () => undefined,
   };
   const routes = (router: ConnectRouter) => {
@@ -72,7 +75,11 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
   const server = createServer((request, response) => {
     if (request.url?.startsWith('/fleetprof.')) rpc(request, response);
     else if (request.url?.startsWith('/api/profile.')) download(request, response);
-    else file(dist, request, response);
+    else if (request.url === '/api/session') session(mock, response);
+    else if (request.url === '/api/logout' && request.method === 'POST') {
+      mock.session = undefined;
+      response.writeHead(204).end();
+    } else file(dist, request, response);
   });
   await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
   mock.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
@@ -154,6 +161,12 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
       return answers.status(started - 7 * 3_600_000, mock.skewMs, mock.blind);
     },
   });
+}
+
+function session({ session }: Mock, response: ServerResponse): void {
+  const who = session ?? { name: 'local', role: 'admin' };
+  response.writeHead(200, { 'Content-Type': 'application/json' });
+  response.end(JSON.stringify({ ...who, can_log_out: session !== undefined }));
 }
 
 function download(request: IncomingMessage, response: ServerResponse): void {

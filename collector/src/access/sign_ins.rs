@@ -1,0 +1,295 @@
+//! Sessions of people whom a provider of identities vouches for. They have no token: role and scope
+//! are those of the time of the login, and end with the session.
+//!
+//! Names are the first one's who comes with it: what somebody owns (their captures) goes by the
+//! name, and providers let people change theirs. Another person with the same name has a mark
+//! behind it that is always theirs. A name is forgotten when it was not used for long, or when an
+//! administrator removes it.
+
+use super::people::{AccessError, People, Person};
+use super::sessions::{Hash, Session, Whose, hash, secret, surplus};
+use super::{Caller, LASTS_S, Role, SIGNED_IN, Scope};
+use crate::sync::lock;
+use profile::text::with_causes;
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tonic::Status;
+
+/// Longest name that a provider may give. Unit: bytes. With what stands before it and the mark
+/// behind it, it is no longer than names of people with tokens.
+pub const SIGN_IN_NAME_BYTES_MAX: usize = 100;
+
+/// How long a name that nobody comes with is somebody's. Unit: seconds.
+const NAME_KEPT_S: i64 = 90 * 86_400;
+
+/// Most names. At the bound nobody new is let in before an old one is forgotten.
+const NAMES_MAX: i64 = 20_000;
+
+/// Apart from the other sessions: one of these without its columns would be that of whoever is on
+/// the collector's machine.
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS sign_ins (
+    hash BLOB PRIMARY KEY,
+    subject TEXT NOT NULL,
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    settings BLOB NOT NULL,
+    created INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS sign_in_names (
+    name TEXT PRIMARY KEY,
+    subject TEXT NOT NULL,
+    used INTEGER NOT NULL
+) STRICT;";
+
+/// Hash of the settings that a session was started with.
+pub type Settings = [u8; 32];
+
+/// Whom a provider vouches for.
+#[derive(Clone, Debug)]
+pub struct SignIn {
+    /// Who vouches for them.
+    pub issuer: String,
+    /// Who they are there, for ever.
+    pub subject: String,
+    /// What they are called there.
+    pub name: String,
+    /// What they may do.
+    pub role: Role,
+    /// The part of the fleet they see.
+    pub scope: Option<Scope>,
+    /// What decided that.
+    pub settings: Settings,
+}
+
+/// Somebody with a session of their own.
+pub(super) struct SignedIn {
+    pub(super) subject: String,
+    /// In the place of one with a token: what bounds and ends their calls.
+    pub(super) person: Arc<Person>,
+}
+
+impl SignedIn {
+    /// Ends what is under way.
+    pub(super) fn end(&self) {
+        self.person.end();
+    }
+}
+
+/// Sessions of the database. What cannot be read lets nobody in.
+pub(super) fn read(
+    database: &Connection,
+    open: &mut HashMap<Hash, Session>,
+) -> Result<(), AccessError> {
+    let mut rows =
+        database.prepare("SELECT hash, subject, name, role, scope, created, used FROM sign_ins")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let (role, scope): (String, String) = (row.get(3)?, row.get(4)?);
+        let scope = match scope.is_empty() {
+            true => Ok(None),
+            false => Scope::parse(&scope).map(Some),
+        };
+        let (Some(role), Ok(scope)) = (Role::named(&role), scope) else {
+            tracing::error!(role, "a session is left out: unknown role or scope");
+            continue;
+        };
+        let (created, used): (i64, i64) = (row.get(5)?, row.get(6)?);
+        let subject: String = row.get(1)?;
+        let caller = Caller {
+            name: row.get(2)?,
+            role,
+            scope,
+        };
+        let person = Arc::new(signed_in(caller, &subject, created, open));
+        let whose = Whose::SignedIn(Arc::new(SignedIn { subject, person }));
+        let session = Session {
+            whose,
+            created,
+            used,
+        };
+        open.insert(row.get(0)?, session);
+    }
+    Ok(())
+}
+
+/// In the place of a person with a token. All sessions of one have the same number of calls.
+fn signed_in(caller: Caller, subject: &str, now: i64, open: &HashMap<Hash, Session>) -> Person {
+    let mut others = open
+        .values()
+        .filter_map(|session| session.whose.signed_in());
+    let other = others.find(|other| other.subject == subject);
+    let calls = other.map(|other| other.person.calls.clone());
+    Person::signed_in(caller, now, now.saturating_add(LASTS_S), calls)
+}
+
+impl People {
+    /// Ends the sessions that other settings decided, or all.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn keep_sign_ins_of(&self, settings: Option<&Settings>) -> Result<(), AccessError> {
+        let gone: Vec<Hash> = self.with_database(|database| {
+            let mut rows = database.prepare("SELECT hash, settings FROM sign_ins")?;
+            let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let rows: Vec<(Hash, Vec<u8>)> = rows.collect::<Result<_, _>>()?;
+            let of_others = rows
+                .into_iter()
+                .filter(|(_, own)| settings.is_none_or(|settings| settings[..] != own[..]));
+            Ok(of_others.map(|(key, _)| key).collect())
+        })?;
+        self.end_sessions(&gone)
+    }
+
+    /// Starts a session of somebody. Returns the value of the cookie, and as whom they are let in.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED where nobody may have that name, INTERNAL when it cannot be kept.
+    pub fn sign_in(&self, sign_in: &SignIn) -> Result<(String, Arc<Caller>), Status> {
+        let started = (|| {
+            let now = self.now();
+            // Another provider's person of the same number is somebody else.
+            let subject = format!("{} {}", sign_in.issuer, sign_in.subject);
+            let Some(name) = self.claim(&sign_in.name, &subject, now)? else {
+                return Ok(None);
+            };
+            let secret = secret()?;
+            let key = hash(&secret);
+            let caller = Caller {
+                name,
+                role: sign_in.role,
+                scope: sign_in.scope.clone(),
+            };
+            let scope = caller.scope.as_ref();
+            let scope = scope.map(|scope| scope.text.clone()).unwrap_or_default();
+            self.with_database(|database| {
+                database.execute(
+                    "INSERT INTO sign_ins VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+                    params![
+                        key,
+                        subject,
+                        caller.name,
+                        caller.role.name(),
+                        scope,
+                        sign_in.settings,
+                        now
+                    ],
+                )?;
+                Ok(())
+            })?;
+            let (gone, caller) = {
+                let mut open = lock(&self.sessions().open);
+                let person = Arc::new(signed_in(caller, &subject, now, &open));
+                let caller = person.caller.clone();
+                let whose = Whose::SignedIn(Arc::new(SignedIn { subject, person }));
+                let session = Session {
+                    whose: whose.clone(),
+                    created: now,
+                    used: now,
+                };
+                open.insert(key, session);
+                (surplus(&mut open, &whose, now), caller)
+            };
+            self.forget(&gone)?;
+            Ok::<_, AccessError>(Some((secret, caller)))
+        })();
+        match started {
+            Ok(Some(started)) => Ok(started),
+            Ok(None) => Err(Status::permission_denied(
+                "the name is somebody else's here, or there are too many names",
+            )),
+            Err(error) => {
+                tracing::error!("failed to start a session: {}", with_causes(&error));
+                let text = "the collector failed to keep the session; its log says why";
+                Err(Status::internal(text))
+            }
+        }
+    }
+
+    /// What somebody is called here; none where that cannot be.
+    fn claim(&self, name: &str, subject: &str, now: i64) -> Result<Option<String>, AccessError> {
+        let plain = format!("{SIGNED_IN}{name}");
+        let mark = blake3::hash(subject.as_bytes()).to_hex();
+        let marked = format!("{plain}#{}", &mark[..12]);
+        let token = |name: &str| self.list().iter().any(|one| one.caller.name == name);
+        let free = [plain, marked].into_iter().filter(|name| !token(name));
+        let free: Vec<String> = free.collect();
+        self.with_database(|database| {
+            let change = database.transaction()?;
+            // A session lasts a week, so nobody with one has a name that is forgotten.
+            change.execute(
+                "DELETE FROM sign_in_names WHERE used < ?1",
+                params![now.saturating_sub(NAME_KEPT_S)],
+            )?;
+            let mut found = None;
+            for name in free {
+                let owner: Option<String> = change
+                    .query_row(
+                        "SELECT subject FROM sign_in_names WHERE name = ?1",
+                        params![name],
+                        |row| row.get(0),
+                    )
+                    .optional()?;
+                if owner.is_none_or(|owner| owner == subject) {
+                    found = Some(name);
+                    break;
+                }
+            }
+            if let Some(name) = &found {
+                change.execute(
+                    "INSERT OR REPLACE INTO sign_in_names VALUES (?1, ?2, ?3)",
+                    params![name, subject, now],
+                )?;
+                let all: i64 =
+                    change.query_row("SELECT count(*) FROM sign_in_names", [], |row| row.get(0))?;
+                if all > NAMES_MAX {
+                    return Ok(None);
+                }
+            }
+            change.commit()?;
+            Ok(found)
+        })
+    }
+
+    /// Ends the sessions of somebody by this name, which anybody may have then. Blocks.
+    ///
+    /// # Errors
+    /// When the database fails: they have ended until a restart.
+    pub(super) fn sign_out(&self, name: &str) -> Result<Option<Arc<Person>>, AccessError> {
+        let (gone, last) = {
+            let open = lock(&self.sessions().open);
+            let own = open.iter().filter_map(|(key, session)| {
+                let signed_in = session.whose.signed_in()?;
+                let is_own = signed_in.person.caller.name == name;
+                is_own.then(|| (*key, signed_in.person.clone()))
+            });
+            let own: Vec<_> = own.collect();
+            let last = own.last().map(|(_, person)| person.clone());
+            let gone: Vec<Hash> = own.into_iter().map(|(key, _)| key).collect();
+            (gone, last)
+        };
+        self.end_sessions(&gone)?;
+        self.with_database(|database| {
+            database.execute("DELETE FROM sign_in_names WHERE name = ?1", params![name])?;
+            Ok(())
+        })?;
+        Ok(last)
+    }
+
+    /// Ends sessions, and what is under way in them.
+    fn end_sessions(&self, gone: &[Hash]) -> Result<(), AccessError> {
+        {
+            let mut open = lock(&self.sessions().open);
+            for key in gone {
+                if let Some(session) = open.remove(key) {
+                    session.end();
+                }
+            }
+        }
+        self.forget(gone)
+    }
+}

@@ -1,0 +1,143 @@
+//! Questions to a provider over HTTP/1.1: one connection each, certificates checked, no redirect
+//! followed, bounded in time and size.
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+/// Longest time for a question, looking up the name included.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Largest answer. Unit: bytes. That of a large provider about somebody in 2,000 groups is half.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
+
+/// Largest head of an answer. Unit: bytes.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What is asked.
+pub(super) struct Question<'a> {
+    pub(super) to: &'a Uri,
+    /// A form to post; none: it is got.
+    pub(super) form: Option<String>,
+    /// Further headers.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Asks.
+pub(super) struct Client {
+    tls: TlsConnector,
+}
+
+impl Client {
+    /// Believes the system's authorities, and those of a file.
+    pub(super) fn new(ca_file: Option<&Path>) -> Result<Client, String> {
+        let mut roots = RootCertStore::empty();
+        // What cannot be read of the system's is as good as not there: nobody is believed for it.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = ca_file {
+            let failed = |why: &dyn std::fmt::Display| {
+                format!(
+                    "failed to use `{}` (`auth.oidc.ca_file`): {why}",
+                    path.display()
+                )
+            };
+            let certificates = CertificateDer::pem_file_iter(path).map_err(|why| failed(&why))?;
+            let mut found = 0;
+            for certificate in certificates {
+                let certificate = certificate.map_err(|why| failed(&why))?;
+                roots.add(certificate).map_err(|why| failed(&why))?;
+                found += 1;
+            }
+            if found == 0 {
+                return Err(failed(&"it has no certificate"));
+            }
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|why| why.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Client {
+            tls: Arc::new(config).into(),
+        })
+    }
+
+    /// The status and the body of the answer.
+    pub(super) async fn ask(&self, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
+        let to = format!("`{}`", config::shown(&question.to.to_string()));
+        match tokio::time::timeout(ANSWER_MAX, self.exchange(question)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(why)) => Err(format!("failed to ask {to}: {why}")),
+            Err(_) => Err(format!(
+                "failed to ask {to}: no answer within {} s",
+                ANSWER_MAX.as_secs()
+            )),
+        }
+    }
+
+    async fn exchange(&self, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
+        let host = question.to.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let encrypted = question.to.scheme_str() == Some("https");
+        let port = question.to.port_u16();
+        let port = port.unwrap_or(if encrypted { 443 } else { 80 });
+        let stream = TcpStream::connect((host, port)).await;
+        let stream = stream.map_err(|why| why.to_string())?;
+        if !encrypted {
+            return speak(stream, question).await;
+        }
+        let name = ServerName::try_from(host.to_owned()).map_err(|why| why.to_string())?;
+        let stream = self.tls.connect(name, stream).await;
+        speak(stream.map_err(|why| why.to_string())?, question).await
+    }
+}
+
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    question: Question<'_>,
+) -> Result<(StatusCode, Bytes), String> {
+    let handshake = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES_MAX)
+        .handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(|why| why.to_string())?;
+    // Ends with this question.
+    let mut working = JoinSet::new();
+    working.spawn(connection);
+    let path = question.to.path_and_query();
+    let authority = question.to.authority();
+    let mut request = Request::builder()
+        .method(match question.form {
+            Some(_) => Method::POST,
+            None => Method::GET,
+        })
+        .uri(path.map_or("/", |path| path.as_str()))
+        .header(HOST, authority.map_or("", |authority| authority.as_str()))
+        .header(ACCEPT, "application/json")
+        .header(USER_AGENT, "fleetprof-collector")
+        .header(CONNECTION, "close");
+    for (name, value) in question.headers {
+        request = request.header(name, value);
+    }
+    let body = Full::new(Bytes::from(question.form.unwrap_or_default()));
+    let request = request.body(body).map_err(|why| why.to_string())?;
+    let answer = sender.send_request(request).await;
+    let (head, body) = answer.map_err(|why| why.to_string())?.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|why| format!("{why}, of which {ANSWER_BYTES_MAX} bytes are read"))?;
+    Ok((head.status, body.to_bytes()))
+}

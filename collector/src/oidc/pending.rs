@@ -1,0 +1,204 @@
+//! Logins that were begun and have not come back: each once, for a while, in the browser that began
+//! it.
+
+use crate::sync::lock;
+use data_encoding::BASE64URL_NOPAD;
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long somebody has to log in at the provider.
+pub const LASTS: Duration = Duration::from_secs(600);
+
+/// Logins at a time: of one address, and of all. Of more the oldest goes. Each takes 2.5 KiB at
+/// most.
+const OF_ADDRESS_MAX: usize = 256;
+const ALL_MAX: usize = 4096;
+
+/// Random bytes of a state, a nonce, a verifier, a browser's mark.
+const SECRET_BYTES: usize = 32;
+
+type Hash = [u8; 32];
+
+/// A login under way.
+pub(super) struct Begun {
+    browser: Hash,
+    address: Option<IpAddr>,
+    until: Instant,
+    /// What the ID token has to have.
+    pub(super) nonce: String,
+    /// What shows the provider that it is the same login.
+    pub(super) verifier: String,
+    /// Unit: seconds since the Unix epoch.
+    pub(super) since: i64,
+    /// Where its browser goes then.
+    pub(super) back: String,
+}
+
+/// What is sent along.
+pub(super) struct Ticket {
+    pub(super) state: String,
+    pub(super) nonce: String,
+    /// Hash of the verifier.
+    pub(super) challenge: String,
+    /// What its browser is known by.
+    pub(super) browser: String,
+}
+
+/// Who begins one.
+pub(super) struct Beginner<'a> {
+    /// What the browser is known by already.
+    pub(super) browser: Option<&'a str>,
+    pub(super) address: Option<IpAddr>,
+    pub(super) since: i64,
+    pub(super) back: String,
+}
+
+/// See the file.
+#[derive(Default)]
+pub(super) struct Pending(Mutex<HashMap<Hash, Begun>>);
+
+fn hash(text: &str) -> Hash {
+    *blake3::hash(text.as_bytes()).as_bytes()
+}
+
+fn secret() -> Option<String> {
+    let mut bytes = [0; SECRET_BYTES];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    Some(BASE64URL_NOPAD.encode(&bytes))
+}
+
+/// Whether a browser's mark is one of ours by its looks.
+fn is_mark(text: &str) -> bool {
+    let bytes = BASE64URL_NOPAD.decode(text.as_bytes());
+    bytes.is_ok_and(|bytes| bytes.len() == SECRET_BYTES)
+}
+
+impl Pending {
+    /// Begins one; says how many went for it. None: there are no random numbers.
+    pub(super) fn begin(&self, beginner: Beginner<'_>, now: Instant) -> Option<(Ticket, u64)> {
+        let (state, nonce, verifier) = (secret()?, secret()?, secret()?);
+        let browser = match beginner.browser.filter(|mark| is_mark(mark)) {
+            // Of several tabs each can come back.
+            Some(mark) => mark.to_owned(),
+            None => secret()?,
+        };
+        let challenge = digest(&SHA256, verifier.as_bytes());
+        let ticket = Ticket {
+            nonce: nonce.clone(),
+            challenge: BASE64URL_NOPAD.encode(challenge.as_ref()),
+            browser,
+            state,
+        };
+        let begun = Begun {
+            browser: hash(&ticket.browser),
+            address: beginner.address,
+            until: now + LASTS,
+            nonce,
+            verifier,
+            since: beginner.since,
+            back: beginner.back,
+        };
+        let mut all = lock(&self.0);
+        all.retain(|_, begun| begun.until > now);
+        let own = all
+            .values()
+            .filter(|other| other.address == begun.address)
+            .count();
+        let mut gone = 0;
+        if own >= OF_ADDRESS_MAX || all.len() >= ALL_MAX {
+            let of_own = own >= OF_ADDRESS_MAX;
+            let oldest = all
+                .iter()
+                .filter(|(_, other)| !of_own || other.address == begun.address)
+                .min_by_key(|(_, other)| other.until)
+                .map(|(key, _)| *key);
+            if let Some(oldest) = oldest {
+                all.remove(&oldest);
+                gone = 1;
+            }
+        }
+        all.insert(hash(&ticket.state), begun);
+        Some((ticket, gone))
+    }
+
+    /// Takes the one with this state, where it was begun in this browser.
+    pub(super) fn take(
+        &self,
+        state: &str,
+        browser: Option<&str>,
+        now: Instant,
+    ) -> Result<Begun, &'static str> {
+        let mut all = lock(&self.0);
+        let key = hash(state);
+        let found = all.get(&key).filter(|begun| begun.until > now);
+        let Some(begun) = found else {
+            return Err("no such login is under way: it was used already, or took too long");
+        };
+        // Both are hashes: how far they are alike says nothing of what they are of.
+        if browser.is_none_or(|browser| hash(browser) != begun.browser) {
+            return Err("the login was begun in another browser, or this one keeps no cookies");
+        }
+        let begun = all.remove(&key);
+        begun.ok_or("no such login is under way")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beginner(browser: Option<&str>, address: u32) -> Beginner<'_> {
+        Beginner {
+            browser,
+            address: Some(IpAddr::V4(address.into())),
+            since: 0,
+            back: "/".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_login_comes_back_once_to_the_browser_that_began_it() {
+        let (pending, now) = (Pending::default(), Instant::now());
+        let begin = |browser| pending.begin(beginner(browser, 1), now).expect("begun").0;
+        let first = begin(None);
+        let second = begin(Some(first.browser.as_str()));
+        assert_eq!(first.browser, second.browser);
+        let other = begin(Some("short"));
+        assert_ne!(other.browser, "short");
+        for browser in [None, Some(""), Some(other.browser.as_str())] {
+            assert!(pending.take(&first.state, browser, now).is_err());
+        }
+        let own = Some(first.browser.as_str());
+        let taken = pending.take(&first.state, own, now);
+        assert_eq!(taken.map(|begun| begun.nonce).ok(), Some(first.nonce));
+        assert!(pending.take(&first.state, own, now).is_err());
+        assert!(pending.take(&second.state, own, now).is_ok());
+    }
+
+    #[test]
+    fn a_login_ends_after_a_while() {
+        let (pending, now) = (Pending::default(), Instant::now());
+        let (ticket, _) = pending.begin(beginner(None, 1), now).expect("begun");
+        let own = Some(ticket.browser.as_str());
+        assert!(pending.take(&ticket.state, own, now + LASTS).is_err());
+    }
+
+    #[test]
+    fn who_begins_many_loses_their_own() {
+        let (pending, now) = (Pending::default(), Instant::now());
+        let begin = |address| pending.begin(beginner(None, address), now).expect("begun");
+        let (other, _) = begin(2);
+        let gone: u64 = (0..OF_ADDRESS_MAX + 10).map(|_| begin(1).1).sum();
+        assert_eq!(gone, 10);
+        let own = Some(other.browser.as_str());
+        assert!(pending.take(&other.state, own, now).is_ok());
+        for address in 10..10 + ALL_MAX as u32 {
+            begin(address);
+        }
+        assert_eq!(lock(&pending.0).len(), ALL_MAX);
+    }
+}
