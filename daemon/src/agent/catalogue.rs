@@ -11,9 +11,9 @@ mod uplink;
 
 use super::Agent;
 use super::budget::Budget;
-use host::sandbox::Report;
 use host::sync::lock;
 use metrics::{Family, Kind, OwnCost, gather, one};
+use sandbox::Report;
 use std::sync::atomic::AtomicU64;
 
 /// Reads everything; `own` is what the daemon costs now.

@@ -319,7 +319,14 @@ impl Agent {
         list.extend(self.counters.containers.degradation());
         list.extend(self.triggers.degradations());
         list.extend(self.pins.degradation());
-        list.extend(self.sandbox.report().degradation());
+        list.extend(self.sandbox.report().missing().map(|reasons| {
+            Degradation::new(
+                "sandbox_partial",
+                Severity::Info,
+                format!("the daemon gives up less than it could: {reasons}"),
+                "",
+            )
+        }));
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",

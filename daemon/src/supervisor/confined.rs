@@ -2,11 +2,11 @@
 //!
 //! `fp-uplink` and `fp-debuginfod` talk to the network. Not confined: `fp-grpc`, whose threads look
 //! at other processes to answer, and all that samples, names and captures
-//! ([`sandbox`](host::sandbox) says why).
+//! ([`sandbox`] says why).
 
 use agent_config::{Config, Symbols};
-use host::sandbox::{Reach, Sandbox};
 use perf::tracefs;
+use sandbox::{Reach, Sandbox};
 
 /// Ports of debuginfod servers that say none.
 const HTTP: [u16; 2] = [80, 443];

@@ -10,16 +10,17 @@
 //! Threads share memory. This bounds what code can be brought to do that is wrong, not what code
 //! does that somebody put there.
 
-use crate::health::{Degradation, Severity};
-use crate::seccomp;
-use crate::sync::lock;
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, LandlockStatus, NetPort, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod seccomp;
+pub mod starter;
+mod sys;
 
 /// The newest rules that are known here. Of those the kernel's are in force.
 const NEWEST: ABI = ABI::V7;
@@ -77,19 +78,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// What should be in force and is not.
-    pub fn degradation(&self) -> Option<Degradation> {
+    /// Why what should be in force is not; `None` when all of it is.
+    pub fn missing(&self) -> Option<String> {
         let mut reasons = vec![self.landlock_error.as_str(), self.seccomp_error.as_str()];
         reasons.retain(|reason| !reason.is_empty());
-        let reasons = reasons.join("; ");
-        (!reasons.is_empty()).then(|| {
-            Degradation::new(
-                "sandbox_partial",
-                Severity::Info,
-                format!("the daemon gives up less than it could: {reasons}"),
-                "",
-            )
-        })
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 }
 
@@ -145,6 +138,11 @@ impl Sandbox {
             .err()
             .map_or(String::new(), |error| error.to_string());
     }
+}
+
+/// Locks a mutex, whether or not a holder has panicked: what it holds is set as a whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why a thread is not confined, as text: it is told and nothing more.

@@ -1,9 +1,9 @@
 //! Starts threads for threads that are confined: those that it starts are not.
 //!
-//! A thread inherits what the one that starts it has given up (see [`sandbox`](crate::sandbox)).
+//! A thread inherits what the one that starts it has given up (see the crate).
 //! Work that looks at other processes is handed to this one, which was started before.
 
-use crate::sync::lock;
+use crate::lock;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -62,7 +62,7 @@ fn serve(asked: &Receiver<(&'static str, Work)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::{Reach, Sandbox};
+    use crate::{Reach, Sandbox};
 
     #[test]
     fn what_a_confined_thread_has_started_is_not_confined() {
