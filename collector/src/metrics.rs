@@ -185,6 +185,14 @@ counted! {
     Counter fleetprof_collector_calls_ended_total = calls_ended;
     /// Connections of people that are open, over gRPC with TLS.
     Gauge fleetprof_collector_people_connections = people_connections;
+    /// Version of Landlock's rules in force for every thread; 0: none.
+    Gauge fleetprof_collector_sandbox_landlock_abi = sandbox_landlock_abi;
+    /// 1 while TCP ports that are not the collector's are refused to it, by what for.
+    Gauge fleetprof_collector_sandbox_ports{to} =
+        "listen" sandbox_listens,
+        "connect" sandbox_connects;
+    /// 1 while system calls that the collector has no use for are refused.
+    Gauge fleetprof_collector_sandbox_seccomp = sandbox_seccomp;
     /// Requests over HTTP, those refused included.
     Counter fleetprof_collector_http_requests_total = http_requests;
     /// Requests over HTTP for another host's name or from another site's page.
@@ -207,6 +215,14 @@ counted! {
 }
 
 impl Metrics {
+    /// Notes what the process has given up.
+    pub fn sandboxed(&self, report: &sandbox::Report) {
+        self.sandbox_landlock_abi.set(report.landlock_abi.into());
+        self.sandbox_listens.set(report.listens.into());
+        self.sandbox_connects.set(report.connects.into());
+        self.sandbox_seccomp.set(report.seccomp.into());
+    }
+
     /// Reads everything: the collector's own numbers, then the store's.
     pub fn all(&self, store: &dyn StoreStatus) -> Vec<Family> {
         let mut all = self.families();

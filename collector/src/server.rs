@@ -97,7 +97,22 @@ pub async fn serve(
     config: &Config,
     store: OpenStore,
     clock: Clock,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
+    ready: impl FnOnce(Addresses),
+) -> Result<(), ServeError> {
+    let kept = sandbox::Report::default();
+    serve_confined(config, store, clock, (stop, kept), ready).await
+}
+
+/// The same in a process that has given up what the report says, which status tells.
+///
+/// # Errors
+/// As there.
+pub async fn serve_confined(
+    config: &Config,
+    store: OpenStore,
+    clock: Clock,
+    (mut stop, given_up): (watch::Receiver<bool>, sandbox::Report),
     ready: impl FnOnce(Addresses),
 ) -> Result<(), ServeError> {
     let grpc = listen::bind(config.listen.grpc).await?;
@@ -135,6 +150,7 @@ pub async fn serve(
     };
     let (shutdown, ending) = watch::channel(false);
     let metrics = Arc::new(Metrics::default());
+    metrics.sandboxed(&given_up);
     let hosts = Arc::new(Hosts::new(clock.clone(), metrics.clone()));
     let upkeep = Upkeep::start(store.clone(), hosts.clone(), clock.clone(), metrics.clone());
     let (upkeep, mut upkeep_ended) = upkeep.map_err(|source| ServeError::Thread {
@@ -158,7 +174,8 @@ pub async fn serve(
         thread: ingest::THREAD,
         source,
     })?;
-    let queries = queries(config, &store, &hosts, clock.clone(), &metrics);
+    let started = (clock.clone(), given_up);
+    let queries = queries(config, &store, &hosts, started, &metrics);
     let audit = Audit::start(
         &config.data_dir.join("audit"),
         config.audit.disk_bytes(),
@@ -307,7 +324,7 @@ fn queries(
     config: &Config,
     store: &OpenStore,
     hosts: &Arc<Hosts>,
-    clock: Clock,
+    (clock, sandbox): (Clock, sandbox::Report),
     metrics: &Arc<Metrics>,
 ) -> Queries {
     let options = QueryOptions {
@@ -320,6 +337,7 @@ fn queries(
     let facts = Facts {
         started_unix_ns: clock.now_unix_ns(),
         store_bytes_max: config.retention.disk_bytes(),
+        sandbox,
     };
     Queries::new(store, hosts.clone(), options, facts, clock, metrics.clone())
 }

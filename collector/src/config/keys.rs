@@ -2,7 +2,7 @@
 //! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section
 //! types.
 
-use super::{Config, Engine, Login};
+use super::{Config, Engine, Login, Sandbox};
 use config::{
     Key, Kind, Reload, Value, as_text, log, put_bool, put_int, put_word, socket_address, word,
 };
@@ -15,6 +15,8 @@ const ENGINES: &[(Engine, &str)] = &[
     (Engine::Embedded, "embedded"),
     (Engine::ClickHouse, "clickhouse"),
 ];
+
+const SANDBOX: &[(Sandbox, &str)] = &[(Sandbox::Auto, "auto"), (Sandbox::Off, "off")];
 
 /// Sections with a sentence each, in the order of the file.
 pub(super) const SECTIONS: &[(&str, &str)] = &[
@@ -94,6 +96,18 @@ pub const KEYS: &[Key<Config>] = &[
               the server of the section clickhouse, which any number of collectors may share.",
         get: |c| word(&c.store, ENGINES),
         put: |c, v| put_word(&mut c.store, &v, ENGINES),
+    },
+    Key {
+        path: "sandbox",
+        kind: Kind::Word(&["auto", "off"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Whether the collector gives up what it does not need before it does anything else: all files but \
+              data_dir and those that are named here, all TCP ports but its own (Landlock), and system calls such \
+              as execve, ptrace, mount and bpf (seccomp). auto: as far as the kernel has it; `agent-ctl status` says \
+              what is in force.",
+        get: |c| word(&c.sandbox, SANDBOX),
+        put: |c, v| put_word(&mut c.sandbox, &v, SANDBOX),
     },
     Key {
         path: "service_labels",

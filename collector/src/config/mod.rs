@@ -9,7 +9,7 @@ pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, 
 pub use keys::KEYS;
 pub use sections::{
     AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Pins, Query, Retention,
-    Shutdown, Symbols, Web, WebProxy, WebTls,
+    Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
 };
 
 use hyper::header::HeaderName;
@@ -23,6 +23,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Which engine stores windows.
     pub store: Engine,
+    /// Whether the collector gives up what it does not need.
+    pub sandbox: Sandbox,
     /// Labels that name a service, the first that is there.
     pub service_labels: Vec<String>,
     /// Where the collector listens.

@@ -20,6 +20,16 @@ pub enum Engine {
     ClickHouse,
 }
 
+/// Whether the collector gives up what it does not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sandbox {
+    /// As far as the kernel has it.
+    Auto,
+    /// Nothing.
+    Off,
+}
+
 /// Section `listen`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listen {
@@ -212,6 +222,7 @@ impl Default for Config {
         Config {
             data_dir: PathBuf::from("/var/lib/fleetprof/collector"),
             store: Engine::Embedded,
+            sandbox: Sandbox::Auto,
             service_labels: ["service", "unit", "container", "comm"]
                 .map(str::to_owned)
                 .to_vec(),

@@ -216,6 +216,8 @@ impl Registry {
         let members = (|| {
             database.pragma_update(None, "journal_mode", "WAL")?;
             database.pragma_update(None, "synchronous", "FULL")?;
+            // The sandbox leaves it no other place.
+            database.pragma_update(None, "temp_store", "MEMORY")?;
             database.execute_batch(SCHEMA)?;
             let mut rows = database.prepare(
                 "SELECT host_id, name, key, labels, enrolled, renewed, invitation FROM members

@@ -91,6 +91,8 @@ impl Agent {
             landlock_abi: report.landlock_abi,
             confined: report.confined.into_iter().map(str::to_owned).collect(),
             landlock_error: report.landlock_error,
+            listens_confined: report.listens,
+            connects_confined: report.connects,
         }
     }
 
@@ -324,7 +326,7 @@ impl Agent {
                 "sandbox_partial",
                 Severity::Info,
                 format!("the daemon gives up less than it could: {reasons}"),
-                "",
+                sandbox::REMEDY,
             )
         }));
         if let Some(reason) = &sampling.fallback {

@@ -1,0 +1,209 @@
+//! What the process gives up before it does anything else, and what remains.
+//!
+//! It opens no file but its own below `data_dir` and those that the configuration names, starts no
+//! program, listens on its ports and connects to those that the configuration names. All of that is
+//! given up while there is one thread, which hands it on to all others.
+//!
+//! A file that somebody else replaces is read again, so what may be read is its directory, and that
+//! of what it links to.
+
+use crate::config::{Config, Engine, Sandbox as Mode};
+use sandbox::{Calls, Reach, Report, Sandbox};
+use std::path::{Component, Path, PathBuf};
+
+/// What every program reads of its own: numbers of itself, random numbers, the CPUs there are.
+const OWN: [&str; 4] = [
+    "/proc/self",
+    "/dev/urandom",
+    "/dev/null",
+    "/sys/devices/system/cpu",
+];
+
+/// Where the configuration is read again when none was there at the start.
+const CONFIGURATIONS: &str = "/etc/fleetprof";
+
+/// In place of the name of a thread.
+const ALL: &str = "all";
+
+/// Gives up what `config` leaves no use for. `file`: where it came from. To be called while the
+/// process has one thread.
+pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
+    let sandbox = Sandbox::new(config.sandbox == Mode::Auto);
+    sandbox.confine(ALL, &reach(config, file));
+    sandbox.refuse_calls(Calls::Server);
+    let report = sandbox.report();
+    if !report.on {
+        tracing::info!("the sandbox is off (`sandbox`)");
+        return report;
+    }
+    for (what, reason) in [
+        ("Landlock", &report.landlock_error),
+        ("seccomp", &report.seccomp_error),
+    ] {
+        if !reason.is_empty() {
+            tracing::info!(reason, "without {what}");
+        }
+    }
+    tracing::info!(
+        seccomp = report.seccomp,
+        landlock_abi = report.landlock_abi,
+        listens = report.listens,
+        connects = report.connects,
+        "sandbox"
+    );
+    for path in unsettled(config, file) {
+        tracing::warn!(
+            path = %path.display(),
+            "this file may be read as it is now and not once another replaces it, because its \
+             directory holds what is none of the collector's: put it in a directory of its own"
+        );
+    }
+    report
+}
+
+/// What remains.
+pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
+    let mut reads: Vec<PathBuf> = OWN.iter().map(PathBuf::from).collect();
+    reads.push(PathBuf::from(CONFIGURATIONS));
+    reads.extend(files(config, file).into_iter().flat_map(again));
+    let listen = &config.listen;
+    let listens = [
+        Some(listen.grpc),
+        Some(listen.http),
+        listen.tls,
+        listen.https,
+    ];
+    let notified = std::env::var_os("NOTIFY_SOCKET");
+    let reach = Reach {
+        reads,
+        writes: vec![config.data_dir.clone()],
+        // Where other collectors of the same database are is found in it.
+        any_port: config.store == Engine::ClickHouse,
+        listens: listens
+            .into_iter()
+            .flatten()
+            .map(|address| address.port())
+            .collect(),
+        abstract_sockets: notified.is_some_and(|path| path.as_encoded_bytes().starts_with(b"@")),
+        ..Reach::default()
+    };
+    let urls = urls(config);
+    match urls.is_empty() {
+        true => reach,
+        false => reach.naming().urls(&urls),
+    }
+}
+
+/// Files beside `data_dir` that are read, some of them again and again.
+fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
+    let named = [
+        &config.web.tls.cert_file,
+        &config.web.tls.key_file,
+        &config.clickhouse.password_file,
+    ];
+    let named = named.into_iter().flatten().map(PathBuf::as_path);
+    named.chain(file).collect()
+}
+
+/// Who is asked.
+fn urls(config: &Config) -> Vec<String> {
+    let mut urls = config.symbols.debuginfod.clone();
+    if !urls.is_empty() {
+        urls.extend(sandbox::proxies());
+    }
+    if config.store == Engine::ClickHouse {
+        urls.push(config.clickhouse.url.clone());
+    }
+    urls
+}
+
+/// What has to be readable so that a file is, also once another has replaced it.
+fn again(file: &Path) -> Vec<PathBuf> {
+    let mut found = vec![directory(file).unwrap_or_else(|| file.to_owned())];
+    if let Ok(real) = std::fs::canonicalize(file) {
+        found.push(directory(&real).unwrap_or(real));
+    }
+    found
+}
+
+/// Files whose directory is not the collector's to read.
+fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
+    let mut files = files(config, file);
+    files.retain(|file| directory(file).is_none());
+    files
+}
+
+/// The directory of a file; `None` where that is one of the system's, as `/etc` is.
+fn directory(file: &Path) -> Option<PathBuf> {
+    let own = file.parent()?;
+    let own = std::fs::canonicalize(own).unwrap_or_else(|_| own.to_owned());
+    let names = own
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)));
+    (names.count() > 1).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::KEYS;
+    use config::{Kind, Value};
+
+    #[test]
+    fn every_file_of_the_configuration_can_be_read_again() {
+        let mut config = Config::default();
+        let mut paths = Vec::new();
+        for (number, key) in KEYS.iter().enumerate() {
+            let path = format!("/run/fleetprof-test-{number}/own/file");
+            match key.kind {
+                Kind::PathOrNull => (key.put)(&mut config, Value::Text(path.clone())),
+                Kind::Paths(_) => (key.put)(&mut config, Value::List(vec![path.clone()])),
+                _ => continue,
+            }
+            paths.push(PathBuf::from(path));
+        }
+        assert!(paths.len() > 2);
+        let reach = reach(&config, None);
+        for path in paths {
+            let directory = path.parent().expect("a directory").to_owned();
+            assert!(reach.reads.contains(&directory), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_link_to_a_file_is_followed_and_no_directory_of_the_system_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (live, archive) = (dir.path().join("live"), dir.path().join("archive"));
+        std::fs::create_dir(&live).expect("made");
+        std::fs::create_dir(&archive).expect("made");
+        std::fs::write(archive.join("page1.pem"), "").expect("written");
+        std::os::unix::fs::symlink("../archive/page1.pem", live.join("page.pem")).expect("linked");
+        let real = std::fs::canonicalize(dir.path()).expect("it is there");
+        let found = again(&live.join("page.pem"));
+        assert_eq!(found, [real.join("live"), real.join("archive")]);
+        let page = Path::new("/etc/page.pem");
+        assert_eq!(again(page), [page]);
+        let mut config = Config::default();
+        config.web.tls.cert_file = Some(page.to_owned());
+        assert_eq!(unsettled(&config, None), [page]);
+    }
+
+    #[test]
+    fn ports_are_those_of_the_configuration() {
+        let mut config = Config::default();
+        config.listen.tls = Some(([0, 0, 0, 0], 7601).into());
+        let alone = reach(&config, None);
+        assert_eq!(alone.listens, [7600, 7601, 7610].into());
+        assert!(alone.ports.is_empty() && !alone.any_port, "it asks nobody");
+        assert!(!alone.reads.iter().any(|path| path == Path::new("/etc")));
+        config.symbols.debuginfod = vec!["https://debug.example:8443/x".to_owned()];
+        let asks = reach(&config, None);
+        assert!(
+            [53, 80, 443, 8443]
+                .iter()
+                .all(|port| asks.ports.contains(port))
+        );
+        config.store = Engine::ClickHouse;
+        assert!(reach(&config, None).any_port);
+    }
+}
