@@ -9,7 +9,7 @@
 
 use crate::config::{Config, Engine, Sandbox as Mode};
 use sandbox::{Calls, Reach, Report, Sandbox};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// What every program reads of its own: numbers of itself, random numbers, the CPUs there are.
 const OWN: [&str; 4] = [
@@ -65,7 +65,6 @@ pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
 pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
     let mut reads: Vec<PathBuf> = OWN.iter().map(PathBuf::from).collect();
     reads.push(PathBuf::from(CONFIGURATIONS));
-    reads.extend(files(config, file).into_iter().flat_map(again));
     let listen = &config.listen;
     let listens = [
         Some(listen.grpc),
@@ -87,6 +86,8 @@ pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
         abstract_sockets: notified.is_some_and(|path| path.as_encoded_bytes().starts_with(b"@")),
         ..Reach::default()
     };
+    let files = files(config, file).into_iter();
+    let reach = files.fold(reach, |reach, file| reach.renewed(file));
     let urls = urls(config);
     match urls.is_empty() {
         true => reach,
@@ -100,9 +101,12 @@ fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
         &config.web.tls.cert_file,
         &config.web.tls.key_file,
         &config.clickhouse.password_file,
+        &config.identity.outside.cert_file,
+        &config.identity.outside.key_file,
     ];
-    let named = named.into_iter().flatten().map(PathBuf::as_path);
-    named.chain(file).collect()
+    let named = named.into_iter().flatten();
+    let named = named.chain(&config.identity.outside.ca_files);
+    named.map(PathBuf::as_path).chain(file).collect()
 }
 
 /// Who is asked.
@@ -117,30 +121,11 @@ fn urls(config: &Config) -> Vec<String> {
     urls
 }
 
-/// What has to be readable so that a file is, also once another has replaced it.
-fn again(file: &Path) -> Vec<PathBuf> {
-    let mut found = vec![directory(file).unwrap_or_else(|| file.to_owned())];
-    if let Ok(real) = std::fs::canonicalize(file) {
-        found.push(directory(&real).unwrap_or(real));
-    }
-    found
-}
-
 /// Files whose directory is not the collector's to read.
 fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let mut files = files(config, file);
-    files.retain(|file| directory(file).is_none());
+    files.retain(|file| sandbox::directory(file).is_none());
     files
-}
-
-/// The directory of a file; `None` where that is one of the system's, as `/etc` is.
-fn directory(file: &Path) -> Option<PathBuf> {
-    let own = file.parent()?;
-    let own = std::fs::canonicalize(own).unwrap_or_else(|_| own.to_owned());
-    let names = own
-        .components()
-        .filter(|part| matches!(part, Component::Normal(_)));
-    (names.count() > 1).then_some(own)
 }
 
 #[cfg(test)]
@@ -171,21 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_file_is_followed_and_no_directory_of_the_system_is_read() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (live, archive) = (dir.path().join("live"), dir.path().join("archive"));
-        std::fs::create_dir(&live).expect("made");
-        std::fs::create_dir(&archive).expect("made");
-        std::fs::write(archive.join("page1.pem"), "").expect("written");
-        std::os::unix::fs::symlink("../archive/page1.pem", live.join("page.pem")).expect("linked");
-        let real = std::fs::canonicalize(dir.path()).expect("it is there");
-        let found = again(&live.join("page.pem"));
-        assert_eq!(found, [real.join("live"), real.join("archive")]);
+    fn a_file_among_those_of_the_system_is_told() {
         let page = Path::new("/etc/page.pem");
-        assert_eq!(again(page), [page]);
         let mut config = Config::default();
         config.web.tls.cert_file = Some(page.to_owned());
         assert_eq!(unsettled(&config, None), [page]);
+        config.web.tls.cert_file = Some("/etc/fleetprof/page.pem".into());
+        assert!(unsettled(&config, None).is_empty());
     }
 
     #[test]

@@ -208,6 +208,13 @@ counted! {
     /// Connections of other hosts refused before their first call: no handshake, or a certificate
     /// of no member.
     Counter fleetprof_collector_connections_refused_total = connections_refused;
+    /// Connections of hosts whose certificate is good and that were not let in all the same, by
+    /// cause.
+    Counter fleetprof_collector_hosts_refused_total{cause} =
+        "no_name" outside_unnamed,
+        "removed" outside_removed,
+        "name_taken" outside_taken,
+        "failed" outside_failed;
     /// Connections told that they want the other port, by listener.
     Counter fleetprof_collector_connections_wrong_port_total{listener} =
         "grpc" wrong_port_grpc,

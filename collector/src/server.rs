@@ -8,9 +8,10 @@
 use crate::access::{AccessAdmin, AccessError, People};
 use crate::audit::{Audit, Event};
 use crate::config::Config;
+use crate::config::outside::HostNames;
 use crate::control::{self, Control, ControlOptions};
 use crate::grpc::{self, GrpcError};
-use crate::identity::{Fleet, FleetAdmin, IdentityError};
+use crate::identity::{Fleet, FleetAdmin, IdentityError, Outside};
 use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
@@ -206,6 +207,7 @@ pub async fn serve_confined(
         ending.clone(),
     );
     let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
+    symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
@@ -386,7 +388,14 @@ fn symbols(
 /// Who the hosts of the fleet are: files of the collector, whatever the store is.
 fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     let dir = config.data_dir.join("identity");
-    let fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    let outside = &config.identity.outside;
+    // It was checked when the configuration was read.
+    if let Some(Ok(names)) = outside.hosts.as_deref().map(HostNames::parse) {
+        let shown = outside.cert_file.clone().zip(outside.key_file.clone());
+        let outside = Outside::open(names, outside.ca_files.clone(), shown)?;
+        fleet = fleet.with_outside(outside)?;
+    }
     tracing::info!(
         fleet = fleet.authority.fleet_id(),
         members = fleet.registry.members().len(),

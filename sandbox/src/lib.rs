@@ -16,7 +16,7 @@ use landlock::{
 };
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod seccomp;
@@ -110,12 +110,32 @@ impl Reach {
         self
     }
 
+    /// Also reading this file, and another one once it has taken its place.
+    pub fn renewed(mut self, file: &Path) -> Reach {
+        self.reads
+            .push(directory(file).unwrap_or_else(|| file.to_owned()));
+        if let Ok(real) = std::fs::canonicalize(file) {
+            self.reads.push(directory(&real).unwrap_or(real));
+        }
+        self
+    }
+
     /// Also the ports of these, and those that HTTP has where nobody says another.
     pub fn urls(mut self, urls: &[String]) -> Reach {
         let named = urls.iter().filter_map(|url| port_of(url));
         self.ports.extend(named.chain(HTTP_PORTS));
         self
     }
+}
+
+/// The directory of a file; `None` where that is one of the system's, as `/etc` is.
+pub fn directory(file: &Path) -> Option<PathBuf> {
+    let own = file.parent()?;
+    let own = std::fs::canonicalize(own).unwrap_or_else(|_| own.to_owned());
+    let names = own
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)));
+    (names.count() > 1).then_some(own)
 }
 
 /// Proxies that the environment names.
@@ -476,6 +496,21 @@ mod tests {
         std::fs::remove_file(&conf).expect("removed");
         std::fs::write(&conf, "").expect("written");
         assert_eq!(resolving(&etc), [etc]);
+    }
+
+    #[test]
+    fn a_link_to_a_file_is_followed_and_no_directory_of_the_system_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (live, archive) = (dir.path().join("live"), dir.path().join("archive"));
+        std::fs::create_dir(&live).expect("made");
+        std::fs::create_dir(&archive).expect("made");
+        std::fs::write(archive.join("page1.pem"), "").expect("written");
+        std::os::unix::fs::symlink("../archive/page1.pem", live.join("page.pem")).expect("linked");
+        let real = std::fs::canonicalize(dir.path()).expect("it is there");
+        let reach = Reach::default().renewed(&live.join("page.pem"));
+        assert_eq!(reach.reads, [real.join("live"), real.join("archive")]);
+        let page = Path::new("/etc/page.pem");
+        assert_eq!(Reach::default().renewed(page).reads, [page]);
     }
 
     #[test]

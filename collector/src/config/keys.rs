@@ -43,6 +43,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Who the hosts of the fleet are. The authority and the members are in data_dir/identity.",
     ),
     (
+        "identity.outside",
+        "Hosts whose certificates another authority signs: a company's, cert-manager's, SPIRE's. They need no \
+         invitation, and are who their certificate says.",
+    ),
+    (
         "audit",
         "What was done at this collector, and by whom: an append-only log in the directory audit of data_dir \
          (agent-ctl audit).",
@@ -263,6 +268,57 @@ pub const KEYS: &[Key<Config>] = &[
               later too: a host that was off for a year comes back.",
         get: |c| Value::Int(c.identity.host_days.into()),
         put: |c, v| put_int(&mut c.identity.host_days, &v),
+    },
+    Key {
+        path: "identity.outside.ca_files",
+        kind: Kind::Paths(8),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM files with the authorities whose certificates are hosts' too. They are read again when they change.",
+        get: |c| {
+            let files = c.identity.outside.ca_files.iter();
+            Value::List(
+                files
+                    .map(|file| file.to_string_lossy().into_owned())
+                    .collect(),
+            )
+        },
+        put: |c, v| {
+            if let Value::List(files) = v {
+                c.identity.outside.ca_files = files.into_iter().map(PathBuf::from).collect();
+            }
+        },
+    },
+    Key {
+        path: "identity.outside.hosts",
+        kind: Kind::IdOrNull(256),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Which names in such certificates are hosts of this fleet. spiffe://DOMAIN/PATH/: SPIFFE IDs that start \
+              so; the host's name is what follows, and its label spiffe_id the whole. dns:*.hosts.example.net: names \
+              in DNS that end so, one to a certificate.",
+        get: |c| text_or_null(&c.identity.outside.hosts),
+        put: |c, v| c.identity.outside.hosts = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "identity.outside.cert_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with a certificate, and those that signed it, that listen.tls shows to whoever asks for another \
+              name than collector.fleetprof.internal. It is read again when it changes. null: that of the fleet's own \
+              authority, to everybody.",
+        get: |c| path_or_null(&c.identity.outside.cert_file),
+        put: |c, v| c.identity.outside.cert_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "identity.outside.key_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with its key.",
+        get: |c| path_or_null(&c.identity.outside.key_file),
+        put: |c, v| c.identity.outside.key_file = as_text(&v).map(PathBuf::from),
     },
     Key {
         path: "audit.disk_mib",

@@ -104,10 +104,25 @@ impl WebProxy {
 }
 
 /// Section `identity`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// How long the certificate of a host lasts, days.
     pub host_days: u32,
+    /// Section `identity.outside`.
+    pub outside: Outside,
+}
+
+/// Section `identity.outside`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outside {
+    /// Authorities whose certificates are hosts' too. PEM.
+    pub ca_files: Vec<PathBuf>,
+    /// Which names in them are hosts.
+    pub hosts: Option<String>,
+    /// What is shown to whoever asks for another name. PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Its key. PEM.
+    pub key_file: Option<PathBuf>,
 }
 
 impl Identity {
@@ -243,7 +258,10 @@ impl Default for Config {
                     role: "viewer".to_owned(),
                 },
             },
-            identity: Identity { host_days: 30 },
+            identity: Identity {
+                host_days: 30,
+                outside: Outside::default(),
+            },
             audit: AuditLog {
                 disk_mib: 256,
                 queries: false,

@@ -13,6 +13,7 @@ mod login;
 mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;
+mod outside;
 mod page;
 mod people;
 mod pins;

@@ -229,6 +229,8 @@ pub struct Collector {
     pub identity_dir: PathBuf,
     /// The invitation by which the host joins a fleet by itself.
     pub join_file: Option<PathBuf>,
+    /// Section `collector.tls`.
+    pub tls: super::CollectorTls,
     /// Labels of all samples of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away before sending.
@@ -469,6 +471,7 @@ impl Default for Collector {
             host_id: None,
             identity_dir: PathBuf::from("/var/lib/fleetprof/identity"),
             join_file: None,
+            tls: super::CollectorTls::default(),
             labels: BTreeMap::new(),
             drop_labels: vec![key::PID.to_owned(), key::THREAD.to_owned()],
             spool: Spool::default(),

@@ -11,14 +11,19 @@ use sandbox::{Calls, Reach, Sandbox};
 /// What sends to the collector: its spool, its pins, its identity. It connects to nothing itself:
 /// [`Dialer`](identity::Dialer) does, and to the collector alone.
 pub(super) fn uplink(config: &Config) -> Reach {
-    Reach {
+    let tls = &config.collector.tls;
+    let files = [&tls.cert_file, &tls.key_file, &tls.ca_file];
+    let reach = Reach {
         writes: vec![
             config.collector.spool.dir.clone(),
             config.recorder.pins_dir.clone(),
             config.collector.identity_dir.clone(),
         ],
         ..Reach::default()
-    }
+    };
+    // Where somebody else renews the certificate: it is read again, and so is one in its place.
+    let files = files.into_iter().flatten();
+    files.fold(reach, |reach, file| reach.renewed(file))
 }
 
 /// What fetches debug files: its directory, and the servers, or the proxy that leads to them.
