@@ -6,10 +6,9 @@ use crate::rig::{LIMIT, PushStream, SECOND, channel, starting, window};
 use proto::collector::control_service_client::ControlServiceClient;
 use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
-use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    ControlRequest, Hello, HostsRequest, InviteRequest, KeepRequest, ListHostPinsRequest,
-    ListMembersRequest, Outcome, RemoveMemberRequest, control_request,
+    ControlRequest, Hello, InviteRequest, KeepRequest, ListHostPinsRequest, ListMembersRequest,
+    Outcome, RemoveMemberRequest, control_request,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -152,17 +151,16 @@ async fn push(running: &Running, pair: &Pair, hello: Hello, before: i64) -> Resu
 }
 
 /// Ids and names of the hosts that have windows.
-async fn hosts(running: &Running) -> Vec<(String, String)> {
-    let mut client = QueryServiceClient::new(channel(running.at.grpc).await);
-    let hosts = client.hosts(HostsRequest::default()).await;
-    let mut hosts: Vec<_> = hosts
-        .expect("an answer")
-        .into_inner()
-        .hosts
-        .into_iter()
-        .map(|host| (host.host_id, host.facts.unwrap_or_default().hostname))
-        .collect();
+fn hosts(running: &Running) -> Vec<(String, String)> {
+    let windows = running.store.windows();
+    let named = windows.iter().flat_map(|window| {
+        let id = &window.origin.host.host_id;
+        let sets = window.label_sets.iter();
+        sets.map(|set| (id.clone(), set.get("host").to_owned()))
+    });
+    let mut hosts: Vec<_> = named.collect();
     hosts.sort();
+    hosts.dedup();
     hosts
 }
 
@@ -180,7 +178,7 @@ async fn a_host_is_who_its_certificate_says_whatever_it_says() {
     facts.labels.insert("spiffe_id".to_owned(), id("b"));
     push(&running, &a, claims.clone(), 30).await.expect("taken");
     let expected = [(id("a"), "a".to_owned()), (id("b"), "b".to_owned())];
-    assert_eq!(hosts(&running).await, expected);
+    assert_eq!(hosts(&running), expected);
     for window in running.store.windows() {
         for set in &window.label_sets {
             assert_eq!(set.get("spiffe_id"), window.origin.host.host_id);
@@ -260,7 +258,7 @@ async fn who_is_no_host_of_the_fleet_pushes_nothing() {
         let pushed = push(&running, &pair, hello_of("own"), 30).await;
         assert!(pushed.is_err(), "{what}");
     }
-    assert_eq!(hosts(&running).await, []);
+    assert_eq!(hosts(&running), []);
     let good = ca.host(&[&id("a")]);
     push(&running, &good, hello_of("a"), 30)
         .await
@@ -302,7 +300,7 @@ async fn a_host_by_its_name_in_dns() {
         "dns:a.hosts.example".to_owned(),
         "a.hosts.example".to_owned(),
     );
-    assert_eq!(hosts(&running).await, [expected]);
+    assert_eq!(hosts(&running), [expected]);
     for wrong in [&["a.example"][..], &["a.hosts.example", "b.hosts.example"]] {
         let pushed = push(&running, &names(wrong), hello_of("x"), 20).await;
         assert!(pushed.is_err(), "{wrong:?}");
@@ -435,7 +433,7 @@ async fn authorities_are_replaced_while_hosts_come() {
     push(&running, &later, hello_of("x"), 20)
         .await
         .expect("taken");
-    assert_eq!(hosts(&running).await.len(), 1);
+    assert_eq!(hosts(&running).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

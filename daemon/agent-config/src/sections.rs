@@ -229,12 +229,12 @@ pub struct Collector {
     pub identity_dir: PathBuf,
     /// The invitation by which the host joins a fleet by itself.
     pub join_file: Option<PathBuf>,
-    /// Section `collector.tls`.
-    pub tls: super::CollectorTls,
     /// Labels of all samples of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away before sending.
     pub drop_labels: Vec<String>,
+    /// Section `collector.tls`.
+    pub tls: super::CollectorTls,
     /// Section `collector.spool`.
     pub spool: Spool,
 }
