@@ -1,5 +1,6 @@
 //! `agent-ctl audit`: what was done at a collector, and by whom.
 
+use crate::collector::Collector;
 use crate::connection;
 use crate::form::Form;
 use crate::peer::Connection;
@@ -37,7 +38,7 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// How far back
+    /// How far back, by the collector's clock
     #[arg(long, value_name = "AGE", default_value = "1d", value_parser = age)]
     since: Duration,
     /// Most lines, the newest of them
@@ -100,7 +101,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         }
         return Ok(if sound { exit::OK } else { exit::PARTIAL });
     }
-    let clock = Clock::local();
+    // Lines have the collector's times, so its clock says how long ago they were.
+    let clock = Collector::connect(connection, &peer).await?.clock().await?;
     let call = service.audit(AuditRequest {
         since_unix_ns: clock.ago_ns(args.since),
         limit: args.limit.unwrap_or(0),

@@ -271,6 +271,7 @@ pub async fn serve_members(
     let health_service = health(&shutdown).await;
     let mut stop = shutdown;
     let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
+    let fleet = (fleet, people.audit().clone());
     let incoming = identity::accept(listener, connections, patience, fleet, metrics);
     builder()
         .layer(CountCalls::<MemberPeer>::new())

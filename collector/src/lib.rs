@@ -4,6 +4,7 @@
 pub mod access;
 pub mod audit;
 pub mod config;
+pub mod confine;
 pub mod control;
 mod durable;
 pub mod grpc;

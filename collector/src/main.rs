@@ -4,6 +4,7 @@
 
 use clap::Parser;
 use collector::config::{Config, Configuration, Loaded, LogFormat, LogLevel, effective_uid};
+use collector::confine;
 use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
 use collector::store::embedded;
@@ -179,11 +180,13 @@ fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(),
     }
     raise_descriptor_limit();
     let config = loaded.config;
+    // Asked before: who is confined reads no limits of its cgroup.
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let given_up = confine::give_up(&config, loaded.file.as_deref());
     let clock = Clock::system();
     let store = open::open(&config, clock.now_unix_ns())?;
     let (engine, version) = store.status.engine();
     tracing::info!(engine, version, "store opened");
-    let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers.clamp(2, WORKERS_MAX))
         .max_blocking_threads(config.query.concurrent as usize + BLOCKING_SPARE)
@@ -201,7 +204,8 @@ fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(),
         let signals = [term?, int?, hup?];
         let active = config.clone();
         let watching = tokio::spawn(watch_signals(signals, source, active, set_log_level, stop));
-        let served = server::serve(&config, store, clock, stopping, ready).await;
+        let stopping = (stopping, given_up);
+        let served = server::serve_confined(&config, store, clock, stopping, ready).await;
         watching.abort();
         Ok::<_, std::io::Error>(served)
     })?;

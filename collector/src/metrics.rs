@@ -189,6 +189,14 @@ counted! {
     Counter fleetprof_collector_calls_ended_total = calls_ended;
     /// Connections of people that are open, over gRPC with TLS.
     Gauge fleetprof_collector_people_connections = people_connections;
+    /// Version of Landlock's rules in force for every thread; 0: none.
+    Gauge fleetprof_collector_sandbox_landlock_abi = sandbox_landlock_abi;
+    /// 1 while TCP ports that are not the collector's are refused to it, by what for.
+    Gauge fleetprof_collector_sandbox_ports{to} =
+        "listen" sandbox_listens,
+        "connect" sandbox_connects;
+    /// 1 while system calls that the collector has no use for are refused.
+    Gauge fleetprof_collector_sandbox_seccomp = sandbox_seccomp;
     /// Requests over HTTP, those refused included.
     Counter fleetprof_collector_http_requests_total = http_requests;
     /// Requests over HTTP for another host's name or from another site's page.
@@ -204,6 +212,13 @@ counted! {
     /// Connections of other hosts refused before their first call: no handshake, or a certificate
     /// of no member.
     Counter fleetprof_collector_connections_refused_total = connections_refused;
+    /// Connections of hosts whose certificate is good and that were not let in all the same, by
+    /// cause.
+    Counter fleetprof_collector_hosts_refused_total{cause} =
+        "no_name" outside_unnamed,
+        "removed" outside_removed,
+        "name_taken" outside_taken,
+        "failed" outside_failed;
     /// Connections told that they want the other port, by listener.
     Counter fleetprof_collector_connections_wrong_port_total{listener} =
         "grpc" wrong_port_grpc,
@@ -211,6 +226,14 @@ counted! {
 }
 
 impl Metrics {
+    /// Notes what the process has given up.
+    pub fn sandboxed(&self, report: &sandbox::Report) {
+        self.sandbox_landlock_abi.set(report.landlock_abi.into());
+        self.sandbox_listens.set(report.listens.into());
+        self.sandbox_connects.set(report.connects.into());
+        self.sandbox_seccomp.set(report.seccomp.into());
+    }
+
     /// Reads everything: the collector's own numbers, then the store's.
     pub fn all(&self, store: &dyn StoreStatus) -> Vec<Family> {
         let mut all = self.families();

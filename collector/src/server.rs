@@ -8,9 +8,10 @@
 use crate::access::{AccessAdmin, AccessError, People};
 use crate::audit::{Audit, Event};
 use crate::config::Config;
+use crate::config::outside::HostNames;
 use crate::control::{self, Control, ControlOptions};
 use crate::grpc::{self, GrpcError};
-use crate::identity::{Fleet, FleetAdmin, IdentityError};
+use crate::identity::{Fleet, FleetAdmin, IdentityError, Outside};
 use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
@@ -105,7 +106,22 @@ pub async fn serve(
     config: &Config,
     store: OpenStore,
     clock: Clock,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
+    ready: impl FnOnce(Addresses),
+) -> Result<(), ServeError> {
+    let kept = sandbox::Report::default();
+    serve_confined(config, store, clock, (stop, kept), ready).await
+}
+
+/// The same in a process that has given up what the report says, which status tells.
+///
+/// # Errors
+/// As there.
+pub async fn serve_confined(
+    config: &Config,
+    store: OpenStore,
+    clock: Clock,
+    (mut stop, given_up): (watch::Receiver<bool>, sandbox::Report),
     ready: impl FnOnce(Addresses),
 ) -> Result<(), ServeError> {
     let grpc = listen::bind(config.listen.grpc).await?;
@@ -143,6 +159,7 @@ pub async fn serve(
     };
     let (shutdown, ending) = watch::channel(false);
     let metrics = Arc::new(Metrics::default());
+    metrics.sandboxed(&given_up);
     let hosts = Arc::new(Hosts::new(clock.clone(), metrics.clone()));
     let upkeep = Upkeep::start(store.clone(), hosts.clone(), clock.clone(), metrics.clone());
     let (upkeep, mut upkeep_ended) = upkeep.map_err(|source| ServeError::Thread {
@@ -166,7 +183,8 @@ pub async fn serve(
         thread: ingest::THREAD,
         source,
     })?;
-    let queries = queries(config, &store, &hosts, clock.clone(), &metrics);
+    let started = (clock.clone(), given_up);
+    let queries = queries(config, &store, &hosts, started, &metrics);
     let audit = Audit::start(
         &config.data_dir.join("audit"),
         config.audit.disk_bytes(),
@@ -197,6 +215,7 @@ pub async fn serve(
         ending.clone(),
     );
     let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
+    symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
@@ -315,7 +334,7 @@ fn queries(
     config: &Config,
     store: &OpenStore,
     hosts: &Arc<Hosts>,
-    clock: Clock,
+    (clock, sandbox): (Clock, sandbox::Report),
     metrics: &Arc<Metrics>,
 ) -> Queries {
     let options = QueryOptions {
@@ -328,6 +347,7 @@ fn queries(
     let facts = Facts {
         started_unix_ns: clock.now_unix_ns(),
         store_bytes_max: config.retention.disk_bytes(),
+        sandbox,
     };
     Queries::new(store, hosts.clone(), options, facts, clock, metrics.clone())
 }
@@ -376,7 +396,14 @@ fn symbols(
 /// Who the hosts of the fleet are: files of the collector, whatever the store is.
 fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     let dir = config.data_dir.join("identity");
-    let fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    let outside = &config.identity.outside;
+    // It was checked when the configuration was read.
+    if let Some(Ok(names)) = outside.hosts.as_deref().map(HostNames::parse) {
+        let shown = outside.cert_file.clone().zip(outside.key_file.clone());
+        let outside = Outside::open(names, outside.ca_files.clone(), shown)?;
+        fleet = fleet.with_outside(outside)?;
+    }
     tracing::info!(
         fleet = fleet.authority.fleet_id(),
         members = fleet.registry.members().len(),

@@ -8,6 +8,8 @@
 mod agents;
 #[path = "clickhouse/ages.rs"]
 mod ages;
+#[path = "clickhouse/confined.rs"]
+mod confined;
 #[path = "clickhouse/cost.rs"]
 mod cost;
 mod front;

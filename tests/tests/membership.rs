@@ -235,3 +235,115 @@ fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
     });
     assert!(away.is_some());
 }
+
+/// Runs `openssl` in a directory.
+fn openssl(dir: &Path, args: &[&str]) {
+    let mut command = std::process::Command::new("openssl");
+    testkit::process::run(command.args(args).current_dir(dir), ARRIVE).ok();
+}
+
+/// Makes a key and has the authority in `dir` sign a certificate for it, as files of this name.
+fn signed(dir: &Path, name: &str, id: &str, days: &str) {
+    let (key, csr, crt) = (
+        format!("{name}.key"),
+        format!("{name}.csr"),
+        format!("{name}.crt"),
+    );
+    let extensions = format!(
+        "subjectAltName=URI:{id}\nextendedKeyUsage=clientAuth\nbasicConstraints=CA:FALSE\n"
+    );
+    std::fs::write(dir.join("extensions"), extensions).unwrap();
+    let ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+    let new = [
+        "req", "-new", "-nodes", "-subj", "/CN=host", "-keyout", &key,
+    ];
+    openssl(dir, &[&new[..], &ec, &["-out", &csr]].concat());
+    let sign = [
+        "x509", "-req", "-in", &csr, "-CA", "ca.pem", "-CAkey", "ca.key",
+    ];
+    let rest = [
+        "-CAcreateserial",
+        "-days",
+        days,
+        "-extfile",
+        "extensions",
+        "-out",
+        &crt,
+    ];
+    openssl(dir, &[&sign[..], &rest].concat());
+}
+
+#[test]
+fn a_host_comes_with_files_that_somebody_else_renews_needs_root() {
+    let needs = [Need::Root, Need::Program("openssl")];
+    let Some(_live) = beside(&needs) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    std::fs::create_dir(&pki).unwrap();
+    let ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+    let root = ["req", "-x509", "-nodes", "-subj", "/CN=prod", "-days", "30"];
+    let out = ["-keyout", "ca.key", "-out", "ca.pem"];
+    openssl(&pki, &[&root[..], &ec, &out].concat());
+    let id = "spiffe://prod.example/host/web-1";
+    signed(&pki, "tls", id, "5");
+    let options = Options::new()
+        .with_tls()
+        .set(&format!(
+            "identity.outside.ca_files={}",
+            pki.join("ca.pem").display()
+        ))
+        .set("identity.outside.hosts=spiffe://prod.example/host/");
+    let collector = options.start(dir.path());
+    let authority = dir.path().join("data/identity/authority.crt");
+    let agent = Daemon::with()
+        .set("windows.length_s=2")
+        .set("collector.host_id=of-its-own")
+        .set(&format!("collector.tls.address={}", options.tls()))
+        .set(&format!(
+            "collector.tls.cert_file={}",
+            pki.join("tls.crt").display()
+        ))
+        .set(&format!(
+            "collector.tls.key_file={}",
+            pki.join("tls.key").display()
+        ))
+        .set(&format!("collector.tls.ca_file={}", authority.display()))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.path().join("spool").display()
+        ))
+        .start()
+        .sampling();
+    pushes(&agent);
+    let membership = || agent.client().status().unwrap().membership.unwrap();
+    assert_eq!(membership().name, id);
+    let members = asked(&collector, &["hosts", "members"]);
+    assert!(
+        members.contains("web-1") && members.contains(id),
+        "{members}"
+    );
+    assert!(!members.contains("of-its-own"), "{members}");
+    let refused = agent.ctl(&["leave"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(
+        refused.stderr.contains("collector.tls"),
+        "{}",
+        refused.stderr
+    );
+    // Renewed as by cert-manager: other files in their place, one after the other.
+    let before = membership().not_after_unix_s;
+    signed(&pki, "next", id, "9");
+    for end in ["crt", "key"] {
+        let (next, tls) = (format!("next.{end}"), format!("tls.{end}"));
+        std::fs::rename(pki.join(next), pki.join(tls)).unwrap();
+    }
+    let renewed = wait_for(ARRIVE, || {
+        (membership().not_after_unix_s > before).then_some(())
+    });
+    assert!(renewed.is_some(), "{}", agent.log());
+    pushes(&agent);
+    asked(&collector, &["hosts", "remove", "web-1"]);
+    let members = asked(&collector, &["hosts", "members"]);
+    assert!(!members.contains("web-1"), "{members}");
+    agent.stop();
+}

@@ -17,6 +17,7 @@ const LINES_MAX: usize = 900;
 const UNSAFE_MAY_STAND_IN: &[&str] = &[
     "daemon/perf/src/",
     "daemon/host/src/sys.rs",
+    "sandbox/src/sys.rs",
     "daemon/symbolize/src/open.rs",
     "daemon/host/src/time.rs",
 ];
@@ -27,9 +28,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-proto", &["fleetprof-profile"]),
     ("fleetprof-config", &[]),
     ("fleetprof-host", &["fleetprof-profile"]),
+    ("fleetprof-sandbox", &[]),
     (
         "fleetprof-identity",
-        &["fleetprof-host", "fleetprof-profile", "fleetprof-proto"],
+        &[
+            "fleetprof-host",
+            "fleetprof-profile",
+            "fleetprof-proto",
+            "fleetprof-sandbox",
+        ],
     ),
     (
         "fleetprof-agent-config",
@@ -127,6 +134,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-sandbox",
             "fleetprof-segment",
         ],
     ),
@@ -206,6 +214,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-profile",
             "fleetprof-proto",
             "fleetprof-sampler",
+            "fleetprof-sandbox",
             "fleetprof-symbolize",
             "fleetprof-triggers",
             "fleetprof-unwind",
@@ -219,6 +228,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-metrics",
             "fleetprof-profile",
             "fleetprof-proto",
+            "fleetprof-sandbox",
         ],
     ),
     ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),

@@ -1,7 +1,7 @@
 //! The status of a collector: version, store, what is kept, what is degraded.
 
-use super::json::Counter;
-use super::{Args, VALUE_COLUMN, counters, degradations};
+use super::json::{Counter, Sandbox};
+use super::{Args, VALUE_COLUMN, counters, degradations, sandboxed};
 use crate::collector::Collector;
 use crate::degradation::Degradation;
 use crate::exit::{self, fail};
@@ -85,6 +85,9 @@ fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
     if let Some(hosts) = hosts(out, status) {
         line("hosts", hosts);
     }
+    if let Some(sandbox) = &status.sandbox {
+        line("sandbox", sandboxed(sandbox));
+    }
     text.push_str(&degradations(out, &status.degradations));
     text = hang(&text, out.columns(), VALUE_COLUMN);
     if args.counters {
@@ -140,6 +143,8 @@ struct Json<'a> {
     hosts_blind: u64,
     hosts_warned: u64,
     blind_hosts: Vec<BlindHost<'a>>,
+    /// `null`: whoever asks has a scope.
+    sandbox: Option<Sandbox<'a>>,
     degradations: Vec<Degradation<'a>>,
     counters: Vec<Counter<'a>>,
 }
@@ -185,6 +190,7 @@ impl<'a> Json<'a> {
             hosts_blind: status.hosts_blind,
             hosts_warned: status.hosts_warned,
             blind_hosts: status.blind_hosts.iter().map(BlindHost::of).collect(),
+            sandbox: status.sandbox.as_ref().map(Sandbox::of),
             degradations: status.degradations.iter().map(Degradation::of).collect(),
             counters: status.counters.iter().map(Counter::of).collect(),
         }

@@ -238,17 +238,20 @@ impl<'a> Counter<'a> {
 }
 
 #[derive(Serialize)]
-struct Sandbox<'a> {
+pub(super) struct Sandbox<'a> {
     on: bool,
     seccomp: bool,
     seccomp_error: &'a str,
     landlock_abi: u32,
     confined: &'a [String],
     landlock_error: &'a str,
+    listens_confined: bool,
+    connects_confined: bool,
 }
 
 impl<'a> Sandbox<'a> {
-    fn of(found: &'a agent::Sandbox) -> Sandbox<'a> {
+    /// One of the status.
+    pub(super) fn of(found: &'a agent::Sandbox) -> Sandbox<'a> {
         Sandbox {
             on: found.on,
             seccomp: found.seccomp,
@@ -256,6 +259,8 @@ impl<'a> Sandbox<'a> {
             landlock_abi: found.landlock_abi,
             confined: &found.confined,
             landlock_error: &found.landlock_error,
+            listens_confined: found.listens_confined,
+            connects_confined: found.connects_confined,
         }
     }
 }

@@ -228,6 +228,9 @@ fn own_cost(status: &GetStatusResponse, cost: &OwnCost) -> String {
     )
 }
 
+/// What stands in place of threads where all are confined.
+const ALL_THREADS: &str = "all";
+
 /// What the daemon has given up, and why not more.
 fn sandboxed(sandbox: &Sandbox) -> String {
     if !sandbox.on {
@@ -240,6 +243,14 @@ fn sandboxed(sandbox: &Sandbox) -> String {
     let landlock = match (sandbox.landlock_abi, sandbox.confined.len()) {
         (0, 0) if sandbox.landlock_error.is_empty() => "landlock on no thread".to_owned(),
         (0, _) => format!("no landlock{}", why(&sandbox.landlock_error)),
+        (abi, 1) if sandbox.confined == [ALL_THREADS] => {
+            let ports = match (sandbox.listens_confined, sandbox.connects_confined) {
+                (true, true) => "",
+                (true, false) => ", TCP to any port",
+                _ => ", any TCP port",
+            };
+            format!("landlock ABI {abi} on every thread{ports}")
+        }
         (abi, 1) => format!(
             "landlock ABI {abi} on 1 thread{}",
             why(&sandbox.landlock_error)

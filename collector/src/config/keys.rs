@@ -3,7 +3,7 @@
 //! types.
 
 use super::auth::RULES;
-use super::{Config, Engine, Login, OidcRule};
+use super::{Config, Engine, Login, OidcRule, Sandbox};
 use config::{
     Key, Kind, Reload, Value, as_text, log, put_bool, put_int, put_word, socket_address, word,
 };
@@ -16,6 +16,8 @@ const ENGINES: &[(Engine, &str)] = &[
     (Engine::Embedded, "embedded"),
     (Engine::ClickHouse, "clickhouse"),
 ];
+
+const SANDBOX: &[(Sandbox, &str)] = &[(Sandbox::Auto, "auto"), (Sandbox::Off, "off")];
 
 /// Sections with a sentence each, in the order of the file.
 pub(super) const SECTIONS: &[(&str, &str)] = &[
@@ -46,6 +48,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "identity",
         "Who the hosts of the fleet are. The authority and the members are in data_dir/identity.",
+    ),
+    (
+        "identity.outside",
+        "Hosts whose certificates another authority signs: a company's, cert-manager's, SPIRE's. They need no \
+         invitation, and are who their certificate says.",
     ),
     (
         "audit",
@@ -101,6 +108,18 @@ pub const KEYS: &[Key<Config>] = &[
               the server of the section clickhouse, which any number of collectors may share.",
         get: |c| word(&c.store, ENGINES),
         put: |c, v| put_word(&mut c.store, &v, ENGINES),
+    },
+    Key {
+        path: "sandbox",
+        kind: Kind::Word(&["auto", "off"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Whether the collector gives up what it does not need before it does anything else: all files but \
+              data_dir and those that are named here, all TCP ports but its own (Landlock), and system calls such \
+              as execve, ptrace, mount and bpf (seccomp). auto: as far as the kernel has it; `agent-ctl status` says \
+              what is in force.",
+        get: |c| word(&c.sandbox, SANDBOX),
+        put: |c, v| put_word(&mut c.sandbox, &v, SANDBOX),
     },
     Key {
         path: "service_labels",
@@ -347,6 +366,57 @@ pub const KEYS: &[Key<Config>] = &[
               later too: a host that was off for a year comes back.",
         get: |c| Value::Int(c.identity.host_days.into()),
         put: |c, v| put_int(&mut c.identity.host_days, &v),
+    },
+    Key {
+        path: "identity.outside.ca_files",
+        kind: Kind::Paths(8),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM files with the authorities whose certificates are hosts' too. They are read again when they change.",
+        get: |c| {
+            let files = c.identity.outside.ca_files.iter();
+            Value::List(
+                files
+                    .map(|file| file.to_string_lossy().into_owned())
+                    .collect(),
+            )
+        },
+        put: |c, v| {
+            if let Value::List(files) = v {
+                c.identity.outside.ca_files = files.into_iter().map(PathBuf::from).collect();
+            }
+        },
+    },
+    Key {
+        path: "identity.outside.hosts",
+        kind: Kind::IdOrNull(256),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Which names in such certificates are hosts of this fleet. spiffe://DOMAIN/PATH/: SPIFFE IDs that start \
+              so; the host's name is what follows, and its label spiffe_id the whole. dns:*.hosts.example.net: names \
+              in DNS that end so, one to a certificate.",
+        get: |c| text_or_null(&c.identity.outside.hosts),
+        put: |c, v| c.identity.outside.hosts = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "identity.outside.cert_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with a certificate, and those that signed it, that listen.tls shows to whoever asks for another \
+              name than collector.fleetprof.internal. It is read again when it changes. null: that of the fleet's own \
+              authority, to everybody.",
+        get: |c| path_or_null(&c.identity.outside.cert_file),
+        put: |c, v| c.identity.outside.cert_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "identity.outside.key_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "PEM file with its key.",
+        get: |c| path_or_null(&c.identity.outside.key_file),
+        put: |c, v| c.identity.outside.key_file = as_text(&v).map(PathBuf::from),
     },
     Key {
         path: "audit.disk_mib",

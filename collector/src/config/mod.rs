@@ -3,6 +3,7 @@
 
 mod auth;
 mod keys;
+pub mod outside;
 mod sections;
 
 pub use auth::{Auth, OidcAuth, OidcRule};
@@ -10,11 +11,12 @@ pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Pins, Query, Retention,
-    Shutdown, Symbols, Web, WebProxy, WebTls,
+    AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Outside, Pins, Query,
+    Retention, Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
 };
 
 use hyper::header::HeaderName;
+use outside::HostNames;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -25,6 +27,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Which engine stores windows.
     pub store: Engine,
+    /// Whether the collector gives up what it does not need.
+    pub sandbox: Sandbox,
     /// Labels that name a service, the first that is there.
     pub service_labels: Vec<String>,
     /// Where the collector listens.
@@ -108,6 +112,27 @@ impl Configuration for Config {
             let message =
                 "is half of two: `web.tls.cert_file` and `web.tls.key_file` are both set, or none";
             conflict("web.tls.cert_file", message.to_owned());
+        }
+        let outside = &self.identity.outside;
+        if outside.cert_file.is_some() != outside.key_file.is_some() {
+            let message = "is half of two: `identity.outside.cert_file` and `identity.outside.key_file` are both \
+                           set, or none";
+            conflict("identity.outside.cert_file", message.to_owned());
+        }
+        if outside.ca_files.is_empty() != outside.hosts.is_none() {
+            let message = "is half of two: `identity.outside.ca_files` says who signs, and `identity.outside.hosts` \
+                           which names are hosts";
+            conflict("identity.outside.hosts", message.to_owned());
+        }
+        if outside.cert_file.is_some() && outside.hosts.is_none() {
+            let message = "is set, and no host has a certificate of another authority: set \
+                           `identity.outside.ca_files` and `identity.outside.hosts` too";
+            conflict("identity.outside.cert_file", message.to_owned());
+        }
+        if let Some(Err(why)) = outside.hosts.as_deref().map(HostNames::parse) {
+            let text = outside.hosts.as_deref().unwrap_or_default();
+            let message = format!("`{}` {why}", config::shown(text));
+            conflict("identity.outside.hosts", message);
         }
         if let Some(url) = &self.web.external_url
             && external(url).is_none()

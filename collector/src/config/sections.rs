@@ -20,6 +20,16 @@ pub enum Engine {
     ClickHouse,
 }
 
+/// Whether the collector gives up what it does not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sandbox {
+    /// As far as the kernel has it.
+    Auto,
+    /// Nothing.
+    Off,
+}
+
 /// Section `listen`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listen {
@@ -94,10 +104,25 @@ impl WebProxy {
 }
 
 /// Section `identity`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// How long the certificate of a host lasts, days.
     pub host_days: u32,
+    /// Section `identity.outside`.
+    pub outside: Outside,
+}
+
+/// Section `identity.outside`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outside {
+    /// Authorities whose certificates are hosts' too. PEM.
+    pub ca_files: Vec<PathBuf>,
+    /// Which names in them are hosts.
+    pub hosts: Option<String>,
+    /// What is shown to whoever asks for another name. PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Its key. PEM.
+    pub key_file: Option<PathBuf>,
 }
 
 impl Identity {
@@ -212,6 +237,7 @@ impl Default for Config {
         Config {
             data_dir: PathBuf::from("/var/lib/fleetprof/collector"),
             store: Engine::Embedded,
+            sandbox: Sandbox::Auto,
             service_labels: ["service", "unit", "container", "comm"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -233,7 +259,10 @@ impl Default for Config {
                 },
             },
             auth: Auth::default(),
-            identity: Identity { host_days: 30 },
+            identity: Identity {
+                host_days: 30,
+                outside: Outside::default(),
+            },
             audit: AuditLog {
                 disk_mib: 256,
                 queries: false,

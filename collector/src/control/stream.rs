@@ -102,13 +102,13 @@ fn open(
         let bytes = hello.boot_id.len();
         return Err(fault(format!("a boot id has 16 bytes, not {bytes}")));
     };
-    let key = HostKey {
+    let mut key = HostKey {
         host_id: hello.host_id,
         boot_id,
     };
     let inner = &control.0;
     let mut facts = hello.facts.unwrap_or_default();
-    identity::bind(member, &key.host_id, &mut facts).map_err(End::Cut)?;
+    identity::bind(member, &mut key.host_id, &mut facts).map_err(End::Cut)?;
     let mut facts = host_facts(facts, &inner.metrics);
     identity::assign(member, &mut facts.labels);
     let ahead = hello.now_unix_ns.saturating_sub(inner.clock.now_unix_ns());
@@ -157,8 +157,7 @@ async fn serve_open(
                         heard = Instant::now();
                     }
                     Some(control_request::Body::Facts(mut facts)) => {
-                        let host_id = &agent.key.host_id;
-                        identity::bind(member, host_id, &mut facts).map_err(End::Cut)?;
+                        identity::bind_facts(member, &mut facts);
                         let mut facts = host_facts(facts, &control.0.metrics);
                         identity::assign(member, &mut facts.labels);
                         agent.set_facts(facts);

@@ -7,7 +7,10 @@
 //! first call that has a good token. It ends when its member is removed, when its certificate ends,
 //! and when nothing is called on it.
 
-use super::{Fleet, Member};
+use super::outside::{Named, Outside};
+use super::registry::Refused;
+use super::{Claimed, Fleet, Member};
+use crate::audit::{Audit, Event};
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -58,7 +61,7 @@ pub fn accept(
     listener: TcpListener,
     places: usize,
     patience: Patience,
-    fleet: Arc<Fleet>,
+    (fleet, audit): (Arc<Fleet>, Audit),
     metrics: Arc<Metrics>,
 ) -> ReceiverStream<io::Result<TlsConn>> {
     let (tx, rx) = mpsc::channel(16);
@@ -92,9 +95,10 @@ pub fn accept(
                 metrics.connections_refused.inc();
             }
             let (fleet, metrics, tx) = (fleet.clone(), metrics.clone(), tx.clone());
-            let places = places.clone();
+            let (places, audit) = (places.clone(), audit.clone());
             let handshake = tokio::spawn(async move {
-                let shaken = shake(stream, &places, patience, &fleet, metrics.clone());
+                let fleet = (&fleet, &audit);
+                let shaken = shake(stream, &places, patience, fleet, metrics.clone());
                 match timeout(HANDSHAKE, shaken).await {
                     Ok(Ok(conn)) => {
                         let _ = tx.send(Ok(conn)).await;
@@ -126,7 +130,7 @@ async fn shake(
     stream: TcpStream,
     places: &Places,
     patience: Patience,
-    fleet: &Arc<Fleet>,
+    (fleet, audit): (&Arc<Fleet>, &Audit),
     metrics: Arc<Metrics>,
 ) -> io::Result<TlsConn> {
     stream.set_nodelay(true)?;
@@ -138,37 +142,56 @@ async fn shake(
     })?;
     let stream = TlsAcceptor::from(config).accept(stream).await?;
     let (_, session) = stream.get_ref();
-    let claim = match session.peer_certificates().and_then(|chain| chain.first()) {
+    let claim = match session.peer_certificates() {
         // It may enroll.
         None => None,
-        Some(certificate) => {
-            let claim = fleet.authority.claim(certificate);
-            Some(claim.ok_or_else(|| io::Error::other("the certificate is of no host"))?)
-        }
+        Some(chain) => Some(fleet.claim(chain).map_err(|why| {
+            metrics.outside_unnamed.inc();
+            tell(fleet, &tcp, &why);
+            io::Error::other(why)
+        })?),
     };
     let has_certificate = claim.is_some();
-    let mut lasts = STRANGER_LASTS;
-    let mut ended: Option<Ended> = None;
-    let member = match claim {
-        None => None,
-        Some(claim) => {
-            let member = fleet.registry.member(&claim.host_id, &claim.key);
-            // Who was removed may still enroll: with an invitation, or be told why not.
-            if let Some(member) = &member {
-                if member.connections() >= CONNECTIONS_PER_MEMBER {
-                    return Err(io::Error::other("the host has too many connections"));
-                }
-                member.see(fleet.now());
-                let left = claim.not_after_unix_s.saturating_sub(fleet.now());
-                lasts = Duration::from_secs(left.max(0) as u64).min(FAR);
-                let mut removed = member.ended();
-                ended = Some(Box::pin(async move {
-                    let _ = removed.wait_for(|&ended| ended).await;
-                }));
+    let (member, ends_unix_s) = match claim {
+        None => (None, 0),
+        Some(Claimed::Own(claim)) => (
+            fleet.registry.member(&claim.host_id, &claim.key),
+            claim.not_after_unix_s,
+        ),
+        Some(Claimed::Outside(named, ends)) => {
+            let member = match fleet.registry.named(&named) {
+                Some(known) => Some(known),
+                None => admit(fleet, named, &tcp, audit).await.map_err(|refused| {
+                    match refused {
+                        Refused::Store(_) => metrics.outside_failed.inc(),
+                        _ => metrics.outside_taken.inc(),
+                    };
+                    let why = with_causes(&refused);
+                    tell(fleet, &tcp, &why);
+                    io::Error::other(why)
+                })?,
+            };
+            if member.is_none() {
+                metrics.outside_removed.inc();
             }
-            member
+            (member, ends)
         }
     };
+    let mut lasts = STRANGER_LASTS;
+    let mut ended: Option<Ended> = None;
+    // Who was removed may still enroll: with an invitation, or be told why not.
+    if let Some(member) = &member {
+        if member.connections() >= CONNECTIONS_PER_MEMBER {
+            return Err(io::Error::other("the host has too many connections"));
+        }
+        member.see(fleet.now());
+        let left = ends_unix_s.saturating_sub(fleet.now());
+        lasts = Duration::from_secs(left.max(0) as u64).min(FAR);
+        let mut removed = member.ended();
+        ended = Some(Box::pin(async move {
+            let _ = removed.wait_for(|&ended| ended).await;
+        }));
+    }
     let room = match &member {
         Some(_) => &places.members,
         None => &places.strangers,
@@ -199,6 +222,41 @@ async fn shake(
         metrics,
         standing,
     })
+}
+
+/// Takes in a host that another authority names and that has not been here, and puts it on record.
+async fn admit(
+    fleet: &Arc<Fleet>,
+    named: Named,
+    tcp: &TcpConnectInfo,
+    audit: &Audit,
+) -> Result<Option<Arc<Member>>, Refused> {
+    let own = fleet.clone();
+    let admitting = tokio::task::spawn_blocking(move || own.registry.admit(&named, own.now()));
+    let admitted = admitting.await;
+    let admitted = admitted.map_err(|_| Refused::Invalid("taking it in failed".to_owned()))??;
+    if let Some(member) = &admitted {
+        let address = tcp.remote_addr().map(|address| address.to_string());
+        let event = Event::by(&member.name, address.unwrap_or_default(), "join");
+        audit.note(event.with("host_id", member.host_id.as_str()));
+        tracing::info!(
+            host = member.name,
+            host_id = member.host_id,
+            "a host comes with a certificate of another authority"
+        );
+    }
+    Ok(admitted)
+}
+
+/// Tells the log why a host with a good certificate is not let in, now and then.
+fn tell(fleet: &Fleet, tcp: &TcpConnectInfo, why: &str) {
+    if fleet.outside.as_ref().is_some_and(Outside::tells) {
+        tracing::warn!(
+            address = ?tcp.remote_addr(),
+            why,
+            "a host with a good certificate is not let in; those of the next minute are counted alone"
+        );
+    }
 }
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -5,6 +5,7 @@
 //! throughout: browsers take no Ed25519.
 
 use super::IdentityError;
+use super::outside::{ByName, Trusted};
 use crate::durable::replace;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
@@ -13,9 +14,12 @@ use rcgen::{
 };
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
+use rustls::pki_types::UnixTime;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig, version};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -49,6 +53,8 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     key_hash: KeyHash,
     fleet_id: String,
+    /// Tells which certificates it has signed.
+    verifier: Arc<dyn ClientCertVerifier>,
 }
 
 /// A certificate for a host.
@@ -156,11 +162,17 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| format!("{CERTIFICATE_FILE}: {error}"))?;
         let fleet_id = data_encoding::HEXLOWER.encode(&key_hash[..16]);
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(certificate.clone())
+            .map_err(|error| format!("{CERTIFICATE_FILE}: {error}"))?;
+        let verifier = verifier(roots).map_err(|error| error.to_string())?;
         Ok(Authority {
             issuer,
             certificate,
             key_hash,
             fleet_id,
+            verifier,
         })
     }
 
@@ -210,27 +222,39 @@ impl Authority {
     /// only, and a client's certificate where there is one. Sessions are not resumed: a resumed one
     /// is of whoever the client was when the session started.
     ///
+    /// Certificates of other authorities are taken where `outside` has them.
+    ///
     /// # Errors
     /// When nothing can be signed.
-    pub fn server_config(&self, now_unix_s: i64) -> Result<ServerConfig, IdentityError> {
+    pub fn server_config(
+        &self,
+        now_unix_s: i64,
+        outside: Option<&Trusted>,
+    ) -> Result<ServerConfig, IdentityError> {
         let names = vec![proto::COLLECTOR_NAME.to_owned()];
         let (chain, key) = self.sign_server(names, now_unix_s)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let own = CertifiedKey::from_der(chain, key, &provider).map_err(IdentityError::Tls)?;
         let mut roots = RootCertStore::empty();
         roots
             .add(self.certificate.clone())
             .map_err(IdentityError::Tls)?;
-        let clients =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                .allow_unauthenticated()
-                .build()
-                .map_err(IdentityError::Clients)?;
+        for authority in outside.iter().flat_map(|outside| &outside.authorities) {
+            roots.add(authority.clone()).map_err(IdentityError::Tls)?;
+        }
+        let clients = verifier(roots).map_err(IdentityError::Clients)?;
+        let shown: Arc<dyn ResolvesServerCert> = match outside.and_then(|it| it.shown.clone()) {
+            Some(other) => Arc::new(ByName {
+                own: Arc::new(own),
+                other,
+            }),
+            None => Arc::new(SingleCertAndKey::from(own)),
+        };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(IdentityError::Tls)?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key)
-            .map_err(IdentityError::Tls)?;
+            .with_cert_resolver(shown);
         config.alpn_protocols = vec![b"h2".to_vec()];
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -279,6 +303,18 @@ impl Authority {
         Ok((vec![own.der().clone(), self.certificate.clone()], key))
     }
 
+    /// True for a certificate that it has signed, and that is good now. The handshake has proved
+    /// that the peer has its key, and not who signed it.
+    pub fn has_signed(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+    ) -> bool {
+        let now = UnixTime::now();
+        let verified = self.verifier.verify_client_cert(certificate, between, now);
+        verified.is_ok()
+    }
+
     /// Who a certificate says that its owner is. The handshake has proved that the authority signed
     /// it, and that the peer has its key.
     pub fn claim(&self, certificate: &CertificateDer<'_>) -> Option<Claim> {
@@ -299,6 +335,22 @@ impl Authority {
             not_after_unix_s: parsed.validity().not_after.timestamp(),
         })
     }
+}
+
+/// When a certificate ends. Unit: seconds since the Unix epoch.
+pub fn ends_unix_s(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
+/// Takes certificates of these authorities, and clients without one.
+fn verifier(
+    roots: RootCertStore,
+) -> Result<Arc<dyn ClientCertVerifier>, rustls::server::VerifierBuilderError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .allow_unauthenticated()
+        .build()
 }
 
 /// A request for a certificate, whose sender has its key.

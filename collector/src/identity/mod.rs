@@ -8,17 +8,22 @@
 mod acceptor;
 mod authority;
 mod gate;
+mod outside;
 mod registry;
 mod service;
 
 pub use acceptor::{MemberPeer, TlsConn, accept};
 pub use authority::Authority;
 pub use gate::{Gatekeeper, Guarded};
+pub use outside::Outside;
 pub use registry::{Invitation, Listed, Member, Refused, Registry};
 pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
 
 use crate::time::Clock;
+use authority::{Claim, ends_unix_s};
+use outside::{Named, Trusted};
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,6 +55,17 @@ pub enum IdentityError {
         /// Why not.
         why: String,
     },
+    /// A file of another authority is not what it should be.
+    #[error("failed to use `{path}`: {why}")]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// What the configuration calls hosts of other authorities is ours.
+    #[error("`identity.outside.hosts` names the trust domain of this fleet's own authority")]
+    OwnDomain,
     /// The database failed.
     #[error("failed to use the registry of members")]
     Registry(#[source] rusqlite::Error),
@@ -84,9 +100,26 @@ pub struct Fleet {
     pub registry: Registry,
     /// How long a certificate of a host lasts.
     pub host_lasts: Duration,
+    /// Hosts of other authorities, where there are some.
+    pub outside: Option<Outside>,
     clock: Clock,
-    /// How TLS is spoken, and when that was made.
-    tls: Mutex<Option<(Arc<ServerConfig>, i64)>>,
+    /// How TLS is spoken.
+    tls: Mutex<Option<Spoken>>,
+}
+
+/// How TLS is spoken, when that was made, and whom else it trusts.
+struct Spoken {
+    config: Arc<ServerConfig>,
+    made: i64,
+    trusted: Option<Arc<Trusted>>,
+}
+
+/// Whose a certificate is.
+pub enum Claimed {
+    /// That of a host to which our authority gave it.
+    Own(Claim),
+    /// That of a host of another authority, and when it ends, in seconds since the Unix epoch.
+    Outside(Named, i64),
 }
 
 impl Fleet {
@@ -101,8 +134,23 @@ impl Fleet {
             authority,
             registry,
             host_lasts,
+            outside: None,
             clock,
             tls: Mutex::new(None),
+        })
+    }
+
+    /// The same with hosts of other authorities.
+    ///
+    /// # Errors
+    /// When they would be taken for ours.
+    pub fn with_outside(self, outside: Outside) -> Result<Fleet, IdentityError> {
+        if outside.names().domain() == Some(self.authority.fleet_id()) {
+            return Err(IdentityError::OwnDomain);
+        }
+        Ok(Fleet {
+            outside: Some(outside),
+            ..self
         })
     }
 
@@ -112,15 +160,43 @@ impl Fleet {
     /// When nothing can be signed.
     pub fn tls(&self) -> Result<Arc<ServerConfig>, IdentityError> {
         let now = self.now();
+        let trusted = self.outside.as_ref().map(Outside::trusted).transpose()?;
         let mut tls = crate::sync::lock(&self.tls);
-        if let Some((config, made)) = &*tls
-            && (0..SERVER_RENEWED_S).contains(&now.saturating_sub(*made))
+        let same = |a: &Option<Arc<Trusted>>, b: &Option<Arc<Trusted>>| match (a, b) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        if let Some(spoken) = &*tls
+            && (0..SERVER_RENEWED_S).contains(&now.saturating_sub(spoken.made))
+            && same(&spoken.trusted, &trusted)
         {
-            return Ok(config.clone());
+            return Ok(spoken.config.clone());
         }
-        let config = Arc::new(self.authority.server_config(now)?);
-        *tls = Some((config.clone(), now));
+        let config = Arc::new(self.authority.server_config(now, trusted.as_deref())?);
+        *tls = Some(Spoken {
+            config: config.clone(),
+            made: now,
+            trusted,
+        });
         Ok(config)
+    }
+
+    /// Whose a chain is that the handshake has found good.
+    ///
+    /// # Errors
+    /// Why it is nobody's, for the log.
+    pub fn claim(&self, chain: &[CertificateDer<'_>]) -> Result<Claimed, String> {
+        let (certificate, between) = chain.split_first().ok_or("there is no certificate")?;
+        if self.authority.has_signed(certificate, between) {
+            let claim = self.authority.claim(certificate);
+            let claim = claim.ok_or("the certificate is of no host")?;
+            return Ok(Claimed::Own(claim));
+        }
+        let outside = self.outside.as_ref();
+        let outside = outside.ok_or("the certificate is of no host")?;
+        let named = outside::of(outside.names(), certificate)?;
+        let ends = ends_unix_s(certificate).ok_or("the certificate cannot be read")?;
+        Ok(Claimed::Outside(named, ends))
     }
 
     /// Unit: seconds since the Unix epoch.
@@ -140,20 +216,23 @@ pub fn member<T>(request: &Request<T>) -> Option<Arc<Member>> {
 }
 
 /// Holds what a host says of itself against its certificate: its id must be the member's, and its
-/// name and the labels of its invitation are those the fleet knows, whatever it says.
+/// name and the labels of its invitation are those the fleet knows, whatever it says. A host of
+/// another authority has its id from its certificate, and what it calls itself counts for nothing.
 ///
 /// # Errors
 /// PERMISSION_DENIED for another id.
 pub fn bind(
     member: Option<&Arc<Member>>,
-    host_id: &str,
+    host_id: &mut String,
     facts: &mut proto::collector::HostFacts,
 ) -> Result<(), Status> {
     let Some(member) = member else { return Ok(()) };
-    if member.host_id != host_id {
+    if member.is_outside() {
+        host_id.clone_from(&member.host_id);
+    } else if member.host_id != *host_id {
         tracing::warn!(
             member = member.name,
-            claimed = host_id,
+            claimed = ?host_id,
             "a host claims the id of another"
         );
         return Err(Status::permission_denied(format!(
@@ -161,12 +240,18 @@ pub fn bind(
             member.host_id
         )));
     }
+    bind_facts(Some(member), facts);
+    Ok(())
+}
+
+/// The same for what a host says of itself later, on a stream whose id is known.
+pub fn bind_facts(member: Option<&Arc<Member>>, facts: &mut proto::collector::HostFacts) {
+    let Some(member) = member else { return };
     facts.hostname.clone_from(&member.name);
     // They come from the fleet: whatever else there is of that name gives way.
     facts
         .labels
         .retain(|name, _| !member.labels.contains_key(name));
-    Ok(())
 }
 
 /// The labels that the fleet gave a host, in what is kept of it.

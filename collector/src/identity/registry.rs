@@ -7,6 +7,7 @@
 use super::IdentityError;
 use super::authority::KeyHash;
 use super::gate::CALLS_PER_HOST_MAX;
+use super::outside::{self, Named};
 use crate::store::is_host_label;
 use crate::sync::lock;
 use proto::credential::{Credential, ID_BYTES, SECRET_BYTES};
@@ -43,6 +44,13 @@ const REPLACED_AFTER_S: i64 = 300;
 /// A host that renews again within this time gets a certificate, and nothing is written. Unit:
 /// seconds.
 const RENEWED_AGAIN_S: u64 = 60;
+
+/// Most members, those of other authorities among them.
+const MEMBERS_MAX: usize = 1 << 17;
+
+/// In place of the key and the invitation of a host that has neither.
+const NO_KEY: KeyHash = [0; 32];
+const NO_INVITATION: [u8; ID_BYTES] = [0; ID_BYTES];
 
 /// What came of a request for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +145,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// True for a host whose certificate another authority signs: no key of it is known.
+    pub fn is_outside(&self) -> bool {
+        outside::is_given(&self.host_id)
+    }
+
     /// When it got its certificate of now. Unit: seconds since the Unix epoch.
     pub fn renewed(&self) -> i64 {
         self.renewed.load(Ordering::Relaxed)
@@ -216,6 +229,8 @@ impl Registry {
         let members = (|| {
             database.pragma_update(None, "journal_mode", "WAL")?;
             database.pragma_update(None, "synchronous", "FULL")?;
+            // The sandbox leaves it no other place.
+            database.pragma_update(None, "temp_store", "MEMORY")?;
             database.execute_batch(SCHEMA)?;
             let mut rows = database.prepare(
                 "SELECT host_id, name, key, labels, enrolled, renewed, invitation FROM members
@@ -395,6 +410,11 @@ impl Registry {
             let text = "a host id has 1 to 128 printable bytes";
             return Err(Refused::Invalid(text.to_owned()));
         }
+        if outside::is_given(id) {
+            let text =
+                format!("`{id}` is an id that only a certificate of another authority gives");
+            return Err(Refused::Invalid(text));
+        }
         if let Some(known) = self.member(applicant.host_id, &applicant.key) {
             // Whoever asks again and again makes no work for the disk.
             if now.saturating_sub(known.renewed()).unsigned_abs() < RENEWED_AGAIN_S {
@@ -458,6 +478,89 @@ impl Registry {
             before.ended.send_replace(true);
         }
         Ok((member, Enrolled::New))
+    }
+
+    /// The member that a certificate of another authority names, if it is one already.
+    pub fn named(&self, named: &Named) -> Option<Arc<Member>> {
+        let member = lock(&self.members).get(&named.host_id).cloned()?;
+        (member.name == named.name && member.labels == named.labels).then_some(member)
+    }
+
+    /// Takes a host in that a certificate of another authority names; `None` for one that was
+    /// removed. It comes back when somebody is invited by its name after that.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn admit(&self, named: &Named, now: i64) -> Result<Option<Arc<Member>>, Refused> {
+        let mut database = lock(&self.database);
+        // It may have come in meanwhile.
+        if let Some(known) = self.named(named) {
+            return Ok(Some(known));
+        }
+        check_name(&named.name)?;
+        let change = database.transaction()?;
+        let before: Option<(i64, Option<i64>)> = change
+            .query_row(
+                "SELECT enrolled, removed FROM members WHERE host_id = ?1",
+                params![named.host_id],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .optional()?;
+        if let Some((_, Some(removed))) = before {
+            let invited: Option<i64> = change.query_row(
+                "SELECT max(made) FROM invitations WHERE name = ?1",
+                params![named.name],
+                |row| row.get(0),
+            )?;
+            if invited.is_none_or(|made| made < removed) {
+                return Ok(None);
+            }
+        }
+        {
+            let members = lock(&self.members);
+            if members.len() >= MEMBERS_MAX {
+                let text = format!("the fleet has {MEMBERS_MAX} hosts, which is the limit");
+                return Err(Refused::Taken(text));
+            }
+            let other = members
+                .values()
+                .any(|member| member.name == named.name && member.host_id != named.host_id);
+            if other {
+                let text = format!("another host is called `{}`", named.name);
+                return Err(Refused::Taken(text));
+            }
+        }
+        let enrolled = before.map_or(now, |(enrolled, _)| enrolled);
+        change.execute(
+            "INSERT OR REPLACE INTO members VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
+            params![
+                named.host_id,
+                named.name,
+                NO_KEY,
+                text_of(&named.labels),
+                NO_INVITATION,
+                enrolled,
+                now
+            ],
+        )?;
+        change.commit()?;
+        let member = Arc::new(Member {
+            host_id: named.host_id.clone(),
+            name: named.name.clone(),
+            labels: named.labels.clone(),
+            key: NO_KEY,
+            enrolled,
+            renewed: AtomicI64::new(now),
+            seen: AtomicI64::new(now),
+            invitation: NO_INVITATION,
+            calls: Arc::new(Semaphore::new(CALLS_PER_HOST_MAX)),
+            ended: watch::Sender::new(false),
+        });
+        let before = lock(&self.members).insert(member.host_id.clone(), member.clone());
+        if let Some(before) = before {
+            before.ended.send_replace(true);
+        }
+        Ok(Some(member))
     }
 
     /// Whether nobody else has the id, the name or the key.

@@ -399,7 +399,10 @@ fn wire(member: &Member) -> WireMember {
         host_id: member.host_id.clone(),
         name: member.name.clone(),
         labels: member.labels.clone().into_iter().collect(),
-        key_sha256: member.key.to_vec(),
+        key_sha256: match member.is_outside() {
+            true => Vec::new(),
+            false => member.key.to_vec(),
+        },
         enrolled_unix_s: member.enrolled,
         renewed_unix_s: member.renewed(),
     }

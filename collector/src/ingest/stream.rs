@@ -217,12 +217,12 @@ impl<'s> Session<'s> {
             let bytes = hello.boot_id.len();
             return Err(ingest.fault(format!("a boot id has 16 bytes, not {bytes}")));
         };
-        let host = HostKey {
+        let mut host = HostKey {
             host_id: hello.host_id,
             boot_id,
         };
         let mut facts = hello.facts.unwrap_or_default();
-        identity::bind(member.as_ref(), &host.host_id, &mut facts).map_err(End::Cut)?;
+        identity::bind(member.as_ref(), &mut host.host_id, &mut facts).map_err(End::Cut)?;
         let mut facts = host_facts(facts, &ingest.metrics);
         identity::assign(member.as_ref(), &mut facts.labels);
         let ahead = hello.now_unix_ns.saturating_sub(ingest.clock.now_unix_ns());
@@ -340,8 +340,7 @@ impl<'s> Session<'s> {
             Some(push_request::Body::Part(part)) => self.part(part).await,
             Some(push_request::Body::Definitions(definitions)) => self.define(definitions).await,
             Some(push_request::Body::Facts(mut facts)) => {
-                identity::bind(self.member.as_ref(), &self.host.host_id, &mut facts)
-                    .map_err(End::Cut)?;
+                identity::bind_facts(self.member.as_ref(), &mut facts);
                 let mut facts = host_facts(facts, &self.ingest.metrics);
                 identity::assign(self.member.as_ref(), &mut facts.labels);
                 self.decoder.set_facts(&facts);

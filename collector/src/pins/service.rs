@@ -79,7 +79,7 @@ impl Pins {
         };
         if let Some(hello) = &mut asked.hello {
             let facts = hello.facts.get_or_insert_default();
-            identity::bind(member, &hello.host_id, facts)?;
+            identity::bind(member, &mut hello.host_id, facts)?;
         }
         let has_capture = asked.has_capture;
         let head = head(asked, self.0.clock.now_unix_ns(), &self.0.metrics)?;

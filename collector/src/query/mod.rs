@@ -68,6 +68,8 @@ pub struct Facts {
     pub started_unix_ns: i64,
     /// Bound of the store on disk; 0: none. Unit: bytes.
     pub store_bytes_max: u64,
+    /// What it has given up.
+    pub sandbox: sandbox::Report,
 }
 
 /// Answers queries; clones share everything.

@@ -440,6 +440,7 @@ impl QueryService for Queries {
             degradations.push(degradation(error.to_string()));
             None
         });
+        degradations.extend(self.0.facts.sandbox.missing().map(of_sandbox));
         let survey = self.0.hosts.survey();
         let blind = survey.blind.iter().cloned();
         Ok(Response::new(wire::StatusResponse {
@@ -452,6 +453,7 @@ impl QueryService for Queries {
             blind_hosts: blind.map(blind_host).collect(),
             hosts_blind: survey.blind_total,
             hosts_warned: survey.warned,
+            sandbox: Some(given_up(&self.0.facts.sandbox)),
             ..self.status_of_all()
         }))
     }
@@ -741,6 +743,34 @@ fn degradation(message: String) -> agent::Degradation {
         message,
         severity: agent::Severity::Warning.into(),
         ..agent::Degradation::default()
+    }
+}
+
+/// The collector gives up less than it could.
+fn of_sandbox(reasons: String) -> agent::Degradation {
+    agent::Degradation {
+        id: "sandbox_partial".to_owned(),
+        message: format!("the collector gives up less than it could: {reasons}"),
+        remedy: sandbox::REMEDY.to_owned(),
+        severity: agent::Severity::Info.into(),
+        ..agent::Degradation::default()
+    }
+}
+
+fn given_up(report: &sandbox::Report) -> agent::Sandbox {
+    agent::Sandbox {
+        on: report.on,
+        seccomp: report.seccomp,
+        seccomp_error: report.seccomp_error.clone(),
+        landlock_abi: report.landlock_abi,
+        confined: report
+            .confined
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect(),
+        landlock_error: report.landlock_error.clone(),
+        listens_confined: report.listens,
+        connects_confined: report.connects,
     }
 }
 

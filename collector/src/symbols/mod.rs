@@ -17,6 +17,7 @@ pub use extract::{ExtractError, Functions};
 pub use service::MESSAGE_BYTES_MAX as UPLOAD_BYTES_MAX;
 pub use table::{Put, Table, TableError};
 
+use crate::audit::Audit;
 use crate::metrics::Metrics;
 use crate::store::{Found, Names};
 use crate::sync::lock;
@@ -25,7 +26,7 @@ use debuginfod::{FetchQueue, Servers};
 use profile::NameSource;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::{Semaphore, watch};
 
 /// Files that are read at a time: reading the largest takes some 500 MB.
@@ -64,6 +65,8 @@ struct Inner {
     shutdown: watch::Receiver<bool>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    /// Where uploads are put on record.
+    audit: OnceLock<Audit>,
 }
 
 impl Symbols {
@@ -94,12 +97,19 @@ impl Symbols {
             shutdown,
             clock,
             metrics,
+            audit: OnceLock::new(),
         }));
         symbols.0.remove_leftovers();
         if asks {
             fetch::start(&symbols.0, Servers::new(servers, FILE_BYTES_MAX))?;
         }
         Ok(symbols)
+    }
+
+    /// Says where uploads are put on record. Once.
+    pub fn audited_by(&self, audit: Audit) {
+        // The collector says it at its start.
+        let _ = self.0.audit.set(audit);
     }
 
     /// Writes what is only in memory.

@@ -1,7 +1,8 @@
 //! The calls: Upload and List.
 
 use super::{FILE_BYTES_MAX, INCOMING, Symbols, TableError, TakeError};
-use crate::access::Caller;
+use crate::access::{Caller, event};
+use crate::audit::{DONE, Event};
 use crate::ingest::stopped;
 use profile::NameSource;
 use proto::collector::symbol_service_server::SymbolService;
@@ -62,6 +63,7 @@ impl SymbolService for Symbols {
         // Names are in everybody's answers.
         Caller::of(request.extensions()).sees_all("upload symbols")?;
         let peer = request.remote_addr();
+        let event = event(&request, "symbols-upload");
         let mut shutdown = self.0.shutdown.clone();
         let uploaded = tokio::select! {
             uploaded = timeout(UPLOAD_MAX, self.upload_one(request.into_inner())) => uploaded,
@@ -80,10 +82,13 @@ impl SymbolService for Symbols {
                 metrics.symbol_uploads.inc();
                 let (build, functions) = (&*answer.build_id, answer.functions);
                 tracing::info!(?peer, name, build, functions, "symbols uploaded");
+                let event = event.with("name", name.as_str()).with("build", build);
+                self.note(event.with("functions", functions).ended(DONE));
                 Ok(Response::new(answer))
             }
             Err(status) => {
                 metrics.symbol_uploads_refused.inc();
+                self.note(event.ended(&format!("failed: {}", status.message())));
                 Err(status)
             }
         }
@@ -130,6 +135,12 @@ impl SymbolService for Symbols {
 }
 
 impl Symbols {
+    fn note(&self, event: Event) {
+        if let Some(audit) = self.0.audit.get() {
+            audit.note(event);
+        }
+    }
+
     async fn upload_one(
         &self,
         mut messages: Streaming<UploadSymbolsRequest>,

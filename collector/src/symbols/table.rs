@@ -178,6 +178,8 @@ impl Table {
         writer.busy_timeout(BUSY_MAX)?;
         writer.pragma_update(None, "journal_mode", "wal")?;
         writer.pragma_update(None, "synchronous", "normal")?;
+        // The sandbox leaves it no other place.
+        writer.pragma_update(None, "temp_store", "MEMORY")?;
         writer.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
         let version: i32 = writer.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if version == 0 {

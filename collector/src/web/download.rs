@@ -9,6 +9,7 @@
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
+use super::http_status;
 use crate::access::Caller;
 use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, Selected, profile_bytes};
 use crate::store::{Limits, QueryResult, StoreError};
@@ -23,7 +24,7 @@ use profile::{Profile, key};
 use proto::{agent, collector as wire};
 use std::io;
 use std::time::Instant;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Largest file. Unit: bytes. The most stacks of a profile with long names are about half of it.
 const FILE_BYTES_MAX: usize = 256 << 20;
@@ -285,7 +286,7 @@ pub(super) fn refusal(status: &Status) -> Response<Bytes> {
     let retry_after = retry_after.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
     let code = match retry_after {
         Some(_) => StatusCode::SERVICE_UNAVAILABLE,
-        None => http_status(status),
+        None => http_status(status.code()),
     };
     let mut response = super::plain(code, format!("{}\n", status.message()));
     if let Some(value) = retry_after {
@@ -294,19 +295,6 @@ pub(super) fn refusal(status: &Status) -> Response<Bytes> {
             .insert(hyper::header::RETRY_AFTER, value);
     }
     response
-}
-
-/// The status of HTTP that stands for one of gRPC.
-fn http_status(status: &Status) -> StatusCode {
-    match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
-        Code::NotFound => StatusCode::NOT_FOUND,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        Code::Unavailable | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Logging in to the page and out of it.
 
 use super::door::{Asking, Door, cookie, set_cookie};
-use super::{Peer, Site, plain};
+use super::{Peer, Site, http_status, plain};
 use crate::access::{Caller, SESSION_LASTS_S};
 use crate::audit::Event;
 use axum::Extension;
@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, SET_COOKIE};
 use hyper::{HeaderMap, StatusCode};
 use std::sync::Arc;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Path of the login.
 pub(super) const PATH: &str = "/login";
@@ -64,13 +64,11 @@ fn door(site: &Site) -> Option<Arc<Door>> {
 }
 
 fn refused(status: &Status) -> Response {
-    let code = match status.code() {
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    plain(code, format!("{}\n", status.message())).map(Body::from)
+    plain(
+        http_status(status.code()),
+        format!("{}\n", status.message()),
+    )
+    .map(Body::from)
 }
 
 fn no_login() -> Response {

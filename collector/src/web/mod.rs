@@ -365,6 +365,24 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
 /// Paths of calls that read.
 const QUERIES: &str = "/fleetprof.collector.v1.QueryService/";
 
+/// The status of HTTP that stands for one of gRPC.
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
 /// A refusal, in the words of whoever asked: gRPC-Web has its own.
 fn turned_away(path: &str, status: Status) -> Response {
     if path.starts_with("/fleetprof.") {
@@ -373,12 +391,11 @@ fn turned_away(path: &str, status: Status) -> Response {
         response.headers_mut().insert(CONTENT_TYPE, kind);
         return response;
     }
-    let code = match status.code() {
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        _ => StatusCode::FORBIDDEN,
-    };
-    plain(code, format!("{}\n", status.message())).map(Body::from)
+    plain(
+        http_status(status.code()),
+        format!("{}\n", status.message()),
+    )
+    .map(Body::from)
 }
 
 async fn metrics_text(

@@ -90,22 +90,23 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
     }
 }
 
-/// The content of a file, packed where that is asked for: each file once in the life of the
-/// program.
+/// The content of a file, packed where that is asked for: kept from the first time on. Nobody waits
+/// while it is packed; who comes meanwhile packs it too, and the first is kept.
 fn content(file: &'static File, head: &mut HeaderMap, pack: bool) -> (Bytes, bool) {
     static PACKED: Mutex<BTreeMap<&str, (HeaderMap, Bytes)>> = Mutex::new(BTreeMap::new());
     let whole = Bytes::from_static(file.content);
     if !pack {
         return (whole, false);
     }
-    let mut all = lock(&PACKED);
-    let (own, bytes) = all.entry(file.name).or_insert_with(|| {
+    let known = lock(&PACKED).get(file.name).cloned();
+    let (own, bytes) = known.unwrap_or_else(|| {
         let mut own = head.clone();
         let pieces = compress::compress(&mut own, vec![whole]);
-        (own, pieces.concat().into())
+        let packed = (own, Bytes::from(pieces.concat()));
+        lock(&PACKED).entry(file.name).or_insert(packed).clone()
     });
-    head.clone_from(own);
-    (bytes.clone(), head.contains_key(CONTENT_ENCODING))
+    *head = own;
+    (bytes, head.contains_key(CONTENT_ENCODING))
 }
 
 fn send(file: &'static File, headers: &HeaderMap) -> Response<Bytes> {

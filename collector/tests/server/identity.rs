@@ -29,7 +29,8 @@ const SECOND: i64 = 1_000_000_000;
 
 /// A collector that listens for other machines.
 pub struct Running {
-    store: Arc<Memory>,
+    /// What it keeps.
+    pub store: Arc<Memory>,
     /// Where it listens.
     pub at: Addresses,
     stop: watch::Sender<bool>,

@@ -391,7 +391,7 @@ async fn a_proxy_is_believed_and_nobody_who_pretends_to_be_one() {
 }
 
 /// A certificate of its own, with its key, in a folder.
-fn certificate(dir: &Path) -> Vec<u8> {
+pub fn certificate(dir: &Path) -> Vec<u8> {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["profiles.example.net".to_owned()]).expect("a name");
     let signed = params.self_signed(&key).expect("a certificate");
@@ -401,7 +401,7 @@ fn certificate(dir: &Path) -> Vec<u8> {
 }
 
 /// The certificate that a listener shows.
-async fn shown(at: SocketAddr) -> Vec<u8> {
+pub async fn shown(at: SocketAddr) -> Vec<u8> {
     #[derive(Debug)]
     struct Any(Pinned);
     use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

@@ -1,6 +1,7 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
 mod captures;
+mod confined;
 mod connections;
 mod exact;
 mod fake_provider;
@@ -14,6 +15,7 @@ mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;
 mod oidc;
+mod outside;
 mod page;
 mod people;
 mod pins;

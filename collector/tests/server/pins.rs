@@ -64,7 +64,7 @@ fn head(host: &str, pin: Pin, has_capture: bool) -> Body {
     })
 }
 
-fn all(host: &str, number: u64, capture: Option<&Profile>) -> Vec<Body> {
+pub fn all(host: &str, number: u64, capture: Option<&Profile>) -> Vec<Body> {
     let mut bodies = vec![head(host, pin(number), capture.is_some())];
     bodies.extend(Chunks::new(&profile("minutes")).map(Body::Minutes));
     bodies.extend(

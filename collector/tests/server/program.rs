@@ -1,6 +1,7 @@
 //! The program itself: command line, exit codes, signals, and data that outlives it.
 
 use crate::rig::{LIMIT, PushStream, SECOND, channel, hello, starting, window};
+use proto::agent::TimeRange;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{self as wire, Outcome};
 use rustix::process::Signal;
@@ -37,6 +38,8 @@ pub struct Program {
     pub grpc: SocketAddr,
     /// Its page's.
     pub http: SocketAddr,
+    /// Its page's for other machines.
+    pub https: Option<SocketAddr>,
     _log: tempfile::TempDir,
 }
 
@@ -63,9 +66,15 @@ fn logged(proc: &mut Proc, what: &str) -> String {
 impl Program {
     /// Starts it and waits until it listens.
     pub fn start(dir: &Path) -> Program {
+        Program::start_with(dir, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(dir: &Path, args: &[&str]) -> Program {
         let log = tempfile::tempdir().expect("a directory");
         let mut command = command();
         command.arg("--data-dir").arg(dir).args(ANY_PORTS);
+        command.args(args);
         let mut proc = Proc::spawn(&mut command, log.path(), "collector");
         let line = logged(&mut proc, " grpc=");
         let address = |before: &str| {
@@ -77,9 +86,20 @@ impl Program {
         Program {
             grpc: address(" grpc="),
             http: address("http://"),
+            https: line.contains("https://").then(|| address("https://")),
             proc,
             _log: log,
         }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.proc.stderr()
     }
 
     /// Ends it.
@@ -92,24 +112,33 @@ impl Program {
 /// Pushes windows `numbers` since the tests started, each of two samples, and says what became of
 /// them.
 async fn push(program: &Program, numbers: std::ops::Range<i64>) -> Vec<i32> {
+    push_at(program, numbers.map(|number| number * 10 * SECOND)).await
+}
+
+/// The same at these times since then. Unit: nanoseconds.
+pub async fn push_at(program: &Program, times: impl Iterator<Item = i64>) -> Vec<i32> {
     static STARTED: LazyLock<i64> = LazyLock::new(|| unix_ns() - 600 * SECOND);
     let mut agent = PushStream::connect(channel(program.grpc).await)
         .await
         .expect("a stream");
     agent.hello(hello("a", 1)).await;
     let mut outcomes = Vec::new();
-    for number in numbers {
-        let start = *STARTED + number * 10 * SECOND;
-        let part = starting(start, window(0, &["main;read", "main;write"]));
+    for time in times {
+        let part = starting(*STARTED + time, window(0, &["main;read", "main;write"]));
         let ack = agent.store_part(part, &["main;read", "main;write"]).await;
         outcomes.push(ack.outcome);
     }
     outcomes
 }
 
-async fn total(program: &Program) -> u64 {
+/// Samples that it has.
+pub async fn total(program: &Program) -> u64 {
     let mut client = QueryServiceClient::new(channel(program.grpc).await);
     let request = wire::TopRequest {
+        selection: Some(wire::Selection {
+            range: Some(TimeRange::default()),
+            ..wire::Selection::default()
+        }),
         by: "function".to_owned(),
         ..wire::TopRequest::default()
     };

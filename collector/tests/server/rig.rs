@@ -164,6 +164,7 @@ impl Rig {
         let facts = Facts {
             started_unix_ns: NOW,
             store_bytes_max: 7,
+            sandbox: sandbox::Report::default(),
         };
         let queries = Queries::new(
             &open,

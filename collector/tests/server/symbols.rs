@@ -233,3 +233,38 @@ async fn an_upload_that_stands_still_keeps_no_other_waiting() {
         Code::InvalidArgument
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn uploads_are_on_record_with_what_came_of_them() {
+    use proto::collector::AuditRequest;
+    use proto::collector::access_service_client::AccessServiceClient;
+    let running = crate::identity::start().await;
+    let at = crate::rig::channel(running.at.grpc).await;
+    let mut service = SymbolServiceClient::new(at.clone());
+    let (content, _, _) = own();
+    let uploaded = upload(&mut service, "prog", &content).await;
+    let build = uploaded.expect("taken").build_id;
+    assert!(upload(&mut service, "none", b"no program").await.is_err());
+    let recorded = tokio::time::timeout(LIMIT, async {
+        loop {
+            let mut client = AccessServiceClient::new(at.clone());
+            let answer = client.audit(AuditRequest::default()).await;
+            let mut answer = answer.expect("an answer").into_inner();
+            let mut found = Vec::new();
+            while let Some(part) = answer.message().await.expect("well") {
+                let own = |line: &String| line.contains("symbols-upload");
+                found.extend(part.lines.into_iter().filter(own));
+            }
+            if found.len() == 2 {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let found = recorded.await.expect("both are there");
+    assert!(
+        found[0].contains(&build) && found[0].contains("done"),
+        "{found:?}"
+    );
+    assert!(found[1].contains("failed: "), "{found:?}");
+}

@@ -1,6 +1,7 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
+use super::fleet::{self, address_key, ca_key, cert_key, dir_key, join_key, key_key, name_key};
 use super::protection::{sandbox_key, withhold_key};
 use super::triggers::{ITEMS, Trigger};
 use super::{Config, RemoteCaptures, SamplingEvent, Tls, UnwindMode};
@@ -36,6 +37,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "collector",
         "Where closed windows are pushed, so that the fleet can be asked.",
     ),
+    fleet::SECTION,
     (
         "collector.spool",
         "What waits for the collector, on disk: it survives a restart and a reboot.",
@@ -761,30 +763,8 @@ pub const KEYS: &[Key<Config>] = &[
         },
         put: |c, v| c.collector.host_id = as_text(&v).map(str::to_owned),
     },
-    Key {
-        path: "collector.identity_dir",
-        kind: Kind::Path,
-        unit: "",
-        reload: Reload::Restart,
-        doc: "Where the host keeps its key and what it knows of its fleet, from `agent-ctl join` on.",
-        get: |c| Value::Text(c.collector.identity_dir.display().to_string()),
-        put: |c, v| {
-            if let Some(dir) = as_text(&v) {
-                c.collector.identity_dir = dir.into();
-            }
-        },
-    },
-    Key {
-        path: "collector.join_file",
-        kind: Kind::PathOrNull,
-        unit: "",
-        reload: Reload::Restart,
-        doc: "File with the line that `agent-ctl hosts invite` prints, or its last two words: a host that is \
-              a member of no fleet joins with it by itself, and tries again until it is let in. For images and \
-              clusters.",
-        get: |c| path(c.collector.join_file.as_ref()),
-        put: |c, v| c.collector.join_file = as_text(&v).map(PathBuf::from),
-    },
+    dir_key(),
+    join_key(),
     Key {
         path: "collector.labels",
         kind: Kind::Labels(16, OWN_LABELS),
@@ -816,6 +796,11 @@ pub const KEYS: &[Key<Config>] = &[
             }
         },
     },
+    address_key(),
+    cert_key(),
+    key_key(),
+    ca_key(),
+    name_key(),
     Key {
         path: "collector.spool.dir",
         kind: Kind::Path,

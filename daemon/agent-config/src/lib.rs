@@ -2,6 +2,7 @@
 //! is the crate `config`'s.
 #![forbid(unsafe_code)]
 
+mod fleet;
 mod keys;
 mod protection;
 mod sections;
@@ -12,6 +13,7 @@ pub use config::{
     ConfigError, Configuration, Conflict, CpuShare, Diff, Key, Kind, Listen, Place, Reload,
     SocketMode, Value, sample_yaml,
 };
+pub use fleet::CollectorTls;
 pub use keys::{KEYS, SOURCE_KINDS};
 pub use protection::Sandbox;
 pub use sections::{
@@ -107,6 +109,7 @@ impl Configuration for Config {
     fn settle(&mut self) -> Vec<Conflict> {
         let mut found: Vec<Conflict> = self.of_server().into_iter().collect();
         found.extend(self.of_withhold());
+        found.extend(self.of_collector_tls());
         if self.recorder.retention_s < self.windows.length_s {
             let message = format!(
                 "is {} s, shorter than one window: make it at least `windows.length_s`, {} s",

@@ -233,6 +233,8 @@ pub struct Collector {
     pub labels: BTreeMap<String, String>,
     /// Labels merged away before sending.
     pub drop_labels: Vec<String>,
+    /// Section `collector.tls`.
+    pub tls: super::CollectorTls,
     /// Section `collector.spool`.
     pub spool: Spool,
 }
@@ -469,6 +471,7 @@ impl Default for Collector {
             host_id: None,
             identity_dir: PathBuf::from("/var/lib/fleetprof/identity"),
             join_file: None,
+            tls: super::CollectorTls::default(),
             labels: BTreeMap::new(),
             drop_labels: vec![key::PID.to_owned(), key::THREAD.to_owned()],
             spool: Spool::default(),

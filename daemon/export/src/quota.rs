@@ -1,7 +1,7 @@
 //! Work that may wait for a disk, off the thread that the services of the uplink share.
 
 use crate::uplink::THREAD;
-use host::starter::Starter;
+use sandbox::starter::Starter;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};

@@ -3,8 +3,8 @@
 //! connection or writes to it.
 
 use crate::CONNECT_MAX;
-use host::starter::Starter;
 use hyper_util::rt::TokioIo;
+use sandbox::starter::Starter;
 use std::io;
 use std::net::{TcpStream as Blocking, ToSocketAddrs};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn connected(address: &str) -> io::Result<Blocking> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::sandbox::{Reach, Sandbox};
+    use sandbox::{Reach, Sandbox};
 
     #[test]
     fn a_confined_thread_gets_its_connection_by_name() {

@@ -294,6 +294,7 @@ fn membership(
         authorities: answer.authorities.into_iter().map(pem).collect(),
         issued_unix_s: now_unix_s,
         not_after_unix_s: answer.not_after_unix_s,
+        server_name: String::new(),
     })
 }
 

@@ -8,11 +8,13 @@
 
 mod dial;
 mod enroll;
+mod files;
 mod member;
 mod store;
 
 pub use dial::Dialer;
 pub use enroll::{EnrollError, HostName, enroll, renew};
+pub use files::{Files, FilesError};
 pub use member::{Changes, HostMember, JoinError, Renewal};
 pub use store::{IdentityStore, Membership, StoreError};
 
@@ -27,11 +29,16 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 impl Membership {
     /// How a member speaks TLS with its collector: it trusts the fleet's authorities and no others,
-    /// and whoever answers must have the name that all collectors of a fleet have.
+    /// and whoever answers must have the name that all collectors of a fleet have, or
+    /// the one that the configuration gives.
     pub fn tls(&self, key_pem: &str) -> ClientTlsConfig {
         let authorities = self.authorities.iter().map(Certificate::from_pem);
+        let name = match self.server_name.as_str() {
+            "" => proto::COLLECTOR_NAME,
+            other => other,
+        };
         ClientTlsConfig::new()
-            .domain_name(proto::COLLECTOR_NAME)
+            .domain_name(name)
             .ca_certificates(authorities)
             .identity(Identity::from_pem(&self.certificate, key_pem))
     }

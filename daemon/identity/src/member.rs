@@ -2,6 +2,7 @@
 
 use super::dial::Dialer;
 use super::enroll::{EnrollError, HostName, enroll, renew_by};
+use super::files::{Files, FilesError, Stamps};
 use super::store::{IdentityStore, Membership, StoreError};
 use host::sync::lock;
 use profile::text::with_causes;
@@ -18,6 +19,12 @@ use tonic::transport::ClientTlsConfig;
 /// sleep.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// How often files that somebody else renews are looked at.
+const FILES_INTERVAL: Duration = match cfg!(test) {
+    true => Duration::from_millis(20),
+    false => Duration::from_secs(5),
+};
+
 /// What a host is a member of, with its key; tells of each change.
 pub type Changes = watch::Receiver<Option<Arc<(String, Membership)>>>;
 
@@ -30,6 +37,15 @@ pub enum JoinError {
     /// The collector does not take it.
     #[error(transparent)]
     Enroll(#[from] EnrollError),
+    /// The certificate comes from files.
+    #[error(
+        "the certificate of this host comes from files (`collector.tls`), so it joins and leaves no \
+         fleet: change the configuration instead"
+    )]
+    OfFiles,
+    /// The files cannot be used.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// The thread that touches the disk is gone.
     #[error("failed to keep the identity: its thread ended")]
     Thread,
@@ -48,6 +64,8 @@ pub struct Renewal {
 pub struct HostMember {
     dir: PathBuf,
     host: HostName,
+    /// Where the certificate is, where somebody else renews it.
+    files: Option<Files>,
     /// Open from the first use on: its directory is locked, so that no second daemon renews.
     store: Mutex<Option<Arc<IdentityStore>>>,
     /// The key, PEM, with what it is a member of.
@@ -71,6 +89,7 @@ impl HostMember {
         let member = HostMember {
             dir,
             host,
+            files: None,
             store: Mutex::default(),
             membership: watch::Sender::new(None),
             joined: AtomicU64::new(0),
@@ -86,6 +105,33 @@ impl HostMember {
             }
         }
         Ok(member)
+    }
+
+    /// The host with a certificate that somebody else renews. Files that are not there yet, or do
+    /// not fit together, are looked at again. Blocks on the disk.
+    pub fn of_files(files: Files, host: HostName) -> HostMember {
+        let read = files.read(&host.host_id);
+        let member = HostMember {
+            dir: PathBuf::new(),
+            host,
+            files: Some(files),
+            store: Mutex::default(),
+            membership: watch::Sender::new(None),
+            joined: AtomicU64::new(0),
+            renewal: Mutex::default(),
+            dialer: OnceLock::new(),
+            change: tokio::sync::Mutex::default(),
+        };
+        match read {
+            Ok(known) => _ = member.membership.send_replace(Some(Arc::new(known))),
+            Err(error) => lock(&member.renewal).failed = Some(with_causes(&error)),
+        }
+        member
+    }
+
+    /// True for one whose certificate somebody else renews.
+    pub fn is_of_files(&self) -> bool {
+        self.files.is_some()
     }
 
     fn store(&self) -> Result<Arc<IdentityStore>, StoreError> {
@@ -151,6 +197,9 @@ impl HostMember {
         credential: &Credential,
         now_unix_s: i64,
     ) -> Result<Membership, JoinError> {
+        if self.is_of_files() {
+            return Err(JoinError::OfFiles);
+        }
         let _change = self.change.lock().await;
         let key = self.on_disk(|store| store.key()).await?;
         let joined = enroll(address, credential, &self.host, &key, now_unix_s).await?;
@@ -163,6 +212,9 @@ impl HostMember {
     /// # Errors
     /// When the disk does not take it.
     pub async fn leave(self: &Arc<Self>) -> Result<(), JoinError> {
+        if self.is_of_files() {
+            return Err(JoinError::OfFiles);
+        }
         let _change = self.change.lock().await;
         self.on_disk(|store| store.forget()).await?;
         self.joined.fetch_add(1, Ordering::Relaxed);
@@ -174,6 +226,9 @@ impl HostMember {
     /// Renews the certificate whenever it is due, for as long as this is polled. What fails is
     /// tried again each minute; the old certificate is good for a third of its time still.
     pub async fn keep_fresh(self: Arc<Self>, now_unix_s: impl Fn() -> i64 + Send) {
+        if let Some(files) = &self.files {
+            return self.follow(files, now_unix_s).await;
+        }
         loop {
             let change = self.change.lock().await;
             let due = self.membership.borrow().clone();
@@ -199,6 +254,50 @@ impl HostMember {
             }
             drop(change);
             sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Reads the files again whenever they have changed, for as long as this is polled.
+    async fn follow(&self, files: &Files, now_unix_s: impl Fn() -> i64 + Send) {
+        // What was read at the start may have changed since.
+        let mut known: Option<Stamps> = None;
+        loop {
+            let (own, host_id) = (files.clone(), self.host.host_id.clone());
+            let reading = tokio::task::spawn_blocking(move || {
+                // Taken before: what changes meanwhile is read once more.
+                let stamps = own.stamps();
+                (known != Some(stamps)).then(|| (stamps, own.read(&host_id)))
+            });
+            if let Ok(Some((stamps, read))) = reading.await {
+                known = Some(stamps);
+                self.take(read, now_unix_s());
+            }
+            sleep(FILES_INTERVAL).await;
+        }
+    }
+
+    /// Takes what was read, unless it is what is known.
+    fn take(&self, read: Result<(String, Membership), FilesError>, now_unix_s: i64) {
+        match read {
+            Ok(new) => {
+                *lock(&self.renewal) = Renewal::default();
+                let before = self.membership.borrow().clone();
+                if before.as_deref() == Some(&new) {
+                    return;
+                }
+                if before.is_none() {
+                    // Before those who wait are told.
+                    self.joined.fetch_add(1, Ordering::Relaxed);
+                }
+                self.membership.send_replace(Some(Arc::new(new)));
+            }
+            Err(error) => {
+                let mut renewal = lock(&self.renewal);
+                if renewal.failed.is_none() {
+                    renewal.failed_unix_s = now_unix_s;
+                }
+                renewal.failed = Some(with_causes(&error));
+            }
         }
     }
 
@@ -266,6 +365,64 @@ mod tests {
         drop(member);
         let member = HostMember::open(path, name()).expect("opens");
         assert_eq!(member.membership(), None);
+    }
+
+    #[tokio::test]
+    async fn files_are_followed_and_half_of_a_change_is_not_taken() {
+        use rcgen::{CertificateParams, KeyPair};
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let files = Files {
+            collector: "c1:7601".to_owned(),
+            server_name: String::new(),
+            certificate: at("tls.crt"),
+            key: at("tls.key"),
+            authorities: at("ca.crt"),
+        };
+        let member = Arc::new(HostMember::of_files(files, name()));
+        assert!(member.membership().is_none());
+        assert!(member.renewal().failed.is_some(), "it says what is missing");
+        let following = tokio::spawn(Arc::clone(&member).keep_fresh(|| 7));
+        let mut changes = member.changes();
+        // As who renews does it: each file in one step, and one after the other.
+        let put = |name: &str, text: &str| {
+            std::fs::write(at("new"), text).expect("written");
+            std::fs::rename(at("new"), at(name)).expect("renamed");
+        };
+        let mut last = String::new();
+        for _ in 0..3 {
+            let key = KeyPair::generate().expect("a key");
+            let signed = CertificateParams::default().self_signed(&key).expect("one");
+            if last.is_empty() {
+                put("ca.crt", &signed.pem());
+            }
+            put("tls.crt", &signed.pem());
+            let told = async {
+                while member.renewal().failed.is_none() {
+                    sleep(FILES_INTERVAL).await;
+                }
+            };
+            let in_time = tokio::time::timeout(Duration::from_secs(60), told).await;
+            in_time.expect("it says that they do not fit");
+            let known = member.membership().map(|known| known.certificate);
+            assert_eq!(known.unwrap_or_default(), last, "its key is another");
+            assert!(member.renewal().failed.is_some());
+            put("tls.key", &key.serialize_pem());
+            changes.changed().await.expect("it is followed");
+            last = member.membership().expect("it is read").certificate;
+            assert_eq!(last, signed.pem());
+            assert_eq!(member.joined(), 1, "the same membership");
+            assert!(member.renewal().failed.is_none());
+        }
+        following.abort();
+        let credential = Credential {
+            id: [0; 8],
+            secret: [0; 20],
+            authority: [0; 32],
+        };
+        let joined = member.join("c1:7601", &credential, 0).await;
+        assert!(matches!(joined, Err(JoinError::OfFiles)));
+        assert!(matches!(member.leave().await, Err(JoinError::OfFiles)));
     }
 
     #[tokio::test]

@@ -67,6 +67,9 @@ pub struct Membership {
     pub issued_unix_s: i64,
     /// When it ends. Unit: seconds since the Unix epoch.
     pub not_after_unix_s: i64,
+    /// The name that the collector's certificate must have; empty: that of all fleets.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub server_name: String,
 }
 
 /// See the file. Blocks on the disk.

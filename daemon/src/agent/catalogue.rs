@@ -11,9 +11,9 @@ mod uplink;
 
 use super::Agent;
 use super::budget::Budget;
-use host::sandbox::Report;
 use host::sync::lock;
 use metrics::{Family, Kind, OwnCost, gather, one};
+use sandbox::Report;
 use std::sync::atomic::AtomicU64;
 
 /// Reads everything; `own` is what the daemon costs now.
@@ -49,6 +49,10 @@ metrics::rows! { SANDBOX: Report;
     Gauge fleetprof_sandbox_landlock_abi = |s| u64::from(s.landlock_abi);
     /// Threads that reach nothing but their own files and ports.
     Gauge fleetprof_sandbox_confined_threads = |s| s.confined.len() as u64;
+    /// Threads started for those that are confined.
+    Counter fleetprof_sandbox_threads_started_total = |_s| sandbox::starter::started();
+    /// Work of confined threads that waited for other work because no thread could be started for it.
+    Counter fleetprof_sandbox_threads_failed_total = |_s| sandbox::starter::without_thread();
     /// 1 while system calls that the daemon has no use for are refused.
     Gauge fleetprof_sandbox_seccomp = |s| u64::from(s.seccomp);
 }

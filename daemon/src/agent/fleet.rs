@@ -6,7 +6,7 @@ use export::Target;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
 use host::time::MonotonicTime;
-use identity::{EnrollError, HostMember, HostName, JoinError, StoreError};
+use identity::{EnrollError, Files, HostMember, HostName, JoinError, StoreError};
 use profile::text::with_causes;
 use proto::agent as wire;
 use proto::credential::Credential;
@@ -41,8 +41,11 @@ pub struct Fleet {
 impl Fleet {
     /// Reads the identity that the host has, if it has one.
     pub fn open(config: &Config, host: HostName) -> Fleet {
-        let dir = config.collector.identity_dir.clone();
-        let member = HostMember::open(dir, host).map(Arc::new);
+        let member = match files(config) {
+            Some(files) => Ok(HostMember::of_files(files, host)),
+            None => HostMember::open(config.collector.identity_dir.clone(), host),
+        };
+        let member = member.map(Arc::new);
         if let Err(error) = &member {
             tracing::error!("{}", with_causes(error));
         }
@@ -66,9 +69,9 @@ impl Fleet {
             return Some(Target::Configured(address));
         }
         let member = self.member.as_ref().ok()?;
-        member
-            .membership()
-            .map(|_| Target::Fleet(Arc::clone(member)))
+        // Files may come later.
+        let is_one = member.is_of_files() || member.membership().is_some();
+        is_one.then(|| Target::Fleet(Arc::clone(member)))
     }
 
     /// The host's identity.
@@ -114,6 +117,11 @@ impl Fleet {
                 severity: Severity::Warning,
             }];
         }
+        if member.is_of_files() {
+            return of_files(member, now_unix_ns / SECOND_NS)
+                .into_iter()
+                .collect();
+        }
         let Some(membership) = member.membership() else {
             return Vec::new();
         };
@@ -153,6 +161,55 @@ impl Fleet {
             severity,
         }]
     }
+}
+
+/// Where the host has its certificate from, where somebody else renews it.
+fn files(config: &Config) -> Option<Files> {
+    let tls = &config.collector.tls;
+    // Reading the configuration has checked that they come together.
+    Some(Files {
+        collector: tls.address.clone()?,
+        server_name: tls.server_name.clone().unwrap_or_default(),
+        certificate: tls.cert_file.clone()?,
+        key: tls.key_file.clone()?,
+        authorities: tls.ca_file.clone()?,
+    })
+}
+
+/// What does not work as it should where somebody else renews the certificate.
+fn of_files(member: &HostMember, now_unix_s: i64) -> Option<Degradation> {
+    let failed = member.renewal().failed;
+    let ends = member.membership().map(|known| known.not_after_unix_s);
+    let (severity, message) = match (ends, failed) {
+        (None, why) => {
+            let why = why.unwrap_or_default();
+            let text = format!("this host has no certificate, so it pushes to no fleet: {why}");
+            (Severity::Error, text)
+        }
+        (Some(ends), why) if ends <= now_unix_s => {
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            let text =
+                format!("the certificate of this host has ended, and nobody has renewed it{why}");
+            (Severity::Error, text)
+        }
+        (Some(ends), Some(why)) => {
+            let hours = (ends - now_unix_s) / 3600;
+            let text = format!(
+                "the renewed certificate of this host cannot be used; the one before ends in {hours} h: {why}"
+            );
+            (Severity::Warning, text)
+        }
+        (Some(_), None) => return None,
+    };
+    Some(Degradation {
+        id: "certificate_not_renewed",
+        message,
+        remedy:
+            "look at the files of `collector.tls` and at what writes them; they are read again by \
+                 themselves"
+                .to_owned(),
+        severity,
+    })
 }
 
 impl Agent {
@@ -207,7 +264,7 @@ impl Agent {
             return;
         };
         let mut wait = TRY_AGAIN;
-        while member.membership().is_none() {
+        while member.membership().is_none() && !member.is_of_files() {
             let tried = match invitation(&file).await {
                 Ok((collector, credential)) => {
                     let joined = self.join(collector, credential).await;
@@ -285,6 +342,7 @@ fn refusal(error: &JoinError) -> Status {
         JoinError::Enroll(EnrollError::Address { .. }) => Status::invalid_argument(text),
         JoinError::Enroll(EnrollError::WrongFleet { .. }) => Status::unauthenticated(text),
         JoinError::Enroll(_) => Status::unavailable(text),
-        JoinError::Store(_) | JoinError::Thread => Status::internal(text),
+        JoinError::OfFiles => Status::failed_precondition(text),
+        JoinError::Store(_) | JoinError::Files(_) | JoinError::Thread => Status::internal(text),
     }
 }

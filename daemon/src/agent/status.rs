@@ -91,6 +91,8 @@ impl Agent {
             landlock_abi: report.landlock_abi,
             confined: report.confined.into_iter().map(str::to_owned).collect(),
             landlock_error: report.landlock_error,
+            listens_confined: report.listens,
+            connects_confined: report.connects,
         }
     }
 
@@ -319,7 +321,14 @@ impl Agent {
         list.extend(self.counters.containers.degradation());
         list.extend(self.triggers.degradations());
         list.extend(self.pins.degradation());
-        list.extend(self.sandbox.report().degradation());
+        list.extend(self.sandbox.report().missing().map(|reasons| {
+            Degradation::new(
+                "sandbox_partial",
+                Severity::Info,
+                format!("the daemon gives up less than it could: {reasons}"),
+                sandbox::REMEDY,
+            )
+        }));
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",

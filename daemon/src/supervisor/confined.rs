@@ -2,61 +2,50 @@
 //!
 //! `fp-uplink` and `fp-debuginfod` talk to the network. Not confined: `fp-grpc`, whose threads look
 //! at other processes to answer, and all that samples, names and captures
-//! ([`sandbox`](host::sandbox) says why).
+//! ([`sandbox`] says why).
 
 use agent_config::{Config, Symbols};
-use host::sandbox::{Reach, Sandbox};
 use perf::tracefs;
-
-/// Ports of debuginfod servers that say none.
-const HTTP: [u16; 2] = [80, 443];
+use sandbox::{Calls, Reach, Sandbox};
 
 /// What sends to the collector: its spool, its pins, its identity. It connects to nothing itself:
 /// [`Dialer`](identity::Dialer) does, and to the collector alone.
 pub(super) fn uplink(config: &Config) -> Reach {
-    Reach {
+    let tls = &config.collector.tls;
+    let files = [&tls.cert_file, &tls.key_file, &tls.ca_file];
+    let reach = Reach {
         writes: vec![
             config.collector.spool.dir.clone(),
             config.recorder.pins_dir.clone(),
             config.collector.identity_dir.clone(),
         ],
         ..Reach::default()
-    }
+    };
+    // Where somebody else renews the certificate: it is read again, and so is one in its place.
+    let files = files.into_iter().flatten();
+    files.fold(reach, |reach, file| reach.renewed(file))
 }
-
-/// Variables of the environment that name a proxy, each also in small letters.
-const PROXIES: [&str; 3] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"];
 
 /// What fetches debug files: its directory, and the servers, or the proxy that leads to them.
 pub(super) fn debuginfod(symbols: &Symbols) -> Reach {
-    let names = PROXIES.iter();
-    let names = names.flat_map(|name| [(*name).to_owned(), name.to_lowercase()]);
-    let proxies: Vec<String> = names.filter_map(|name| std::env::var(name).ok()).collect();
-    fetching(symbols, &proxies)
+    fetching(symbols, sandbox::proxies())
 }
 
-fn fetching(symbols: &Symbols, proxies: &[String]) -> Reach {
-    let urls = symbols.debuginfod.iter().chain(proxies);
+fn fetching(symbols: &Symbols, proxies: Vec<String>) -> Reach {
+    let urls: Vec<_> = symbols.debuginfod.iter().cloned().chain(proxies).collect();
     let reach = Reach {
-        reads: Vec::new(),
         writes: vec![symbols.debuginfod_dir.clone()],
-        ports: urls.filter_map(|url| port_of(url)).chain(HTTP).collect(),
+        ..Reach::default()
     };
-    reach.naming()
-}
-
-/// The port that a URL names.
-fn port_of(url: &str) -> Option<u16> {
-    let (_, rest) = url.split_once("://")?;
-    let host = rest.split('/').next()?;
-    let (_, port) = host.rsplit_once(':')?;
-    port.parse().ok()
+    reach.naming().urls(&urls)
 }
 
 /// Gives up system calls, now that everything runs, and says what is in force.
 pub(super) fn settle(sandbox: &Sandbox) {
     // Where the host has no tracefs a capture makes one that no path leads to.
-    sandbox.refuse_calls(!tracefs::is_mounted());
+    sandbox.refuse_calls(Calls::Profiler {
+        mounts: !tracefs::is_mounted(),
+    });
     let report = sandbox.report();
     if !report.on {
         tracing::info!("the sandbox is off (`sandbox`)");
@@ -93,8 +82,11 @@ mod tests {
             ],
             ..config.symbols
         };
-        assert_eq!(fetching(&symbols, &[]).ports, [53, 80, 443, 8002].into());
+        assert_eq!(
+            fetching(&symbols, Vec::new()).ports,
+            [53, 80, 443, 8002].into()
+        );
         let proxy = ["http://me:secret@proxy.example:3128/".to_owned()];
-        assert!(fetching(&symbols, &proxy).ports.contains(&3128));
+        assert!(fetching(&symbols, proxy.into()).ports.contains(&3128));
     }
 }

@@ -7,10 +7,10 @@ use agent_config::Config;
 use export::uplink::{self as way, Service};
 use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use host::facts::Environment;
-use host::starter::Starter;
 use host::sync::lock;
 use host::time::MonotonicTime;
 use pins::uploader::PinUploader;
+use sandbox::starter::Starter;
 use std::io;
 use std::sync::{Arc, OnceLock, PoisonError};
 

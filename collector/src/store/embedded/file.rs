@@ -180,7 +180,9 @@ impl PartitionFile {
         remove(&temporary)?;
         {
             let connection = Connection::open(&temporary)?;
-            connection.execute_batch("PRAGMA page_size = 4096; PRAGMA synchronous = FULL;")?;
+            connection.execute_batch(
+                "PRAGMA page_size = 4096; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;",
+            )?;
             lay_out(&connection, service_labels, generation, 0)?;
         }
         // SQLite would take the log of a file that is gone for that of the new one.

@@ -7,7 +7,7 @@ mod pins;
 use super::samples::{self, Answers, NOW_NS, PERIOD, S, chunks, select};
 use super::server::Server;
 use profile::{GroupBy, Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
-use proto::agent::{Cgroup, Counter, Degradation, Severity, TimeRange};
+use proto::agent::{Cgroup, Counter, Degradation, Sandbox, Severity, TimeRange};
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::{QueryService, QueryServiceServer};
@@ -508,6 +508,15 @@ impl QueryService for Fake {
                 labels: "cause=\"future\"".into(),
                 value: 12,
             }],
+            sandbox: Some(Sandbox {
+                on: true,
+                seccomp: true,
+                landlock_abi: 7,
+                confined: vec!["all".into()],
+                listens_confined: true,
+                connects_confined: true,
+                ..Sandbox::default()
+            }),
             ..StatusResponse::default()
         }))
     }

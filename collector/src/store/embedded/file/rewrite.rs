@@ -228,7 +228,9 @@ impl PartitionFile {
         let temporary = path.with_extension("new");
         remove(&temporary)?;
         let connection = Connection::open(&temporary)?;
-        connection.execute_batch("PRAGMA page_size = 4096; PRAGMA synchronous = OFF;")?;
+        connection.execute_batch(
+            "PRAGMA page_size = 4096; PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY;",
+        )?;
         // One that a crash leaves behind is removed: nothing is ever rolled back in it.
         let _mode: String =
             connection.query_row("PRAGMA journal_mode = OFF", [], |row| row.get(0))?;

@@ -1,10 +1,11 @@
 //! Starts threads for threads that are confined: those that it starts are not.
 //!
-//! A thread inherits what the one that starts it has given up (see [`sandbox`](crate::sandbox)).
+//! A thread inherits what the one that starts it has given up (see the crate).
 //! Work that looks at other processes is handed to this one, which was started before.
 
-use crate::sync::lock;
+use crate::lock;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +14,20 @@ const WAITING_MAX: usize = 64;
 
 /// Name of the thread that starts others.
 pub const THREAD: &str = "fp-start";
+
+/// Threads that were started, and work that was done without one because there was none.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+static WITHOUT: AtomicU64 = AtomicU64::new(0);
+
+/// Threads that were started, over all.
+pub fn started() -> u64 {
+    STARTED.load(Ordering::Relaxed)
+}
+
+/// Work that had to be done one after the other because there was no thread for it, over all.
+pub fn without_thread() -> u64 {
+    WITHOUT.load(Ordering::Relaxed)
+}
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -51,9 +66,10 @@ fn serve(asked: &Receiver<(&'static str, Work)>) {
             }
         };
         let thread = std::thread::Builder::new().name(name.to_owned());
-        if thread.spawn(run).is_err()
-            && let Some(work) = take(&work)
-        {
+        if thread.spawn(run).is_ok() {
+            STARTED.fetch_add(1, Ordering::Relaxed);
+        } else if let Some(work) = take(&work) {
+            WITHOUT.fetch_add(1, Ordering::Relaxed);
             work();
         }
     }
@@ -62,7 +78,7 @@ fn serve(asked: &Receiver<(&'static str, Work)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::{Reach, Sandbox};
+    use crate::{Reach, Sandbox};
 
     #[test]
     fn what_a_confined_thread_has_started_is_not_confined() {
@@ -80,5 +96,7 @@ mod tests {
         let (name, reads) = confined.join().expect("no panic");
         assert_eq!(name.as_deref(), Some("helper"));
         assert!(reads);
+        assert!(started() >= 1);
+        assert_eq!(without_thread(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! A filter of system calls: what an agent never does is refused with EPERM.
+//! A filter of system calls: what a daemon never does is refused with EPERM.
 //!
 //! It is a list of what is refused, not of what is allowed: libraries and kernels change what they
 //! call, and a daemon that is killed for it helps nobody. For each call the filter's answer depends
@@ -71,6 +71,43 @@ const REFUSED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
 
+/// Refused to a program that looks at no other process: to sample, to read the memory of others,
+/// to become somebody else, to make devices.
+const LOOKS: &[c_long] = &[
+    libc::SYS_perf_event_open,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_madvise,
+    libc::SYS_move_pages,
+    libc::SYS_migrate_pages,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_capset,
+    libc::SYS_mknodat,
+    libc::SYS_fanotify_init,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_syslog,
+];
+
+/// What a program keeps of the calls that few have a use for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// It samples, and looks at other processes. `mounts`: it may have to make a file system of its
+    /// own.
+    Profiler {
+        /// See there.
+        mounts: bool,
+    },
+    /// It answers on sockets and keeps files.
+    Server,
+}
+
 /// What makes a mount that no path leads to: tracefs, where the host has none.
 const MOUNTS: &[c_long] = &[libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount];
 
@@ -92,12 +129,19 @@ const ARCHITECTURE_AT: u32 = std::mem::offset_of!(libc::seccomp_data, arch) as u
 ///
 /// # Errors
 /// When the kernel has no filters, or a thread has others.
-pub fn install(mounts: bool) -> io::Result<()> {
+pub fn install(calls: Calls) -> io::Result<()> {
+    sys::install_filter(&program(&refused(calls)))
+}
+
+fn refused(calls: Calls) -> Vec<c_long> {
     let mut refused: Vec<c_long> = [REFUSED, REFUSED_HERE].concat();
-    if !mounts {
+    if calls == Calls::Server {
+        refused.extend_from_slice(LOOKS);
+    }
+    if calls != (Calls::Profiler { mounts: true }) {
         refused.extend_from_slice(MOUNTS);
     }
-    sys::install_filter(&program(&refused))
+    refused
 }
 
 fn statement(code: u32, k: u32) -> sock_filter {
@@ -203,6 +247,40 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_server_samples_nothing_and_serves() {
+        let refused = refused(Calls::Server);
+        for number in [
+            libc::SYS_perf_event_open,
+            libc::SYS_ptrace,
+            libc::SYS_execve,
+            libc::SYS_bpf,
+            libc::SYS_keyctl,
+            libc::SYS_finit_module,
+            libc::SYS_userfaultfd,
+            libc::SYS_fsopen,
+            libc::SYS_setresuid,
+        ] {
+            assert!(refused.contains(&number), "{number}");
+        }
+        for number in [
+            libc::SYS_accept4,
+            libc::SYS_connect,
+            libc::SYS_clone3,
+            libc::SYS_fchown,
+            libc::SYS_renameat2,
+            libc::SYS_prlimit64,
+        ] {
+            assert!(!refused.contains(&number), "{number}");
+        }
+        // The jumps of the filter reach their end.
+        let program = program(&refused);
+        assert_eq!(
+            says(&program, ARCHITECTURE, libc::SYS_read as u32),
+            libc::SECCOMP_RET_ALLOW
+        );
+    }
+
     /// The child of the test below: what is refused is so for good, and to all threads.
     #[test]
     #[ignore = "changes its process: run by a test in one of its own"]
@@ -214,7 +292,7 @@ mod tests {
             starts()
         });
         assert!(starts().is_ok());
-        install(false).expect("the kernel has filters");
+        install(Calls::Profiler { mounts: false }).expect("the kernel has filters");
         let _ = ask.send(());
         for started in [starts(), before.join().expect("no panic")] {
             let error = started.expect_err("execve is refused");
@@ -222,7 +300,7 @@ mod tests {
         }
         assert!(std::fs::read("/proc/self/status").is_ok());
         assert!(std::thread::spawn(|| ()).join().is_ok());
-        install(true).expect("once more, for those that come later");
+        install(Calls::Server).expect("once more, for those that come later");
     }
 
     #[test]

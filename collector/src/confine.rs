@@ -1,0 +1,191 @@
+//! What the process gives up before it does anything else, and what remains.
+//!
+//! It opens no file but its own below `data_dir` and those that the configuration names, starts no
+//! program, listens on its ports and connects to those that the configuration names. All of that is
+//! given up while there is one thread, which hands it on to all others.
+//!
+//! A file that somebody else replaces is read again, so what may be read is its directory, and that
+//! of what it links to.
+
+use crate::config::{Config, Engine, Sandbox as Mode};
+use sandbox::{Calls, Reach, Report, Sandbox};
+use std::path::{Path, PathBuf};
+
+/// What every program reads of its own: numbers of itself, random numbers, the CPUs there are.
+const OWN: [&str; 4] = [
+    "/proc/self",
+    "/dev/urandom",
+    "/dev/null",
+    "/sys/devices/system/cpu",
+];
+
+/// Where the configuration is read again when none was there at the start.
+const CONFIGURATIONS: &str = "/etc/fleetprof";
+
+/// In place of the name of a thread.
+const ALL: &str = "all";
+
+/// Gives up what `config` leaves no use for. `file`: where it came from. To be called while the
+/// process has one thread.
+pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
+    let sandbox = Sandbox::new(config.sandbox == Mode::Auto);
+    sandbox.confine(ALL, &reach(config, file));
+    sandbox.refuse_calls(Calls::Server);
+    let report = sandbox.report();
+    if !report.on {
+        tracing::info!("the sandbox is off (`sandbox`)");
+        return report;
+    }
+    for (what, reason) in [
+        ("Landlock", &report.landlock_error),
+        ("seccomp", &report.seccomp_error),
+    ] {
+        if !reason.is_empty() {
+            tracing::info!(reason, "without {what}");
+        }
+    }
+    tracing::info!(
+        seccomp = report.seccomp,
+        landlock_abi = report.landlock_abi,
+        listens = report.listens,
+        connects = report.connects,
+        "sandbox"
+    );
+    for path in unsettled(config, file) {
+        tracing::warn!(
+            path = %path.display(),
+            "this file may be read as it is now and not once another replaces it, because its \
+             directory holds what is none of the collector's: put it in a directory of its own"
+        );
+    }
+    report
+}
+
+/// What remains.
+pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
+    let mut reads: Vec<PathBuf> = OWN.iter().map(PathBuf::from).collect();
+    reads.push(PathBuf::from(CONFIGURATIONS));
+    let listen = &config.listen;
+    let listens = [
+        Some(listen.grpc),
+        Some(listen.http),
+        listen.tls,
+        listen.https,
+    ];
+    let notified = std::env::var_os("NOTIFY_SOCKET");
+    let reach = Reach {
+        reads,
+        writes: vec![config.data_dir.clone()],
+        // Where other collectors of the same database are is found in it.
+        any_port: config.store == Engine::ClickHouse,
+        listens: listens
+            .into_iter()
+            .flatten()
+            .map(|address| address.port())
+            .collect(),
+        abstract_sockets: notified.is_some_and(|path| path.as_encoded_bytes().starts_with(b"@")),
+        ..Reach::default()
+    };
+    let files = files(config, file).into_iter();
+    let reach = files.fold(reach, |reach, file| reach.renewed(file));
+    let urls = urls(config);
+    match urls.is_empty() {
+        true => reach,
+        false => reach.naming().urls(&urls),
+    }
+}
+
+/// Files beside `data_dir` that are read, some of them again and again.
+fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
+    let named = [
+        &config.web.tls.cert_file,
+        &config.web.tls.key_file,
+        &config.clickhouse.password_file,
+        &config.identity.outside.cert_file,
+        &config.identity.outside.key_file,
+        &config.auth.oidc.client_secret_file,
+        &config.auth.oidc.ca_file,
+    ];
+    let named = named.into_iter().flatten();
+    let named = named.chain(&config.identity.outside.ca_files);
+    named.map(PathBuf::as_path).chain(file).collect()
+}
+
+/// Who is asked.
+fn urls(config: &Config) -> Vec<String> {
+    let mut urls = config.symbols.debuginfod.clone();
+    if !urls.is_empty() {
+        urls.extend(sandbox::proxies());
+    }
+    if config.store == Engine::ClickHouse {
+        urls.push(config.clickhouse.url.clone());
+    }
+    urls.extend(config.auth.oidc.issuer.clone());
+    urls
+}
+
+/// Files whose directory is not the collector's to read.
+fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
+    let mut files = files(config, file);
+    files.retain(|file| sandbox::directory(file).is_none());
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::KEYS;
+    use config::{Kind, Value};
+
+    #[test]
+    fn every_file_of_the_configuration_can_be_read_again() {
+        let mut config = Config::default();
+        let mut paths = Vec::new();
+        for (number, key) in KEYS.iter().enumerate() {
+            let path = format!("/run/fleetprof-test-{number}/own/file");
+            match key.kind {
+                Kind::PathOrNull => (key.put)(&mut config, Value::Text(path.clone())),
+                Kind::Paths(_) => (key.put)(&mut config, Value::List(vec![path.clone()])),
+                _ => continue,
+            }
+            paths.push(PathBuf::from(path));
+        }
+        assert!(paths.len() > 2);
+        let reach = reach(&config, None);
+        for path in paths {
+            let directory = path.parent().expect("a directory").to_owned();
+            assert!(reach.reads.contains(&directory), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_file_among_those_of_the_system_is_told() {
+        let page = Path::new("/etc/page.pem");
+        let mut config = Config::default();
+        config.web.tls.cert_file = Some(page.to_owned());
+        assert_eq!(unsettled(&config, None), [page]);
+        config.web.tls.cert_file = Some("/etc/fleetprof/page.pem".into());
+        assert!(unsettled(&config, None).is_empty());
+    }
+
+    #[test]
+    fn ports_are_those_of_the_configuration() {
+        let mut config = Config::default();
+        config.listen.tls = Some(([0, 0, 0, 0], 7601).into());
+        let alone = reach(&config, None);
+        assert_eq!(alone.listens, [7600, 7601, 7610].into());
+        assert!(alone.ports.is_empty() && !alone.any_port, "it asks nobody");
+        assert!(!alone.reads.iter().any(|path| path == Path::new("/etc")));
+        config.symbols.debuginfod = vec!["https://debug.example:8443/x".to_owned()];
+        let asks = reach(&config, None);
+        assert!(
+            [53, 80, 443, 8443]
+                .iter()
+                .all(|port| asks.ports.contains(port))
+        );
+        config.auth.oidc.issuer = Some("https://login.example:9443/realm".to_owned());
+        assert!(reach(&config, None).ports.contains(&9443));
+        config.store = Engine::ClickHouse;
+        assert!(reach(&config, None).any_port);
+    }
+}
