@@ -177,11 +177,6 @@ impl<'a> StackCopy<'a> {
         }
     }
 
-    /// Where it is noted what is read of it.
-    pub(crate) fn reads(&self) -> Option<&'a Reads> {
-        self.reads
-    }
-
     /// Notes that a walk went by a register.
     pub fn goes_by(&self, registers: &Registers, number: u16) {
         if let (Some(reads), 0..REGISTERS_U16) = (self.reads, number) {

@@ -27,6 +27,7 @@ use host::ids::{Avma, FileId, FileOffset, Tid};
 use host::time::MonotonicTime;
 use profile::StackEnd;
 use std::cell::Cell;
+use std::rc::Rc;
 
 /// Most operations of DWARF expressions for one stack. Real stacks take some dozen; one of 512
 /// frames of functions with realigned stacks takes 1,500. At 10 ns each a stack costs at most 40 µs
@@ -165,7 +166,7 @@ pub struct Engine {
     /// What each thread's last walk found.
     pub(super) last_walks: LastWalks,
     /// What the walk under way read.
-    reads: Reads,
+    reads: Rc<Reads>,
     /// The last step went by a rule of a file's tables.
     by_table: bool,
     /// The stack pointer where the last walk ended.
@@ -252,7 +253,7 @@ impl Engine {
             wanted: None,
             passed: None,
             last_walks: LastWalks::default(),
-            reads: Reads::default(),
+            reads: Rc::default(),
             by_table: false,
             top: 0,
         }
@@ -291,7 +292,7 @@ impl Engine {
         depth_max: usize,
         out: &mut StackBuffer,
     ) -> StackEnd {
-        let reads = std::mem::take(&mut self.reads);
+        let reads = Rc::clone(&self.reads);
         reads.clear();
         self.last_walks.start((process, tid), &stack);
         let noting = stack.noting(&reads);
@@ -299,7 +300,6 @@ impl Engine {
         if self.last_walks.pause() && self.by_table && end.is_complete() {
             self.last_walks.remember(self.top, &stack, &reads, out);
         }
-        self.reads = reads;
         end
     }
 
@@ -383,9 +383,8 @@ impl Engine {
             if !self.scanner.may_step() {
                 return StackEnd::GeneratedCode;
             }
-            let reads = cursor.stack.reads();
-            let reads = reads.filter(|_| depth > 0 && self.last_walks.is_active());
-            if let Some(reads) = reads {
+            let is_noted = depth > 0 && self.last_walks.is_active();
+            if is_noted {
                 let Cursor {
                     registers, exact, ..
                 } = cursor;
@@ -394,14 +393,15 @@ impl Engine {
                     self.by_table = true;
                     return StackEnd::Complete;
                 }
-                self.last_walks.note_start(registers, *exact, reads, out);
+                self.last_walks
+                    .note_start(registers, *exact, &self.reads, out);
             }
             self.by_table = false;
             let next = self.frame(cursor, depth == 0, depth_max, out);
-            if let Some(reads) = reads {
+            if is_noted {
                 let caller = matches!(next, Next::Caller).then_some(&cursor.registers);
                 match self.by_table {
-                    true => self.last_walks.note_step(caller, reads, out),
+                    true => self.last_walks.note_step(caller, &self.reads, out),
                     false => self.last_walks.note_guess(),
                 }
             }
