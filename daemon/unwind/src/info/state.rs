@@ -38,7 +38,7 @@ const REGISTERS_U16: u16 = REGISTERS as u16;
 const ORDER: [u16; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// Registers that a called function gives back as it found them.
-pub(crate) const KEPT_OVER_CALLS: u32 = 1 << number::RBX
+const KEPT_OVER_CALLS: u32 = 1 << number::RBX
     | 1 << number::RBP
     | 1 << number::R12
     | 1 << number::R13
@@ -50,7 +50,7 @@ pub(crate) const KEPT_OVER_CALLS: u32 = 1 << number::RBX
 pub struct Registers {
     values: [u64; REGISTERS],
     known: u32,
-    /// Those that are as the sample has them, or as they were when changes were last looked for.
+    /// Those that are as the sample has them.
     original: u32,
 }
 
@@ -87,16 +87,6 @@ impl Registers {
     /// instruction pointer apart.
     fn original_of(&self, mask: u32) -> u32 {
         self.original & mask & !(1 << number::RSP | 1 << number::RA)
-    }
-
-    /// Registers that change from here on are those that do not count as the sample's any more.
-    pub fn see_changes(&mut self) {
-        self.original = self.known;
-    }
-
-    /// Those that have not changed since, as a mask.
-    pub fn unchanged(&self) -> u32 {
-        self.original_of(u32::MAX)
     }
 
     /// The value of a register, where it is known.

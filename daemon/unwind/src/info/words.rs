@@ -61,16 +61,6 @@ impl Reads {
         }
     }
 
-    /// Number of words noted.
-    pub fn len(&self) -> usize {
-        self.words.try_borrow().map_or(0, |words| words.len())
-    }
-
-    /// True when none was noted.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Notes registers of the sample.
     pub fn registers(&self, mask: u32) {
         self.registers.set(self.registers.get() | mask);

@@ -12,22 +12,19 @@ use super::cut::{Cut, FramePlace};
 use super::deep_stacks::LookCounts;
 use super::holes::HoleCounts;
 use super::known_callers::KnownCallersCounts;
-use super::last_walks::{LastWalkCounts, LastWalks};
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
 use crate::info::generated::GeneratedRules;
 use crate::info::rule::{Behind, Rule, Step, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
-use crate::info::words::Reads;
 use crate::process::Process;
 use crate::process::space::Backing;
 use host::frame::RawFrame;
-use host::ids::{Avma, FileId, FileOffset, Tid};
+use host::ids::{Avma, FileId, FileOffset};
 use host::time::MonotonicTime;
 use profile::StackEnd;
 use std::cell::Cell;
-use std::rc::Rc;
 
 /// Most operations of DWARF expressions for one stack. Real stacks take some dozen; one of 512
 /// frames of functions with realigned stacks takes 1,500. At 10 ns each a stack costs at most 40 µs
@@ -75,8 +72,6 @@ pub struct UnwindCounts {
     pub known_callers: KnownCallersCounts,
     /// Of waits that were recognized.
     pub recall: RecallCounts,
-    /// What was taken from last walks.
-    pub last_walks: LastWalkCounts,
     /// Frames whose rule had to be computed from its row, each time.
     pub computed: u64,
     /// Frames passed by frame pointer for want of unwind information.
@@ -116,7 +111,6 @@ impl Default for UnwindCounts {
             holes: HoleCounts::default(),
             known_callers: KnownCallersCounts::default(),
             recall: RecallCounts::default(),
-            last_walks: LastWalkCounts::default(),
             computed: 0,
             by_frame_pointer: 0,
             by_derived_rule: 0,
@@ -163,14 +157,6 @@ pub struct Engine {
     pub(super) wanted: Option<FramePlace>,
     /// How many frames the last walk had found when it had passed that.
     pub(super) passed: Option<usize>,
-    /// What each thread's last walk found.
-    pub(super) last_walks: LastWalks,
-    /// What the walk under way read.
-    reads: Rc<Reads>,
-    /// The last step went by a rule of a file's tables.
-    by_table: bool,
-    /// The stack pointer where the last walk ended.
-    top: u64,
 }
 
 /// A frame of a function that called on another stack than its caller's.
@@ -252,10 +238,6 @@ impl Engine {
             lent: false,
             wanted: None,
             passed: None,
-            last_walks: LastWalks::default(),
-            reads: Rc::default(),
-            by_table: false,
-            top: 0,
         }
     }
 
@@ -279,28 +261,6 @@ impl Engine {
         for (count, copy) in counts.beyond.iter_mut().zip(COPIES) {
             *count += u64::from(bytes >= copy.into());
         }
-    }
-
-    /// Walks from `registers` to the outermost frame, adding frames to `out`, at most `depth_max`:
-    /// the same as [`Engine::walk`], by what the last walk of the thread found.
-    pub fn walk_again(
-        &mut self,
-        (process, tid): (&Process, Tid),
-        registers: Registers,
-        stack: StackCopy<'_>,
-        now: MonotonicTime,
-        depth_max: usize,
-        out: &mut StackBuffer,
-    ) -> StackEnd {
-        let reads = Rc::clone(&self.reads);
-        reads.clear();
-        self.last_walks.start((process, tid), &stack);
-        let noting = stack.noting(&reads);
-        let end = self.walk(process, registers, noting, now, depth_max, out);
-        if self.last_walks.pause() && self.by_table && end.is_complete() {
-            self.last_walks.remember(self.top, &stack, &reads, out);
-        }
-        end
     }
 
     /// Walks from `registers` to the outermost frame, adding frames to `out`, at most `depth_max`.
@@ -328,7 +288,6 @@ impl Engine {
         let end = self.or_lent(end);
         self.counts.walks += 1;
         self.counts.ends[end as usize] += 1;
-        self.top = cursor.registers.sp();
         self.used = match end {
             StackEnd::Complete | StackEnd::Scanned | StackEnd::LentFrame => {
                 let used = cursor.registers.sp().saturating_sub(registers.sp());
@@ -383,29 +342,7 @@ impl Engine {
             if !self.scanner.may_step() {
                 return StackEnd::GeneratedCode;
             }
-            let is_noted = depth > 0 && self.last_walks.is_active();
-            if is_noted {
-                let Cursor {
-                    registers, exact, ..
-                } = cursor;
-                if let Some(top) = self.last_walks.join(registers, *exact, depth_max, out) {
-                    registers.set(number::RSP, top);
-                    self.by_table = true;
-                    return StackEnd::Complete;
-                }
-                self.last_walks
-                    .note_start(registers, *exact, &self.reads, out);
-            }
-            self.by_table = false;
-            let next = self.frame(cursor, depth == 0, depth_max, out);
-            if is_noted {
-                let caller = matches!(next, Next::Caller).then_some(&cursor.registers);
-                match self.by_table {
-                    true => self.last_walks.note_step(caller, &self.reads, out),
-                    false => self.last_walks.note_guess(),
-                }
-            }
-            match next {
+            match self.frame(cursor, depth == 0, depth_max, out) {
                 Next::Caller => {
                     if let Some(FramePlace::Slot(slot)) = self.wanted
                         && slot.wrapping_add(8) == cursor.registers.sp()
@@ -437,7 +374,6 @@ impl Engine {
                 out.frames
                     .push(super::callchain::unmapped_leaf(cursor.process));
             }
-            self.by_table = true;
             return Next::End(match ip {
                 0 if !leaf => StackEnd::Complete,
                 _ => StackEnd::Unmapped,
@@ -522,7 +458,6 @@ impl Engine {
         let caller = match rule.step {
             Step::Outermost => {
                 self.scanner.outermost = true;
-                self.by_table = true;
                 return Next::End(StackEnd::Complete);
             }
             // Where the instruction pointer is in it, the stack may be either: its frame pointer
@@ -535,10 +470,7 @@ impl Engine {
                 self.switch = Switch::at(behind, registers);
                 return self.by_frame_pointer(cursor, StackEnd::OtherStack);
             }
-            Step::Switched(Behind::Nobody) => {
-                self.by_table = true;
-                return Next::End(StackEnd::Complete);
-            }
+            Step::Switched(Behind::Nobody) => return Next::End(StackEnd::Complete),
             Step::Switched(behind) => {
                 self.switch = Switch::at(behind, registers);
                 return Next::End(StackEnd::OtherStack);
@@ -579,7 +511,6 @@ impl Engine {
                 Next::End(StackEnd::NoProgress)
             }
             Ok(caller) => {
-                self.by_table = true;
                 cursor.exact = rule.signal;
                 cursor.registers = caller;
                 Next::Caller

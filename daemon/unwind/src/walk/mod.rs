@@ -20,7 +20,6 @@ pub mod deep_stacks;
 pub mod engine;
 pub mod holes;
 pub mod known_callers;
-pub mod last_walks;
 pub mod look;
 pub mod modules;
 pub mod recall;
@@ -217,7 +216,6 @@ impl Unwinder {
             holes: self.holes.counts(),
             known_callers: self.known_callers.counts(),
             recall: self.recall.counts(),
-            last_walks: self.engine.last_walks.counts,
             ..self.engine.counts
         }
     }
@@ -389,11 +387,6 @@ impl Unwinder {
         engine.wanted = wanted.map(|it| it.place);
         let (depth, time) = (self.depths.walk, sample.time);
         let end = match near_bytes {
-            // A frame that is wanted is to be passed by a walk.
-            None if wanted.is_none() => {
-                let who = (process, sample.tid);
-                engine.walk_again(who, registers, stack, time, depth, walked)
-            }
             None => engine.walk(process, registers, stack, time, depth, walked),
             Some(near_bytes) => {
                 recall.begin();

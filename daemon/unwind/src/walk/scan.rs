@@ -99,7 +99,6 @@ impl Engine {
         out: &mut StackBuffer,
     ) -> StackEnd {
         self.counts.scans.attempts += 1;
-        self.last_walks.pause();
         let from = cursor.registers;
         match self.first_caller(cursor, depth_max, out) {
             Ok(_) => {
@@ -136,9 +135,7 @@ impl Engine {
         out.frames.push(RawFrame::Jit(cursor.process.id, leaf));
         let before = (self.scanner, self.counts, self.operations.get());
         let lent = self.lent;
-        let was_active = self.last_walks.pause();
         let found = self.first_caller(&mut aside, usize::MAX, &mut out);
-        self.last_walks.resume(was_active);
         self.operations.set(before.2);
         self.lent = lent;
         (self.scanner, self.counts) = (before.0, before.1);
