@@ -24,13 +24,6 @@ metrics::rows! { WALKS: UnwindCounts;
     Counter fleetprof_unwind_rule_misses_total = |c| c.modules.rule_misses;
     /// Times all rules in the cache were forgotten because there were too many different ones.
     Counter fleetprof_unwind_rules_emptied_total = |c| c.modules.rules_emptied;
-    /// Walks whose outer frames were taken from the last walk of their thread, as nothing that they
-    /// go by had changed.
-    Counter fleetprof_unwind_walks_joined_total = |c| c.last_walks.joined;
-    /// Frames that were taken so, without being walked.
-    Counter fleetprof_unwind_frames_joined_total = |c| c.last_walks.frames;
-    /// Times all last walks were forgotten because they took too much memory.
-    Counter fleetprof_unwind_last_walks_emptied_total = |c| c.last_walks.emptied;
     /// Frames computed from their row each time: signal frames, realigned stacks.
     Counter fleetprof_unwind_rows_computed_total = |c| c.computed;
     /// Frames without unwind information that were passed by their frame pointer.

@@ -790,7 +790,7 @@ impl ProcessTable {
     }
 
     /// Lets go of the processes that ended before `before`, their main thread and all others: of
-    /// their memory at once, of who they were [`EXITING_MAX`] later.
+    /// their memory at once, of who they were ten seconds later.
     pub fn sweep(&mut self, before: MonotonicTime) {
         let processes = &mut self.processes;
         self.ended.retain(|pid| match processes.get(pid) {
