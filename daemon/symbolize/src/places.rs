@@ -401,7 +401,11 @@ mod tests {
         }
         let pages = functions.len().div_ceil(ENTRIES_AT_ONCE as usize);
         let most = functions.len() + 2 * pages + 2;
-        assert!(counted.1.get() as usize <= most, "{} of {most}", counted.1.get());
+        assert!(
+            counted.1.get() as usize <= most,
+            "{} of {most}",
+            counted.1.get()
+        );
     }
 
     proptest! {
