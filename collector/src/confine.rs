@@ -55,7 +55,8 @@ pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
         tracing::warn!(
             path = %path.display(),
             "this file may be read as it is now and not once another replaces it, because its \
-             directory holds what is none of the collector's: put it in a directory of its own"
+             directory holds what is none of the collector's, is not there yet, or is reached by a \
+             link: put it in a directory of its own, and name that"
         );
     }
     report
@@ -124,10 +125,17 @@ fn urls(config: &Config) -> Vec<String> {
     urls
 }
 
-/// Files whose directory is not the collector's to read.
+/// Files whose directory is not the collector's to read, or may be another one tomorrow: one that
+/// is not there yet, or that a link leads to.
 fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let mut files = files(config, file);
-    files.retain(|file| sandbox::directory(file).is_none());
+    files.retain(|file| {
+        let named = file.parent().map(std::path::absolute);
+        let real = file.parent().map(std::fs::canonicalize);
+        let is_itself =
+            matches!((&named, &real), (Some(Ok(named)), Some(Ok(real))) if named == real);
+        sandbox::directory(file).is_none() || !is_itself
+    });
     files
 }
 
@@ -164,8 +172,16 @@ mod tests {
         let mut config = Config::default();
         config.web.tls.cert_file = Some(page.to_owned());
         assert_eq!(unsettled(&config, None), [page]);
-        config.web.tls.cert_file = Some("/etc/fleetprof/page.pem".into());
+        let own = tempfile::tempdir().expect("a directory");
+        let own = own.path().canonicalize().expect("its name");
+        config.web.tls.cert_file = Some(own.join("page.pem"));
         assert!(unsettled(&config, None).is_empty());
+        // What leads there may lead elsewhere tomorrow.
+        std::os::unix::fs::symlink(&own, own.join("current")).expect("a link");
+        config.web.tls.cert_file = Some(own.join("current/page.pem"));
+        assert_eq!(unsettled(&config, None).len(), 1);
+        config.web.tls.cert_file = Some(own.join("later/page.pem"));
+        assert_eq!(unsettled(&config, None).len(), 1);
     }
 
     #[test]

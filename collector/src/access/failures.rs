@@ -110,7 +110,7 @@ impl Tried {
 }
 
 /// What one customer of a provider has: an address of IPv4, or 64 bits of IPv6.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {

@@ -225,6 +225,7 @@ impl People {
         let database = Connection::open(path)?;
         database.pragma_update(None, "journal_mode", "WAL")?;
         database.pragma_update(None, "synchronous", "FULL")?;
+        database.pragma_update(None, "temp_store", "MEMORY")?;
         database.execute_batch(SCHEMA)?;
         database.execute_batch(super::sessions::SCHEMA)?;
         database.execute_batch(super::sign_ins::SCHEMA)?;

@@ -255,7 +255,8 @@ impl People {
         })
     }
 
-    /// Ends the sessions of somebody by this name, which anybody may have then. Blocks.
+    /// Ends the sessions of somebody by this name. It stays theirs: captures belong to names, and
+    /// many providers let people choose theirs. Blocks.
     ///
     /// # Errors
     /// When the database fails: they have ended until a restart.
@@ -273,10 +274,6 @@ impl People {
             (gone, last)
         };
         self.end_sessions(&gone)?;
-        self.with_database(|database| {
-            database.execute("DELETE FROM sign_in_names WHERE name = ?1", params![name])?;
-            Ok(())
-        })?;
         Ok(last)
     }
 

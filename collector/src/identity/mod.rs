@@ -21,7 +21,7 @@ pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
 
 use crate::time::Clock;
 use authority::{Claim, ends_unix_s};
-use outside::{Named, Trusted};
+use outside::{Named, SPIFFE_LABEL, Trusted};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
@@ -248,10 +248,11 @@ pub fn bind(
 pub fn bind_facts(member: Option<&Arc<Member>>, facts: &mut proto::collector::HostFacts) {
     let Some(member) = member else { return };
     facts.hostname.clone_from(&member.name);
-    // They come from the fleet: whatever else there is of that name gives way.
+    // They come from the fleet: whatever else there is of that name gives way. So does what no
+    // certificate of a host says.
     facts
         .labels
-        .retain(|name, _| !member.labels.contains_key(name));
+        .retain(|name, _| !member.labels.contains_key(name) && name != SPIFFE_LABEL);
 }
 
 /// The labels that the fleet gave a host, in what is kept of it.

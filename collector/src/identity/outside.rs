@@ -8,6 +8,7 @@
 use super::IdentityError;
 use crate::config::outside::{DNS, HostNames, SPIFFE, is_domain, is_name, is_path};
 use profile::text::with_causes;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -217,6 +218,13 @@ impl Outside {
             if found.is_empty() {
                 return Err(unusable(path, "it has no certificate"));
             }
+            // What a handshake would only find out would turn everybody away.
+            let mut roots = RootCertStore::empty();
+            for authority in &found {
+                roots
+                    .add(authority.clone())
+                    .map_err(|error| unusable(path, &error.to_string()))?;
+            }
             authorities.extend(found);
         }
         if authorities.len() > AUTHORITIES_MAX {
@@ -408,7 +416,9 @@ mod tests {
         assert_eq!(count(), 1);
         std::fs::write(&path, pem(&a) + &pem(&b)).expect("written");
         assert_eq!(count(), 2);
-        for wrong in ["", "-----BEGIN CERTIFICATE-----\n!!"] {
+        // One that handshakes would stumble over: its DER is cut.
+        let cut = pem(&a) + &pem(&CertificateDer::from(&b[..b.len() - 1]));
+        for wrong in ["", "-----BEGIN CERTIFICATE-----\n!!", &cut] {
             std::fs::write(&path, wrong).expect("written");
             assert_eq!(count(), 2, "{wrong}");
         }

@@ -129,13 +129,17 @@ pub(super) fn name<'a>(claims: &'a Claims, claim: &str) -> Result<&'a str, Strin
             "there is no text in the claim `{shown}` for the name"
         ));
     };
-    let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
+    // What follows a `#` is the mark of a second person of a name.
+    let hostile = |letter| letter == '#' || profile::text::is_hostile(letter);
+    let hostile = name.chars().any(hostile) || name.trim() != name;
     if name.is_empty() || name.len() > SIGN_IN_NAME_BYTES_MAX || hostile {
         return Err(format!(
-            "the name in the claim `{shown}` is not 1 to {SIGN_IN_NAME_BYTES_MAX} printable bytes"
+            "the name in the claim `{shown}` is not 1 to {SIGN_IN_NAME_BYTES_MAX} printable bytes \
+             without `#`"
         ));
     }
-    if claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+    let verified = claims.get("email_verified");
+    if claim == "email" && verified.is_some_and(|it| *it != Value::Bool(true)) {
         return Err("the provider has not verified the address that is to be the name".to_owned());
     }
     Ok(name)
@@ -278,13 +282,16 @@ mod tests {
             json!("\u{1b}[2Janna"),
             json!("anna\u{202e}nimda"),
             json!("a".repeat(101)),
+            json!("anna#0123456789ab"),
             json!(["anna"]),
             json!(null),
         ] {
             assert!(of(wrong.clone()).is_err(), "{wrong}");
         }
-        let mail = json!({"email": "a@b.example", "email_verified": false});
-        assert!(name(mail.as_object().expect("one"), "email").is_err());
+        for verified in [json!(false), json!("false"), json!(1)] {
+            let mail = json!({"email": "a@b.example", "email_verified": verified});
+            assert!(name(mail.as_object().expect("one"), "email").is_err());
+        }
     }
 
     #[test]

@@ -542,7 +542,7 @@ fn word(text: &str) -> String {
 }
 
 /// Pairs as the body of a form, or as a query.
-fn form(fields: &[(&str, &str)]) -> String {
+pub(crate) fn form(fields: &[(&str, &str)]) -> String {
     let pairs = fields.iter();
     let pairs: Vec<String> = pairs
         .map(|(name, value)| format!("{name}={}", escaped(value)))

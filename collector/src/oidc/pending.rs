@@ -1,6 +1,7 @@
 //! Logins that were begun and have not come back: each once, for a while, in the browser that began
 //! it.
 
+use crate::access::network;
 use crate::sync::lock;
 use data_encoding::BASE64URL_NOPAD;
 use ring::digest::{SHA256, digest};
@@ -13,9 +14,9 @@ use std::time::{Duration, Instant};
 /// How long somebody has to log in at the provider.
 pub const LASTS: Duration = Duration::from_secs(600);
 
-/// Logins at a time: of one address, and of all. Of more the oldest goes. Each takes 2.5 KiB at
+/// Logins at a time: of one address, and of all. Of more the oldest goes, of who has most. Each takes 2.5 KiB at
 /// most.
-const OF_ADDRESS_MAX: usize = 256;
+const OF_NETWORK_MAX: usize = 256;
 const ALL_MAX: usize = 4096;
 
 /// Random bytes of a state, a nonce, a verifier, a browser's mark.
@@ -26,7 +27,8 @@ type Hash = [u8; 32];
 /// A login under way.
 pub(super) struct Begun {
     browser: Hash,
-    address: Option<IpAddr>,
+    /// Its address, or more of it where one customer has many.
+    network: Option<IpAddr>,
     until: Instant,
     /// What the ID token has to have.
     pub(super) nonce: String,
@@ -95,7 +97,7 @@ impl Pending {
         };
         let begun = Begun {
             browser: hash(&ticket.browser),
-            address: beginner.address,
+            network: beginner.address.map(network),
             until: now + LASTS,
             nonce,
             verifier,
@@ -104,23 +106,22 @@ impl Pending {
         };
         let mut all = lock(&self.0);
         all.retain(|_, begun| begun.until > now);
-        let own = all
-            .values()
-            .filter(|other| other.address == begun.address)
-            .count();
-        let mut gone = 0;
-        if own >= OF_ADDRESS_MAX || all.len() >= ALL_MAX {
-            let of_own = own >= OF_ADDRESS_MAX;
-            let oldest = all
-                .iter()
-                .filter(|(_, other)| !of_own || other.address == begun.address)
-                .min_by_key(|(_, other)| other.until)
-                .map(|(key, _)| *key);
-            if let Some(oldest) = oldest {
-                all.remove(&oldest);
-                gone = 1;
+        let of = |network: Option<IpAddr>| all.values().filter(move |it| it.network == network);
+        // Where all have too many, who has most gives way.
+        let full = match of(begun.network).count() >= OF_NETWORK_MAX {
+            true => Some(begun.network),
+            false if all.len() >= ALL_MAX => {
+                let networks = all.values().map(|it| it.network);
+                networks.max_by_key(|&network| of(network).count())
             }
-        }
+            false => None,
+        };
+        let oldest = full.and_then(|full| {
+            let of_full = all.iter().filter(|(_, other)| other.network == full);
+            of_full.min_by_key(|(_, other)| other.until)
+        });
+        let oldest = oldest.map(|(key, _)| *key);
+        let gone = u64::from(oldest.is_some_and(|key| all.remove(&key).is_some()));
         all.insert(hash(&ticket.state), begun);
         Some((ticket, gone))
     }
@@ -192,7 +193,7 @@ mod tests {
         let (pending, now) = (Pending::default(), Instant::now());
         let begin = |address| pending.begin(beginner(None, address), now).expect("begun");
         let (other, _) = begin(2);
-        let gone: u64 = (0..OF_ADDRESS_MAX + 10).map(|_| begin(1).1).sum();
+        let gone: u64 = (0..OF_NETWORK_MAX + 10).map(|_| begin(1).1).sum();
         assert_eq!(gone, 10);
         let own = Some(other.browser.as_str());
         assert!(pending.take(&other.state, own, now).is_ok());

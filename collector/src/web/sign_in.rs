@@ -4,7 +4,7 @@ use super::door::{Door, named_cookie, set_cookie, set_named_cookie};
 use super::{Peer, Site, login, plain};
 use crate::access::SESSION_LASTS_S;
 use crate::audit::Event;
-use crate::oidc::{Answer, LOGIN_LASTS, Oidc, Refused};
+use crate::oidc::{self, Answer, LOGIN_LASTS, Oidc, Refused};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -21,6 +21,9 @@ pub(super) const PATH: &str = "/login/oidc";
 
 /// What a browser is known by between going and coming back.
 const COOKIE_NAME: &str = "__Host-fleetprof-login";
+
+/// Says that a browser was sent to the name that the provider sends it back to.
+const NAMED: &str = "named";
 
 /// Longest address of the page that a login comes back to. Unit: bytes.
 const BACK_BYTES_MAX: usize = 2048;
@@ -106,8 +109,11 @@ pub(super) async fn begin(
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     if let Some((scheme, own)) = &site.entrance.names.external
         && host.is_some_and(|host| !is_host(host, scheme, own))
+        // A proxy that passes no names on would send it round without end.
+        && !pairs.iter().any(|(name, _)| name == NAMED)
     {
-        return redirect(&format!("{scheme}://{own}{PATH}"));
+        let query = oidc::form(&[(NAMED, "1"), ("return", &back)]);
+        return redirect(&format!("{scheme}://{own}{PATH}?{query}"));
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
     let (address, now) = (Some(peer.0.ip()), door.people.now());

@@ -693,10 +693,16 @@ async fn a_login_comes_back_to_the_name_that_the_provider_knows() {
         "127.0.0.1:{}",
         rig.site.running.at.https.expect("one").port()
     );
-    let asked = request("GET", "/login/oidc", &host, "", "");
+    let asked = request("GET", "/login/oidc?return=%2F%23a%26b", &host, "", "");
     let reply = exchange(rig.site.encrypted().await, &asked).await;
-    let own = "https://profiles.example.net/login/oidc";
-    assert_eq!((reply.status, reply.header("location")), (303, Some(own)));
+    let query = "?named=1&return=%2F%23a%26b";
+    let own = format!("https://profiles.example.net/login/oidc{query}");
+    assert_eq!((reply.status, reply.header("location")), (303, Some(&*own)));
+    // Once: a proxy may pass on another name each time.
+    let asked = request("GET", &format!("/login/oidc{query}"), &host, "", "");
+    let reply = exchange(rig.site.encrypted().await, &asked).await;
+    let to = reply.header("location").unwrap_or_default();
+    assert!(to.starts_with(&*fake.issuer), "{to}");
     for elsewhere in [
         "%2F%2Fevil.example",
         "https%3A%2F%2Fevil.example",
