@@ -361,8 +361,6 @@ fn start_files(
     };
     let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.health.files));
     ends.spawn_awaited("fp-files", move || {
-        // Where it may not the sampler says so.
-        Priority::prefer_this_thread(sampler::workers::file_loader::NICE);
         file_loader.run(&requests, &store, &scans, &for_sampler, &heartbeat);
         Ok(())
     })?;

@@ -31,11 +31,6 @@ use unwind::walk::{Missed, UnwindUpdate, call_sites};
 /// of reading at most. Unit: bytes. The largest module held waits alone.
 const UNTAKEN_BYTES_MAX: u64 = 24 << 20;
 
-/// Nice value of the thread: samples of a program never met before wait for its tables, for a second
-/// at most. Among five busy threads on two CPUs a third of those that waited were given up at nice
-/// 0. What it may take of a CPU is bounded by the budget of files.
-pub const NICE: i32 = -5;
-
 /// Rings that nobody reads any more: all that is left to do is close them.
 pub struct Retired(pub Box<dyn Send>);
 
