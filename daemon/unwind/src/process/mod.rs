@@ -64,8 +64,8 @@ const EXITS_MAX: usize = 1 << 17;
 /// process that nobody told of, for which all of /proc is read.
 const EXITING_MAX: Duration = Duration::from_secs(10);
 
-/// Most of these. Beyond it the oldest are forgotten sooner: 4 MiB, and a host that ends 1,600
-/// processes a second.
+/// Most of these: 4 MiB, and what a host has that ends 1,600 processes a second. Beyond it the
+/// oldest are forgotten sooner; who still has a sample then is counted as unannounced.
 const EXITING_PROCESSES_MAX: usize = 16_384;
 
 /// Time after which a full table looks for unused files again: it looks at every mapping of the
@@ -250,6 +250,8 @@ pub struct ProcessTable {
     ended: Vec<Pid>,
     /// Those of which only the name is kept, and when they ended.
     exiting: VecDeque<(ProcessId, Pid, MonotonicTime)>,
+    /// The address space of all of them.
+    nothing: Rc<AddressSpace>,
     /// Threads that ended since /proc was asked for, while that is awaited.
     exits: Option<HashSet<(Pid, Tid)>>,
     /// Jitdumps mapped that `fp-jit` was not told of yet.
@@ -279,6 +281,7 @@ impl ProcessTable {
             files: FileTable::default(),
             ended: Vec::new(),
             exiting: VecDeque::new(),
+            nothing: Rc::default(),
             exits: None,
             dumps: Vec::new(),
             next_id: 0,
@@ -804,6 +807,7 @@ impl ProcessTable {
             processes,
             ended,
             exiting,
+            nothing,
             ..
         } = self;
         ended.retain(|&pid| {
@@ -812,7 +816,7 @@ impl ProcessTable {
             };
             match process.ended {
                 Some(at) if at < before && process.has_ended() => {
-                    process.space = Rc::default();
+                    process.space = Rc::clone(nothing);
                     process.generated = None;
                     exiting.push_back((process.id, pid, at));
                     false
@@ -820,7 +824,7 @@ impl ProcessTable {
                 ended => ended.is_some(),
             }
         });
-        // Mains of processes whose other threads went on come late, and go late.
+        // One whose main thread ended long before its last is behind others, and goes after them.
         while let Some(&(id, pid, at)) = exiting.front()
             && (before.since(at) > EXITING_MAX || exiting.len() > EXITING_PROCESSES_MAX)
         {
