@@ -32,25 +32,10 @@ pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
     sandbox.confine(ALL, &reach(config, file));
     sandbox.refuse_calls(Calls::Server);
     let report = sandbox.report();
+    report.tell();
     if !report.on {
-        tracing::info!("the sandbox is off (`sandbox`)");
         return report;
     }
-    for (what, reason) in [
-        ("Landlock", &report.landlock_error),
-        ("seccomp", &report.seccomp_error),
-    ] {
-        if !reason.is_empty() {
-            tracing::info!(reason, "without {what}");
-        }
-    }
-    tracing::info!(
-        seccomp = report.seccomp,
-        landlock_abi = report.landlock_abi,
-        listens = report.listens,
-        connects = report.connects,
-        "sandbox"
-    );
     for path in unsettled(config, file) {
         tracing::warn!(
             path = %path.display(),

@@ -1,5 +1,5 @@
-//! What a daemon gives up, and who can tell: system calls for the whole process (seccomp), files and
-//! ports for threads, or for all of them (Landlock).
+//! What a daemon gives up, and who can tell: system calls for the whole process (seccomp), files
+//! and ports for threads, or for all of them (Landlock).
 //!
 //! A thread hands its restrictions on to the threads that it starts, and to nobody else. One that
 //! is confined can look at no other process any more: the kernel refuses `/proc/PID/root`, `mem`,
@@ -196,6 +196,30 @@ pub struct Report {
 }
 
 impl Report {
+    /// Tells the log.
+    pub fn tell(&self) {
+        if !self.on {
+            tracing::info!("the sandbox is off (`sandbox`)");
+            return;
+        }
+        for (what, reason) in [
+            ("Landlock", &self.landlock_error),
+            ("seccomp", &self.seccomp_error),
+        ] {
+            if !reason.is_empty() {
+                tracing::info!(reason, "without {what}");
+            }
+        }
+        tracing::info!(
+            seccomp = self.seccomp,
+            landlock_abi = self.landlock_abi,
+            confined = self.confined.join(" "),
+            listens = self.listens,
+            connects = self.connects,
+            "sandbox"
+        );
+    }
+
     /// Why what should be in force is not; `None` when all of it is.
     pub fn missing(&self) -> Option<String> {
         let mut reasons = vec![self.landlock_error.as_str(), self.seccomp_error.as_str()];

@@ -46,25 +46,7 @@ pub(super) fn settle(sandbox: &Sandbox) {
     sandbox.refuse_calls(Calls::Profiler {
         mounts: !tracefs::is_mounted(),
     });
-    let report = sandbox.report();
-    if !report.on {
-        tracing::info!("the sandbox is off (`sandbox`)");
-        return;
-    }
-    for (what, reason) in [
-        ("Landlock", &report.landlock_error),
-        ("seccomp", &report.seccomp_error),
-    ] {
-        if !reason.is_empty() {
-            tracing::info!(reason, "without {what}");
-        }
-    }
-    tracing::info!(
-        seccomp = report.seccomp,
-        landlock_abi = report.landlock_abi,
-        confined = report.confined.join(" "),
-        "sandbox"
-    );
+    sandbox.report().tell();
 }
 
 #[cfg(test)]
