@@ -3,6 +3,7 @@
 use crate::nearest::nearest;
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Configuration, Place};
+use std::path::PathBuf;
 
 /// When a changed value comes into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,18 @@ pub fn as_text(value: &Value) -> Option<&str> {
         Value::Text(text) => Some(text),
         _ => None,
     }
+}
+
+/// A text that may be missing.
+pub fn text_or_null(text: &Option<String>) -> Value {
+    text.clone().map_or(Value::Null, Value::Text)
+}
+
+/// A path that may be missing.
+pub fn path_or_null(path: &Option<PathBuf>) -> Value {
+    path.as_ref().map_or(Value::Null, |path| {
+        Value::Text(path.to_string_lossy().into_owned())
+    })
 }
 
 /// The word that stands for a value.

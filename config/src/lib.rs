@@ -17,7 +17,9 @@ mod sample;
 mod value;
 mod yaml;
 
-pub use key::{Key, Reload, as_text, put_bool, put_int, put_word, word};
+pub use key::{
+    Key, Reload, as_text, path_or_null, put_bool, put_int, put_word, text_or_null, word,
+};
 pub use nearest::{nearest, nearest_word};
 pub use reference::reference_page;
 pub use sample::sample_yaml;

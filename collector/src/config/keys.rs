@@ -5,7 +5,8 @@
 use super::auth::RULES;
 use super::{Config, Engine, Login, OidcRule, Sandbox};
 use config::{
-    Key, Kind, Reload, Value, as_text, log, put_bool, put_int, put_word, socket_address, word,
+    Key, Kind, Reload, Value, as_text, log, path_or_null, put_bool, put_int, put_word,
+    socket_address, text_or_null, word,
 };
 use proto::COLLECTOR_PORT;
 use std::path::PathBuf;
@@ -669,16 +670,6 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.shutdown.grace_s, &v),
     },
 ];
-
-fn text_or_null(text: &Option<String>) -> Value {
-    text.clone().map_or(Value::Null, Value::Text)
-}
-
-fn path_or_null(path: &Option<PathBuf>) -> Value {
-    path.as_ref().map_or(Value::Null, |path| {
-        Value::Text(path.to_string_lossy().into_owned())
-    })
-}
 
 fn put_text(to: &mut String, value: Value) {
     if let Value::Text(text) = value {

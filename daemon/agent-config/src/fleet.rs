@@ -2,7 +2,7 @@
 //! that somebody else renews, in the section `collector.tls`.
 
 use super::Config;
-use config::{Conflict, Key, Kind, Reload, Value, as_text};
+use config::{Conflict, Key, Kind, Reload, Value, as_text, path_or_null, text_or_null};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -62,16 +62,6 @@ const fn word(
     }
 }
 
-fn shown(path: Option<&PathBuf>) -> Value {
-    path.map_or(Value::Null, |path| {
-        Value::Text(path.to_string_lossy().into_owned())
-    })
-}
-
-fn told(text: Option<&String>) -> Value {
-    text.cloned().map_or(Value::Null, Value::Text)
-}
-
 /// The key `collector.identity_dir`.
 pub(super) const fn dir_key() -> Key<Config> {
     Key {
@@ -96,7 +86,7 @@ pub(super) const fn join_key() -> Key<Config> {
         "File with the line that `agent-ctl hosts invite` prints, or its last two words: a host that is \
          a member of no fleet joins with it by itself, and tries again until it is let in. For images and \
          clusters.",
-        |c| shown(c.collector.join_file.as_ref()),
+        |c| path_or_null(&c.collector.join_file),
         |c, v| c.collector.join_file = as_text(&v).map(PathBuf::from),
     )
 }
@@ -107,7 +97,7 @@ pub(super) const fn address_key() -> Key<Config> {
         "collector.tls.address",
         "Where the collector's listen.tls is: HOST:PORT. null: the host joins a fleet with `agent-ctl join`, or \
          none.",
-        |c| told(c.collector.tls.address.as_ref()),
+        |c| text_or_null(&c.collector.tls.address),
         |c, v| c.collector.tls.address = as_text(&v).map(str::to_owned),
     )
 }
@@ -117,7 +107,7 @@ pub(super) const fn cert_key() -> Key<Config> {
     file(
         "collector.tls.cert_file",
         "PEM file with the certificate of this host and those that signed it. It is read again when it changes.",
-        |c| shown(c.collector.tls.cert_file.as_ref()),
+        |c| path_or_null(&c.collector.tls.cert_file),
         |c, v| c.collector.tls.cert_file = as_text(&v).map(PathBuf::from),
     )
 }
@@ -127,7 +117,7 @@ pub(super) const fn key_key() -> Key<Config> {
     file(
         "collector.tls.key_file",
         "PEM file with its key. It is read again when it changes.",
-        |c| shown(c.collector.tls.key_file.as_ref()),
+        |c| path_or_null(&c.collector.tls.key_file),
         |c, v| c.collector.tls.key_file = as_text(&v).map(PathBuf::from),
     )
 }
@@ -138,7 +128,7 @@ pub(super) const fn ca_key() -> Key<Config> {
         "collector.tls.ca_file",
         "PEM file with the authorities that sign the collector's certificate: data_dir/identity/authority.crt of the \
          collector, or others where it has identity.outside.cert_file. It is read again when it changes.",
-        |c| shown(c.collector.tls.ca_file.as_ref()),
+        |c| path_or_null(&c.collector.tls.ca_file),
         |c, v| c.collector.tls.ca_file = as_text(&v).map(PathBuf::from),
     )
 }
@@ -149,7 +139,7 @@ pub(super) const fn name_key() -> Key<Config> {
         "collector.tls.server_name",
         "Name in DNS that the collector's certificate must have. null: collector.fleetprof.internal, which the \
          authority of its own fleet gives it.",
-        |c| told(c.collector.tls.server_name.as_ref()),
+        |c| text_or_null(&c.collector.tls.server_name),
         |c, v| c.collector.tls.server_name = as_text(&v).map(str::to_owned),
     )
 }
