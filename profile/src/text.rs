@@ -36,6 +36,13 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
+/// Text within an element of HTML or XML.
+pub fn markup(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
 /// The error and what caused it, each once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, SET_COOKIE};
 use hyper::{HeaderMap, StatusCode};
+use profile::text::{markup, printable};
 use std::sync::Arc;
 use tonic::Status;
 
@@ -27,17 +28,7 @@ const FAILED: &str = include_str!("login/failed.html");
 
 /// A page that says why a login failed.
 pub(super) fn failed_page(why: &str) -> String {
-    let mut text = String::with_capacity(why.len());
-    for c in profile::text::printable(why).chars() {
-        match c {
-            '&' => text.push_str("&amp;"),
-            '<' => text.push_str("&lt;"),
-            '>' => text.push_str("&gt;"),
-            '"' => text.push_str("&quot;"),
-            c => text.push(c),
-        }
-    }
-    FAILED.replace("{why}", &text)
+    FAILED.replace("{why}", &markup(&printable(why)))
 }
 
 fn own(kind: &'static str, text: &'static str) -> Response {

@@ -13,14 +13,13 @@
 //!   "cells": [[0, 7, 1, 10]] }                 column, row, count, weight; empty cells are left out
 //! ```
 
-use super::html::html_text;
 use super::json::SafeText;
 use super::summary::utc;
 use super::{FormatError, Measure, Options};
 use crate::heatmap::{Cell, HeatMap};
 use crate::profile::Profile;
 use crate::text::grouped;
-use crate::text::printable;
+use crate::text::{markup, printable};
 use crate::unit::time_unit_ns;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -183,8 +182,8 @@ pub fn write_svg(
 <rect width="{width}" height="{height}" fill="#fafafa"/>
 <g font-family="sans-serif" font-size="12" fill="#222">"##
     )?;
-    let title = html_text(&printable(&options.title));
-    let about = html_text(&summary(profile, map, options.measure));
+    let title = markup(&printable(&options.title));
+    let about = markup(&summary(profile, map, options.measure));
     writeln!(
         out,
         r#"<text x="{LEFT}" y="28" font-size="17">{title}</text>"#
@@ -193,7 +192,7 @@ pub fn write_svg(
     write_axes(map, cell_width, cell_height, out)?;
     let most = map.max(|value| options.measure.of(value));
     let most = amount(most, options.measure, &profile.info.unit);
-    write_legend(map, &html_text(&most), TOP + high + 48, out)?;
+    write_legend(map, &markup(&most), TOP + high + 48, out)?;
     writeln!(out, "</g>")?;
     // Time that is not covered is grey, so that it does not look like time in which nothing ran.
     writeln!(

@@ -11,7 +11,7 @@ use super::tree::Tree;
 use super::{Annotations, Format, FormatError, Measure, Options, quality_line};
 use crate::diff::Diff;
 use crate::profile::{Info, Profile};
-use crate::text::printable;
+use crate::text::{markup, printable};
 use crate::unit::time_unit_ns;
 use inferno::flamegraph::color::{BackgroundColor, BasicPalette, Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, Palette, TextTruncateDirection};
@@ -186,10 +186,7 @@ fn write_empty(title: &str, subtitle: &str, out: &mut impl Write) -> Result<(), 
 }
 
 fn xml(text: &str) -> String {
-    let text = printable(text);
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    markup(&printable(text))
 }
 
 /// A colour for each text that frames of the tree have; `labels` levels above the root are labels.

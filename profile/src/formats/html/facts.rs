@@ -1,6 +1,5 @@
 //! What a bundle says beside its pictures, as text of the page.
 
-use super::html_text;
 use crate::coverage::Coverage;
 use crate::formats::Fact;
 use crate::formats::summary::utc;
@@ -8,7 +7,7 @@ use crate::heatmap::{HeatMap, HeatMapError};
 use crate::profile::Profile;
 use crate::sample::{Quality, Waits};
 use crate::text::grouped;
-use crate::text::printable;
+use crate::text::{markup, printable};
 use std::fmt::Write as _;
 
 /// Longest text of a fact. Unit: bytes; longer ones are cut, which shows.
@@ -111,5 +110,5 @@ fn text(text: &str) -> String {
     let text = printable(text);
     let end = text.floor_char_boundary(VALUE_BYTES_MAX);
     let cut = if end < text.len() { "…" } else { "" };
-    format!("{}{cut}", html_text(&text[..end]))
+    format!("{}{cut}", markup(&text[..end]))
 }

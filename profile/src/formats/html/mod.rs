@@ -33,7 +33,7 @@ use crate::heatmap::HeatMap;
 use crate::profile::{Info, Profile};
 use crate::sample::{Quality, SampleKey, Value};
 use crate::text::grouped;
-use crate::text::printable;
+use crate::text::{markup, printable};
 use hashbrown::HashMap;
 use serde::Serialize;
 use std::io::Write;
@@ -266,8 +266,8 @@ fn write_page(
         let (place, after) = after.split_once(PLACE[1]).unwrap_or((after, ""));
         out.write_all(before.as_bytes())?;
         match place {
-            "title" => out.write_all(html_text(&printable(&options.title)).as_bytes())?,
-            "quality" => out.write_all(html_text(&printable(quality)).as_bytes())?,
+            "title" => out.write_all(markup(&printable(&options.title)).as_bytes())?,
+            "quality" => out.write_all(markup(&printable(quality)).as_bytes())?,
             "facts" => out.write_all(facts.as_bytes())?,
             "data" => out.write_all(data)?,
             _ => {}
@@ -405,10 +405,4 @@ fn data<'a, const N: usize>(
             waits_cause: &info.waits_cause,
         },
     }
-}
-
-pub(super) fn html_text(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
