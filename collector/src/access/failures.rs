@@ -49,7 +49,8 @@ struct Tried {
 pub(crate) struct Failures(Mutex<HashMap<Option<IpAddr>, Tried>>);
 
 impl Failures {
-    /// Counts one. On record by itself is the first; with `each`, every one until there are too many.
+    /// Counts one. On record by itself is the first; with `each`, every one until there are too
+    /// many.
     pub(crate) fn count(&self, address: Option<IpAddr>, now: Instant, each: bool) -> Failed {
         let mut tried = lock(&self.0);
         let mut key = address.map(network);

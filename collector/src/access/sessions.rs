@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 /// Random bytes of a cookie and of a link.
-const SECRET_BYTES: usize = 32;
+pub(crate) const SECRET_BYTES: usize = 32;
 
 /// When a session ends without use. Unit: seconds.
 const IDLE_S: i64 = 12 * 3600;
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS sessions (
     used INTEGER NOT NULL
 ) STRICT;";
 
-pub(super) type Hash = [u8; 32];
+pub(crate) type Hash = [u8; 32];
 
 /// Whose a session is.
 #[derive(Clone)]
@@ -111,11 +111,11 @@ pub struct Visitor {
     pub person: Option<Arc<Person>>,
 }
 
-pub(super) fn hash(text: &str) -> Hash {
+pub(crate) fn hash(text: &str) -> Hash {
     *blake3::hash(text.as_bytes()).as_bytes()
 }
 
-pub(super) fn secret() -> Result<String, AccessError> {
+pub(crate) fn secret() -> Result<String, AccessError> {
     let mut bytes = [0; SECRET_BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| AccessError::Random)?;

@@ -3,8 +3,7 @@
 //!
 //! Names are the first one's who comes with it: what somebody owns (their captures) goes by the
 //! name, and providers let people change theirs. Another person with the same name has a mark
-//! behind it that is always theirs. A name is forgotten when it was not used for long, or when an
-//! administrator removes it.
+//! behind it that is always theirs. A name is forgotten when it was not used for long.
 
 use super::people::{AccessError, People, Person};
 use super::sessions::{Hash, Session, Whose, hash, secret, surplus};

@@ -7,6 +7,7 @@
 use super::IdentityError;
 use super::outside::{ByName, Trusted};
 use crate::durable::replace;
+use crate::percent::{escaped, unescaped};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -417,37 +418,6 @@ fn hash_of(public_key: &[u8]) -> KeyHash {
     let mut hash = [0; 32];
     hash.copy_from_slice(digest(&SHA256, public_key).as_ref());
     hash
-}
-
-/// A host id as part of a path: letters, digits, `-`, `.`, `_` and `~` as they are, others as
-/// `%XX`.
-fn escaped(id: &str) -> String {
-    let mut text = String::with_capacity(id.len());
-    for byte in id.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
-}
-
-fn unescaped(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => {
-                let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
-                let (high, low) = (digit()?, digit()?);
-                bytes.push((high * 16 + low) as u8);
-            }
-            byte => bytes.push(byte),
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// Reads a file that nobody else may read.

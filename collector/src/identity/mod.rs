@@ -162,13 +162,10 @@ impl Fleet {
         let now = self.now();
         let trusted = self.outside.as_ref().map(Outside::trusted).transpose()?;
         let mut tls = crate::sync::lock(&self.tls);
-        let same = |a: &Option<Arc<Trusted>>, b: &Option<Arc<Trusted>>| match (a, b) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            (a, b) => a.is_none() && b.is_none(),
-        };
+        let whom = trusted.as_ref().map(Arc::as_ptr);
         if let Some(spoken) = &*tls
             && (0..SERVER_RENEWED_S).contains(&now.saturating_sub(spoken.made))
-            && same(&spoken.trusted, &trusted)
+            && spoken.trusted.as_ref().map(Arc::as_ptr) == whom
         {
             return Ok(spoken.config.clone());
         }

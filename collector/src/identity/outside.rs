@@ -7,6 +7,7 @@
 
 use super::IdentityError;
 use crate::config::outside::{DNS, HostNames, SPIFFE, is_domain, is_name, is_path};
+use crate::reread::Reread;
 use profile::text::with_causes;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -16,7 +17,6 @@ use rustls::sign::CertifiedKey;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -125,17 +125,13 @@ fn named(host_id: String, name: String, labels: BTreeMap<String, String>) -> Res
     })
 }
 
-/// What tells that a file is another, or has changed.
-type Stamp = Option<(i64, i64, u64, u64)>;
-
 /// The files, and how names are read.
 pub struct Outside {
     names: HostNames,
     authorities: Vec<PathBuf>,
     /// The certificate and the key for clients that ask for another name than the fleet's.
     shown: Option<(PathBuf, PathBuf)>,
-    /// What was read last.
-    read: Mutex<Option<(Vec<Stamp>, Arc<Trusted>)>>,
+    read: Reread<Trusted>,
     told: Mutex<Option<Instant>>,
 }
 
@@ -157,11 +153,15 @@ impl Outside {
         authorities: Vec<PathBuf>,
         shown: Option<(PathBuf, PathBuf)>,
     ) -> Result<Outside, IdentityError> {
+        let mut files = authorities.clone();
+        if let Some((certificate, key)) = &shown {
+            files.extend([certificate.clone(), key.clone()]);
+        }
         let outside = Outside {
             names,
             authorities,
             shown,
-            read: Mutex::default(),
+            read: Reread::of(files),
             told: Mutex::default(),
         };
         // Told at the start, and not to the first who comes.
@@ -179,36 +179,13 @@ impl Outside {
     /// # Errors
     /// Why they cannot be used, where they could not before.
     pub fn trusted(&self) -> Result<Arc<Trusted>, IdentityError> {
-        let mut files: Vec<&Path> = self.authorities.iter().map(PathBuf::as_path).collect();
-        if let Some((certificate, key)) = &self.shown {
-            files.extend([certificate.as_path(), key]);
-        }
-        let stamps: Vec<Stamp> = files.into_iter().map(stamp).collect();
-        let mut read = crate::sync::lock(&self.read);
-        if let Some((known, trusted)) = &*read
-            && *known == stamps
-        {
-            return Ok(trusted.clone());
-        }
-        match self.read_files() {
-            Ok(trusted) => {
-                let trusted = Arc::new(trusted);
-                *read = Some((stamps, trusted.clone()));
-                Ok(trusted)
-            }
-            // Half of a change. It is read again with the next one.
-            Err(error) => match &mut *read {
-                Some((known, trusted)) => {
-                    *known = stamps;
-                    tracing::error!(
-                        "the authorities of hosts stay as they were: {}",
-                        with_causes(&error)
-                    );
-                    Ok(trusted.clone())
-                }
-                None => Err(error),
-            },
-        }
+        let kept = |error| {
+            tracing::error!(
+                "the authorities of hosts stay as they were: {}",
+                with_causes(&error)
+            );
+        };
+        self.read.get(|| self.read_files(), kept)
     }
 
     fn read_files(&self) -> Result<Trusted, IdentityError> {
@@ -267,11 +244,6 @@ fn unusable(path: &Path, why: &str) -> IdentityError {
         path: path.to_owned(),
         why: why.to_owned(),
     }
-}
-
-fn stamp(path: &Path) -> Stamp {
-    let meta = std::fs::metadata(path).ok()?;
-    Some((meta.mtime(), meta.mtime_nsec(), meta.ino(), meta.size()))
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, IdentityError> {

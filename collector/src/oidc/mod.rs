@@ -15,6 +15,7 @@ pub use pending::LASTS as LOGIN_LASTS;
 use crate::access::{Role, Scope, Settings, SignIn};
 use crate::config::OidcAuth;
 use crate::metrics::Metrics;
+use crate::percent::escaped;
 use claims::{Claims, Expected};
 use data_encoding::BASE64;
 use http::{Client, Question};
@@ -37,8 +38,8 @@ const CODE_BYTES_MAX: usize = 8 << 10;
 /// Longest secret of the client. Unit: bytes.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// Logins at a time for which the provider is asked, and how long others wait for their turn. A name
-/// that is looked up may hold a thread that queries take too.
+/// Logins at a time for which the provider is asked, and how long others wait for their turn. A
+/// name that is looked up may hold a thread that queries take too.
 const ASKED_MAX: usize = 4;
 const TURN_MAX: Duration = Duration::from_secs(5);
 
@@ -548,20 +549,6 @@ pub(crate) fn form(fields: &[(&str, &str)]) -> String {
         .map(|(name, value)| format!("{name}={}", escaped(value)))
         .collect();
     pairs.join("&")
-}
-
-/// A text of a form, with nothing in it that means something there.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

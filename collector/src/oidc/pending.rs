@@ -1,11 +1,10 @@
 //! Logins that were begun and have not come back: each once, for a while, in the browser that began
 //! it.
 
-use crate::access::network;
+use crate::access::{Hash, SECRET_BYTES, hash, network, secret};
 use crate::sync::lock;
 use data_encoding::BASE64URL_NOPAD;
 use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -14,15 +13,10 @@ use std::time::{Duration, Instant};
 /// How long somebody has to log in at the provider.
 pub const LASTS: Duration = Duration::from_secs(600);
 
-/// Logins at a time: of one address, and of all. Of more the oldest goes, of who has most. Each takes 2.5 KiB at
-/// most.
+/// Logins at a time: of one address, and of all. Of more the oldest goes, of who has most. Each
+/// takes 2.5 KiB at most.
 const OF_NETWORK_MAX: usize = 256;
 const ALL_MAX: usize = 4096;
-
-/// Random bytes of a state, a nonce, a verifier, a browser's mark.
-const SECRET_BYTES: usize = 32;
-
-type Hash = [u8; 32];
 
 /// A login under way.
 pub(super) struct Begun {
@@ -63,16 +57,6 @@ pub(super) struct Beginner<'a> {
 #[derive(Default)]
 pub(super) struct Pending(Mutex<HashMap<Hash, Begun>>);
 
-fn hash(text: &str) -> Hash {
-    *blake3::hash(text.as_bytes()).as_bytes()
-}
-
-fn secret() -> Option<String> {
-    let mut bytes = [0; SECRET_BYTES];
-    SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(BASE64URL_NOPAD.encode(&bytes))
-}
-
 /// Whether a browser's mark is one of ours by its looks.
 fn is_mark(text: &str) -> bool {
     let bytes = BASE64URL_NOPAD.decode(text.as_bytes());
@@ -82,11 +66,11 @@ fn is_mark(text: &str) -> bool {
 impl Pending {
     /// Begins one; says how many went for it. None: there are no random numbers.
     pub(super) fn begin(&self, beginner: Beginner<'_>, now: Instant) -> Option<(Ticket, u64)> {
-        let (state, nonce, verifier) = (secret()?, secret()?, secret()?);
+        let (state, nonce, verifier) = (secret().ok()?, secret().ok()?, secret().ok()?);
         let browser = match beginner.browser.filter(|mark| is_mark(mark)) {
             // Of several tabs each can come back.
             Some(mark) => mark.to_owned(),
-            None => secret()?,
+            None => secret().ok()?,
         };
         let challenge = digest(&SHA256, verifier.as_bytes());
         let ticket = Ticket {

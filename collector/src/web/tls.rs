@@ -2,6 +2,7 @@
 //! changes, else with one that the fleet's authority signs.
 
 use crate::identity::Fleet;
+use crate::reread::Reread;
 use crate::sync::lock;
 use profile::text::with_causes;
 use rustls::ServerConfig;
@@ -9,7 +10,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 /// How often another one is signed. Unit: seconds.
 const SIGNED_AGAIN_S: i64 = 86_400;
@@ -22,8 +22,8 @@ pub enum Certificates {
         certificate: PathBuf,
         /// Its key. PEM.
         key: PathBuf,
-        /// What was read last, and when the files had changed then.
-        read: Mutex<Option<(Changed, Arc<ServerConfig>)>>,
+        /// What was made of them last.
+        read: Reread<ServerConfig>,
     },
     /// The fleet's.
     Signed {
@@ -36,16 +36,13 @@ pub enum Certificates {
     },
 }
 
-/// When two files changed.
-pub type Changed = [Option<SystemTime>; 2];
-
 impl Certificates {
     /// The operator's own.
     pub fn files(certificate: &Path, key: &Path) -> Certificates {
         Certificates::Files {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
-            read: Mutex::default(),
+            read: Reread::of(vec![certificate.to_owned(), key.to_owned()]),
         }
     }
 
@@ -68,38 +65,15 @@ impl Certificates {
                 certificate,
                 key,
                 read,
-            } => {
-                let changed = [certificate, key].map(|path| {
-                    let known = std::fs::metadata(path);
-                    known.and_then(|known| known.modified()).ok()
-                });
-                let mut read = lock(read);
-                if let Some((when, config)) = &*read
-                    && *when == changed
-                {
-                    return Ok(config.clone());
-                }
-                match from_files(certificate, key) {
-                    Ok(config) => {
-                        let config = Arc::new(config);
-                        *read = Some((changed, config.clone()));
-                        Ok(config)
-                    }
-                    // Half of a change: what was there is as good as before.
-                    Err(why) => match &mut *read {
-                        Some((when, config)) => {
-                            // It is read again with the next change, not with each connection.
-                            *when = changed;
-                            tracing::error!(
-                                "the new certificate of the page cannot be used, so the old one \
-                                 is served: {why}"
-                            );
-                            Ok(config.clone())
-                        }
-                        None => Err(why),
-                    },
-                }
-            }
+            } => read.get(
+                || from_files(certificate, key),
+                |why| {
+                    tracing::error!(
+                        "the new certificate of the page cannot be used, so the old one is served: \
+                         {why}"
+                    );
+                },
+            ),
             Certificates::Signed {
                 fleet,
                 names,
