@@ -114,7 +114,7 @@ impl Withholding {
         if self.is_empty() {
             return false;
         }
-        // Nobody knows whose it is: it may be theirs.
+        // A sample of an unknown cgroup may be one that has to be withheld.
         if value(key::CGROUP).is_none_or(|path| path.starts_with(UNKNOWN_CGROUP)) {
             return true;
         }

@@ -2,8 +2,8 @@
 //! manual says for profilers.
 //!
 //! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime and .NET where
-//! `tests/wasmtime.sh` and `tests/dotnet.sh` put them; so is a provider of identities for `node`. What is missing is a reason for a skip.
-//! Files that runtimes leave in `/tmp` go with [`Running`].
+//! `tests/wasmtime.sh` and `tests/dotnet.sh` put them; so is a provider of identities for `node`.
+//! What is missing is a reason for a skip. Files that runtimes leave in `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
 use crate::process::{program, run};

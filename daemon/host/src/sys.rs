@@ -1,5 +1,6 @@
 //! The few system calls that neither the standard library nor a dependency wraps: epoll, eventfd,
-//! signalfd, the kernel's events, limits, thread priority. Safe from outside; each `unsafe` says why.
+//! signalfd, the kernel's events, limits, thread priority. Safe from outside; each `unsafe` says
+//! why.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

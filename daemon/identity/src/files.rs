@@ -1,5 +1,5 @@
-//! A certificate that somebody else renews: files of cert-manager, of SPIRE's helper, of a company's
-//! own tools. They are read again when they change.
+//! A certificate that somebody else renews: files of cert-manager, of SPIRE's helper, of a
+//! company's own tools. They are read again when they change.
 
 use super::store::Membership;
 use rustls::pki_types::pem::PemObject;
@@ -62,7 +62,8 @@ impl Files {
         })
     }
 
-    /// The key, PEM, and the membership that they make, where they fit together. Blocks on the disk.
+    /// The key, PEM, and the membership that they make, where they fit together. Blocks on the
+    /// disk.
     ///
     /// # Errors
     /// [`FilesError`].

@@ -51,7 +51,8 @@ metrics::rows! { SANDBOX: Report;
     Gauge fleetprof_sandbox_confined_threads = |s| s.confined.len() as u64;
     /// Threads started for those that are confined.
     Counter fleetprof_sandbox_threads_started_total = |_s| sandbox::starter::started();
-    /// Work of confined threads that waited for other work because no thread could be started for it.
+    /// Work of confined threads that waited for other work because no thread could be started for
+    /// it.
     Counter fleetprof_sandbox_threads_failed_total = |_s| sandbox::starter::without_thread();
     /// 1 while system calls that the daemon has no use for are refused.
     Gauge fleetprof_sandbox_seccomp = |s| u64::from(s.seccomp);
