@@ -115,11 +115,9 @@ fn urls(config: &Config) -> Vec<String> {
 fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let mut files = files(config, file);
     files.retain(|file| {
-        let named = file.parent().map(std::path::absolute);
-        let real = file.parent().map(std::fs::canonicalize);
-        let is_itself =
-            matches!((&named, &real), (Some(Ok(named)), Some(Ok(real))) if named == real);
-        sandbox::directory(file).is_none() || !is_itself
+        let named = std::path::absolute(file);
+        let named = named.as_deref().ok().and_then(Path::parent);
+        sandbox::directory(file).is_none_or(|real| named != Some(&*real) || !real.is_dir())
     });
     files
 }
@@ -167,6 +165,12 @@ mod tests {
         assert_eq!(unsettled(&config, None).len(), 1);
         config.web.tls.cert_file = Some(own.join("later/page.pem"));
         assert_eq!(unsettled(&config, None).len(), 1);
+        // Named from where the program was started, as this crate's is by its tests.
+        config.web.tls.cert_file = None;
+        let beside = Path::new("Cargo.toml");
+        assert!(unsettled(&config, Some(beside)).is_empty());
+        let here = std::env::current_dir().expect("one");
+        assert!(reach(&config, Some(beside)).reads.contains(&here));
     }
 
     #[test]

@@ -130,6 +130,8 @@ impl Reach {
 
 /// The directory of a file; `None` where that is one of the system's, as `/etc` is.
 pub fn directory(file: &Path) -> Option<PathBuf> {
+    // Also one that is named from where the program was started.
+    let file = std::path::absolute(file).ok()?;
     let own = file.parent()?;
     let own = std::fs::canonicalize(own).unwrap_or_else(|_| own.to_owned());
     let names = own
