@@ -125,11 +125,16 @@ impl Registers {
     /// What a caller can know of its registers after a call: those that calls keep, and where it
     /// goes on.
     pub fn after_return(mut self, ip: u64, sp: u64) -> Registers {
+        self.returned(ip, sp);
+        self
+    }
+
+    /// The same in place.
+    pub fn returned(&mut self, ip: u64, sp: u64) {
         self.known &= KEPT_OVER_CALLS;
         self.original &= KEPT_OVER_CALLS;
         self.set(number::RA, ip);
         self.set(number::RSP, sp);
-        self
     }
 }
 
@@ -209,19 +214,30 @@ impl<'a> StackCopy<'a> {
     ///
     /// # Errors
     /// How a stack ends that needs it and cannot have it: beyond the copy, or elsewhere.
+    #[inline]
     pub fn read(&self, address: u64) -> Result<u64, StackEnd> {
-        let at = address.wrapping_sub(self.start);
-        let found = usize::try_from(at)
-            .ok()
-            .and_then(|at| self.bytes.get(at..at.checked_add(8)?));
-        let word = match (found, self.beyond) {
-            (Some(word), _) => Some(word_of(word)),
-            (None, beyond) => beyond.and_then(|words| words.get(address)),
-        };
+        let found = self.copied(address);
         if let Some(reads) = self.reads {
             reads.word(address, found.is_some());
         }
-        match word {
+        match found {
+            Some(word) => Ok(word),
+            None => self.read_beyond(address),
+        }
+    }
+
+    /// The word at an address that was copied.
+    #[inline]
+    fn copied(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.wrapping_sub(self.start)).ok()?;
+        self.bytes.get(at..at.checked_add(8)?).map(word_of)
+    }
+
+    /// The word at an address that was not.
+    #[cold]
+    fn read_beyond(&self, address: u64) -> Result<u64, StackEnd> {
+        let at = address.wrapping_sub(self.start);
+        match self.beyond.and_then(|words| words.get(address)) {
             Some(word) => Ok(word),
             // Anything before the stack pointer is far away in this arithmetic.
             None if self.full && at < self.bytes.len() as u64 + STACK_REACH => {

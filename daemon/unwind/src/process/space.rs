@@ -49,6 +49,11 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// True for an address within.
+    pub fn holds(&self, address: Avma) -> bool {
+        self.start <= address.0 && address.0 < self.end
+    }
+
     /// Offset in the file of an address within.
     pub fn offset_of(&self, address: Avma) -> FileOffset {
         FileOffset(
@@ -169,7 +174,7 @@ impl AddressSpace {
             .mappings
             .partition_point(|mapping| mapping.start <= address.0);
         let mapping = self.mappings[..after].last()?;
-        (address.0 < mapping.end).then_some(mapping)
+        mapping.holds(address).then_some(mapping)
     }
 
     /// True when something is mapped in this range.

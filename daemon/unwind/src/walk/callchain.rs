@@ -22,6 +22,33 @@ enum Context {
     Other,
 }
 
+/// Adds the kernel frames of a sample, which its chain has first.
+pub fn kernel_frames(sample: &Sample<'_>, out: &mut StackBuffer) {
+    let mut in_kernel = sample.mode == CpuMode::Kernel;
+    let mut leaf = true;
+    for word in sample.callchain.iter() {
+        if word >= sys::PERF_CONTEXT_MAX {
+            in_kernel = word == sys::PERF_CONTEXT_KERNEL;
+            if word == sys::PERF_CONTEXT_USER {
+                break;
+            }
+            leaf = true;
+            continue;
+        }
+        if in_kernel {
+            out.frames.push(RawFrame::Kernel(called_at(word, leaf)));
+        }
+        leaf = false;
+    }
+    out.user_at = out.frames.len();
+}
+
+/// The first address of each part of a chain is where the CPU stood; the others are return
+/// addresses, which may lie behind the end of the calling function: the call is one byte before.
+fn called_at(word: u64, leaf: bool) -> u64 {
+    if leaf { word } else { word.wrapping_sub(1) }
+}
+
 /// Walks the chain of a sample.
 pub fn walk(
     sample: &Sample<'_>,
@@ -47,13 +74,7 @@ pub fn walk(
             continue;
         }
         depth += 1;
-        // The first address of each part is where the CPU stood; the others are return addresses,
-        // which may lie behind the end of the calling function: the call is one byte before.
-        let address = if in_context == 0 {
-            word
-        } else {
-            word.wrapping_sub(1)
-        };
+        let address = called_at(word, in_context == 0);
         in_context += 1;
         match context {
             Context::Kernel => {

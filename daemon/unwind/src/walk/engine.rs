@@ -16,10 +16,10 @@ use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
 use crate::info::generated::GeneratedRules;
-use crate::info::rule::{Behind, Rule, Step, return_slot, step_saved};
+use crate::info::rule::{Behind, Rule, Step, go_to_caller, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
 use crate::process::Process;
-use crate::process::space::Backing;
+use crate::process::space::{Backing, Mapping};
 use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset};
 use host::time::MonotonicTime;
@@ -194,9 +194,18 @@ pub(super) struct Cursor<'a> {
     /// The instruction pointer is that of an instruction, not of the one after a call.
     pub(super) exact: bool,
     pub(super) now: MonotonicTime,
+    /// The mapping of the frame before: mostly that of the next, too.
+    pub(super) mapping: Option<&'a Mapping>,
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
+    /// The mapping that holds an address.
+    fn mapping_of(&mut self, address: Avma) -> Option<&'a Mapping> {
+        let known = self.mapping.filter(|known| known.holds(address));
+        self.mapping = known.or_else(|| self.process.space().find(address));
+        self.mapping
+    }
+
     /// True when a caller's instruction pointer is one, or says that nobody called.
     fn leads_to_code(&self, caller: &Registers) -> bool {
         let before = Avma(caller.ip().wrapping_sub(1));
@@ -279,6 +288,7 @@ impl Engine {
             registers,
             exact: true,
             now,
+            mapping: None,
         };
         self.scanner = Scanner::default();
         self.operations.set(OPERATIONS_MAX);
@@ -315,6 +325,7 @@ impl Engine {
             registers: cut.registers,
             exact: cut.exact,
             now,
+            mapping: None,
         };
         // The cut frame comes again.
         out.frames.pop();
@@ -369,7 +380,7 @@ impl Engine {
         let ip = cursor.registers.ip();
         // A return address may lie behind the end of its function: the call is one byte before.
         let address = Avma(if cursor.exact { ip } else { ip.wrapping_sub(1) });
-        let Some(mapping) = cursor.process.space().find(address) else {
+        let Some(mapping) = cursor.mapping_of(address) else {
             if leaf {
                 out.frames
                     .push(super::callchain::unmapped_leaf(cursor.process));
@@ -482,10 +493,32 @@ impl Engine {
                 offset,
                 places,
             } => {
+                let cut_at = |cursor: &Cursor<'_>| {
+                    let slot = return_slot(base, offset, &places, &cursor.registers);
+                    slot.and_then(|slot| cursor.cut_at(slot))
+                };
+                if !rule.derived {
+                    let below = registers.sp();
+                    let Cursor {
+                        registers, stack, ..
+                    } = cursor;
+                    return match go_to_caller(base, offset, &places, registers, stack) {
+                        Ok(()) if is_no_progress(below, registers, rule, leaf) => {
+                            Next::End(StackEnd::NoProgress)
+                        }
+                        Ok(()) => {
+                            cursor.exact = rule.signal;
+                            Next::Caller
+                        }
+                        Err(end) => {
+                            self.cut = cut_at(cursor);
+                            Next::End(end)
+                        }
+                    };
+                }
                 let caller = step_saved(base, offset, &places, registers, stack);
                 if caller.is_err() {
-                    let slot = return_slot(base, offset, &places, registers);
-                    self.cut = slot.and_then(|slot| cursor.cut_at(slot));
+                    self.cut = cut_at(cursor);
                 }
                 caller
             }
@@ -505,9 +538,7 @@ impl Engine {
             return self.by_derived_rule(cursor, caller, leaf);
         }
         match caller {
-            // Stacks grow down, so a caller's frame lies above. A signal handler may have run on a
-            // stack of its own, and a frame may be empty where the leaf saved nothing.
-            Ok(caller) if !rule.signal && !leaf && caller.sp() <= registers.sp() => {
+            Ok(caller) if is_no_progress(registers.sp(), &caller, rule, leaf) => {
                 Next::End(StackEnd::NoProgress)
             }
             Ok(caller) => {
@@ -666,4 +697,11 @@ impl Engine {
         cursor.exact = false;
         Next::Caller
     }
+}
+
+/// True where a caller's frame does not lie above one that begins at `below`. Stacks grow down. A
+/// signal handler may have run on a stack of its own, and a frame may be empty where the leaf saved
+/// nothing.
+fn is_no_progress(below: u64, caller: &Registers, rule: Rule, leaf: bool) -> bool {
+    !rule.signal && !leaf && caller.sp() <= below
 }

@@ -71,6 +71,13 @@ impl StackBuffer {
         self.user_at = 0;
     }
 
+    /// Has the user frames of `walked` in place of its own.
+    fn take_user(&mut self, walked: &StackBuffer) {
+        self.frames.truncate(self.user_at);
+        self.frames.extend_from_slice(&walked.frames);
+        self.files.extend_from_slice(&walked.files);
+    }
+
     fn add_file(&mut self, mapping: &Mapping, file: FileId, offset: FileOffset) {
         // Neighbouring frames are mostly of one file.
         if self.files.last() != Some(mapping) {
@@ -254,12 +261,11 @@ impl Unwinder {
         out.clear();
         self.missed = None;
         self.engine.forget_copy();
-        let chain_end = callchain::walk(sample, process, self.depths.chain, out);
         let end = match (sample.user, process) {
             (Some(user), Some(process)) => {
-                self.improve((sample, &user), process, near_bytes, chain_end, out)
+                self.unwind_copy((sample, &user), process, near_bytes, out)
             }
-            _ => chain_end,
+            _ => self.chain(sample, process, out),
         };
         match (end, out.frames.last()) {
             (StackEnd::BrokenChain, Some(RawFrame::Jit(..))) => StackEnd::GeneratedCode,
@@ -267,35 +273,49 @@ impl Unwinder {
         }
     }
 
-    /// Replaces the user frames of the chain in `out` by what the copy of the stack tells, where
-    /// that is more.
-    fn improve(
+    /// The kernel's chain of a sample.
+    fn chain(
+        &self,
+        sample: &Sample<'_>,
+        process: Option<&Process>,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
+        callchain::walk(sample, process, self.depths.chain, out)
+    }
+
+    /// Unwinds a sample that has registers: by the copy of its stack where that tells more than the
+    /// kernel's chain.
+    fn unwind_copy(
         &mut self,
         (sample, user): (&Sample<'_>, &UserState<'_>),
         process: &Process,
         near_bytes: Option<u32>,
-        chain_end: StackEnd,
         out: &mut StackBuffer,
     ) -> StackEnd {
-        if !user.is_64 {
-            return match chain_end {
-                StackEnd::DepthLimit => chain_end,
+        let registers = Registers::from_sample(user).filter(|_| user.is_64);
+        let Some(registers) = registers else {
+            return match self.chain(sample, Some(process), out) {
+                end if user.is_64 || end == StackEnd::DepthLimit => end,
                 _ => StackEnd::ThirtyTwoBit,
             };
-        }
-        let Some(registers) = Registers::from_sample(user) else {
-            return chain_end;
         };
         let stack = StackCopy::new(registers.sp(), user.stack, user.full);
         // A larger copy tells more than what is remembered.
-        if near_bytes.is_some_and(|bytes| user.stack.len() <= bytes as usize)
-            && let Some(end) = self
-                .recall
-                .find((process, sample.tid), &registers, &stack, out)
-        {
-            return end;
+        if near_bytes.is_some_and(|bytes| user.stack.len() <= bytes as usize) {
+            let _ = self.chain(sample, Some(process), out);
+            let who = (process, sample.tid);
+            if let Some(end) = self.recall.find(who, &registers, &stack, out) {
+                return end;
+            }
+            out.clear();
         }
         let end = self.walk(sample, (process, registers), near_bytes, stack);
+        if end.is_complete() {
+            // Of the chain the kernel's frames alone are wanted, which is nearly always.
+            callchain::kernel_frames(sample, out);
+            out.take_user(&self.walked);
+            return end;
+        }
         if end == StackEnd::ModuleLoading
             && let Some(&RawFrame::File(file, _)) = self.walked.frames.last()
         {
@@ -304,11 +324,13 @@ impl Unwinder {
         let switch = (end == StackEnd::OtherStack).then_some(self.engine.switch);
         let frame_pointer = switch.and_then(|switch| switch.frame_pointer);
         let behind = frame_pointer.and_then(|to| place_in_chain(&registers, &stack, to));
+        let chain_end = self.chain(sample, Some(process), out);
         self.settle((sample, user), end, (chain_end, behind), out)
     }
 
-    /// Takes what was walked, which ended so, or the chain in `out`, whichever tells more. `behind`
-    /// is where the chain has what is behind a change of stacks, if it is known.
+    /// Takes what was walked, which ended so and is not complete, or the chain in `out`, whichever
+    /// tells more. `behind` is where the chain has what is behind a change of stacks, if it is
+    /// known.
     fn settle(
         &mut self,
         (sample, user): (&Sample<'_>, &UserState<'_>),
@@ -330,7 +352,6 @@ impl Unwinder {
         let Unwinder { walked, engine, .. } = self;
         let chain = &out.frames[out.user_at..];
         let (replaced, end) = match end {
-            end if end.is_complete() => (true, end),
             StackEnd::OtherStack => {
                 let rest = match behind {
                     Some(behind) => chain.get(behind..),
@@ -356,9 +377,7 @@ impl Unwinder {
             },
         };
         if replaced {
-            out.frames.truncate(out.user_at);
-            out.frames.extend_from_slice(&walked.frames);
-            out.files.extend_from_slice(&walked.files);
+            out.take_user(walked);
         }
         end
     }

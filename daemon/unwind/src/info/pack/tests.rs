@@ -60,7 +60,7 @@ fn every_row_of_a_program_leads_to_the_rule_that_gimli_gives() {
     }
     assert!(checked > 10_000, "{checked} rows");
     assert!(
-        table.heap_bytes() * 3 < bytes.len() * 2,
+        table.heap_bytes() * 10 < bytes.len() * 7,
         "{} of {} bytes, {functions} functions",
         table.heap_bytes(),
         bytes.len()
