@@ -65,6 +65,10 @@ fn built() -> &'static Path {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["build", "--quiet", "--profile", profile]);
+        if profile != "dev" {
+            // Minutes, if nothing is built, in which a bench would seem to hang.
+            eprintln!("building the programs, {profile} (or set {BIN_DIR} to where they are) ...");
+        }
         // `--workspace --tests` selects features as `cargo test --workspace` does, so that nothing
         // is compiled a second time. Releases are built for benches, without tests.
         let what: &[&str] = match profile {

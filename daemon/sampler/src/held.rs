@@ -18,8 +18,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Longest time that a sample waits.
-const HELD_MAX: Duration = Duration::from_secs(1);
+/// Longest time that a sample waits: as long as a file that was asked for is awaited. The tables of
+/// the largest programs take a second to read on a machine that has no CPU to spare.
+const HELD_MAX: Duration = Duration::from_secs(2);
 
 /// How long a window that is over stays open for what waits, where the rings hold what comes
 /// meanwhile.

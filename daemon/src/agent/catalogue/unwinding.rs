@@ -108,7 +108,7 @@ metrics::rows! { WALKS: UnwindCounts;
 
 metrics::rows! { HELD: HeldCounts;
     /// Samples whose copy of the stack was kept until a file's unwind information was read, or an
-    /// Erlang process was looked at, for a second at most.
+    /// Erlang process was looked at, for two seconds at most.
     Counter fleetprof_unwind_held_total = |c| c.held;
     /// Those of them that were walked once that was done, or turned out to have none.
     Counter fleetprof_unwind_held_walked_total = |c| c.walked_on;
