@@ -283,7 +283,7 @@ fi
 
 # The packages depend on libc and libgcc_s; more would have to be named there.
 lint_libraries() {
-    ldd "$1" | awk '{ print $1 }' |
+    ldd "$1" | awk '$1 != "statically" { print $1 }' |
         grep -Ev '^(linux-vdso|libc|libm|libgcc_s|libdl|libpthread|librt|/lib.*/ld-linux.*)\.so' |
         sed 's/^/not a dependency of the packages: /'
 }
