@@ -134,9 +134,7 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
 fn a_host_of_an_image_joins_by_itself_when_the_collector_is_there_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let options = Options::new()
-        .with_tls()
-        .set("listen.advertise=localhost");
+    let options = Options::new().with_tls().set("listen.advertise=localhost");
     let collector = options.start(dir.path());
     let grpc = options.grpc();
     let line = asked(
