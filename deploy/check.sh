@@ -228,6 +228,16 @@ fi
 
 if have python3 && helm/check --tools >/dev/null 2>&1; then
     check "helm chart: rendered, against the schemas of three versions" helm/check
+    target=${CARGO_TARGET_DIR:-../target}
+    for built in "${FLEETPROF_BIN_DIR:-$target/release}" "$target/quick" "$target/debug"; do
+        [ ! -x "$built/fleetprofd" ] || [ ! -x "$built/fleetprof-collector" ] || break
+    done
+    if [ -x "$built/fleetprof-collector" ]; then
+        check "helm chart: both programs take what pods are configured with" \
+            env FLEETPROF_BIN_DIR="$built" helm/check --configs
+    else
+        skip "helm chart: what pods are configured with" "a build"
+    fi
 else
     skip "helm chart" "helm-python-sdk or kubernetes-validate (pip)"
 fi
@@ -273,7 +283,7 @@ fi
 
 # The packages depend on libc and libgcc_s; more would have to be named there.
 lint_libraries() {
-    ldd "$1" | awk '{ print $1 }' |
+    ldd "$1" | awk '$1 != "statically" { print $1 }' |
         grep -Ev '^(linux-vdso|libc|libm|libgcc_s|libdl|libpthread|librt|/lib.*/ld-linux.*)\.so' |
         sed 's/^/not a dependency of the packages: /'
 }

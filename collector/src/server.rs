@@ -230,7 +230,8 @@ pub async fn serve_confined(
     let access = match (&people, &fleet) {
         (Some(people), Some(fleet)) => {
             let id = fleet.authority.fleet_id();
-            AccessAdmin::new(people.clone(), id, addresses.tls, page)
+            let told = addresses.tls.map(|tls| config.listen.advertised(tls));
+            AccessAdmin::new(people.clone(), id, told, page)
         }
         _ => AccessAdmin::local(audit.clone(), page),
     };
@@ -239,7 +240,9 @@ pub async fn serve_confined(
         agents,
         queries: queries.clone(),
         symbols: symbols.clone(),
-        fleet: admin.map(|(fleet, listen)| FleetAdmin::new(fleet, listen, audit.clone())),
+        fleet: admin.map(|(fleet, listen)| {
+            FleetAdmin::new(fleet, config.listen.advertised(listen), audit.clone())
+        }),
         access,
     };
     let keeping = people.clone().map(|people| tokio::spawn(people.keep()));

@@ -1,9 +1,13 @@
 """Checks the chart; run by deploy/helm/check, which has the modules. Prints what is wrong and nothing else."""
 
 import difflib
+import json
+import os
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 
 import helm_python
 import kubernetes_validate
@@ -11,6 +15,7 @@ import yaml
 
 HERE = pathlib.Path(__file__).parent
 UNIT = HERE / "../systemd/fleetprofd.service"
+ATTACH = HERE / "../systemd/fleetprofd-attach.conf"
 COMPOSE = HERE / "../container/compose.yaml"
 # What the schemas of Kubernetes do not hold.
 CUSTOM = {"ServiceMonitor"}
@@ -51,25 +56,43 @@ def schemas(case, objects, versions):
                 problems.append(f"{case}: Kubernetes {version}: {thing['kind']}: {message}")
 
 
-def unit_capabilities():
-    line = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M).group(1)
+def unit_capabilities(unit):
+    line = re.search(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.M).group(1)
     return {name.removeprefix("CAP_") for name in line.split()}
 
 
-def agent(case, workload):
+def environment(container):
+    """Variables with their values, references to others resolved as the kubelet does."""
+    known = {}
+    for variable in container.get("env", []):
+        reference = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        value = variable.get("value", f"<{reference}>")
+        known[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda m: known.get(m.group(1), m.group(0)), value)
+    return known
+
+
+def agent(case, workload, values):
     spec = workload["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     context = container["securityContext"]
-    must(set(context["capabilities"]["add"]) == unit_capabilities(), case, "capabilities are not the unit's")
+    wanted = unit_capabilities(UNIT)
+    if values.get("agent", {}).get("attach"):
+        wanted |= unit_capabilities(ATTACH)
+    must(set(context["capabilities"]["add"]) == wanted, case, "capabilities are not the unit's")
     must(context["capabilities"]["drop"] == ["ALL"], case, "the agent keeps capabilities")
     must(context["privileged"] is False, case, "the agent is privileged")
     must(context["allowPrivilegeEscalation"] is False, case, "the agent may gain privileges")
     must(context["readOnlyRootFilesystem"] is True, case, "the agent may write to its image")
     must(spec.get("hostPID") is True, case, "the agent is not in the host's pid namespace")
     must(not spec.get("hostNetwork") and not spec.get("hostIPC"), case, "the agent has more of the host than pids")
-    identity = [e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]
-                if e["name"] == "FLEETPROF_COLLECTOR_HOST_ID"]
-    must(identity == ["spec.nodeName"], case, "the host's identity is not the node's name")
+    known = environment(container)
+    node = "/".join(filter(None, [values.get("clusterName"), "<spec.nodeName>"]))
+    for name in ("FLEETPROF_COLLECTOR_HOST_ID", "FLEETPROF_COLLECTOR_HOST_NAME"):
+        must(known[name] == node, case, f"{name} is {known[name]}, and the node {node}")
+    # The invitation may come later, and nobody but the daemon reads it.
+    secrets = [v["secret"] for v in spec["volumes"] if v["name"] == "join"]
+    must(all(s["optional"] and s["defaultMode"] == 0o400 for s in secrets), case, "the pod waits for its invitation")
+    must(bool(secrets) == ("FLEETPROF_COLLECTOR_JOIN_FILE" in known), case, "an invitation without its file")
     # The paths of compose.yaml, each as read-only as there.
     paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
     mounts = {m["name"]: m for m in container["volumeMounts"]}
@@ -100,6 +123,44 @@ def restricted(case, workload):
         must(context["allowPrivilegeEscalation"] is False, case, "the collector may gain privileges")
         must(context["capabilities"] == {"drop": ["ALL"]}, case, "the collector has capabilities")
         must(context["readOnlyRootFilesystem"] is True, case, "the collector may write to its image")
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            asks = container[probe]["httpGet"]
+            must(asks == {"path": "/healthz", "port": "page", "scheme": "HTTPS"}, case, f"{probe} asks {asks}")
+
+
+def collector_config(case, objects):
+    """What the collector's files are, and where it listens for others."""
+    for thing in objects:
+        if thing["kind"] != "ConfigMap" or "collector.yaml" not in thing["data"]:
+            continue
+        config = yaml.safe_load(thing["data"]["collector.yaml"])
+        listen = config["listen"]
+        must(not {"grpc", "http"} & set(listen), case, "who is believed without a login listens elsewhere")
+        (pod,) = [o["spec"]["template"]["spec"] for o in objects if o["kind"] == "StatefulSet"]
+        (container,) = pod["containers"]
+        ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+        for key, port in (("tls", "hosts"), ("https", "page")):
+            must(listen[key].endswith(f":{ports[port]}"), case, f"listen.{key} is not the port `{port}`")
+        mounts = [m["mountPath"] for m in container["volumeMounts"]]
+        for file in re.findall(r"_file: (.*)", thing["data"]["collector.yaml"]):
+            must(str(pathlib.Path(file).parent) in mounts, case, f"{file} is not mounted")
+        secrets = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
+        must("_file" in str(config) or not secrets, case, "a Secret that nothing reads")
+
+
+def policies(case, objects):
+    """Whom pods reach, and who reaches them."""
+    found = {o["metadata"]["name"].rsplit("-", 1)[1]: o["spec"] for o in objects if o["kind"] == "NetworkPolicy"}
+    for component, spec in found.items():
+        types = set(spec["policyTypes"])
+        must("Ingress" in types, case, f"everybody reaches the {component}")
+        must(("egress" in spec) == ("Egress" in types), case, f"rules of the {component} that count for nothing")
+    if "agent" in found:
+        must(found["agent"]["ingress"] == [], case, "somebody reaches an agent")
+        must("Egress" in found["agent"]["policyTypes"], case, "agents reach everybody")
+    if "collector" in found:
+        ports = [p["port"] for rule in found["collector"]["ingress"] for p in rule["ports"]]
+        must(set(ports) <= {7601, 7611}, case, "others reach ports of the collector that believe them")
 
 
 def common(case, objects):
@@ -112,6 +173,7 @@ def common(case, objects):
             for key, text in thing["data"].items():
                 secret = re.search(r"(?im)^\s*[a-z_]*(password|token|secret|key)\s*:", text)
                 must(not secret, case, f"a secret in {name}/{key}")
+        must(thing["kind"] != "Secret", case, f"{name} is a Secret: they are made by who has what is in them")
     for workload in workloads:
         template = workload["spec"]["template"]
         labels = template["metadata"]["labels"].items()
@@ -131,6 +193,33 @@ def common(case, objects):
         must({p["targetPort"] for p in service["spec"]["ports"]} <= ports, case, "a service without its port")
 
 
+def programs():
+    """Where the programs are, of a build of any kind."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE / "../../target"))
+    places = [pathlib.Path(os.environ["FLEETPROF_BIN_DIR"])] if "FLEETPROF_BIN_DIR" in os.environ else []
+    places += [target / profile for profile in ("release", "quick", "debug")]
+    names = ("fleetprofd", "fleetprof-collector")
+    return next((p for p in places if all((p / name).exists() for name in names)), None)
+
+
+def configurations(case, objects, directory):
+    """Each pod's configuration, with its variables, as the program itself takes it."""
+    for workload in [o for o in objects if o["kind"] in ("DaemonSet", "StatefulSet")]:
+        spec = workload["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        maps = {v["configMap"]["name"] for v in spec["volumes"] if "configMap" in v}
+        texts = [t for o in objects if o["kind"] == "ConfigMap" and o["metadata"]["name"] in maps
+                 for t in o["data"].values()]
+        with tempfile.TemporaryDirectory() as work:
+            file = pathlib.Path(work) / "config.yaml"
+            file.write_text("".join(texts))
+            variables = {**os.environ, **environment(container)}
+            command = [directory / container["name"], "--check-config", file]
+            ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        said = (ran.stderr or ran.stdout).strip()
+        must(ran.returncode == 0, case, f"{container['name']} refuses its configuration ({ran.returncode}): {said}")
+
+
 def refused(values, words):
     try:
         render(values)
@@ -140,29 +229,75 @@ def refused(values, words):
         must(False, "refused", f"{values} is taken")
 
 
+# Objects of each case that has more than the usual ones, or fewer.
+KINDS = {
+    "default": "ConfigMap DaemonSet NetworkPolicy NetworkPolicy PodDisruptionBudget Service ServiceAccount "
+               "ServiceAccount StatefulSet",
+    "agents-alone": "DaemonSet NetworkPolicy ServiceAccount",
+    "elsewhere": "ConfigMap DaemonSet NetworkPolicy",
+    "collector": "ConfigMap DaemonSet Ingress NetworkPolicy NetworkPolicy PodDisruptionBudget Service ServiceAccount "
+                 "ServiceAccount ServiceMonitor StatefulSet",
+    "oidc": "ConfigMap NetworkPolicy PodDisruptionBudget Service ServiceAccount StatefulSet",
+}
+
+
+def schema_is_whole(values, schema, path=""):
+    """Every value is in the schema, and what is in the schema is a value."""
+    definitions = json.loads((HERE / "fleetprof/values.schema.json").read_text())["definitions"]
+    while "$ref" in schema:
+        schema = definitions[schema["$ref"].rsplit("/", 1)[1]]
+    if "properties" not in schema:
+        return
+    free = {"global"} if not path else set()
+    optional = {"localhostProfile"}
+    must(set(values) == set(schema["properties"]) - free - optional, "schema",
+         f"values and schema differ below `{path}`: {set(values) ^ set(schema['properties'])}")
+    must(schema.get("additionalProperties") is False, "schema", f"`{path}` takes what is misspelt")
+    for name, value in values.items():
+        if isinstance(value, dict) and name in schema["properties"]:
+            schema_is_whole(value, schema["properties"][name], f"{path}.{name}".lstrip("."))
+
+
 def main():
     write = "--write" in sys.argv
-    cases = sorted((HERE / "cases").glob("*.yaml"))
-    for path in cases:
+    directory = programs() if "--configs" in sys.argv else None
+    if "--configs" in sys.argv and directory is None:
+        problems.append("no programs: build them, or name their folder in FLEETPROF_BIN_DIR")
+    schema = json.loads((HERE / "fleetprof/values.schema.json").read_text())
+    schema_is_whole(yaml.safe_load((HERE / "fleetprof/values.yaml").read_text()), schema)
+    for path in sorted((HERE / "cases").glob("*.yaml")):
         case = path.stem
         text = path.read_text()
+        values = yaml.safe_load(text)
         versions = re.match(r"# kubernetes: (.*)", text).group(1).split()
-        files = render(yaml.safe_load(text))
-        golden(case, files, write)
+        files = render(values)
         manifests = "\n---\n".join(t for name, t in files.items() if not name.endswith((".txt", ".tpl")))
         objects = [thing for thing in yaml.safe_load_all(manifests) if thing]
+        if directory is not None:
+            configurations(case, objects, directory)
+            continue
+        golden(case, files, write)
         schemas(case, objects, versions)
         common(case, objects)
+        collector_config(case, objects)
+        policies(case, objects)
         for thing in objects:
             if thing["kind"] == "DaemonSet":
-                agent(case, thing)
+                agent(case, thing, values)
             elif thing["kind"] == "StatefulSet":
                 restricted(case, thing)
-        kinds = sorted(thing["kind"] for thing in objects)
-        wanted = ["ConfigMap", "DaemonSet", "NetworkPolicy", "NetworkPolicy", "PodDisruptionBudget", "Service",
-                  "ServiceAccount", "ServiceAccount", "ServiceMonitor", "StatefulSet"]
-        must(case != "collector" or kinds == wanted, case, f"other objects: {kinds}")
-    refused({"collector": {"enabled": True}}, "loopback only")
+        kinds = " ".join(sorted(thing["kind"] for thing in objects))
+        must(KINDS.get(case, kinds) == kinds, case, f"other objects: {kinds}")
+    oidc = {"issuer": "https://login.example.net", "clientId": "a", "existingSecret": "b",
+            "rules": [{"group": "c", "role": "viewer"}]}
+    refused({"collector": {"oidc": oidc}}, "externalUrl")
+    without = {key: value for key, value in oidc.items() if key != "rules"}
+    refused({"collector": {"externalUrl": "https://a", "oidc": without}}, "rules")
+    refused({"collector": {"ingress": {"enabled": True}}}, "externalUrl")
+    refused({"collector": {"serviceMonitor": {"enabled": True}}}, "existingSecret")
+    refused({"agent": {"enabled": False}, "collector": {"enabled": False}}, "one of them")
+    refused({"collector": {"externalUrl": "http://profiles.example.net"}}, "externalUrl")
+    refused({"collector": {"advertise": "c1; id"}}, "advertise")
     refused({"agnet": {}}, "agnet")
     refused({"agent": {"appArmor": "maybe"}}, "appArmor")
     for message in helm_python.lint(str(HERE / "fleetprof")).get("messages", []):

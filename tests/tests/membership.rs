@@ -3,6 +3,7 @@
 //! out.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 use testkit::ctl::ctl;
@@ -133,19 +134,25 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
 fn a_host_of_an_image_joins_by_itself_when_the_collector_is_there_needs_root() {
     let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let options = Options::new().with_tls();
+    let options = Options::new().with_tls().set("listen.advertise=localhost");
     let collector = options.start(dir.path());
     let grpc = options.grpc();
     let line = asked(
         &collector,
         &["hosts", "invite", "--hosts", "10", "--lifetime", "30d"],
     );
+    assert!(line.starts_with("sudo agent-ctl join localhost:"), "{line}");
     assert!(collector.stop().success());
+    // As a volume of Kubernetes has it: renewed by exchanging the link `..data`.
     let file = dir.path().join("join");
-    std::fs::write(&file, line).unwrap();
+    std::fs::create_dir(dir.path().join("..2026")).unwrap();
+    std::fs::write(dir.path().join("..2026/join"), line).unwrap();
+    symlink("..2026", dir.path().join("..data")).unwrap();
+    symlink("..data/join", &file).unwrap();
     let agent = Daemon::with()
         .set("windows.length_s=2")
         .set("collector.host_id=one")
+        .set("collector.host_name=node-1")
         .set(&format!("collector.join_file={}", file.display()))
         .set(&format!(
             "collector.identity_dir={}",
@@ -176,6 +183,8 @@ fn a_host_of_an_image_joins_by_itself_when_the_collector_is_there_needs_root() {
             .iter()
             .any(|one| one.id == "fleet_not_joined")
     );
+    let members = asked(&collector, &["hosts", "members"]);
+    assert!(members.contains("node-1 "), "{members}");
     assert!(collector.stop().success());
 }
 

@@ -11,7 +11,6 @@ use proto::collector::{
     ListUsersResponse, OpenPageRequest, OpenPageResponse, RemoveUserRequest, RemoveUserResponse,
     Role as WireRole, User, VerifyAuditRequest, VerifyAuditResponse, WhoAmIRequest, WhoAmIResponse,
 };
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -53,7 +52,7 @@ pub struct PageAddress {
 struct Fleet {
     people: Arc<People>,
     id: String,
-    listen: Option<SocketAddr>,
+    listen: Option<String>,
 }
 
 impl AccessAdmin {
@@ -71,7 +70,7 @@ impl AccessAdmin {
     pub fn new(
         people: Arc<People>,
         id: &str,
-        listen: Option<SocketAddr>,
+        listen: Option<String>,
         page: PageAddress,
     ) -> AccessAdmin {
         let audit = people.audit().clone();
@@ -184,10 +183,7 @@ impl AccessService for AccessAdmin {
         Ok(Response::new(AddUserResponse {
             token: credential.reveal_token(),
             user: Some(wire(&person, fleet.people.now())),
-            listen: fleet
-                .listen
-                .map(|listen| listen.to_string())
-                .unwrap_or_default(),
+            listen: fleet.listen.clone().unwrap_or_default(),
             hostname: hostname(),
         }))
     }

@@ -191,6 +191,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| c.listen.https = as_text(&v).and_then(socket_address),
     },
     Key {
+        path: "listen.advertise",
+        kind: Kind::IdOrNull(256),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What hosts and people of other machines call listen.tls: HOST, or HOST:PORT where the port is another \
+              one for them. It stands in the lines that `agent-ctl hosts invite` and `users add` print. null: the \
+              machine's own name, which in a container nobody else knows.",
+        get: |c| text_or_null(&c.listen.advertise),
+        put: |c, v| c.listen.advertise = as_text(&v).map(str::to_owned),
+    },
+    Key {
         path: "web.external_url",
         kind: Kind::IdOrNull(256),
         unit: "",

@@ -16,6 +16,7 @@ pub use sections::{
 };
 
 use hyper::header::HeaderName;
+use hyper::http::uri::Authority;
 use outside::HostNames;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -107,6 +108,14 @@ impl Configuration for Config {
                 );
                 conflict(key, message);
             }
+        }
+        if let Some(name) = &self.listen.advertise
+            && !is_reachable(name)
+        {
+            let name = config::shown(name);
+            let message =
+                format!("is `{name}`: it is HOST or HOST:PORT, and IPv6 stands in brackets");
+            conflict("listen.advertise", message);
         }
         if self.web.tls.cert_file.is_some() != self.web.tls.key_file.is_some() {
             let message =
@@ -297,6 +306,19 @@ pub fn external(url: &str) -> Option<(&str, &str)> {
         && !authority.is_empty()
         && authority.chars().all(known);
     sound.then_some((scheme, authority))
+}
+
+/// Whether a text is `HOST` or `HOST:PORT`, which is put into a line for a shell.
+fn is_reachable(text: &str) -> bool {
+    let Ok(authority) = text.parse::<Authority>() else {
+        return false;
+    };
+    let known = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+    let port = text.strip_prefix(authority.host()).unwrap_or("?");
+    let port = port.strip_prefix(':').map_or(port.is_empty(), |digits| {
+        digits.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    !authority.host().is_empty() && text.chars().all(known) && !text.starts_with('-') && port
 }
 
 /// Effective user id; root when it cannot be told, so that checks err on the strict side.

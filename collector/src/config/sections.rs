@@ -41,6 +41,26 @@ pub struct Listen {
     pub tls: Option<SocketAddr>,
     /// For browsers of other machines, with TLS.
     pub https: Option<SocketAddr>,
+    /// What others call `tls`, where that is not the machine's own name.
+    pub advertise: Option<String>,
+}
+
+impl Listen {
+    /// Where others connect, for lines that they are given: `HOST:PORT` of `advertise`, or else
+    /// `tls`, the address that is listened on.
+    pub fn advertised(&self, tls: SocketAddr) -> String {
+        match &self.advertise {
+            Some(name) if has_port(name) => name.clone(),
+            Some(name) => format!("{name}:{}", tls.port()),
+            None => tls.to_string(),
+        }
+    }
+}
+
+/// Whether a name or an address has a port behind it. IPv6 stands in brackets.
+fn has_port(name: &str) -> bool {
+    name.rsplit_once(':')
+        .is_some_and(|(_, port)| !port.contains(']'))
 }
 
 /// Section `web`.
@@ -246,6 +266,7 @@ impl Default for Config {
                 http: ([127, 0, 0, 1], 7610).into(),
                 tls: None,
                 https: None,
+                advertise: None,
             },
             web: Web {
                 external_url: None,

@@ -79,6 +79,38 @@ fn addresses_that_others_reach_are_refused() {
 }
 
 #[test]
+fn others_are_told_a_name_that_a_shell_takes_as_one_word() {
+    let listens = ([0, 0, 0, 0], 7601).into();
+    for (text, told) in [
+        ("c1.example.net", "c1.example.net:7601"),
+        ("c1.example.net:443", "c1.example.net:443"),
+        ("10.0.0.7", "10.0.0.7:7601"),
+        ("[fd00::7]", "[fd00::7]:7601"),
+        ("[fd00::7]:443", "[fd00::7]:443"),
+    ] {
+        let config = parse(&format!("listen: {{advertise: '{text}'}}\n")).unwrap();
+        assert_eq!(config.listen.advertised(listens), told);
+    }
+    let own = Config::default().listen.advertised(listens);
+    assert_eq!(own, "0.0.0.0:7601", "its name is added by who prints it");
+    for text in [
+        "c1; rm -r /",
+        "$(id)",
+        "-c1",
+        "c1:0",
+        "c1:99999",
+        "c1:",
+        "fd00::7",
+        "https://c1",
+        "a@c1",
+        ":7601",
+    ] {
+        let said = refused(&format!("listen: {{advertise: '{text}'}}\n"));
+        assert!(said.contains("`listen.advertise`"), "{text}: {said}");
+    }
+}
+
+#[test]
 fn what_others_reach_of_the_page_is_whole_or_refused() {
     assert!(parse("listen: {https: '0.0.0.0:7611'}\n").is_ok());
     for (text, key) in [

@@ -195,12 +195,12 @@ pub struct FleetAdmin {
     fleet: Arc<Fleet>,
     audit: Audit,
     /// Where hosts connect.
-    listen: SocketAddr,
+    listen: String,
 }
 
 impl FleetAdmin {
     /// For this fleet, whose hosts connect at `listen`.
-    pub fn new(fleet: Arc<Fleet>, listen: SocketAddr, audit: Audit) -> FleetAdmin {
+    pub fn new(fleet: Arc<Fleet>, listen: String, audit: Audit) -> FleetAdmin {
         FleetAdmin {
             fleet,
             audit,
@@ -284,7 +284,7 @@ impl FleetService for FleetAdmin {
         Ok(Response::new(InviteResponse {
             credential: credential.reveal(),
             expires_unix_s,
-            listen: self.listen.to_string(),
+            listen: self.listen.clone(),
             hostname: hostname(),
         }))
     }

@@ -62,6 +62,17 @@ const fn word(
     }
 }
 
+/// The key `collector.host_name`.
+pub(super) const fn host_name_key() -> Key<Config> {
+    word(
+        "collector.host_name",
+        "What this host is called, which is the label host where it joined without another name: in a pod the \
+         name of its node. null: its host name.",
+        |c| text_or_null(&c.collector.host_name),
+        |c, v| c.collector.host_name = as_text(&v).map(str::to_owned),
+    )
+}
+
 /// The key `collector.identity_dir`.
 pub(super) const fn dir_key() -> Key<Config> {
     Key {

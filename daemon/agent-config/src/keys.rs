@@ -1,7 +1,9 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
-use super::fleet::{self, address_key, ca_key, cert_key, dir_key, join_key, key_key, name_key};
+use super::fleet::{
+    self, address_key, ca_key, cert_key, dir_key, host_name_key, join_key, key_key, name_key,
+};
 use super::protection::{sandbox_key, withhold_key};
 use super::triggers::{ITEMS, Trigger};
 use super::{Config, RemoteCaptures, SamplingEvent, Tls, UnwindMode};
@@ -763,6 +765,7 @@ pub const KEYS: &[Key<Config>] = &[
         },
         put: |c, v| c.collector.host_id = as_text(&v).map(str::to_owned),
     },
+    host_name_key(),
     dir_key(),
     join_key(),
     Key {

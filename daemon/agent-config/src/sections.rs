@@ -225,6 +225,8 @@ pub struct Collector {
     pub address: Option<std::net::SocketAddr>,
     /// Who the host is; none: derived from the machine id.
     pub host_id: Option<String>,
+    /// What the host is called; none: by its host name.
+    pub host_name: Option<String>,
     /// Where the host's key and certificate are.
     pub identity_dir: PathBuf,
     /// The invitation by which the host joins a fleet by itself.
@@ -469,6 +471,7 @@ impl Default for Collector {
         Collector {
             address: None,
             host_id: None,
+            host_name: None,
             identity_dir: PathBuf::from("/var/lib/fleetprof/identity"),
             join_file: None,
             tls: super::CollectorTls::default(),

@@ -10,7 +10,9 @@ use identity::{EnrollError, Files, HostMember, HostName, JoinError, StoreError};
 use profile::text::with_causes;
 use proto::agent as wire;
 use proto::credential::Credential;
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -316,7 +318,14 @@ async fn invitation(file: &Path) -> Result<(String, Credential), String> {
     let path = file.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
-        let opened = host::private_dir::options().read(true).open(path)?;
+        // Through links, which files of a volume of Kubernetes are; a FIFO is not waited for.
+        let opened = File::options()
+            .read(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+            .open(path)?;
+        if !opened.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
         opened.take(JOIN_FILE_BYTES_MAX).read_to_string(&mut text)?;
         Ok::<_, io::Error>(text)
     });

@@ -131,7 +131,10 @@ impl Parts {
     ) -> Arc<Agent> {
         let config = loaded.config.clone();
         let (facts, clock) = (&self.facts, Arc::new(WallAnchor::new()));
-        let environment = Environment::read();
+        let mut environment = Environment::read();
+        if let Some(name) = &config.collector.host_name {
+            environment.host.clone_from(name);
+        }
         let budget = Budget::new(&config, &environment, &facts.plan);
         let bounds = budget.memory.bounds();
         let mut recorder = Recorder::new(agent::recorder_options(&config, bounds));

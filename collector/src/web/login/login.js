@@ -87,4 +87,10 @@ const start = async () => {
   offer().catch(() => undefined);
   show();
 };
+// A link that is opened where the login is open already changes nothing but what is behind the `#`.
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith(once)) {
+    start();
+  }
+});
 start();
