@@ -15,6 +15,7 @@ use super::known_callers::KnownCallersCounts;
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
+use crate::arch;
 use crate::info::generated::GeneratedRules;
 use crate::info::rule::{Behind, Rule, Step, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
@@ -181,7 +182,7 @@ impl Switch {
     fn at(behind: Behind, registers: &Registers) -> Switch {
         Switch {
             behind,
-            frame_pointer: registers.get(number::RBP),
+            frame_pointer: registers.get(number::FP),
         }
     }
 }
@@ -345,7 +346,7 @@ impl Engine {
             match self.frame(cursor, depth == 0, depth_max, out) {
                 Next::Caller => {
                     if let Some(FramePlace::Slot(slot)) = self.wanted
-                        && slot.wrapping_add(8) == cursor.registers.sp()
+                        && arch::has_passed(slot, cursor.registers.sp(), self.passed.is_some())
                     {
                         self.passed = Some(out.frames.len());
                     }
@@ -508,12 +509,25 @@ impl Engine {
             // Stacks grow down, so a caller's frame lies above. A signal handler may have run on a
             // stack of its own, and a frame may be empty where the leaf saved nothing.
             Ok(caller) if !rule.signal && !leaf && caller.sp() <= registers.sp() => {
-                Next::End(StackEnd::NoProgress)
+                // So may that of what a signal struck, where calls leave nothing on the stack.
+                let empty = arch::LINK_REGISTER.is_some() && cursor.exact;
+                if !empty || caller.sp() < registers.sp() {
+                    return Next::End(StackEnd::NoProgress);
+                }
+                cursor.exact = false;
+                cursor.registers = caller;
+                Next::Caller
             }
             Ok(caller) => {
                 cursor.exact = rule.signal;
                 cursor.registers = caller;
                 Next::Caller
+            }
+            // A frame that was passed by its frame pointer ended somewhere above.
+            Err(StackEnd::NoUnwindInfo)
+                if !arch::FRAME_RECORD_IS_LAST && registers.get(number::SP).is_none() =>
+            {
+                self.by_frame_pointer(cursor, StackEnd::NoUnwindInfo)
             }
             Err(end) => Next::End(end),
         }
@@ -643,9 +657,9 @@ impl Engine {
             process,
             ..
         } = cursor;
-        stack.goes_by(registers, number::RBP);
+        stack.goes_by(registers, number::FP);
         let caller = || {
-            let frame = registers.get(number::RBP)?;
+            let frame = registers.get(number::FP)?;
             if frame < registers.sp() || frame % 8 != 0 {
                 return None;
             }
@@ -653,9 +667,13 @@ impl Engine {
                 stack.read(frame).ok()?,
                 stack.read(frame.wrapping_add(8)).ok()?,
             );
-            process.space().find(Avma(ip.wrapping_sub(1)))?;
+            let call = arch::code_address(ip).wrapping_sub(1);
+            process.space().find(Avma(call))?;
             let mut caller = registers.after_return(ip, frame.wrapping_add(16));
-            caller.set(number::RBP, saved);
+            if !arch::FRAME_RECORD_IS_LAST {
+                caller.forget(number::SP);
+            }
+            caller.set(number::FP, saved);
             Some(caller)
         };
         let Some(caller) = caller() else {

@@ -15,8 +15,9 @@
 use super::Piece;
 use super::frame::{Accesses, Frame, Value};
 use super::kind;
+use crate::arch::psabi as number;
 use crate::info::rule::{Kind, Rule, Step, return_slot, step_saved};
-use crate::info::state::{Registers, StackCopy, number};
+use crate::info::state::{Registers, StackCopy};
 use crate::info::table::Table;
 use hashbrown::HashMap;
 use host::ids::FileOffset;

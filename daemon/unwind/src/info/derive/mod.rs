@@ -24,8 +24,8 @@ mod tests;
 
 use super::pack::build::{Builder, put};
 use super::rule::{ComputedRow, Kind, Rule};
-use super::state::number;
 use super::table::{ROWS_MAX, Table};
+use crate::arch::psabi as number;
 use code::Code;
 use explore::{Derived, Run, address_taken, derive};
 use frame::{Frame, Value};
