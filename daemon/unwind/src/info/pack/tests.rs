@@ -196,10 +196,15 @@ fn what_names_an_address_is_not_taken_and_what_looks_like_it_is() {
     check(&[0x3f, 1], false);
 }
 
+/// The last register that calls keep.
+const LAST_KEPT: u8 = arch::PLACES[arch::PLACES.len() - 1] as u8;
+
 /// So many rows of one function, all with another CFA and with registers that are a distance from
 /// it.
 fn computed_rows(rows: u32, registers: u8) -> Vec<u8> {
-    let mut instructions: Vec<u8> = (0..registers).flat_map(|at| [0x14, 15 - at, 2]).collect();
+    let mut instructions: Vec<u8> = (0..registers)
+        .flat_map(|at| [0x14, LAST_KEPT - at, 2])
+        .collect();
     for row in 0..rows {
         instructions.extend([0x41, 0x0e, row as u8 | 0x80, (row >> 7) as u8 & 0x7f]);
     }

@@ -115,7 +115,7 @@ impl Rig {
 fn is_supported() -> bool {
     let supported = registers(5).is_some();
     if !supported {
-        testkit::cannot("copies are not unwound on this architecture");
+        testkit::cannot("a sample has other registers");
     }
     supported
 }
