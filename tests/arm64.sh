@@ -12,6 +12,8 @@ target=aarch64-unknown-linux-gnu
 packages=(host perf unwind sandbox)
 # What the emulator does not have: marks of memory for core dumps, filters of calls.
 skipped=(--skip left_out_of_core_dumps --skip the_kernel_refuses_what_the_list_has)
+# What Go's runtime does by itself on arm64 is not all followed yet (docs/limits.md).
+skipped+=(--skip depths_are_those_of_the_debug_information --skip the_runtimes_own_functions_start_end)
 
 if ! command -v aarch64-linux-gnu-gcc >/dev/null || ! command -v qemu-aarch64-static >/dev/null; then
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

@@ -86,14 +86,14 @@ impl Module {
         }
     }
 
-    /// A page of code in which a signal handler returns to a place.
+    /// Two pages of code in which a signal handler returns to a place.
     #[cfg(test)]
     pub fn of_signal_return(at: u64) -> Module {
         let segment = Segment {
             offset: 0,
-            file_size: 0x1000,
+            file_size: 0x2000,
             address: 0,
-            memory_size: 0x1000,
+            memory_size: 0x2000,
             executable: true,
         };
         Module {

@@ -152,8 +152,9 @@ fn walk(told: &Told, described: bool) -> (Vec<u64>, StackEnd, Engine) {
     // The kernel's or the emulator's code, if the program's is not what handlers return to.
     let returns = told.callers.iter().rev().nth(1).copied();
     if let (Some(address), Some(_), false) = (returns, SIGNAL_RETURN, told.returns.is_empty()) {
-        let page = address & !0xfff;
-        map(&mut table, page, 0x1000, 0, 2);
+        // What is returned to is looked up one byte before, which may be in another page.
+        let page = (address - 1) & !0xfff;
+        map(&mut table, page, 0x2000, 0, 2);
         let module = Module::of_signal_return(address - page);
         modules.push((address, Some(module)));
     }
