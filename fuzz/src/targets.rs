@@ -121,7 +121,7 @@ pub fn perf_records(data: &[u8]) {
 /// The tables of programs in Go: whatever an image says, functions come in order and end, names and
 /// places are looked up within it, and what is kept of it is not much larger than it.
 pub fn go_tables(data: &[u8]) {
-    assert!(Values::new(data).count() <= data.len());
+    assert!(Values::new(data, 1).count() <= data.len());
     let Ok(headers) = elf::read_headers(data) else {
         return;
     };

@@ -90,6 +90,13 @@ fn compile(flags: &[&str], path: &Path) -> Result<(), String> {
     }
 }
 
+/// What programs are built for: the architecture of the tests, also where an emulator runs them.
+const GOARCH: &str = if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else {
+    "amd64"
+};
+
 /// `go`, which touches nothing of the network and of the user's own cache.
 ///
 /// # Errors
@@ -105,6 +112,7 @@ pub fn command() -> Result<Command, String> {
         .env("GO111MODULE", "off")
         .env("GOPROXY", "off")
         .env("GOTOOLCHAIN", "local")
+        .env("GOARCH", GOARCH)
         .env_remove("GOROOT")
         .env_remove("GOFLAGS");
     Ok(command)

@@ -93,10 +93,17 @@ WHOLE void run_signal(void) {
 // So short that most samples are in a prologue or an epilogue.
 WHOLE uint64_t tiny_leaf(uint64_t x) {
   uint64_t a = x * 3, b = x ^ 5;
+#ifdef __aarch64__
+  __asm__ volatile("str x19, [sp, #-16]!\n\t" CFI(".cfi_adjust_cfa_offset 16")
+                   CFI(".cfi_rel_offset x19, 0") "add %0, %0, %1\n\tldr x19, [sp], #16\n\t"
+                   CFI(".cfi_adjust_cfa_offset -16") CFI(".cfi_restore x19")
+                   : "+r"(a) : "r"(b));
+#else
   __asm__ volatile("push %%rbx\n\t" CFI(".cfi_adjust_cfa_offset 8") CFI(".cfi_rel_offset rbx, 0")
                    "add %1, %0\n\tpop %%rbx\n\t" CFI(".cfi_adjust_cfa_offset -8")
                    CFI(".cfi_restore rbx")
                    : "+r"(a) : "r"(b));
+#endif
   return a;
 }
 

@@ -416,7 +416,7 @@ impl Engine {
             used,
         );
         let mut plan = plan.ok_or(EngineError::Memory { used })?;
-        if most.stack_bytes == 0 && self.machine.unwinds_copies {
+        if most.stack_bytes == 0 {
             // Others may copy, more rarely: as long as a ring holds two.
             let fits = (plan.ring_bytes / 2).saturating_sub(1024) & !7;
             plan.stack_bytes = u32::try_from(fits).unwrap_or(u32::MAX);

@@ -28,6 +28,7 @@ use host::time::MonotonicTime;
 use lines::Pending;
 use profile::names::{self, NAME_BYTES_MAX};
 use std::ops::Range;
+use unwind::arch::ELF_MACHINE;
 
 /// Largest record, and largest head. Unit: bytes. A record holds one function with its code, of
 /// which the largest seen are interpreters of some 100 KiB. A larger one is damage, behind which
@@ -45,7 +46,7 @@ const LINES_READ_MAX: usize = 256 << 10;
 /// Larger ones are left out.
 const UNWINDING_BYTES_MAX: usize = 64 << 10;
 
-/// First address that no process has code at (x86-64: the upper half is the kernel's).
+/// First address that no process has code at: the upper half is the kernel's.
 const ADDRESSES_END: u64 = 1 << 63;
 
 const HEAD_BYTES: usize = 40;
@@ -56,7 +57,6 @@ const UNWINDING_BYTES: usize = 24;
 
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
-const EM_X86_64: u32 = 62;
 /// The times are not of a clock of the kernel's.
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
 /// What V8 fills the head with.
@@ -283,7 +283,7 @@ impl DumpReader {
         if version != VERSION {
             return Err(DumpError::Version(version));
         }
-        if machine != EM_X86_64 && machine != 0 {
+        if machine != u32::from(ELF_MACHINE) && machine != 0 {
             return Err(DumpError::Machine(machine));
         }
         let more = (size as usize).checked_sub(HEAD_BYTES);

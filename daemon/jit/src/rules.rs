@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use trampolines::{Looked, ScanRequest};
+use unwind::arch::READS_INSTRUCTIONS;
 use unwind::info::generated::{BeamStacks, GeneratedRules, Rows};
 use unwind::info::rule::Rule;
 pub use written::Unwinding;
@@ -34,7 +35,7 @@ pub use written::Unwinding;
 /// is stepped over by frame pointers, as all is without rules.
 pub const PIECES_MAX: usize = 65_536;
 
-/// Most rows of rules of one process. Unit: rows, of 28 bytes. Equal code has them once; optimised
+/// Most rows of rules of one process. Unit: rows, of 28 bytes (arm64: 40). Equal code has them once; optimised
 /// JavaScript has five each.
 pub const ROWS_MAX: usize = 131_072;
 
@@ -207,7 +208,10 @@ impl RulesBuilder {
             _ => false,
         };
         let trampolines = self.unseen_trampolines(pid, code, changed);
-        let beam = matches!(self.beam, Beam::Unknown) && self.asked.is_power_of_two();
+        // Erlang's code has its stack elsewhere than x86-64's.
+        let beam = READS_INSTRUCTIONS
+            && matches!(self.beam, Beam::Unknown)
+            && self.asked.is_power_of_two();
         (beam || stubs || trampolines.is_some()).then_some(ToLook {
             pid,
             beam,
@@ -217,7 +221,8 @@ impl RulesBuilder {
     }
 
     fn unseen_trampolines(&self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ScanRequest> {
-        if self.arenas.len() >= ARENAS_MAX {
+        // Trampolines of other architectures keep frame pointers.
+        if !READS_INSTRUCTIONS || self.arenas.len() >= ARENAS_MAX {
             return None;
         }
         let due = self.asked.is_power_of_two() || self.asked.is_multiple_of(UNNAMED_EVERY);

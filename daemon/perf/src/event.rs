@@ -4,6 +4,7 @@
 //! drops optional features newest first until the kernel agrees; what was dropped is reported in
 //! `status`, because each has a consequence for the profile.
 
+use crate::arch::USER_REGS;
 use crate::record::Layout;
 use host::ids::CpuId;
 use perf_event::events::{Hardware, Software};
@@ -70,15 +71,6 @@ enum Brings {
     /// The side band alone.
     SideBand,
 }
-
-/// User registers taken with a copy of the stack, by bit (`enum perf_event_x86_regs`): all general
-/// registers. Instruction, stack and frame pointer are enough for compiled code; assembler keeps
-/// frames by any register, and 136 bytes beside a copy of 16 KiB cost nothing.
-#[cfg(target_arch = "x86_64")]
-pub const USER_REGS: u64 = 0x00ff_01ff;
-/// Copies of the stack are not unwound on this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-pub const USER_REGS: u64 = 0;
 
 /// A feature the daemon can do without, and the kernel that brought it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

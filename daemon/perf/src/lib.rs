@@ -5,8 +5,9 @@
 //! (what a record says). Captures have rings of their own ([`rings::sets`]) for events of their own
 //! ([`probe`]), drained with the others. [`plan`] decides how much is copied and how large rings
 //! are; [`watch`] tells whether a word of a thread was written; [`others`] knows whom our events
-//! would harm.
+//! would harm; [`arch`] knows what the architecture's samples carry.
 
+pub mod arch;
 pub mod cpu_ring;
 pub mod error;
 pub mod event;

@@ -73,8 +73,6 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Memory that rings may lock together; `None`: as much as there is.
     pub lockable_bytes: Option<u64>,
-    /// True where stacks can be unwound from a copy: x86-64.
-    pub unwinds_copies: bool,
 }
 
 impl Machine {
@@ -84,7 +82,6 @@ impl Machine {
             cpus: environment.cpus_online.len().max(1) as u64,
             memory_bytes: environment.memory_bytes.unwrap_or(1 << 30),
             lockable_bytes: environment.ring_bytes_max(),
-            unwinds_copies: cfg!(target_arch = "x86_64"),
         }
     }
 }
@@ -140,12 +137,6 @@ impl Plan {
             stack_bytes
         };
         let mut stack_bytes = wanted;
-        if stack_bytes > 0 && !machine.unwinds_copies {
-            stack_bytes = less(
-                0,
-                "copies of the stack are unwound on x86-64 only".to_owned(),
-            );
-        }
         if stack_bytes > u64::from(limits.stack_bytes) {
             stack_bytes = less(
                 u64::from(limits.stack_bytes),
@@ -255,10 +246,6 @@ impl SetPlan {
     ) -> Option<SetPlan> {
         let mut notices = Vec::new();
         let mut stack_bytes = stack_bytes.min(STACK_BYTES_MAX) & !7;
-        if stack_bytes > 0 && !machine.unwinds_copies {
-            stack_bytes = 0;
-            notices.push("no stacks are copied: they are unwound on x86-64 only".to_owned());
-        }
         let share =
             (machine.memory_bytes / SETS_MEMORY_SHARE).clamp(RINGS_BYTES_MIN, RINGS_BYTES_MAX);
         let room = share.saturating_sub(used) / rings.max(1);
@@ -389,7 +376,6 @@ mod tests {
             cpus,
             memory_bytes,
             lockable_bytes: None,
-            unwinds_copies: true,
         }
     }
 

@@ -4,7 +4,8 @@
 //! brings nothing but samples, so several captures cost no record twice. The ladder of features is
 //! that of [`super::event`].
 
-use crate::event::{self, Feature, Features, OpenError, USER_REGS};
+use crate::arch::USER_REGS;
+use crate::event::{self, Feature, Features, OpenError};
 use crate::loss::SampleSpacing;
 use crate::record::Layout;
 use host::ids::CpuId;

@@ -370,7 +370,7 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
             let again = capture(16 << 10, move || lasting(length, load));
             again.is_some_and(|again| has_whole(&self::rows(&again.profile)))
         });
-    assert!(whole || cfg!(not(target_arch = "x86_64")), "{}", shown());
+    assert!(whole, "{}", shown());
     let ended = captured.waits.waits - captured.waits.ongoing;
     assert_eq!(captured.moments as u64, ended, "{}", shown());
     let times = &captured.profile.moments;
@@ -463,10 +463,6 @@ fn by_caller(captured: &Captured) -> ([u64; 2], u64) {
 
 /// Checks that both callers of a program with so many bytes between them and `main` are found.
 fn check_callers(deep: u32) -> Option<Captured> {
-    if cfg!(not(target_arch = "x86_64")) {
-        testkit::cannot("copies are not unwound on this architecture");
-        return None;
-    }
     let waiter = waiting_program(deep)?;
     let mut captures = lengths().map(|length| {
         let captured = capture_of(waiter.0.id(), 16 << 10, move || std::thread::sleep(length))?;

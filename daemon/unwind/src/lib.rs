@@ -2,6 +2,7 @@
 //! walk of a copied stack by both.
 #![forbid(unsafe_code)]
 
+pub mod arch;
 pub mod info;
 pub mod process;
 pub mod walk;

@@ -321,7 +321,7 @@ impl Stage {
             pin(&rig, SHARED, (2, "/kubepods/kanarie"), true).await;
         }
         pin(&rig, SHARED, (3, "/kubepods/eigen"), others).await;
-        let fleet = FleetAdmin::new(members, hosts_at, Audit::off());
+        let fleet = FleetAdmin::new(members, hosts_at.to_string(), Audit::off());
         Stage {
             rig,
             fleet,

@@ -76,7 +76,14 @@ impl Rig {
 
 /// A file of these records, written by process [`PID`].
 fn file(flags: u64, records: &[Vec<u8>]) -> Vec<u8> {
-    let words = [MAGIC, VERSION, HEAD_BYTES as u32, EM_X86_64, 0, PID];
+    let words = [
+        MAGIC,
+        VERSION,
+        HEAD_BYTES as u32,
+        ELF_MACHINE.into(),
+        0,
+        PID,
+    ];
     let mut file: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     file.extend_from_slice(&5u64.to_le_bytes());
     file.extend_from_slice(&flags.to_le_bytes());

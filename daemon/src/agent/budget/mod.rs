@@ -597,7 +597,6 @@ mod tests {
             cpus: 2,
             memory_bytes: 24 << 30,
             lockable_bytes: None,
-            unwinds_copies: true,
         };
         for (ring_kib, rate_hz) in [(0, 99), (64, 4999), (64, 99), (256, 999), (0, 4999)] {
             let mut config = Config::default();

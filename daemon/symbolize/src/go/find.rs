@@ -44,8 +44,9 @@ const RELOCATIONS_MAX: u64 = 8 << 20;
 const RELOCATION_BYTES: usize = 24;
 const RELOCATIONS_AT_ONCE: usize = 4096;
 
-/// `R_X86_64_RELATIVE`: the address is the addend.
-const RELATIVE: u64 = 8;
+/// `R_X86_64_RELATIVE` and `R_AARCH64_RELATIVE`: the address is the addend. Either is nothing that
+/// linkers write for the other.
+const RELATIVE: [u64; 2] = [8, 1027];
 
 /// The tables of an image; `None` when it has none that make sense.
 ///
@@ -148,7 +149,7 @@ fn search_data<R: ReadAt + ?Sized, T>(
 /// and pointers of eight.
 fn starts_header(bytes: &[u8]) -> bool {
     let magic = u32_at(bytes, 0).and_then(Layout::of);
-    magic.is_some() && bytes.get(4..8) == Some(&[0, 0, 1, 8])
+    magic.is_some() && matches!(bytes.get(4..8), Some([0, 0, 1 | 4, 8]))
 }
 
 /// The tables whose header is at `part`, when everything in it makes sense:
@@ -213,6 +214,7 @@ fn parse(header: &[u8], part: Part, address: u64) -> Option<GoTables> {
         at: part.at,
         address,
         text: 0,
+        quantum: header.get(6).copied()?.into(),
         count,
         names: parts(0)?,
         units: parts(1)?,
@@ -422,7 +424,7 @@ fn each_relocation<R: ReadAt + ?Sized>(
         let read = read.unwrap_or(0);
         for entry in bytes[..read].chunks_exact(RELOCATION_BYTES) {
             let [place, info, addend] = [0, 8, 16].map(|at| u64_at(entry, at).unwrap_or(0));
-            if info == RELATIVE {
+            if RELATIVE.contains(&info) {
                 each(place, addend);
             }
         }

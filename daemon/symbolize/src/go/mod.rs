@@ -86,6 +86,8 @@ pub struct GoTables {
     address: u64,
     /// Address that functions are counted from (SVMA); 0 where they have addresses.
     text: u64,
+    /// What the length of every instruction is a multiple of. Unit: bytes.
+    quantum: u32,
     /// Number of functions.
     count: u64,
     names: Part,

@@ -27,7 +27,7 @@ fn tables<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<GoTables> 
 
 /// What a list says.
 fn spans(bytes: &[u8]) -> Vec<Span> {
-    Values::new(bytes).collect()
+    Values::new(bytes, 1).collect()
 }
 
 fn span(from: u32, until: u32, value: i32) -> Span {

@@ -2,7 +2,7 @@
 //! depth of the stack, file, line, inlined call.
 //!
 //! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and
-//! for how many bytes of code it then holds. The value starts at -1; a change of nothing ends the
+//! for how much code it then holds, in units of the shortest instruction. The value starts at -1; a change of nothing ends the
 //! list, but for the first.
 
 use super::{GoTables, Pieces};
@@ -34,16 +34,19 @@ pub struct Values<'a> {
     at: u32,
     value: i32,
     first: bool,
+    quantum: u32,
 }
 
 impl<'a> Values<'a> {
-    /// Those of a list that starts with these bytes.
-    pub fn new(bytes: &'a [u8]) -> Values<'a> {
+    /// Those of a list that starts with these bytes, of code whose instructions have a multiple of
+    /// `quantum` bytes.
+    pub fn new(bytes: &'a [u8], quantum: u32) -> Values<'a> {
         Values {
             bytes,
             at: 0,
             value: -1,
             first: true,
+            quantum,
         }
     }
 
@@ -74,7 +77,7 @@ impl Iterator for Values<'_> {
         let sign = (change & 1).wrapping_neg();
         self.value = self.value.wrapping_add(((change >> 1) ^ sign) as i32);
         let from = self.at;
-        self.at = from.checked_add(self.number()?)?;
+        self.at = from.checked_add(self.number()?.checked_mul(self.quantum)?)?;
         Some(Span {
             from,
             until: self.at,
@@ -87,6 +90,7 @@ impl Iterator for Values<'_> {
 /// other.
 pub struct Lists<'a, 'b, R: ?Sized> {
     pieces: Pieces<'a, 'b, R>,
+    quantum: u32,
 }
 
 impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
@@ -94,6 +98,7 @@ impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
     pub fn new(image: &'a R, tables: &GoTables, budget: &'a FileBudget<'b>) -> Self {
         Lists {
             pieces: Pieces::new(image, budget, tables.values, PIECE_BYTES),
+            quantum: tables.quantum,
         }
     }
 
@@ -111,6 +116,6 @@ impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
             return Ok(None);
         }
         let bytes = self.pieces.up_to(place.into(), LIST_BYTES_MAX)?;
-        Ok((!bytes.is_empty()).then(|| Values::new(bytes)))
+        Ok((!bytes.is_empty()).then(|| Values::new(bytes, self.quantum)))
     }
 }

@@ -8,6 +8,7 @@
 use super::pack::build::{Builder, put};
 use super::rule::{Behind, ComputedRow, Kind, Rule};
 use super::table::{ROWS_MAX, Table};
+use crate::arch;
 use hashbrown::HashMap;
 use symbolize::budget::{Charge, FileBudget, Over};
 use symbolize::elf::{Headers, ReadAt};
@@ -169,9 +170,7 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
         Ok(Kind::Rule(rule))
     }
 
-    /// True when a function saves its caller's frame pointer and sets its own, in one of the two
-    /// ways that Go writes it: `push %rbp; mov %rsp,%rbp` from 1.21 on, `mov %rbp,N(%rsp); lea
-    /// N(%rsp),%rbp` before.
+    /// True when a function saves its caller's frame pointer and sets its own.
     fn keeps_frame_pointer(&self, function: &Function) -> bool {
         let mut code = [0; PROLOGUE_BYTES];
         let len = (function.end - function.start).min(PROLOGUE_BYTES as u64) as usize;
@@ -182,7 +181,7 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
             let mut places = code.windows(instructions.len());
             places.any(|place| place == instructions)
         };
-        has(&[0x55, 0x48, 0x89, 0xe5]) || has(&[0x48, 0x89, 0x6c, 0x24])
+        arch::GO_KEEPS_FRAME_POINTER.into_iter().any(has)
     }
 }
 

@@ -8,9 +8,10 @@ use super::derive;
 use super::derive::lender::{self, Lender};
 use super::go;
 use super::pack::SectionRange;
-use super::rule::Rule;
+use super::rule::{ComputedRow, Rule, Step, step_computed};
 use super::state::{Registers, StackCopy};
 use super::table::{Bases, Dialect, Table};
+use crate::arch;
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use host::ids::FileOffset;
 use profile::StackEnd;
@@ -29,8 +30,12 @@ const UNPACKED_BYTES_MAX: usize = 32 << 20;
 /// Bytes of `.eh_frame_hdr` read: what is looked for is a pointer at its start.
 const HEADER_BYTES: u64 = 64;
 
-/// Length of an entry of a procedure linkage table.
-const PLT_ENTRY_BYTES: u64 = 16;
+/// Code that is looked through for what signal handlers return to. Unit: bytes. musl's library has
+/// 600 KiB, the kernel's some hundred bytes.
+const SIGNAL_RETURN_BYTES_MAX: u64 = 1 << 20;
+
+/// Most places that signal handlers return to. A C library has one or two.
+const SIGNAL_RETURNS_MAX: usize = 16;
 
 /// Longest code at the entry of a file that nothing describes: the dynamic linker's, which the
 /// kernel enters and which nobody called. Those of glibc and musl have less than 64 bytes.
@@ -43,8 +48,9 @@ struct Plt {
     end: u64,
     /// Its entries push before they jump to the dynamic linker.
     lazy: bool,
-    /// Its first entry is the way to the dynamic linker. Static programs have none.
-    leads: bool,
+    /// Where in its first entry that has pushed, if it is the way to the dynamic linker. Static
+    /// programs have none.
+    pushes_at: Option<u64>,
 }
 
 /// The unwind information of a file.
@@ -57,6 +63,8 @@ pub struct Module {
     /// In whose frame code runs that has none.
     lender: Option<Lender>,
     plts: Box<[Plt]>,
+    /// Where signal handlers return to, as addresses, where no table says so.
+    signal_returns: Box<[u64]>,
     /// Where the kernel enters it; 0 when it does not.
     entry: u64,
 }
@@ -74,6 +82,23 @@ impl Module {
         };
         Module {
             segments: vec![segment; bytes / size_of::<Segment>()].into(),
+            ..Module::default()
+        }
+    }
+
+    /// Two pages of code in which a signal handler returns to a place.
+    #[cfg(test)]
+    pub fn of_signal_return(at: u64) -> Module {
+        let segment = Segment {
+            offset: 0,
+            file_size: 0x2000,
+            address: 0,
+            memory_size: 0x2000,
+            executable: true,
+        };
+        Module {
+            segments: [segment].into(),
+            signal_returns: [at].into(),
             ..Module::default()
         }
     }
@@ -128,6 +153,9 @@ impl Module {
         headers: &Headers,
         budget: &FileBudget<'_>,
     ) -> Result<(), Over> {
+        if !arch::READS_INSTRUCTIONS {
+            return Ok(());
+        }
         let base = lowest(&self.segments);
         let pieces = derive::undescribed(headers, &self.tables, base);
         if pieces.is_empty() {
@@ -156,8 +184,7 @@ impl Module {
         headers: &Headers,
         budget: &FileBudget<'_>,
     ) -> Result<Option<Module>, Over> {
-        const EM_X86_64: u16 = 62;
-        if !headers.is_64 || headers.machine != EM_X86_64 {
+        if !headers.is_64 || headers.machine != arch::ELF_MACHINE {
             return Ok(None);
         }
         let segments: Box<[Segment]> = headers
@@ -186,20 +213,20 @@ impl Module {
         let plts = plts.iter().filter_map(|&(name, lazy)| {
             let section = headers.section(name)?;
             let (start, end) = (section.address, section.address.checked_add(section.size)?);
-            // `push [rip + GOT + 8]` begins the way to the dynamic linker and nothing else.
-            let mut first = [0; 2];
+            let mut first = [0; 8];
             let read = image.read_exact_at(&mut first, section.offset).is_ok();
-            let leads = lazy && read && first == [0xff, 0x35];
+            let pushes_at = arch::plt_pushes_at(&first).filter(|_| lazy && read);
             Some(Plt {
                 start,
                 end,
                 lazy,
-                leads,
+                pushes_at,
             })
         });
         Ok(Some(Module {
             tables: tables.collect(),
             plts: plts.collect(),
+            signal_returns: signal_returns(image, headers, budget)?,
             derived: None,
             lender: None,
             segments,
@@ -225,6 +252,7 @@ impl Module {
             + size_of_val(&*self.segments)
             + size_of_val(&*self.tables)
             + size_of_val(&*self.plts)
+            + size_of_val(&*self.signal_returns)
     }
 
     /// The address (SVMA) that the executable segment states for a place in the file. Linkers put
@@ -241,7 +269,8 @@ impl Module {
             return Rule::UNKNOWN;
         };
         let rule = self
-            .described(address)
+            .signal_rule(address)
+            .or_else(|| self.described(address))
             .or_else(|| self.plt_rule(address))
             .or_else(|| self.entered_rule(address))
             .or_else(|| self.entry_rule(address))
@@ -283,23 +312,29 @@ impl Module {
         (self.entry != 0 && into < ENTRY_BYTES_MAX).then_some(Rule::OUTERMOST)
     }
 
+    /// True in a function that a signal handler returns to, and before it: that is where its call
+    /// would be, and nobody called.
+    fn is_signal_return(&self, address: u64) -> bool {
+        let inside = |&start: &u64| address.wrapping_add(1).wrapping_sub(start) <= 8;
+        self.signal_returns.iter().any(inside)
+    }
+
+    fn signal_rule(&self, address: u64) -> Option<Rule> {
+        self.is_signal_return(address).then_some(Rule {
+            step: Step::Computed,
+            signal: true,
+            entered: true,
+            ..Rule::UNKNOWN
+        })
+    }
+
     fn plt_rule(&self, address: u64) -> Option<Rule> {
         let plt = self
             .plts
             .iter()
             .find(|plt| plt.start <= address && address < plt.end)?;
-        let at = address - plt.start;
-        let into = at % PLT_ENTRY_BYTES;
-        // An entry jumps (6 bytes), pushes (5 bytes) and jumps to the first entry, which pushes
-        // too.
-        let pushed = if plt.leads && at < PLT_ENTRY_BYTES {
-            if into >= 6 { 16 } else { 8 }
-        } else if plt.lazy && into >= 11 {
-            8
-        } else {
-            0
-        };
-        Some(Rule::return_address_at(pushed))
+        let pushed = arch::plt_pushed(address - plt.start, plt.pushes_at, plt.lazy);
+        Some(pushed.map_or(Rule::at_first_instruction(), Rule::return_address_at))
     }
 
     /// The caller's registers by the row of a place in the file, for rules that
@@ -315,6 +350,10 @@ impl Module {
         operations: &Cell<u32>,
     ) -> Result<Registers, StackEnd> {
         let address = self.address_of(offset).ok_or(StackEnd::NoUnwindInfo)?;
+        if self.is_signal_return(address) {
+            let row = ComputedRow::signal_return();
+            return step_computed(&row, &[], registers, stack, operations);
+        }
         let mut computed = self
             .all_tables()
             .filter_map(|table| table.compute(address, registers, stack, operations));
@@ -328,6 +367,34 @@ fn lowest(segments: &[Segment]) -> u64 {
         .map(|segment| segment.address)
         .min()
         .unwrap_or(0)
+}
+
+/// Where signal handlers return to, as addresses, where instructions alone tell that.
+fn signal_returns<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    budget: &FileBudget<'_>,
+) -> Result<Box<[u64]>, Over> {
+    let Some(begin) = arch::SIGNAL_RETURN else {
+        return Ok(Box::default());
+    };
+    let mut found = Vec::new();
+    let mut left = SIGNAL_RETURN_BYTES_MAX;
+    for segment in headers.segments.iter().filter(|segment| segment.executable) {
+        let len = segment.file_size.min(left) as usize;
+        left -= len as u64;
+        let _charge = budget.charge(len)?;
+        budget.reads(len)?;
+        let mut code = vec![0; len];
+        let read = image.read_some_at(&mut code, segment.offset).unwrap_or(0);
+        for at in (0..read).step_by(4) {
+            let here = code[..read].get(at..at + begin.len());
+            if here == Some(&begin[..]) && found.len() < SIGNAL_RETURNS_MAX {
+                found.push(segment.address.wrapping_add(at as u64));
+            }
+        }
+    }
+    Ok(found.into())
 }
 
 fn eh_frame<R: ReadAt + ?Sized>(
@@ -443,6 +510,7 @@ mod tests {
         }
     }
 
+    #[cfg(target_arch = "x86_64")] // Its entry is known to the byte.
     #[test]
     fn the_kernel_enters_the_dynamic_linker_and_nobody_called_it() {
         let Ok(image) = File::open("/lib64/ld-linux-x86-64.so.2") else {

@@ -16,6 +16,7 @@ mod entries;
 
 use super::rule::{RowFacts, kind_of_row};
 use super::table::{Bases, Dialect, ROWS_MAX};
+use crate::arch;
 use build::{Builder, Packed, put};
 use entries::{CommonInfo, Function, head_of, names_an_address, write_function};
 use gimli::{
@@ -44,7 +45,8 @@ const ROWS_AT_ONCE: usize = 256;
 /// them in the section is not described.
 const FUNCTIONS_MAX: usize = 4 << 20;
 
-/// Room for rows under evaluation: 32 registers are more than x86-64 code ever describes.
+/// Room for rows under evaluation: 32 registers are more than code ever describes: on arm64 12
+/// that calls keep, 8 of floating point, whether the return address is signed.
 #[derive(Debug)]
 pub(super) struct RowStorage;
 
@@ -351,6 +353,8 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
         } = self;
         let mut section = EhFrame::new(scratch, LittleEndian);
         section.set_address_size(8);
+        // Code 0x2d: return addresses are signed from here on, or no longer. On x86-64 it is refused.
+        section.set_vendor(arch::CFI_VENDOR);
         let bases = BaseAddresses::default();
         let at = EhFrameOffset(heads[head as usize].entry.len());
         let Ok(function) = section.fde_from_offset(&bases, at, EhFrame::cie_from_offset) else {

@@ -15,6 +15,7 @@ use super::expression::evaluate;
 use super::pack::Row;
 use super::state::{Registers, StackCopy, number};
 use super::table::Slice;
+use crate::arch::{self, FRAME_POINTER_PLACE, LINK_REGISTER, PLACES, RETURN_COLUMN};
 use gimli::{CfaRule, Expression, LittleEndian, RegisterRule, UnwindExpression};
 use hashbrown::{DefaultHashBuilder, HashTable};
 pub use linkage::Linkage;
@@ -23,18 +24,8 @@ use profile::StackEnd;
 use std::cell::Cell;
 use std::hash::BuildHasher;
 
-/// Registers whose place a rule keeps, the return address first.
-const PLACES: [u16; 7] = [
-    number::RA,
-    number::RBX,
-    number::RBP,
-    number::R12,
-    number::R13,
-    number::R14,
-    number::R15,
-];
-
-/// A place that says the register was not saved: it holds the caller's value.
+/// A place that says the register was not saved: it holds the caller's value; of the return address,
+/// that it is in the link register.
 const SAME: i16 = i16::MIN;
 
 /// How to get to the caller.
@@ -119,18 +110,19 @@ impl Rule {
     }
 
     /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart.
-    /// One with a frame starts it with the caller's frame pointer; until Go 1.20 that is written
-    /// two instructions after the stack pointer has changed. `injected`: as a frame it is that of
-    /// an interrupted instruction, which did not call it.
+    /// `injected`: as a frame it is that of an interrupted instruction, which did not call it.
     pub fn of_go(depth: i32, injected: bool) -> Option<Rule> {
+        let frame = arch::go_frame(depth, injected).filter(|_| depth >= 0)?;
+        let place = |at: Option<i32>| match at {
+            None => Some(SAME),
+            Some(at) => i16::try_from(at).ok().filter(|&at| at != SAME),
+        };
         let mut places = [SAME; PLACES.len()];
-        places[0] = -1;
-        if depth >= 8 {
-            places[2] = -2;
-        }
+        places[0] = place(frame.returns_at)?;
+        places[FRAME_POINTER_PLACE] = place(frame.frame_pointer_at)?;
         let step = Step::Saved {
-            base: number::RSP as u8,
-            offset: depth.checked_add(8).filter(|_| depth >= 0)?,
+            base: number::SP as u8,
+            offset: frame.cfa,
             places,
         };
         Some(Rule {
@@ -176,8 +168,26 @@ impl Rule {
         else {
             return None;
         };
-        let frame_pointer = (places[2] != SAME).then(|| i32::from(places[2]) * -8);
+        let place = places[FRAME_POINTER_PLACE];
+        let frame_pointer = (place != SAME).then(|| i32::from(place) * -8);
         Some((base.into(), offset, frame_pointer))
+    }
+
+    /// At the first instruction of a function nothing is saved, but by the call.
+    pub const fn at_first_instruction() -> Rule {
+        let mut places = [SAME; PLACES.len()];
+        let mut offset = 0;
+        if LINK_REGISTER.is_none() {
+            (places[0], offset) = (-1, 8);
+        }
+        Rule {
+            step: Step::Saved {
+                base: number::SP as u8,
+                offset,
+                places,
+            },
+            ..Rule::UNKNOWN
+        }
     }
 
     /// The return address is at the stack pointer plus `offset` bytes, and nothing else is saved.
@@ -185,7 +195,7 @@ impl Rule {
         let mut places = [SAME; PLACES.len()];
         places[0] = -1;
         let step = Step::Saved {
-            base: number::RSP as u8,
+            base: number::SP as u8,
             offset: offset + 8,
             places,
         };
@@ -198,9 +208,9 @@ impl Rule {
     /// The frame pointer was pushed right below the return address, and nothing since.
     pub fn frame_pointer_pushed() -> Rule {
         let mut places = [SAME; PLACES.len()];
-        (places[0], places[2]) = (-1, -2);
+        (places[0], places[FRAME_POINTER_PLACE]) = (-1, -2);
         let step = Step::Saved {
-            base: number::RSP as u8,
+            base: number::SP as u8,
             offset: 16,
             places,
         };
@@ -344,38 +354,16 @@ pub struct ComputedRow {
 
 impl ComputedRow {
     /// The row of a function that a signal handler returns to: all registers are where the kernel
-    /// put them, behind the return address (`struct rt_sigframe`,
-    /// `arch/x86/include/asm/sigframe.h`).
+    /// put them, counted from the stack pointer.
     pub fn signal_return() -> ComputedRow {
-        /// Where the registers start: behind flags, link and stack of `struct ucontext`.
-        const REGISTERS_AT: i64 = 40;
-        // In the order of `struct sigcontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp;
-        // then rip.
-        const ORDER: [u16; 16] = [
-            8,
-            9,
-            10,
-            11,
-            12,
-            13,
-            14,
-            15,
-            5,
-            4,
-            6,
-            3,
-            1,
-            0,
-            2,
-            number::RSP,
-        ];
+        use arch::{SIGNAL_ORDER as ORDER, SIGNAL_REGISTERS_AT as REGISTERS_AT};
         let at = |place: usize| Source::At(REGISTERS_AT + 8 * place as i64);
         let saved = ORDER.iter().enumerate();
         let mut registers: Vec<_> = saved.map(|(place, &own)| (own, at(place))).collect();
         registers.sort_unstable_by_key(|&(register, _)| register);
         ComputedRow {
             signal: true,
-            cfa: Source::Register(number::RSP, 0),
+            cfa: Source::Register(number::SP, 0),
             returns: at(ORDER.len()),
             return_register: number::RA,
             registers: registers.into(),
@@ -425,23 +413,29 @@ fn outermost(row: &Row, facts: RowFacts<'_>) -> bool {
 
 /// The row as distances; `None` when it needs more than that.
 fn saved(row: &Row, facts: RowFacts<'_>) -> Option<Kind> {
-    if facts.signal || facts.return_register != number::RA {
+    if facts.signal || facts.return_register != RETURN_COLUMN {
         return None;
     }
     let mut places = [SAME; PLACES.len()];
-    let mut has_return_address = false;
+    // A link register that nothing is said of still has it.
+    let mut has_return_address = LINK_REGISTER.is_some();
     for (register, rule) in row.registers() {
-        let place = PLACES.iter().position(|number| *number == register.0);
+        let number = match register.0 {
+            RETURN_COLUMN => number::RA,
+            other => other,
+        };
+        let place = PLACES.iter().position(|known| *known == number);
         match (place, rule) {
             (Some(place), RegisterRule::Offset(at)) => {
                 let in_words = (at % 8 == 0).then_some(at / 8)?;
                 places[place] = i16::try_from(in_words).ok().filter(|&at| at != SAME)?;
-                has_return_address |= register.0 == number::RA;
+                has_return_address |= number == number::RA;
             }
-            (Some(_), RegisterRule::SameValue) if register.0 != number::RA => {}
+            (Some(_), RegisterRule::SameValue)
+                if number != number::RA || LINK_REGISTER.is_some() => {}
             (Some(_), _) => return None,
             // The stack pointer of the caller is the CFA, unless the row says otherwise.
-            (None, _) if register.0 == number::RSP => return None,
+            (None, _) if number == number::SP => return None,
             // What calls do not keep, callers do not use.
             (None, _) => {}
         }
@@ -487,7 +481,11 @@ fn computed(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Op
             _ => Source::Unknown,
         })
     };
-    let returns = source(&row.register(gimli::Register(facts.return_register))?)?;
+    let returns = match row.register(gimli::Register(facts.return_register)) {
+        Some(rule) => source(&rule)?,
+        None if LINK_REGISTER.is_some() => Source::Same,
+        None => return None,
+    };
     let mut registers = Vec::new();
     for (register, rule) in row.registers() {
         if register.0 != facts.return_register && register.0 <= number::RA {
@@ -505,13 +503,17 @@ fn computed(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Op
     })
 }
 
-/// Where the return address of a frame is, by a rule of fixed distances.
+/// Where the return address of a frame is, by a rule of fixed distances. `None` also where it is in
+/// a register.
 pub fn return_slot(
     base: u8,
     offset: i32,
     places: &[i16; PLACES.len()],
     registers: &Registers,
 ) -> Option<u64> {
+    if LINK_REGISTER.is_some() && places[0] == SAME {
+        return None;
+    }
     let cfa = registers
         .get(u16::from(base))?
         .wrapping_add(i64::from(offset) as u64);
@@ -553,7 +555,14 @@ pub fn go_to_caller(
         .ok_or(StackEnd::NoUnwindInfo)?;
     let cfa = base.wrapping_add(i64::from(offset) as u64);
     let at = |place: i16| cfa.wrapping_add((i64::from(place) * 8) as u64);
-    registers.returned(stack.read(at(places[0]))?, cfa);
+    let returns = match LINK_REGISTER {
+        Some(link) if places[0] == SAME => {
+            stack.goes_by(registers, link);
+            registers.get(link).ok_or(StackEnd::NoUnwindInfo)?
+        }
+        _ => stack.read(at(places[0]))?,
+    };
+    registers.returned(returns, cfa);
     for (&number, &place) in PLACES.iter().zip(places).skip(1) {
         if place == SAME {
             continue;
@@ -610,7 +619,7 @@ pub fn step_computed(
         match value(source, own) {
             Ok(value) => caller.set(own, value),
             Err(StackEnd::WorkLimit) => return Err(StackEnd::WorkLimit),
-            Err(_) if own == number::RSP => return Err(no_sense),
+            Err(_) if own == number::SP => return Err(no_sense),
             Err(_) => caller.forget(own),
         }
     }

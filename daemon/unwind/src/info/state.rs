@@ -4,54 +4,27 @@
 //! time and never copied, logged or kept.
 
 use super::words::{Reads, Words};
-use perf::event::USER_REGS;
+use crate::arch::{KEPT_OVER_CALLS, ORDER, RegisterSet, code_address};
+pub use crate::arch::{REGISTERS, number};
+use perf::arch::USER_REGS;
 use perf::record::UserState;
 use profile::StackEnd;
 
-/// Numbers of the registers in unwind tables (x86-64 psABI, figure 3.36).
-pub mod number {
-    /// rbx, kept over calls.
-    pub const RBX: u16 = 3;
-    /// rbp, kept over calls; the frame pointer where there is one.
-    pub const RBP: u16 = 6;
-    /// The stack pointer.
-    pub const RSP: u16 = 7;
-    /// r12, kept over calls.
-    pub const R12: u16 = 12;
-    /// r13, kept over calls.
-    pub const R13: u16 = 13;
-    /// r14, kept over calls.
-    pub const R14: u16 = 14;
-    /// r15, kept over calls.
-    pub const R15: u16 = 15;
-    /// The return address; in a frame's registers, the instruction pointer.
-    pub const RA: u16 = 16;
-}
-
-/// Number of registers that unwinding knows.
-pub const REGISTERS: usize = 17;
-
 const REGISTERS_U16: u16 = REGISTERS as u16;
 
-/// Where each register of the sample's mask goes: the kernel's order is ax, bx, cx, dx, si, di, bp,
-/// sp, ip, r8–r15 (`enum perf_event_x86_regs`).
-const ORDER: [u16; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 8, 9, 10, 11, 12, 13, 14, 15];
+/// The stack pointer and the instruction pointer.
+const PLACE: RegisterSet = 1 << number::SP | 1 << number::RA;
 
-/// Registers that a called function gives back as it found them.
-const KEPT_OVER_CALLS: u32 = 1 << number::RBX
-    | 1 << number::RBP
-    | 1 << number::R12
-    | 1 << number::R13
-    | 1 << number::R14
-    | 1 << number::R15;
+/// All registers.
+const ALL: RegisterSet = RegisterSet::MAX >> (RegisterSet::BITS as usize - REGISTERS);
 
 /// The general registers by their number in unwind tables, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     values: [u64; REGISTERS],
-    known: u32,
+    known: RegisterSet,
     /// Those that are as the sample has them.
-    original: u32,
+    original: RegisterSet,
 }
 
 impl Registers {
@@ -66,8 +39,8 @@ impl Registers {
         }
         Some(Registers {
             values,
-            known: (1 << REGISTERS) - 1,
-            original: (1 << REGISTERS) - 1,
+            known: ALL,
+            original: ALL,
         })
     }
 
@@ -78,20 +51,20 @@ impl Registers {
             known: 0,
             original: 0,
         };
-        registers.set(number::RA, ip);
-        registers.set(number::RSP, sp);
+        registers.set(number::RA, code_address(ip));
+        registers.set(number::SP, sp);
         registers
     }
 
     /// Those of some registers that are as the sample has them; the stack pointer and the
     /// instruction pointer apart.
-    fn original_of(&self, mask: u32) -> u32 {
-        self.original & mask & !(1 << number::RSP | 1 << number::RA)
+    fn original_of(&self, mask: RegisterSet) -> RegisterSet {
+        self.original & mask & !PLACE
     }
 
     /// The value of a register, where it is known.
     pub fn get(&self, number: u16) -> Option<u64> {
-        let known = u32::from(number) < u32::BITS && self.known & 1 << number != 0;
+        let known = u32::from(number) < RegisterSet::BITS && self.known & 1 << number != 0;
         known.then(|| self.values[usize::from(number)])
     }
 
@@ -117,9 +90,9 @@ impl Registers {
         self.values[usize::from(number::RA)]
     }
 
-    /// The stack pointer.
+    /// The stack pointer; where that is not known, an address that it is not below.
     pub fn sp(&self) -> u64 {
-        self.values[usize::from(number::RSP)]
+        self.values[usize::from(number::SP)]
     }
 
     /// What a caller can know of its registers after a call: those that calls keep, and where it
@@ -133,8 +106,8 @@ impl Registers {
     pub fn returned(&mut self, ip: u64, sp: u64) {
         self.known &= KEPT_OVER_CALLS;
         self.original &= KEPT_OVER_CALLS;
-        self.set(number::RA, ip);
-        self.set(number::RSP, sp);
+        self.set(number::RA, code_address(ip));
+        self.set(number::SP, sp);
     }
 }
 
@@ -182,7 +155,7 @@ impl<'a> StackCopy<'a> {
     /// Notes that a walk may have gone by any register.
     pub fn goes_by_any(&self, registers: &Registers) {
         if let Some(reads) = self.reads {
-            reads.registers(registers.original_of(u32::MAX));
+            reads.registers(registers.original_of(ALL));
         }
     }
 
@@ -273,6 +246,7 @@ mod tests {
         assert_eq!(full.read(0x7fff_0000), Err(StackEnd::UnreadableMemory));
     }
 
+    #[cfg(target_arch = "x86_64")] // Elsewhere the kernel's order is that of the tables.
     #[test]
     fn registers_of_a_sample_are_in_the_kernels_order() {
         let bytes: Vec<u8> = (0..REGISTERS as u64).flat_map(u64::to_le_bytes).collect();
@@ -283,7 +257,7 @@ mod tests {
             full: false,
         };
         let Some(registers) = Registers::from_sample(&user) else {
-            testkit::cannot("copies are not unwound on this architecture");
+            testkit::cannot("a sample has other registers");
             return;
         };
         // ax, bx, cx, dx are the kernel's first four; dx and bx are 1 and 3 in tables.
@@ -305,12 +279,13 @@ mod tests {
             full: false,
         };
         let Some(registers) = Registers::from_sample(&user) else {
-            testkit::cannot("copies are not unwound on this architecture");
+            testkit::cannot("a sample has other registers");
             return;
         };
         let caller = registers.after_return(0x400, 0x7000);
         assert_eq!((caller.ip(), caller.sp()), (0x400, 0x7000));
-        assert_eq!(caller.get(0), None, "rax holds a result");
-        assert_eq!(caller.get(number::RBX), registers.get(number::RBX));
+        assert_eq!(caller.get(0), None, "it holds a result");
+        let kept = crate::arch::PLACES[1];
+        assert_eq!(caller.get(kept), registers.get(kept));
     }
 }

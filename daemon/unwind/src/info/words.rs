@@ -1,5 +1,6 @@
 //! Words of stacks that a walk may read beyond the copy of its sample, and those that it did read.
 
+use crate::arch::RegisterSet;
 use std::cell::{Cell, RefCell};
 
 /// Words of a stack by their address, sparse.
@@ -43,7 +44,7 @@ pub struct Reads {
     /// Addresses of words, in order.
     pub words: RefCell<Vec<u64>>,
     /// Registers of the sample, by number.
-    pub registers: Cell<u32>,
+    pub registers: Cell<RegisterSet>,
     /// It read what is not there, or more than is noted: not to be remembered.
     pub spoiled: Cell<bool>,
 }
@@ -62,7 +63,7 @@ impl Reads {
     }
 
     /// Notes registers of the sample.
-    pub fn registers(&self, mask: u32) {
+    pub fn registers(&self, mask: RegisterSet) {
         self.registers.set(self.registers.get() | mask);
     }
 

@@ -9,10 +9,10 @@
 //!
 //! The sampler reads no files: it asks, and scans no further until `fp-files` has looked.
 
+use crate::arch::{self, CALL_BYTES, Called, PointerCall};
 use hashbrown::HashMap;
 use host::ids::{FileId, FileOffset};
 use host::time::MonotonicTime;
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::Duration;
 use symbolize::elf::{Headers, ReadAt, Segment};
 use symbolize::function_start;
@@ -27,9 +27,6 @@ const WANTED_OF_FILE_MAX: usize = 16;
 
 /// An answer that has not come by then was lost.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-
-/// Longest instruction that calls through a pointer, with a prefix.
-const CALL_BYTES: usize = 8;
 
 /// What is looked at of a function that is called. Unit: bytes. What jumps on through a pointer
 /// without ado does so within some.
@@ -132,7 +129,7 @@ pub fn look<R: ReadAt + ?Sized>(
     let Some(target) = direct_target(&code, address, segments) else {
         return Some(by_pointer(&code, address, headers));
     };
-    let called = Called::read(image, segments, target)?;
+    let called = called(image, segments, target)?;
     Some(match function_start(image, headers, target) {
         Some(start) if start == target && !called.jumps_on => CallSite::Over,
         Some(start) if start != target && !called.is_stub => CallSite::Leads,
@@ -142,74 +139,31 @@ pub fn look<R: ReadAt + ?Sized>(
 
 /// Where the call goes that ends before `address`, if it goes to a fixed address of the file.
 fn direct_target(code: &[u8; CALL_BYTES], address: u64, segments: &[Segment]) -> Option<u64> {
-    let [.., 0xe8, a, b, c, d] = *code else {
-        return None;
-    };
-    let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
-    let target = address.wrapping_add_signed(distance);
+    let target = arch::direct_target(code, address)?;
     let mut code = segments.iter().filter(|segment| segment.executable);
     let inside = code.any(|segment| target.wrapping_sub(segment.address) < segment.file_size);
     inside.then_some(target)
 }
 
 /// What the first instructions of a function that is called tell.
-struct Called {
-    /// One of them jumps through a pointer.
-    jumps_on: bool,
-    /// The first does: an entry of a linkage table.
-    is_stub: bool,
-}
-
-impl Called {
-    fn read<R: ReadAt + ?Sized>(image: &R, segments: &[Segment], target: u64) -> Option<Called> {
-        let segment = segments
-            .iter()
-            .find(|segment| target.wrapping_sub(segment.address) < segment.file_size)?;
-        let mut code = [0; CALLED_BYTES];
-        let offset = (target - segment.address).checked_add(segment.offset)?;
-        let read = image.read_some_at(&mut code, offset).ok()?;
-        Some(Called::of(code.get(..read)?))
-    }
-
-    fn of(code: &[u8]) -> Called {
-        let all = Decoder::new(64, code, DecoderOptions::NONE);
-        let mut straight = all
-            .into_iter()
-            .take_while(|instruction| !instruction.is_invalid())
-            .filter(|instruction| instruction.code() != Code::Endbr64)
-            .take_while(|instruction| {
-                use FlowControl::{Interrupt, Return, UnconditionalBranch};
-                let flow = instruction.flow_control();
-                !matches!(flow, Return | UnconditionalBranch | Interrupt)
-            })
-            .map(|instruction| instruction.flow_control() == FlowControl::IndirectBranch);
-        let is_stub = straight.next().unwrap_or(false);
-        Called {
-            jumps_on: is_stub || straight.any(|jumps| jumps),
-            is_stub,
-        }
-    }
+fn called<R: ReadAt + ?Sized>(image: &R, segments: &[Segment], target: u64) -> Option<Called> {
+    let segment = segments
+        .iter()
+        .find(|segment| target.wrapping_sub(segment.address) < segment.file_size)?;
+    let mut code = [0; CALLED_BYTES];
+    let offset = (target - segment.address).checked_add(segment.offset)?;
+    let read = image.read_some_at(&mut code, offset).ok()?;
+    Some(arch::called(code.get(..read)?))
 }
 
 /// The call through a pointer that ends with these bytes, before `address`. What lies in the table
 /// of addresses that the loader fills in is a function of any library.
 fn by_pointer(code: &[u8; CALL_BYTES], address: u64, headers: &Headers) -> CallSite {
-    let calls = (2..=CALL_BYTES).filter_map(|len| {
-        let bytes = &code[CALL_BYTES - len..];
-        let ip = address.wrapping_sub(len as u64);
-        let instruction = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
-        let whole = instruction.len() == len;
-        (whole && instruction.flow_control() == FlowControl::IndirectCall).then_some(instruction)
-    });
-    let mut site = CallSite::Over;
-    for call in calls {
-        let fixed = call.is_ip_rel_memory_operand();
-        match fixed && is_linkage(headers, call.ip_rel_memory_address()) {
-            true => return CallSite::Unclear,
-            false => site = CallSite::Leads,
-        }
+    match arch::pointer_call(code, address, |at| is_linkage(headers, at)) {
+        PointerCall::None => CallSite::Over,
+        PointerCall::Linkage => CallSite::Unclear,
+        PointerCall::Other => CallSite::Leads,
     }
-    site
 }
 
 /// True for what may be in a linkage table.
@@ -227,15 +181,18 @@ fn is_linkage(headers: &Headers, address: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
     use symbolize::elf;
 
     /// Code that ends with these bytes.
+    #[cfg(target_arch = "x86_64")]
     fn ending(bytes: &[u8]) -> [u8; CALL_BYTES] {
         let mut code = [0x90; CALL_BYTES];
         code[CALL_BYTES - bytes.len()..].copy_from_slice(bytes);
         code
     }
 
+    #[cfg(target_arch = "x86_64")]
     const TEXT: Segment = Segment {
         offset: 0,
         file_size: 0x1000,
@@ -244,11 +201,13 @@ mod tests {
         executable: true,
     };
 
+    #[cfg(target_arch = "x86_64")]
     fn own_headers() -> Headers {
         let program = std::fs::File::open("/proc/self/exe").expect("a program");
         elf::read_headers(&program).expect("headers")
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_call_through_a_register_or_memory_leads_to_generated_code() {
         let headers = own_headers();
@@ -270,6 +229,7 @@ mod tests {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_call_by_a_linkage_table_may_lead_anywhere_and_one_by_a_variable_leads() {
         let headers = own_headers();
@@ -283,21 +243,7 @@ mod tests {
         assert_eq!(by_pointer(&call, 0x10, &headers), CallSite::Leads);
     }
 
-    #[test]
-    fn a_function_that_jumps_on_is_told_from_one_that_returns() {
-        let told = |code: &[u8]| {
-            let called = Called::of(code);
-            (called.jumps_on, called.is_stub)
-        };
-        // endbr64; jmp *x(%rip): a linkage table.
-        let stub = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 1, 2, 3, 4];
-        assert_eq!(told(&stub), (true, true));
-        // push %rbx; jmp *%rdi
-        assert_eq!(told(&[0x53, 0xff, 0xe7]), (true, false));
-        // ret, and behind it another function's jmp *%rdi
-        assert_eq!(told(&[0xc3, 0xff, 0xe7]), (false, false));
-    }
-
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_direct_call_has_a_target_in_code_of_the_file() {
         let call = |distance: i32| {

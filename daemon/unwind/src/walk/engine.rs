@@ -15,6 +15,7 @@ use super::known_callers::KnownCallersCounts;
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
 use super::scan::{ScanCounts, Scanner};
+use crate::arch;
 use crate::info::generated::GeneratedRules;
 use crate::info::rule::{Behind, Rule, Step, go_to_caller, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
@@ -25,6 +26,7 @@ use host::ids::{Avma, FileId, FileOffset};
 use host::time::MonotonicTime;
 use profile::StackEnd;
 use std::cell::Cell;
+use std::cmp::Ordering;
 
 /// Most operations of DWARF expressions for one stack. Real stacks take some dozen; one of 512
 /// frames of functions with realigned stacks takes 1,500. At 10 ns each a stack costs at most 40 µs
@@ -181,7 +183,7 @@ impl Switch {
     fn at(behind: Behind, registers: &Registers) -> Switch {
         Switch {
             behind,
-            frame_pointer: registers.get(number::RBP),
+            frame_pointer: registers.get(number::FP),
         }
     }
 }
@@ -356,7 +358,7 @@ impl Engine {
             match self.frame(cursor, depth == 0, depth_max, out) {
                 Next::Caller => {
                     if let Some(FramePlace::Slot(slot)) = self.wanted
-                        && slot.wrapping_add(8) == cursor.registers.sp()
+                        && arch::has_passed(slot, cursor.registers.sp(), self.passed.is_some())
                     {
                         self.passed = Some(out.frames.len());
                     }
@@ -503,7 +505,7 @@ impl Engine {
                         registers, stack, ..
                     } = cursor;
                     return match go_to_caller(base, offset, &places, registers, stack) {
-                        Ok(()) if is_no_progress(below, registers, rule, leaf) => {
+                        Ok(()) if is_no_progress(below, registers, rule, (leaf, cursor.exact)) => {
                             Next::End(StackEnd::NoProgress)
                         }
                         Ok(()) => {
@@ -512,7 +514,7 @@ impl Engine {
                         }
                         Err(end) => {
                             self.cut = cut_at(cursor);
-                            Next::End(end)
+                            self.missed(cursor, end)
                         }
                     };
                 }
@@ -538,7 +540,7 @@ impl Engine {
             return self.by_derived_rule(cursor, caller, leaf);
         }
         match caller {
-            Ok(caller) if is_no_progress(registers.sp(), &caller, rule, leaf) => {
+            Ok(caller) if is_no_progress(registers.sp(), &caller, rule, (leaf, cursor.exact)) => {
                 Next::End(StackEnd::NoProgress)
             }
             Ok(caller) => {
@@ -546,7 +548,17 @@ impl Engine {
                 cursor.registers = caller;
                 Next::Caller
             }
-            Err(end) => Next::End(end),
+            Err(end) => self.missed(cursor, end),
+        }
+    }
+
+    /// Where a rule does not lead to a caller.
+    fn missed(&mut self, cursor: &mut Cursor<'_>, end: StackEnd) -> Next {
+        // A frame that was passed by its frame pointer ended somewhere above.
+        let is_lost = !arch::FRAME_RECORD_IS_LAST && cursor.registers.get(number::SP).is_none();
+        match end {
+            StackEnd::NoUnwindInfo if is_lost => self.by_frame_pointer(cursor, end),
+            end => Next::End(end),
         }
     }
 
@@ -674,9 +686,9 @@ impl Engine {
             process,
             ..
         } = cursor;
-        stack.goes_by(registers, number::RBP);
+        stack.goes_by(registers, number::FP);
         let caller = || {
-            let frame = registers.get(number::RBP)?;
+            let frame = registers.get(number::FP)?;
             if frame < registers.sp() || frame % 8 != 0 {
                 return None;
             }
@@ -684,9 +696,13 @@ impl Engine {
                 stack.read(frame).ok()?,
                 stack.read(frame.wrapping_add(8)).ok()?,
             );
-            process.space().find(Avma(ip.wrapping_sub(1)))?;
+            let call = arch::code_address(ip).wrapping_sub(1);
+            process.space().find(Avma(call))?;
             let mut caller = registers.after_return(ip, frame.wrapping_add(16));
-            caller.set(number::RBP, saved);
+            if !arch::FRAME_RECORD_IS_LAST {
+                caller.forget(number::SP);
+            }
+            caller.set(number::FP, saved);
             Some(caller)
         };
         let Some(caller) = caller() else {
@@ -701,7 +717,12 @@ impl Engine {
 
 /// True where a caller's frame does not lie above one that begins at `below`. Stacks grow down. A
 /// signal handler may have run on a stack of its own, and a frame may be empty where the leaf saved
-/// nothing.
-fn is_no_progress(below: u64, caller: &Registers, rule: Rule, leaf: bool) -> bool {
-    !rule.signal && !leaf && caller.sp() <= below
+/// nothing, or what a signal struck where calls leave nothing on the stack.
+fn is_no_progress(below: u64, caller: &Registers, rule: Rule, (leaf, exact): (bool, bool)) -> bool {
+    let may_be_empty = leaf || arch::LINK_REGISTER.is_some() && exact;
+    match caller.sp().cmp(&below) {
+        Ordering::Less => !rule.signal && !leaf,
+        Ordering::Equal => !rule.signal && !may_be_empty,
+        Ordering::Greater => false,
+    }
 }

@@ -10,6 +10,7 @@
 //! sample tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before
 //! it is read, and a sample may be completed with the look while nothing has been written there.
 
+use crate::arch::code_address;
 use crate::info::words::Words;
 use host::ids::{Pid, ProcessId, Tid};
 use host::time::MonotonicTime;
@@ -159,7 +160,7 @@ impl<'a> Sieve<'a> {
             return word.is_multiple_of(8);
         }
         // A return address may lie behind the end of its function.
-        let call = word.wrapping_sub(1);
+        let call = code_address(word).wrapping_sub(1);
         let after = self.code.partition_point(|range| range.start <= call);
         self.code[..after]
             .last()

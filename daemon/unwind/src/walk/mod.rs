@@ -26,6 +26,8 @@ pub mod recall;
 mod scan;
 
 #[cfg(test)]
+mod real_stacks;
+#[cfg(test)]
 mod tests;
 
 use crate::info::rule::Behind;
@@ -538,7 +540,7 @@ fn go_on_elsewhere(
 /// steps are taken again, from frame pointer to frame pointer, as far as the copy has them. Code
 /// without frame pointers that leaves the register alone is one step.
 fn place_in_chain(registers: &Registers, stack: &StackCopy<'_>, to: u64) -> Option<usize> {
-    let mut frame = registers.get(number::RBP)?;
+    let mut frame = registers.get(number::FP)?;
     for place in 1..CHAIN_MAX {
         if frame == to {
             return Some(place);

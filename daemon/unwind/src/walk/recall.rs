@@ -20,8 +20,9 @@
 //! sampler thread; allocates when a new place is remembered.
 
 use super::StackBuffer;
+use crate::arch::RegisterSet;
 use crate::info::ALLOCATION_BYTES;
-use crate::info::state::{Registers, StackCopy};
+use crate::info::state::{REGISTERS, Registers, StackCopy};
 use crate::info::words::Reads;
 use crate::process::Process;
 use crate::process::space::Mapping;
@@ -64,7 +65,7 @@ type ThreadKey = (ProcessId, Tid);
 type ReturnSite = (u64, u64);
 
 struct Walk {
-    registers: u32,
+    registers: RegisterSet,
     /// Words that a small copy has, counted from the stack pointer.
     near: Box<[u16]>,
     /// Of these and the registers.
@@ -125,13 +126,13 @@ pub struct Recall {
 /// Hash of registers and words; `None` when the copy does not have all of them.
 fn hash_of(
     hasher: &DefaultHashBuilder,
-    mask: u32,
+    mask: RegisterSet,
     near: &[u16],
     registers: &Registers,
     stack: &StackCopy<'_>,
 ) -> Option<u64> {
     let mut hash = hasher.build_hasher();
-    for number in (0..32u16).filter(|number| mask & 1 << number != 0) {
+    for number in (0..REGISTERS as u16).filter(|number| mask & 1 << number != 0) {
         hash.write_u64(registers.get(number)?);
     }
     for &at in near {

@@ -20,6 +20,7 @@
 use super::StackBuffer;
 use super::call_sites::CallSite;
 use super::engine::{Cursor, Engine};
+use crate::arch::code_address;
 use crate::info::rule::{Rule, Step};
 use crate::info::state::Registers;
 use crate::process::space::Backing;
@@ -213,6 +214,7 @@ impl Engine {
 
     /// What a word may be.
     fn word(&mut self, cursor: &Cursor<'_>, word: u64) -> Word {
+        let word = code_address(word);
         let before = Avma(word.wrapping_sub(1));
         let Some(mapping) = cursor.process.space().find(before) else {
             return Word::Refuted;
@@ -223,7 +225,7 @@ impl Engine {
         let (rule, _) = self.rule(file, mapping.offset_of(before), cursor.now);
         let described = match rule.step {
             // A pointer to a function: its first instruction, before which no call lies.
-            step if step == Rule::return_address_at(0).step => return Word::Refuted,
+            step if step == Rule::at_first_instruction().step => return Word::Refuted,
             Step::Outermost => return Word::Refuted,
             Step::Saved { .. } | Step::Computed => !(rule.derived || rule.signal || rule.entered),
             Step::Unknown | Step::Switched(_) => false,

@@ -4,7 +4,7 @@
 //! the frame, and of where the caller's registers were saved. Only what moves them is understood;
 //! everything else forgets what it writes.
 
-use crate::info::state::number;
+use crate::arch::psabi as number;
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
     Register,

@@ -19,13 +19,13 @@ mod explore;
 mod frame;
 pub mod lender;
 mod returns;
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))] // They read programs of this machine.
 mod tests;
 
 use super::pack::build::{Builder, put};
 use super::rule::{ComputedRow, Kind, Rule};
-use super::state::number;
 use super::table::{ROWS_MAX, Table};
+use crate::arch::psabi as number;
 use code::Code;
 use explore::{Derived, Run, address_taken, derive};
 use frame::{Frame, Value};

@@ -29,6 +29,7 @@ fn every_row_of_a_program_leads_to_the_rule_that_gimli_gives() {
     let table = table(&bytes, bases).expect("functions");
     let mut section = EhFrame::new(&bytes, LittleEndian);
     section.set_address_size(8);
+    section.set_vendor(arch::CFI_VENDOR);
     let at = BaseAddresses::default().set_eh_frame(found.address);
     let mut context = UnwindContext::new_in();
     let (mut checked, mut functions) = (0, 0);
@@ -71,8 +72,27 @@ fn entry(content: &[u8]) -> Vec<u8> {
     [&(content.len() as u32).to_le_bytes(), content].concat()
 }
 
-/// Version 1, no augmentation, factors 1 and -8, return address in 16; CFA rsp + 8.
-const HEAD: [u8; 14] = [0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
+/// The column of the return address, and the stack pointer's number, as they are written.
+const RETURNS: u8 = arch::RETURN_COLUMN as u8;
+const SP: u8 = arch::number::SP as u8;
+
+/// Version 1, no augmentation, factors 1 and -8; CFA sp + 8, return address below it.
+const HEAD: [u8; 14] = [
+    0,
+    0,
+    0,
+    0,
+    1,
+    0,
+    1,
+    0x78,
+    RETURNS,
+    0x0c,
+    SP,
+    8,
+    0x80 | RETURNS,
+    1,
+];
 
 /// A function of 64 bytes, described behind `bytes` by the head at its start.
 fn function(bytes: &[u8], start: u64, instructions: &[u8]) -> Vec<u8> {
@@ -176,10 +196,15 @@ fn what_names_an_address_is_not_taken_and_what_looks_like_it_is() {
     check(&[0x3f, 1], false);
 }
 
+/// The last register that calls keep.
+const LAST_KEPT: u8 = arch::PLACES[arch::PLACES.len() - 1] as u8;
+
 /// So many rows of one function, all with another CFA and with registers that are a distance from
 /// it.
 fn computed_rows(rows: u32, registers: u8) -> Vec<u8> {
-    let mut instructions: Vec<u8> = (0..registers).flat_map(|at| [0x14, 15 - at, 2]).collect();
+    let mut instructions: Vec<u8> = (0..registers)
+        .flat_map(|at| [0x14, LAST_KEPT - at, 2])
+        .collect();
     for row in 0..rows {
         instructions.extend([0x41, 0x0e, row as u8 | 0x80, (row >> 7) as u8 & 0x7f]);
     }

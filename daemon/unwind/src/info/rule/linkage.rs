@@ -19,7 +19,7 @@ impl Linkage {
     pub(super) fn rule(&self, address: u64) -> Rule {
         let pushed = i32::from(address & self.mask >= self.behind_push);
         let step = Step::Saved {
-            base: number::RSP as u8,
+            base: number::SP as u8,
             offset: self.distance.saturating_add(8 * pushed),
             places: self.places,
         };
@@ -71,7 +71,7 @@ pub(super) fn linkage(
             Operation::Shl,
             Operation::Plus,
         );
-    if !usual || register.0 != number::RSP || ip.0 != number::RA || shift != 3 || !rest.is_empty() {
+    if !usual || register.0 != number::SP || ip.0 != number::RA || shift != 3 || !rest.is_empty() {
         return None;
     }
     Some(Linkage {

@@ -1,6 +1,7 @@
 //! Waits of threads whose stacks are written down here, remembered and seen again.
 
 use super::*;
+use crate::arch::{ORDER, PLACES};
 use crate::info::state::{REGISTERS, number};
 use crate::info::words::WORDS_MAX;
 use crate::process::ProcessTable;
@@ -11,12 +12,14 @@ use perf::record::UserState;
 const SP: u64 = 0x7f00;
 const NEAR: usize = 64;
 
-fn registers(rbx: u64) -> Option<Registers> {
-    // The kernel's order: rbx is the second, the stack pointer the eighth.
-    let words = (0..REGISTERS as u64).map(|at| match at {
-        1 => rbx,
-        7 => SP,
-        at => at,
+/// A register that calls keep.
+const KEPT: u16 = PLACES[1];
+
+fn registers(kept: u64) -> Option<Registers> {
+    let words = (0..REGISTERS).map(|at| match ORDER[at] {
+        KEPT => kept,
+        number::SP => SP,
+        _ => at as u64,
     });
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     Registers::from_sample(&UserState {
@@ -85,7 +88,7 @@ impl Rig {
         let copy = StackCopy::new(SP, bytes, true);
         self.recall.begin();
         let noting = copy.noting(&self.recall.reads);
-        noting.goes_by(&registers, number::RBX);
+        noting.goes_by(&registers, KEPT);
         for word in words {
             let _ = noting.read(SP + word * 8);
         }
@@ -112,7 +115,7 @@ impl Rig {
 fn is_supported() -> bool {
     let supported = registers(5).is_some();
     if !supported {
-        testkit::cannot("copies are not unwound on this architecture");
+        testkit::cannot("a sample has other registers");
     }
     supported
 }
