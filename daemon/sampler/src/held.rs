@@ -22,12 +22,17 @@ use std::time::Duration;
 /// the largest programs take a second to read on a machine that has no CPU to spare.
 const HELD_MAX: Duration = Duration::from_secs(2);
 
+/// How much older a sample may be than the first that waits: rings are merged by time, but for
+/// records that were late.
+const LATE_MAX: Duration = Duration::from_secs(1);
+
 /// How long a window that is over stays open for what waits, where the rings hold what comes
 /// meanwhile.
 pub(super) const WINDOW_WAITS_MAX: Duration = Duration::from_millis(250);
 
-/// Memory for what waits: 250 samples with a copy of 16 KiB, all that two busy CPUs take in a
-/// second. Most copies end with the stack and are shorter. Unit: bytes.
+/// Memory for what waits: 250 samples with a copy of 16 KiB, of the 400 that two busy CPUs take in
+/// [`HELD_MAX`]. Most copies end with the stack and are shorter; what finds no room is counted.
+/// Unit: bytes.
 const ARENA_BYTES: usize = 4 << 20;
 
 /// Samples that wait at once, however small they are.
@@ -177,7 +182,7 @@ impl HeldSamples {
         // Samples come in order, but for some that were late.
         let first = self.copied.front()?.time;
         Some(MonotonicTime(
-            first.0.saturating_sub(HELD_MAX.as_nanos() as u64),
+            first.0.saturating_sub(LATE_MAX.as_nanos() as u64),
         ))
     }
 

@@ -3,6 +3,7 @@
 use super::Agent;
 use agent_config::Config;
 use export::Target;
+use host::facts::effective_uid;
 use host::health::{Degradation, Severity};
 use host::sync::lock;
 use host::time::MonotonicTime;
@@ -12,7 +13,7 @@ use proto::agent as wire;
 use proto::credential::Credential;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -321,10 +322,17 @@ async fn invitation(file: &Path) -> Result<(String, Credential), String> {
         // Through links, which files of a volume of Kubernetes are; a FIFO is not waited for.
         let opened = File::options()
             .read(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY)
             .open(path)?;
-        if !opened.metadata()?.is_file() {
+        let meta = opened.metadata()?;
+        if !meta.is_file() {
             return Err(io::Error::other("it is not a regular file"));
+        }
+        // It says where all profiles of this host go.
+        if meta.uid() != 0 && meta.uid() != effective_uid() || meta.mode() & 0o022 != 0 {
+            return Err(io::Error::other(
+                "others may write it: it must be of root or of this user, and writable by nobody else",
+            ));
         }
         opened.take(JOIN_FILE_BYTES_MAX).read_to_string(&mut text)?;
         Ok::<_, io::Error>(text)

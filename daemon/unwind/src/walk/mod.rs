@@ -302,19 +302,21 @@ impl Unwinder {
             };
         };
         let stack = StackCopy::new(registers.sp(), user.stack, user.full);
+        let mut chain_end = None;
         // A larger copy tells more than what is remembered.
         if near_bytes.is_some_and(|bytes| user.stack.len() <= bytes as usize) {
-            let _ = self.chain(sample, Some(process), out);
+            chain_end = Some(self.chain(sample, Some(process), out));
             let who = (process, sample.tid);
             if let Some(end) = self.recall.find(who, &registers, &stack, out) {
                 return end;
             }
-            out.clear();
         }
         let end = self.walk(sample, (process, registers), near_bytes, stack);
         if end.is_complete() {
             // Of the chain the kernel's frames alone are wanted, which is nearly always.
-            callchain::kernel_frames(sample, out);
+            if chain_end.is_none() {
+                callchain::kernel_frames(sample, out);
+            }
             out.take_user(&self.walked);
             return end;
         }
@@ -326,7 +328,7 @@ impl Unwinder {
         let switch = (end == StackEnd::OtherStack).then_some(self.engine.switch);
         let frame_pointer = switch.and_then(|switch| switch.frame_pointer);
         let behind = frame_pointer.and_then(|to| place_in_chain(&registers, &stack, to));
-        let chain_end = self.chain(sample, Some(process), out);
+        let chain_end = chain_end.unwrap_or_else(|| self.chain(sample, Some(process), out));
         self.settle((sample, user), end, (chain_end, behind), out)
     }
 
