@@ -22,31 +22,41 @@ enum Context {
     Other,
 }
 
-/// Adds the kernel frames of a sample, which its chain has first.
-pub fn kernel_frames(sample: &Sample<'_>, out: &mut StackBuffer) {
-    let mut in_kernel = sample.mode == CpuMode::Kernel;
-    let mut leaf = true;
-    for word in sample.callchain.iter() {
+/// The addresses of a chain, innermost first, and what each is of. The first of each part is where
+/// the CPU stood; the others are return addresses, which may lie behind the end of the calling
+/// function: the call is one byte before.
+fn addresses(sample: &Sample<'_>) -> impl Iterator<Item = (Context, u64)> {
+    let mut context = match sample.mode {
+        CpuMode::Kernel => Context::Kernel,
+        CpuMode::User => Context::User,
+        CpuMode::Other => Context::Other,
+    };
+    let mut is_first = true;
+    sample.callchain.iter().filter_map(move |word| {
         if word >= sys::PERF_CONTEXT_MAX {
-            in_kernel = word == sys::PERF_CONTEXT_KERNEL;
-            if word == sys::PERF_CONTEXT_USER {
-                break;
-            }
-            leaf = true;
-            continue;
+            context = match word {
+                sys::PERF_CONTEXT_KERNEL => Context::Kernel,
+                sys::PERF_CONTEXT_USER => Context::User,
+                _ => Context::Other,
+            };
+            is_first = true;
+            return None;
         }
-        if in_kernel {
-            out.frames.push(RawFrame::Kernel(called_at(word, leaf)));
-        }
-        leaf = false;
-    }
-    out.user_at = out.frames.len();
+        let call = u64::from(!std::mem::take(&mut is_first));
+        Some((context, word.wrapping_sub(call)))
+    })
 }
 
-/// The first address of each part of a chain is where the CPU stood; the others are return
-/// addresses, which may lie behind the end of the calling function: the call is one byte before.
-fn called_at(word: u64, leaf: bool) -> u64 {
-    if leaf { word } else { word.wrapping_sub(1) }
+/// Adds the kernel frames of a sample, which its chain has before those of the user.
+pub fn kernel_frames(sample: &Sample<'_>, out: &mut StackBuffer) {
+    for (context, address) in addresses(sample) {
+        match context {
+            Context::Kernel => out.frames.push(RawFrame::Kernel(address)),
+            Context::User => break,
+            Context::Other => {}
+        }
+    }
+    out.user_at = out.frames.len();
 }
 
 /// Walks the chain of a sample.
@@ -56,26 +66,10 @@ pub fn walk(
     depth_max: usize,
     out: &mut StackBuffer,
 ) -> StackEnd {
-    let mut context = match sample.mode {
-        CpuMode::Kernel => Context::Kernel,
-        CpuMode::User => Context::User,
-        CpuMode::Other => Context::Other,
-    };
-    let (mut depth, mut in_context, mut user_frames) = (0usize, 0usize, 0usize);
+    let (mut depth, mut user_frames) = (0usize, 0usize);
     let mut broken_off = false;
-    for word in sample.callchain.iter() {
-        if word >= sys::PERF_CONTEXT_MAX {
-            context = match word {
-                sys::PERF_CONTEXT_KERNEL => Context::Kernel,
-                sys::PERF_CONTEXT_USER => Context::User,
-                _ => Context::Other,
-            };
-            in_context = 0;
-            continue;
-        }
+    for (context, address) in addresses(sample) {
         depth += 1;
-        let address = called_at(word, in_context == 0);
-        in_context += 1;
         match context {
             Context::Kernel => {
                 out.frames.push(RawFrame::Kernel(address));
