@@ -35,8 +35,8 @@ pub use written::Unwinding;
 /// is stepped over by frame pointers, as all is without rules.
 pub const PIECES_MAX: usize = 65_536;
 
-/// Most rows of rules of one process. Unit: rows, of 28 bytes (arm64: 40). Equal code has them once; optimised
-/// JavaScript has five each.
+/// Most rows of rules of one process. Unit: rows, of 28 bytes (arm64: 40). Equal code has them
+/// once; optimised JavaScript has five each.
 pub const ROWS_MAX: usize = 131_072;
 
 /// How the names of PHP's stubs begin, which are in every perf map and jitdump it writes.

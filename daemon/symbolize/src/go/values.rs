@@ -2,8 +2,8 @@
 //! depth of the stack, file, line, inlined call.
 //!
 //! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and
-//! for how much code it then holds, in units of the shortest instruction. The value starts at -1; a change of nothing ends the
-//! list, but for the first.
+//! for how much code it then holds, in units of the shortest instruction. The value starts at -1; a
+//! change of nothing ends the list, but for the first.
 
 use super::{GoTables, Pieces};
 use crate::budget::{FileBudget, Over};

@@ -353,7 +353,8 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
         } = self;
         let mut section = EhFrame::new(scratch, LittleEndian);
         section.set_address_size(8);
-        // Code 0x2d: return addresses are signed from here on, or no longer. On x86-64 it is refused.
+        // Code 0x2d: return addresses are signed from here on, or no longer. On x86-64 it is
+        // refused.
         section.set_vendor(arch::CFI_VENDOR);
         let bases = BaseAddresses::default();
         let at = EhFrameOffset(heads[head as usize].entry.len());

@@ -24,8 +24,8 @@ use profile::StackEnd;
 use std::cell::Cell;
 use std::hash::BuildHasher;
 
-/// A place that says the register was not saved: it holds the caller's value; of the return address,
-/// that it is in the link register.
+/// A place that says the register was not saved: it holds the caller's value; of the return
+/// address, that it is in the link register.
 const SAME: i16 = i16::MIN;
 
 /// How to get to the caller.

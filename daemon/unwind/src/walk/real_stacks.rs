@@ -1,7 +1,7 @@
-//! Stacks of real programs, walked by what their compiler wrote: a program in C that writes down its
-//! own registers, stack and callers, built in the ways that distributions build theirs. The same
-//! program on every architecture; where the compiler is another architecture's, an emulator runs
-//! it.
+//! Stacks of real programs, walked by what their compiler wrote: a program in C that writes down
+//! its own registers, stack and callers, built in the ways that distributions build theirs. The
+//! same program on every architecture; where the compiler is another architecture's, an emulator
+//! runs it.
 
 use super::StackBuffer;
 use super::engine::Engine;

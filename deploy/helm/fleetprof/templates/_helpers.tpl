@@ -118,7 +118,7 @@ clickhouse: {{ $values.clickhouse.existingSecret }}
 {{- fail "collector.oidc.issuer: needs collector.externalUrl, which is where the provider sends browsers back to" }}
 {{- end }}
 {{- if not (and $values.oidc.clientId $values.oidc.existingSecret $values.oidc.rules) }}
-{{- fail "collector.oidc.issuer: needs clientId, existingSecret and rules beside it" }}
+{{- fail "collector.oidc.issuer: set clientId, existingSecret and rules with it" }}
 {{- end }}
 {{- end }}
 {{- if and $values.ingress.enabled (not $values.externalUrl) }}
