@@ -89,6 +89,7 @@ counted! {
     Histogram fleetprof_collector_query_duration_seconds{kind} =
         "profile" ask_profile [CALL_SECONDS],
         "diff" ask_diff [CALL_SECONDS],
+        "overview" ask_overview [CALL_SECONDS],
         "series" ask_series [CALL_SECONDS],
         "top" ask_top [CALL_SECONDS],
         "labels" ask_labels [CALL_SECONDS],

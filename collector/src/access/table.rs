@@ -53,6 +53,7 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
             ("Top", People(Viewer)),
             ("Diff", People(Viewer)),
             ("Hosts", People(Viewer)),
+            ("Overview", People(Viewer)),
             ("Cgroups", People(Viewer)),
             ("Status", People(Viewer)),
         ],

@@ -7,7 +7,10 @@
 
 mod answer;
 mod cgroups;
+mod chance;
+mod compare;
 mod held;
+mod overview;
 mod request;
 mod scoped;
 mod service;
@@ -96,6 +99,7 @@ struct Inner {
 enum Ask {
     Profile,
     Diff,
+    Overview,
     Series,
     Top,
     Labels,
@@ -112,6 +116,7 @@ impl Ask {
         match self {
             Ask::Profile => &metrics.ask_profile,
             Ask::Diff => &metrics.ask_diff,
+            Ask::Overview => &metrics.ask_overview,
             Ask::Series => &metrics.ask_series,
             Ask::Top => &metrics.ask_top,
             Ask::Labels => &metrics.ask_labels,

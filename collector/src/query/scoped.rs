@@ -9,8 +9,8 @@
 use crate::access::{Caller, Scope};
 use crate::store::query::prune;
 use crate::store::{
-    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope as Selection, StoreError,
-    StoreQueries, TimeRange, TimeSeries,
+    AccountedSeries, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope as Selection,
+    StoreError, StoreQueries, TimeRange, TimeSeries,
 };
 use crate::sync::lock;
 use profile::{CostBy, Costs, Profile, Quality, Query, Selector, Value, key, unit};
@@ -419,6 +419,28 @@ impl StoreQueries for ScopedStore {
                     (step.weight, step.lost_weight) = (0, 0);
                 }
             }
+            self.finish(scope, &mut found, false, &limits)?;
+            Ok(found)
+        };
+        ask().map_err(hidden)
+    }
+
+    fn accounted(
+        &self,
+        selection: &Selection,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError> {
+        let Some(scope) = &self.scope else {
+            return self.store.accounted(selection, group_by, step_ns, limits);
+        };
+        let ask = || {
+            let selection = within(scope, selection)?;
+            let limits = self.within(scope, selection.range, limits)?;
+            let mut found = self
+                .store
+                .accounted(&selection, group_by, step_ns, &limits)?;
             self.finish(scope, &mut found, false, &limits)?;
             Ok(found)
         };

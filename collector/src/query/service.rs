@@ -1,9 +1,10 @@
 //! The calls of QueryService.
 
+use super::compare::{Compared, compare};
 use super::request::{Selected, check, invalid, limit, step};
 use super::{
     ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
-    resolved, spread, units,
+    resolved, units,
 };
 use crate::access::Caller;
 use crate::ingest::without_text;
@@ -12,7 +13,7 @@ use crate::store::{
     StoreQueries, StoreStatus,
 };
 use metrics::counted;
-use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
+use profile::{CostBy, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
 use proto::{agent, collector as wire};
@@ -244,42 +245,19 @@ impl QueryService for Queries {
         let lines = self.0.options.lines;
         let compared = self
             .run(&caller, Ask::Diff, nodes, lines, move |store, limits| {
-                // Never of profiles: what is cut off one to fit is charged to callers, and looks
-                // like a change.
-                let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
-                    let range = resolved(store, sides[side].range(), now)?;
-                    let by = CostBy::Function;
-                    let QueryResult { data, quality } =
-                        store.costs(range, &queries[side], by, limits)?;
-                    // Nobody knows what was lost: shares are of what was sampled.
-                    Ok((data.without_lost(), quality))
-                };
-                // Both sides are the answer. How far they spread takes what time and memory is
-                // left.
-                let mut before = ask(0, limits)?;
-                let mut rest = limits.clone();
-                rest.memory_bytes = rest.memory_bytes.saturating_sub(before.0.heap_bytes());
-                let mut after = ask(1, &rest)?;
-                units::equalize(&mut before, &mut after)?;
-                let ((costs, before), (costs_after, after)) = (before, after);
-                let diff = CostDiff::new(costs, costs_after);
-                let mut bytes_left = limits.memory_bytes.saturating_sub(diff.heap_bytes());
-                let (mut before, mut after) = (Side::new(before), Side::new(after));
-                let totals = [diff.totals.before, diff.totals.after];
-                let asked = [&mut before, &mut after].into_iter().zip(&queries);
-                for ((side, query), total) in asked.zip(totals) {
-                    let of = (side.quality.covered, side.quality.resolution.step_ns);
-                    if total != Value::default() {
-                        side.parts =
-                            spread::Parts::read(store, of, query, limits, &mut bytes_left)?;
-                    }
-                }
-                let verdicts = spread::judge(&diff, before.parts.as_ref(), after.parts.as_ref());
+                let range = |side: &Selected| resolved(store, side.range(), now);
+                let ranges = [range(&sides[0])?, range(&sides[1])?];
+                let Compared {
+                    diff,
+                    verdicts,
+                    before,
+                    after,
+                } = compare(store, ranges, &queries, limits)?;
                 let left_out = diff.functions.len().saturating_sub(limit);
                 let functions = diff.functions.iter().zip(&verdicts).take(limit);
                 let rows = functions.map(|(row, verdict)| answer::diff_row(&diff, row, verdict));
                 let rows: Vec<_> = rows.collect();
-                Ok((rows, left_out, diff.totals, before.told(), after.told()))
+                Ok((rows, left_out, diff.totals, before, after))
             })
             .await?;
         let (rows, left_out, totals, before, after) = compared;
@@ -294,6 +272,15 @@ impl QueryService for Queries {
             before: quality(before.0),
             after: quality(after.0),
         }))
+    }
+
+    async fn overview(
+        &self,
+        request: Request<wire::OverviewRequest>,
+    ) -> Result<Response<wire::OverviewResponse>, Status> {
+        let caller = Caller::of(request.extensions());
+        let answer = Queries::overview(self, &caller, request.into_inner());
+        answer.await.map(Response::new)
     }
 
     async fn hosts(
@@ -516,26 +503,6 @@ impl Queries {
             blind_hosts,
             ..self.status_of_all()
         })
-    }
-}
-
-/// One side of a diff.
-struct Side {
-    parts: Option<spread::Parts>,
-    quality: DataQuality,
-}
-
-impl Side {
-    /// A side whose spread is not known yet.
-    fn new(quality: DataQuality) -> Side {
-        let parts = None;
-        Side { parts, quality }
-    }
-
-    /// What is told of it: its quality, and how many parts its spread is of.
-    fn told(self) -> (DataQuality, usize) {
-        let parts = self.parts.as_ref().map_or(0, spread::Parts::len);
-        (self.quality, parts)
     }
 }
 

@@ -16,6 +16,7 @@
 //! to host all the time is the same on both sides and no error; where the sides are of different
 //! hosts, it is not seen here.
 
+use super::chance::{discoveries, two_sided};
 use crate::store::{Limits, QueryResult, StoreError, StoreQueries, TimeRange};
 use profile::unit;
 use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
@@ -173,7 +174,7 @@ pub(super) fn judge(
 ) -> Vec<Certainty> {
     let mut verdicts = Vec::with_capacity(diff.functions.len());
     let mut chances = Vec::with_capacity(diff.functions.len());
-    for (at, row) in diff.functions.iter().enumerate() {
+    for row in &diff.functions {
         let share = diff.share(row.own);
         // The binomial variance is of both sides together: half of it stands for each.
         let binomial = share.std_error.powi(2);
@@ -192,16 +193,13 @@ pub(super) fn judge(
             true => share.delta / std_error,
             false => 0.0,
         };
-        chances.push((chance(t, freedom), at));
+        chances.push(two_sided(t, freedom));
     }
-    // The largest rank whose chance is below its part of what is allowed; all before it pass.
-    chances.sort_by(|left, right| left.0.total_cmp(&right.0));
-    let allowed = |rank: usize| FALSE_DISCOVERIES * (rank + 1) as f64 / chances.len() as f64;
-    let passed = (0..chances.len())
-        .rev()
-        .find(|&rank| chances[rank].0 <= allowed(rank));
-    for &(_, at) in chances.iter().take(passed.map_or(0, |rank| rank + 1)) {
-        verdicts[at].is_significant = true;
+    for (verdict, is_one) in verdicts
+        .iter_mut()
+        .zip(discoveries(&chances, FALSE_DISCOVERIES))
+    {
+        verdict.is_significant = is_one;
     }
     verdicts
 }
@@ -221,95 +219,10 @@ fn welch(sides: &[Option<(f64, f64)>; 2]) -> f64 {
     }
 }
 
-/// How likely chance alone makes a |t| this large, of Student's distribution. Numerical Recipes
-/// 6.4: the incomplete beta function, as a continued fraction.
-fn chance(t: f64, freedom: f64) -> f64 {
-    if !t.is_finite() {
-        return 0.0;
-    }
-    // From here on the distribution is normal to four digits, and the fraction converges slowly.
-    let freedom = freedom.min(10_000.0);
-    let x = freedom / (freedom + t * t);
-    incomplete_beta(freedom / 2.0, 0.5, x).clamp(0.0, 1.0)
-}
-
-fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return if x <= 0.0 { 0.0 } else { 1.0 };
-    }
-    let front =
-        (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp();
-    if x < (a + 1.0) / (a + b + 2.0) {
-        front * fraction(a, b, x) / a
-    } else {
-        1.0 - front * fraction(b, a, 1.0 - x) / b
-    }
-}
-
-/// Lentz's method.
-fn fraction(a: f64, b: f64, x: f64) -> f64 {
-    const TINY: f64 = 1e-300;
-    let safe = |value: f64| if value.abs() < TINY { TINY } else { value };
-    let mut c = 1.0;
-    let mut d = 1.0 / safe(1.0 - (a + b) * x / (a + 1.0));
-    let mut h = d;
-    for step in 1..=1000 {
-        let m = f64::from(step);
-        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        d = 1.0 / safe(1.0 + even * d);
-        c = safe(1.0 + even / c);
-        h *= d * c;
-        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        d = 1.0 / safe(1.0 + odd * d);
-        c = safe(1.0 + odd / c);
-        let by = d * c;
-        h *= by;
-        if (by - 1.0).abs() < 1e-12 {
-            break;
-        }
-    }
-    h
-}
-
-/// Logarithm of the gamma function, for positive numbers (Lanczos).
-fn ln_gamma(x: f64) -> f64 {
-    const OF: [f64; 6] = [
-        76.180_091_729_471_46,
-        -86.505_320_329_416_77,
-        24.014_098_240_830_91,
-        -1.231_739_572_450_155,
-        0.120_865_097_386_617_9e-2,
-        -0.539_523_938_495_3e-5,
-    ];
-    let base = x + 5.5;
-    let base = base - (x + 0.5) * base.ln();
-    let mut series = 1.000_000_000_190_015;
-    for (at, of) in OF.iter().enumerate() {
-        series += of / (x + 1.0 + at as f64);
-    }
-    -base + (2.506_628_274_631_000_5 * series / x).ln()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use profile::{Costs, FrameRef, LabelSetId, Profile, SampleKey, StackEnd, StackId, Value};
-
-    #[test]
-    fn chances_are_those_of_tables() {
-        // Two-sided 5 % of Student's t.
-        for (freedom, t) in [
-            (1.0, 12.706),
-            (4.0, 2.776),
-            (18.0, 2.101),
-            (f64::INFINITY, 1.96),
-        ] {
-            let found = chance(t, freedom);
-            assert!((found - 0.05).abs() < 2e-4, "{freedom}: {found}");
-        }
-        assert_eq!(chance(0.0, 5.0), 1.0);
-        assert!(chance(40.0, 18.0) < 1e-15);
-    }
 
     #[test]
     fn a_range_is_cut_into_whole_steps() {

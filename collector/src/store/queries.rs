@@ -1,8 +1,8 @@
 //! The way out: what may be asked of stored windows.
 
 use super::{
-    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, TimeRange,
-    TimeSeries,
+    AccountedSeries, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError,
+    TimeRange, TimeSeries,
 };
 use profile::{CostBy, Costs, Profile, Query};
 
@@ -74,6 +74,23 @@ pub trait StoreQueries: Send + Sync + 'static {
         step_ns: u64,
         limits: &Limits,
     ) -> Result<QueryResult<TimeSeries>, StoreError>;
+
+    /// CPU time over time as the kernel accounts it, by labels of cgroups and hosts: as
+    /// [`StoreQueries::series`], but known where samples were lost, too. A cgroup has what it ran
+    /// without those below it; a window without accounts has what was sampled in it. Samples have
+    /// labels that accounts lack ([`SAMPLE_LABELS`](super::SAMPLE_LABELS)): nobody may ask by them.
+    /// Readings of a cgroup and of one below it are a moment apart, so a line that is less than
+    /// nothing in a step is nothing there.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError>;
 
     /// One merged profile of what `query` selects in `range`, grouped by the labels it keeps,
     /// through its frame filters. From the coarsest rollup that is exact for the range and the

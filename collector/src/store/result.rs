@@ -2,7 +2,7 @@
 
 use super::{HostKey, LabelSet, TimeRange};
 use profile::{Coverage, NamedLater, Quality, Selector, Value, key};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -185,6 +185,24 @@ pub struct TimeSeries {
     pub rest_lines: u64,
     /// What each step is made of.
     pub steps: Vec<Step>,
+}
+
+/// CPU time over one time axis as the kernel accounts it. Unit: nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountedSeries {
+    /// Start of the first step.
+    pub start_unix_ns: i64,
+    /// Length of a step. Unit: nanoseconds.
+    pub step_ns: u64,
+    /// At most [`Limits::lines`], the heaviest first; `rest` has what was beyond.
+    pub lines: Vec<Series>,
+    /// Sum of the lines left out, by step; empty when none was.
+    pub rest: Vec<u64>,
+    /// Lines left out.
+    pub rest_lines: u64,
+    /// By name of each selected host with windows: the time of the windows that start in each step.
+    /// Time of a line over it is a rate, also where some of the host's windows are missing.
+    pub hosts: BTreeMap<String, Vec<u64>>,
 }
 
 /// Totals of one label set, without stacks.

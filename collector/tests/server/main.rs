@@ -16,6 +16,7 @@ mod memory;
 mod model;
 mod oidc;
 mod outside;
+mod overview;
 mod page;
 mod people;
 mod pins;

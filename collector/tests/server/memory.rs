@@ -2,9 +2,9 @@
 
 use crate::model::Model;
 use collector::store::{
-    BatchPolicy, ConnectedHost, Defined, FrameNaming, HostKey, HostRange, HostRecord, LabelTotals,
-    Limits, NewWindow, NoticeBoard, PushOutcome, QueryResult, Scope, StoreError, StoreQueries,
-    StoreStatus, TimeRange, TimeSeries, WindowSink,
+    AccountedSeries, BatchPolicy, ConnectedHost, Defined, FrameNaming, HostKey, HostRange,
+    HostRecord, LabelTotals, Limits, NewWindow, NoticeBoard, PushOutcome, QueryResult, Scope,
+    StoreError, StoreQueries, StoreStatus, TimeRange, TimeSeries, WindowSink,
 };
 use profile::{ContentId, Dictionary, Profile, Query, Remap, SampleKey, StackId};
 use std::collections::{BTreeMap, HashSet};
@@ -280,6 +280,17 @@ impl StoreQueries for Memory {
     ) -> Result<QueryResult<TimeSeries>, StoreError> {
         drop(self.wait(limits)?);
         self.model.series(scope, group_by, step_ns, limits)
+    }
+
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError> {
+        drop(self.wait(limits)?);
+        self.model.accounted(scope, group_by, step_ns, limits)
     }
 
     fn profile(

@@ -4,9 +4,9 @@
 use crate::store::{Engine, NOW_NS, Place, SECOND};
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    FrameNaming, HostRange, HostRecord, LabelTotals, Limits, Names, NewWindow, NoticeBoard,
-    PushOutcome, QueryResult, Scope, Store, StoreError, StoreQueries, StoreStatus, TimeRange,
-    TimeSeries, WindowSink,
+    AccountedSeries, FrameNaming, HostRange, HostRecord, LabelTotals, Limits, Names, NewWindow,
+    NoticeBoard, PushOutcome, QueryResult, Scope, Store, StoreError, StoreQueries, StoreStatus,
+    TimeRange, TimeSeries, WindowSink,
 };
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use std::sync::Arc;
@@ -114,6 +114,16 @@ impl StoreQueries for Flushed {
         limits: &Limits,
     ) -> Result<QueryResult<TimeSeries>, StoreError> {
         self.0.series(scope, group_by, step_ns, limits)
+    }
+
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError> {
+        self.0.accounted(scope, group_by, step_ns, limits)
     }
 
     fn profile(

@@ -21,7 +21,8 @@ mod window;
 
 use super::names::{FrameNaming, NamedBy, Names};
 use super::query::{
-    Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
+    AccountSums, Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums,
+    WindowSource,
 };
 use super::{
     BatchPolicy, ConnectedHost, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome, Scope,
@@ -508,6 +509,17 @@ impl WindowSource for ClickHouseStore {
     ) -> Result<SeriesSums, StoreError> {
         let work = sums::series(&self.client, scope, group_by, axis, budget.limits);
         self.read("add up a series", work)
+    }
+
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<AccountSums, StoreError> {
+        let work = sums::accounted(&self.client, scope, group_by, axis, budget.limits);
+        self.read("add up accounts", work)
     }
 
     fn totals(

@@ -3,7 +3,7 @@
 use super::client::{Client, Fault, Param, Statement};
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::select::{Condition, Grouping, Labels, signed_sum, sum, within};
-use crate::store::query::{Axis, LabelSum, LabelSums, SeriesSums, Units, add_line};
+use crate::store::query::{AccountSums, Axis, LabelSum, LabelSums, SeriesSums, Units, add_line};
 use crate::store::{LabelTotals, Limits, Resolution, Scope, Step};
 use clickhouse::Row;
 use hashbrown::HashMap;
@@ -138,6 +138,15 @@ fn in_seconds(axis: Axis) -> (i64, i64) {
     (axis.start.div_euclid(NS_PER_S), (step_ns / NS_PER_S).max(1))
 }
 
+/// SQL of the step of a row of totals.
+fn step_of_total(axis: Axis) -> String {
+    let (start_s, step_s) = in_seconds(axis);
+    format!(
+        "toUInt64(intDiv(toInt64(toUnixTimestamp(total.chunk)) + total.slot * {STEP_S} \
+         - ({start_s}), {step_s}))"
+    )
+}
+
 /// See [`WindowSource::series`](crate::store::query::WindowSource::series).
 pub(super) async fn series(
     client: &Client,
@@ -167,14 +176,13 @@ pub(super) async fn series(
     let labels = Labels::Set("series");
     let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
     let grouping = Grouping::new(group_by);
-    let (start_s, step_s) = in_seconds(axis);
     let ask = of_totals(
         &grouping,
         span,
         &condition,
         &format!(
-            "toUInt64(intDiv(toInt64(toUnixTimestamp(total.chunk)) + total.slot * {STEP_S} \
-             - ({start_s}), {step_s})) AS step, sum(total.n + total.lost_n) AS n, {} AS w",
+            "{} AS step, sum(total.n + total.lost_n) AS n, {} AS w",
+            step_of_total(axis),
             sum("total.w + total.lost_w")
         ),
         "g, unit, step",
@@ -208,6 +216,62 @@ pub(super) async fn series(
         add_line(line.or_insert_with(|| vec![0; axis.steps]), &weights);
     }
     found.steps = of_steps(client, span, axis, &scope.selector, limits).await?;
+    Ok(found)
+}
+
+/// See [`WindowSource::accounted`](crate::store::query::WindowSource::accounted).
+pub(super) async fn accounted(
+    client: &Client,
+    scope: &Scope,
+    group_by: &GroupBy,
+    axis: Axis,
+    limits: &Limits,
+) -> Result<AccountSums, Fault> {
+    /// The unit is that of samples.
+    #[derive(Row, Deserialize)]
+    struct Point {
+        g: u64,
+        #[serde(rename = "unit")]
+        _unit: String,
+        step: u64,
+        ns: i64,
+    }
+    let mut found = AccountSums {
+        lines: HashMap::new(),
+        resolution: RAW,
+    };
+    let Some(span) = Span::of(scope.range, STEP_NS) else {
+        return Ok(found);
+    };
+    let labels = Labels::Set("series");
+    let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
+    let grouping = Grouping::new(group_by);
+    let columns = format!(
+        "{} AS step, {} AS ns",
+        step_of_total(axis),
+        signed_sum("total.alone_ns")
+    );
+    let ask = of_totals(&grouping, span, &condition, &columns, "g, unit, step");
+    let mut groups: HashMap<u64, Vec<i128>> = HashMap::new();
+    client
+        .each::<Point>(&ask, limits, |row| {
+            within((groups.len() + 1) * (axis.steps * 16 + 64), limits)?;
+            let line = groups.entry(row.g).or_insert_with(|| vec![0; axis.steps]);
+            if let Some(sum) = line.get_mut(row.step as usize) {
+                *sum += i128::from(row.ns);
+            }
+            Ok(())
+        })
+        .await?;
+    let names = grouping
+        .labels(client, "series", span, &condition, limits)
+        .await?;
+    for (group, line) in groups {
+        let labels = names.get(&group).cloned().unwrap_or_default();
+        let sums = found.lines.entry(labels);
+        let sums = sums.or_insert_with(|| vec![0; axis.steps]);
+        sums.iter_mut().zip(line).for_each(|(sum, ns)| *sum += ns);
+    }
     Ok(found)
 }
 

@@ -20,8 +20,8 @@
 mod sums;
 
 use super::{
-    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, StoreQueries,
-    TimeRange, TimeSeries,
+    AccountedSeries, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError,
+    StoreQueries, TimeRange, TimeSeries,
 };
 use profile::unit::{self, WEIGHT_MAX};
 use profile::{CostBy, Costs, MergeError, Profile, Query, Value};
@@ -197,6 +197,17 @@ impl StoreQueries for Exact {
                 self.0.series(&scope, group_by, step_ns, limits)
             },
         )
+    }
+
+    /// Sums are by step: what five million CPUs run in an hour fits.
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError> {
+        self.0.accounted(scope, group_by, step_ns, limits)
     }
 
     fn profile(

@@ -5,6 +5,7 @@
 //! A source sums where its data is. What it hands over is summed by label set, or by label set and
 //! stack; samples never pass one by one.
 
+mod accounted;
 mod activity;
 mod budget;
 mod costs;
@@ -16,6 +17,7 @@ mod source;
 mod totals;
 mod units;
 
+pub use accounted::AccountSums;
 pub use activity::{ABSENT_NS_MIN, FleetActivity, HostActivity};
 pub use budget::{QueryBudget, memory_exceeded};
 pub(crate) use fold::prune;
@@ -27,8 +29,8 @@ pub use totals::{LabelSum, LabelSums};
 pub use units::Units;
 
 use super::{
-    HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError, StoreQueries,
-    TimeRange, TimeSeries,
+    AccountedSeries, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError,
+    StoreQueries, TimeRange, TimeSeries,
 };
 use ::profile::{CostBy, Costs, Profile, Query};
 
@@ -84,6 +86,16 @@ impl<S: WindowSource> StoreQueries for S {
         limits: &Limits,
     ) -> Result<QueryResult<TimeSeries>, StoreError> {
         series::series(self, scope, group_by, step_ns, limits)
+    }
+
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError> {
+        accounted::accounted(self, scope, group_by, step_ns, limits)
     }
 
     fn profile(

@@ -77,14 +77,7 @@ pub(super) fn series(
 ) -> Result<QueryResult<TimeSeries>, StoreError> {
     let mut budget = QueryBudget::new(limits);
     budget.check()?;
-    // What coarser data does not tell apart is in one step.
-    let shortest = source.step_ns(scope.range).max(1);
-    let step_ns = step_ns.max(1).checked_next_multiple_of(shortest);
-    let scope = Scope {
-        range: source.covered(scope.range),
-        ..scope.clone()
-    };
-    let axis = Axis::of(scope.range, step_ns.unwrap_or(u64::MAX))?;
+    let (scope, axis) = covered(source, scope, step_ns)?;
     budget.hold(axis.steps * size_of::<Step>())?;
     let group_by = GroupBy::from_keys(group_by);
     let found = source.series(&scope, &group_by, axis, &mut budget)?;
@@ -104,6 +97,23 @@ pub(super) fn series(
         steps: found.steps,
     };
     Ok(QueryResult { data, quality })
+}
+
+/// A scope as it is told apart, and its steps.
+pub(super) fn covered(
+    source: &impl WindowSource,
+    scope: &Scope,
+    step_ns: u64,
+) -> Result<(Scope, Axis), StoreError> {
+    // What coarser data does not tell apart is in one step.
+    let shortest = source.step_ns(scope.range).max(1);
+    let step_ns = step_ns.max(1).checked_next_multiple_of(shortest);
+    let scope = Scope {
+        range: source.covered(scope.range),
+        ..scope.clone()
+    };
+    let axis = Axis::of(scope.range, step_ns.unwrap_or(u64::MAX))?;
+    Ok((scope, axis))
 }
 
 /// Lines within a limit.

@@ -1,6 +1,6 @@
 //! What an engine gives the query engine: what it alone can read, added up as far as it can.
 
-use super::{Axis, FleetActivity, LabelSums, QueryBudget, SeriesSums};
+use super::{AccountSums, Axis, FleetActivity, LabelSums, QueryBudget, SeriesSums};
 use crate::store::{HostRecord, Resolution, Scope, StoreError, TimeRange};
 use profile::{Dictionary, GroupBy, Info, LabelSetId, Query, StackEnd, StackId, Value};
 
@@ -96,6 +96,18 @@ pub trait WindowSource: Send + Sync + 'static {
         axis: Axis,
         budget: &mut QueryBudget<'_>,
     ) -> Result<SeriesSums, StoreError>;
+
+    /// What the kernel accounts for each cgroup alone in a covered scope, by kept labels and step.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<AccountSums, StoreError>;
 
     /// What is taken, lost and expected in a covered scope, by kept labels.
     ///

@@ -166,6 +166,23 @@ impl WindowSource for Given {
         })
     }
 
+    fn accounted(
+        &self,
+        _scope: &Scope,
+        _group_by: &GroupBy,
+        _axis: Axis,
+        _budget: &mut QueryBudget<'_>,
+    ) -> Result<AccountSums, StoreError> {
+        let signed = |weights: &Vec<u64>| weights.iter().map(|&of| i128::from(of) - 10).collect();
+        let lines = self.series.iter();
+        Ok(AccountSums {
+            lines: lines
+                .map(|(name, weights)| (unit(name), signed(weights)))
+                .collect(),
+            resolution: RESOLUTION,
+        })
+    }
+
     fn totals(
         &self,
         _scope: &Scope,
@@ -260,6 +277,34 @@ fn expected(of: &[(&str, u64)]) -> Vec<(String, u64)> {
     of.iter()
         .map(|&(name, weight)| (name.to_owned(), weight))
         .collect()
+}
+
+#[test]
+fn accounts_below_nothing_are_nothing_and_hosts_say_when_they_sent() {
+    let source = Given {
+        batches: Vec::new(),
+        series: vec![("x", vec![5, 30]), ("y", vec![10, 11])],
+    };
+    let scope = Scope {
+        range: TimeRange {
+            start_unix_ns: 0,
+            end_unix_ns: 20,
+        },
+        selector: Default::default(),
+    };
+    let by = ["unit".to_owned()];
+    let found = StoreQueries::accounted(&source, &scope, &by, 10, &limits());
+    let QueryResult { data, quality } = found.expect("an answer");
+    let lines = data.lines.iter();
+    let lines: Vec<_> = lines
+        .map(|line| (line.labels.get("unit"), &line.weights[..]))
+        .collect();
+    assert_eq!(lines, [("x", &[0, 20][..]), ("y", &[0, 1][..])]);
+    assert_eq!(
+        (quality.total.weight, quality.unit.as_str()),
+        (21, "nanoseconds")
+    );
+    assert_eq!(data.hosts["a"], [10, 0]);
 }
 
 #[test]

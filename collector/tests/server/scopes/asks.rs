@@ -214,6 +214,15 @@ pub async fn ask_queries(log: &Log, channel: &Channel) {
         };
         let answer = client.diff(request.clone()).await;
         log.answer(("QueryService/Diff", &request), answer);
+        for label in ["", "namespace", "comm"] {
+            let request = wire::OverviewRequest {
+                selection: selection.clone(),
+                service_label: label.to_owned(),
+                ..wire::OverviewRequest::default()
+            };
+            let answer = client.overview(request.clone()).await;
+            log.answer(("QueryService/Overview", &request), answer);
+        }
         let request = wire::CgroupsRequest { selection };
         let answer = client.cgroups(request.clone()).await;
         log.answer(("QueryService/Cgroups", &request), answer);

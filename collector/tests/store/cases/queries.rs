@@ -7,7 +7,8 @@ use crate::store::{
     Engine, Fresh, NOW_NS, Place, SECOND, ample, at, hour, names, query, range, scope, whole_hour,
 };
 use collector::store::{
-    HostFacts, HostKey, HostRecord, LabelSet, LabelTotals, StoreError, StoreQueries as _, TimeRange,
+    HostFacts, HostKey, HostRecord, LabelSet, LabelTotals, Series, StoreError, StoreQueries as _,
+    TimeRange,
 };
 use profile::{Coverage, FrameFilter, FrameFilterOp, GroupBy, Query, StackEnd, Value};
 
@@ -252,6 +253,24 @@ pub fn steps_start_at_multiples(_: &dyn Engine, place: Box<dyn Place>) {
             "{from}..{to} by {step_s}"
         );
         assert_eq!(answer.quality.total, expected.quality.total);
+        let by = names(&["cgroup", "host"]);
+        let scope = crate::store::scope(range(from, to), "cgroup=~\"/|/s/.*\"");
+        let of_model = crate::store::scope(covered, "cgroup=~\"/|/s/.*\"");
+        let accounted = store.accounted(&scope, &by, step_ns, &ample()).unwrap();
+        let expected = model.accounted(&of_model, &by, step_ns, &ample()).unwrap();
+        assert!(!expected.data.lines.is_empty());
+        let ordered = |mut lines: Vec<Series>| {
+            lines.sort_by(|a, b| a.labels.cmp(&b.labels));
+            lines
+        };
+        assert_eq!(
+            ordered(accounted.data.lines),
+            ordered(expected.data.lines),
+            "accounts {from}..{to} by {step_s}"
+        );
+        assert_eq!(accounted.data.hosts, expected.data.hosts);
+        assert_eq!(accounted.quality.total, expected.quality.total);
+        assert_eq!(accounted.quality.unit, "nanoseconds");
     }
 }
 

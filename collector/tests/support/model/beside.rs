@@ -1,8 +1,9 @@
 //! What stands beside a model's answers (gaps, hosts, quality), and the pruning of profiles.
 
-use super::{ABSENT_MIN_NS, Kept, STEP_NS, State};
+use super::{ABSENT_MIN_NS, Kept, STEP_NS, State, keep};
 use collector::store::{
-    DataQuality, GAPS_MAX, Gap, HostKey, Limits, Resolution, Scope, Step, TimeRange,
+    DataQuality, GAPS_MAX, Gap, HostKey, LabelSet, Limits, Resolution, Scope, Series, Step,
+    TimeRange, TimeSeries,
 };
 use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,85 @@ impl State {
         }
         gaps.retain(|(_, gap)| gap.range.start_unix_ns < gap.range.end_unix_ns);
         gaps
+    }
+
+    /// Lines of points by kept labels and step, the heaviest first, and the rest.
+    pub(super) fn lines<'k>(
+        &'k self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        (is_accounted, points): (bool, impl Iterator<Item = (&'k Kept, &'k LabelSet, i128)>),
+        limits: &Limits,
+    ) -> TimeSeries {
+        let step = step_ns as i64;
+        let start = scope.range.start_unix_ns.div_euclid(step) * step;
+        let covered_ns = (scope.range.end_unix_ns - start).max(0) as u64;
+        let steps = covered_ns.div_ceil(step_ns) as usize;
+        let mut lines: BTreeMap<LabelSet, Vec<i128>> = BTreeMap::new();
+        for (kept, labels, weight) in points {
+            let at = (kept.window.range.start_unix_ns - start) / step;
+            let line = lines.entry(keep(labels, group_by));
+            line.or_insert_with(|| vec![0; steps])[at as usize] += weight;
+        }
+        let clip = |weight: i128| u64::try_from(weight.max(0)).unwrap_or(u64::MAX);
+        let mut lines: Vec<_> = lines
+            .into_iter()
+            .map(|(labels, weights)| Series {
+                labels,
+                weights: weights.into_iter().map(clip).collect(),
+            })
+            .collect();
+        lines.retain(|line| !is_accounted || line.weights.iter().any(|weight| *weight > 0));
+        let weight = |line: &Series| {
+            let weights = line.weights.iter();
+            weights.fold(0u64, |sum, weight| sum.saturating_add(*weight))
+        };
+        lines.sort_by_key(|line| std::cmp::Reverse(weight(line)));
+        let left_out = lines.split_off(lines.len().min(limits.lines));
+        let mut rest = match left_out.is_empty() {
+            true => Vec::new(),
+            false => vec![0u64; steps],
+        };
+        for line in &left_out {
+            rest.iter_mut()
+                .zip(&line.weights)
+                .for_each(|(sum, weight)| *sum = sum.saturating_add(*weight));
+        }
+        TimeSeries {
+            start_unix_ns: start,
+            step_ns,
+            lines,
+            rest,
+            rest_lines: left_out.len() as u64,
+            steps: self.steps(scope, (start, step, steps), limits),
+        }
+    }
+
+    /// The time of the windows that start in each step, by host.
+    pub(super) fn covered_by_host(
+        &self,
+        scope: &Scope,
+        (start, step_ns): (i64, u64),
+        limits: &Limits,
+    ) -> BTreeMap<String, Vec<u64>> {
+        let covered_ns = (scope.range.end_unix_ns - start).max(0) as u64;
+        let steps = covered_ns.div_ceil(step_ns) as usize;
+        let mut hosts: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for kept in &self.windows {
+            if kept.is_in(scope.range) && kept.host_is_selected(&scope.selector, limits) {
+                let range = kept.window.range;
+                let key = &kept.window.origin.host;
+                let name = self.hosts.get(key).map_or(key.host_id.as_str(), |record| {
+                    record.facts.name(&key.host_id)
+                });
+                let line = hosts.entry(name.to_owned());
+                let at = ((range.start_unix_ns - start) as u64 / step_ns) as usize;
+                line.or_insert_with(|| vec![0; steps])[at] +=
+                    (range.end_unix_ns - range.start_unix_ns) as u64;
+            }
+        }
+        hosts
     }
 
     /// What steps of a series are made of.

@@ -4,9 +4,9 @@ mod beside;
 
 use beside::prune;
 use collector::store::{
-    DataQuality, FrameNaming, HostKey, HostRange, HostRecord, LabelSet, LabelTotals, Limits, Names,
-    NewWindow, NoticeBoard, PushOutcome, QueryResult, Row, Scope, Series, StoreError, StoreQueries,
-    StoreStatus, TimeRange, TimeSeries, WindowSink, selects,
+    AccountedSeries, DataQuality, FrameNaming, HostKey, HostRange, HostRecord, LabelSet,
+    LabelTotals, Limits, Names, NewWindow, NoticeBoard, PushOutcome, QueryResult, Row, Scope,
+    StoreError, StoreQueries, StoreStatus, TimeRange, TimeSeries, WindowSink, selects,
 };
 use profile::{
     ContentId, Dictionary, FrameId, GroupBy, Info, MergeError, Profile, Quality, Query,
@@ -449,44 +449,57 @@ impl StoreQueries for Model {
         let state = self.state();
         let rows = state.rows(scope);
         fits(rows.len(), limits)?;
-        let step = step_ns as i64;
-        let start = scope.range.start_unix_ns.div_euclid(step) * step;
-        let covered_ns = (scope.range.end_unix_ns - start).max(0) as u64;
-        let steps = covered_ns.div_ceil(step_ns) as usize;
-        let mut lines: BTreeMap<LabelSet, Vec<u64>> = BTreeMap::new();
-        for (kept, labels, _, value) in &rows {
-            let at = (kept.window.range.start_unix_ns - start) / step;
-            let line = lines.entry(keep(labels, group_by));
-            let line = line.or_insert_with(|| vec![0; steps]);
-            line[at as usize] = line[at as usize].saturating_add(value.weight);
-        }
-        let mut lines: Vec<_> = lines
-            .into_iter()
-            .map(|(labels, weights)| Series { labels, weights })
-            .collect();
-        lines.sort_by_key(|line| std::cmp::Reverse(line.weights.iter().sum::<u64>()));
-        let left_out = lines.split_off(lines.len().min(limits.lines));
-        let mut rest = if left_out.is_empty() {
-            Vec::new()
-        } else {
-            vec![0u64; steps]
-        };
-        for line in &left_out {
-            rest.iter_mut()
-                .zip(&line.weights)
-                .for_each(|(sum, weight)| *sum = sum.saturating_add(*weight));
-        }
         let unit = unit_of(rows.iter().map(|row| row.0.window.unit.as_str()))?;
+        let total = sum(rows.iter().map(|row| row.3));
+        let points = rows
+            .iter()
+            .map(|(kept, labels, _, value)| (*kept, *labels, i128::from(value.weight)));
+        let data = state.lines(scope, group_by, step_ns, (false, points), limits);
         Ok(QueryResult {
-            data: TimeSeries {
-                start_unix_ns: start,
+            data,
+            quality: state.quality(scope, total, unit, limits),
+        })
+    }
+
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<QueryResult<AccountedSeries>, StoreError> {
+        look(limits)?;
+        let state = self.state();
+        let of_window = |kept| {
+            let expected = Kept::expected(kept).into_iter();
+            expected.map(move |(labels, (ns, _))| (kept, labels, ns))
+        };
+        let points = state
+            .in_range(scope.range)
+            .flat_map(of_window)
+            .filter(|(_, labels, _)| selects(&scope.selector, labels));
+        let TimeSeries {
+            start_unix_ns,
+            step_ns,
+            lines,
+            rest,
+            rest_lines,
+            ..
+        } = state.lines(scope, group_by, step_ns, (true, points), limits);
+        let weights = lines.iter().map(|line| &line.weights).chain([&rest]);
+        let weight = weights.flatten().sum();
+        let unit = profile::unit::TIME.to_owned();
+        let axis = (start_unix_ns, step_ns);
+        Ok(QueryResult {
+            data: AccountedSeries {
+                start_unix_ns,
                 step_ns,
                 lines,
                 rest,
-                rest_lines: left_out.len() as u64,
-                steps: state.steps(scope, (start, step, steps), limits),
+                rest_lines,
+                hosts: state.covered_by_host(scope, axis, limits),
             },
-            quality: state.quality(scope, sum(rows.iter().map(|row| row.3)), unit, limits),
+            quality: state.quality(scope, Value { count: 0, weight }, unit, limits),
         })
     }
 

@@ -2,6 +2,7 @@
 //! the fake agent, and of hosts that are silent or gone.
 
 mod captures;
+mod overview;
 mod pins;
 
 use super::samples::{self, Answers, NOW_NS, PERIOD, S, chunks, select};
@@ -421,6 +422,25 @@ impl QueryService for Fake {
             before_sampled: Some(sampled),
             after_sampled: Some(sampled),
         }))
+    }
+
+    async fn overview(
+        &self,
+        request: Request<OverviewRequest>,
+    ) -> Result<Response<OverviewResponse>, Status> {
+        let asked = request.into_inner();
+        let details = format!(
+            "[{}] baseline={} label={} limit={} functions={}",
+            shown(&asked.selection),
+            asked.baseline.is_some(),
+            asked.service_label,
+            asked.limit,
+            !asked.without_functions
+        );
+        self.admit("overview", details).await?;
+        let profile = everything(self.behaviour.empty);
+        let quality = self.quality_of_answer(&profile);
+        Ok(Response::new(overview::overview(&self.behaviour, quality)))
     }
 
     async fn hosts(&self, _: Request<HostsRequest>) -> Result<Response<HostsResponse>, Status> {

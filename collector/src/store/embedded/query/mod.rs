@@ -1,6 +1,7 @@
 //! What the query engine reads. Partitions are read one after the other, each as of one instant; a
 //! damaged one is left out and named in the answer's quality.
 
+mod accounted;
 mod activity;
 mod choice;
 mod labels;
@@ -19,7 +20,8 @@ use super::partition::Partition;
 use super::reader::StoreReader;
 use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
 use crate::store::query::{
-    Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums, WindowSource,
+    AccountSums, Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums,
+    WindowSource,
 };
 use crate::store::{HostRecord, LabelSet, Scope, StoreError, TimeRange};
 use crate::sync::{lock, read};
@@ -109,6 +111,16 @@ impl WindowSource for EmbeddedStore {
         budget: &mut QueryBudget<'_>,
     ) -> Result<SeriesSums, StoreError> {
         series::series(&self.reader, scope, group_by, axis, budget)
+    }
+
+    fn accounted(
+        &self,
+        scope: &Scope,
+        group_by: &GroupBy,
+        axis: Axis,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<AccountSums, StoreError> {
+        accounted::accounted(&self.reader, scope, group_by, axis, budget)
     }
 
     fn totals(

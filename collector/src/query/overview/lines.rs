@@ -1,0 +1,223 @@
+//! Cores over time by service and host, as both sides of a comparison have them.
+
+use crate::query::Failed;
+use crate::query::cgroups::is_accountable;
+use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
+use profile::{key, unit};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A step tells a rate of a host that sent windows for at least this share of it.
+const COVERED_MIN: f64 = 0.3;
+
+/// Most lines (a service on a host) of a side: the others are not told apart.
+const CELLS_MAX: usize = 20_000;
+
+/// One side: cores by step of each service on each host.
+pub struct Side {
+    /// Start of the first step.
+    pub start_unix_ns: i64,
+    /// Length of a step. Unit: nanoseconds.
+    pub step_ns: u64,
+    /// By service and host. Not finite: nothing is known of the step.
+    pub cells: BTreeMap<(String, String), Vec<f64>>,
+    /// Steps of which no host sent anything.
+    pub dark: Vec<bool>,
+    /// What it is made of.
+    pub quality: DataQuality,
+    /// Of the kernel's accounts.
+    pub accounted: bool,
+}
+
+impl Side {
+    /// Reads a side.
+    pub fn read(
+        store: &dyn StoreQueries,
+        scope: &Scope,
+        label: &str,
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<Side, Failed> {
+        let by = [label.to_owned(), key::HOST.to_owned()];
+        let limits = Limits {
+            lines: CELLS_MAX,
+            ..limits.clone()
+        };
+        let is_of_samples = crate::store::SAMPLE_LABELS.contains(&label);
+        if is_of_samples || !is_accountable(&scope.selector) {
+            return Side::of_samples(store, scope, &by, step_ns, &limits);
+        }
+        let QueryResult { data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
+        let steps = data.hosts.values().map(Vec::len).max().unwrap_or(0);
+        let covered = |host: &str, at: usize| {
+            let line = data.hosts.get(host);
+            line.and_then(|line| line.get(at)).copied().unwrap_or(0)
+        };
+        let mut side = Side {
+            start_unix_ns: data.start_unix_ns,
+            step_ns: data.step_ns,
+            cells: BTreeMap::new(),
+            dark: (0..steps)
+                .map(|at| data.hosts.values().all(|line| line.get(at) == Some(&0)))
+                .collect(),
+            quality,
+            accounted: true,
+        };
+        for line in &data.lines {
+            let host = line.labels.get(key::HOST);
+            let rates = line.weights.iter().enumerate();
+            let rates: Vec<f64> = rates
+                .map(|(at, &ns)| rate(ns, covered(host, at), data.step_ns))
+                .collect();
+            let name = line.labels.get(label).to_owned();
+            side.cells.insert((name, host.to_owned()), rates);
+        }
+        side.fill();
+        Ok(side)
+    }
+
+    /// As [`Side::read`], of samples: what of a step was not sent is known of all hosts together.
+    fn of_samples(
+        store: &dyn StoreQueries,
+        scope: &Scope,
+        by: &[String; 2],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<Side, Failed> {
+        let QueryResult { data, quality } = store.series(scope, by, step_ns, limits)?;
+        let Some(unit_ns) =
+            unit::time_unit_ns(&quality.unit).or(quality.unit.is_empty().then_some(1))
+        else {
+            return Err(crate::query::request::invalid(format!(
+                "failed to make an overview: the samples selected weigh {}, not CPU time: leave \
+                 `comm`, `thread`, `pid` and `context` out of the selector",
+                quality.unit
+            ))
+            .into());
+        };
+        let covered = |at: usize| {
+            let step = data.steps.get(at).copied().unwrap_or_default();
+            step.covered_ns.checked_div(step.hosts).unwrap_or(0)
+        };
+        let mut side = Side {
+            start_unix_ns: data.start_unix_ns,
+            step_ns: data.step_ns,
+            cells: BTreeMap::new(),
+            dark: data.steps.iter().map(|step| step.hosts == 0).collect(),
+            quality,
+            accounted: false,
+        };
+        for line in &data.lines {
+            let rates = line.weights.iter().enumerate().map(|(at, &weight)| {
+                rate(weight.saturating_mul(unit_ns), covered(at), data.step_ns)
+            });
+            let name = |label: &str| line.labels.get(label).to_owned();
+            side.cells
+                .insert((name(&by[0]), name(&by[1])), rates.collect());
+        }
+        side.fill();
+        Ok(side)
+    }
+
+    /// Puts numbers where a host sent nothing: its mean where it was there before and after, so
+    /// that a sum over hosts does not dip where one of them was silent; nothing where it had not
+    /// come yet, or had gone.
+    fn fill(&mut self) {
+        let mut spans: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for ((_, host), line) in &self.cells {
+            let known = line.iter().enumerate().filter(|(_, rate)| rate.is_finite());
+            for (at, _) in known {
+                let span = spans.entry(host).or_insert((at, at));
+                *span = (span.0.min(at), span.1.max(at));
+            }
+        }
+        let spans: BTreeMap<String, (usize, usize)> = spans
+            .into_iter()
+            .map(|(host, span)| (host.to_owned(), span))
+            .collect();
+        for ((_, host), line) in &mut self.cells {
+            let known = || line.iter().filter(|rate| rate.is_finite());
+            let mean = known().sum::<f64>() / known().count().max(1) as f64;
+            // What came last may be under way, and what was first may be of a step before.
+            let (from, to) = match spans.get(host) {
+                Some(&(from, to)) => (from.saturating_sub(1), to + 1),
+                None => (1, 0),
+            };
+            for (at, rate) in line.iter_mut().enumerate() {
+                if self.dark.get(at) == Some(&true) {
+                    *rate = f64::NAN;
+                } else if !rate.is_finite() {
+                    *rate = if (from..=to).contains(&at) { mean } else { 0.0 };
+                }
+            }
+        }
+    }
+
+    /// How many steps it has.
+    pub fn len(&self) -> usize {
+        self.dark.len()
+    }
+
+    /// A line of nothing: what is not there, where hosts were.
+    pub fn nothing(&self) -> Vec<f64> {
+        let of = |dark: &bool| if *dark { f64::NAN } else { 0.0 };
+        self.dark.iter().map(of).collect()
+    }
+
+    /// The sum of the cells that `take`.
+    pub fn sum(&self, take: impl Fn(&str, &str) -> bool) -> Vec<f64> {
+        let mut sum = self.nothing();
+        for ((service, host), line) in &self.cells {
+            if take(service, host) {
+                for (sum, rate) in sum.iter_mut().zip(line) {
+                    *sum += rate;
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// Sums of cells by one part of their name.
+pub fn by_name(
+    side: &Side,
+    of: impl Fn(&(String, String)) -> &String,
+) -> BTreeMap<String, Vec<f64>> {
+    let mut lines: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (names, line) in &side.cells {
+        let sum = lines.entry(of(names).clone());
+        let sum = sum.or_insert_with(|| side.nothing());
+        for (sum, rate) in sum.iter_mut().zip(line) {
+            *sum += rate;
+        }
+    }
+    lines
+}
+
+/// Hosts by service, of those with a cell on a side.
+pub fn hosts_of(side: &Side) -> BTreeMap<String, BTreeSet<String>> {
+    let mut hosts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for ((service, host), line) in &side.cells {
+        if line.iter().any(|rate| *rate > 0.0) {
+            hosts
+                .entry(service.clone())
+                .or_default()
+                .insert(host.clone());
+        }
+    }
+    hosts
+}
+
+/// Cores of a step; not finite where too little of it was sent.
+fn rate(ns: u64, covered_ns: u64, step_ns: u64) -> f64 {
+    let covered = covered_ns as f64;
+    if covered < COVERED_MIN * step_ns as f64 {
+        return f64::NAN;
+    }
+    ns as f64 / covered
+}
+
+/// The mean of the steps that are known; 0 where none is.
+pub fn mean(line: &[f64]) -> f64 {
+    let known = || line.iter().filter(|rate| rate.is_finite());
+    known().sum::<f64>() / known().count().max(1) as f64
+}

@@ -1,0 +1,461 @@
+//! What changed: a range against a baseline, by service and host, and by function where a service
+//! changed. Data flows one way: both sides are read as cores by step (`lines`), each line is held
+//! against its baseline (`shift`), hosts against their peers (`peers`), and of services that
+//! changed the functions are compared (`functions`).
+
+mod functions;
+mod lines;
+mod peers;
+mod shift;
+
+use super::chance::discoveries;
+use super::request::{Selected, check, invalid, limit, whole_steps};
+use super::{Ask, Failed, Queries, answer, resolved};
+use crate::access::Caller;
+use crate::store::{DataQuality, Limits, Scope, StoreQueries, TimeRange};
+use lines::{Side, by_name, hosts_of, mean};
+use peers::Outlier;
+use proto::collector as wire;
+use shift::{Shift, shift};
+use std::collections::{BTreeMap, BTreeSet};
+use tonic::Status;
+
+/// Of what is marked as changed, so much is chance.
+const FALSE_DISCOVERIES: f64 = 0.01;
+
+/// A change that is smaller does not matter. Cores, and share of the larger side.
+const CHANGE_MIN: (f64, f64) = (0.02, 0.03);
+
+/// Lines with less on both sides cannot change by what matters, and are not judged. Unit: cores.
+const CORES_MIN: f64 = 0.02;
+
+/// What is below it is nothing: appeared, or vanished. Unit: cores.
+const NOTHING: f64 = 0.001;
+
+/// Most steps of a range, and lengths that a step is chosen from. Unit: seconds. From ten minutes
+/// on the store has sums.
+const STEPS_MAX: u64 = 72;
+const STEPS_S: [u64; 12] = [
+    10, 20, 60, 120, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800,
+];
+
+const ROWS: usize = 20;
+const ROWS_MAX: usize = 200;
+
+/// Most services whose functions are compared.
+const SERVICES_MAX: usize = 3;
+
+/// Most names of hosts in a row.
+const NAMES_MAX: usize = 50;
+
+/// The label of services that a request does not name.
+const SERVICE_LABEL: &str = "unit";
+
+/// A line of a table, judged.
+pub struct Row {
+    /// The service, or host.
+    name: String,
+    now: Vec<f64>,
+    baseline: Vec<f64>,
+    shift: Option<Shift>,
+    significant: bool,
+    /// Hosts it ran on.
+    hosts: usize,
+    /// Hosts on which it changed the same way, the largest change first.
+    changed_hosts: Vec<String>,
+}
+
+/// Both sides, judged.
+struct Judged {
+    fleet: Row,
+    services: Vec<Row>,
+    hosts: Vec<Row>,
+    outliers: Vec<(Outlier, bool)>,
+}
+
+impl Queries {
+    /// See the module.
+    pub(super) async fn overview(
+        &self,
+        caller: &Caller,
+        asked: wire::OverviewRequest,
+    ) -> Result<wire::OverviewResponse, Status> {
+        let selected = Selected::new(asked.selection)?.without_filters("Overview")?;
+        check(asked.baseline)?;
+        let label = match asked.service_label.as_str() {
+            "" => SERVICE_LABEL.to_owned(),
+            "*" | "host" => {
+                return Err(invalid(
+                    "failed to make an overview: name a label of services",
+                ));
+            }
+            _ => asked.service_label,
+        };
+        let rows = limit(asked.limit, ROWS, ROWS_MAX);
+        let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
+        let hosts = self.0.hosts.clone();
+        self.run(
+            caller,
+            Ask::Overview,
+            nodes,
+            self.0.options.lines,
+            move |store, limits| {
+                let range = resolved(store, selected.range(), now)?;
+                let baseline = match asked.baseline {
+                    Some(_) => resolved(store, asked.baseline, now)?,
+                    None => before(range),
+                };
+                let step_ns = step(range, baseline);
+                let side = |range| {
+                    let scope = Scope {
+                        range: whole_steps(range, step_ns),
+                        selector: selected.selector.clone(),
+                    };
+                    Side::read(store, &scope, &label, step_ns, limits)
+                };
+                let (before, after) = (side(baseline)?, side(range)?);
+                let judged = judge(&before, &after);
+                let mut found = Vec::new();
+                if !asked.without_functions {
+                    let about = (label.as_str(), &selected.selector);
+                    found = functions(store, &judged, about, (baseline, &after), limits)?;
+                }
+                Ok(answer_of(judged, (before, after), rows, found, |quality| {
+                    answer::quality(quality, None, &hosts)
+                }))
+            },
+        )
+        .await
+    }
+}
+
+/// As much time right before a range.
+fn before(range: TimeRange) -> TimeRange {
+    let length = range.end_unix_ns.saturating_sub(range.start_unix_ns);
+    TimeRange {
+        start_unix_ns: range.start_unix_ns.saturating_sub(length),
+        end_unix_ns: range.start_unix_ns,
+    }
+}
+
+/// The length of steps of both sides.
+fn step(range: TimeRange, baseline: TimeRange) -> u64 {
+    let length = |range: TimeRange| range.end_unix_ns.abs_diff(range.start_unix_ns);
+    let longer = length(range).max(length(baseline));
+    let mut steps = STEPS_S.iter().map(|seconds| seconds * 1_000_000_000);
+    let fits = |step: &u64| longer / step <= STEPS_MAX;
+    let longest = STEPS_S[STEPS_S.len() - 1] * 1_000_000_000;
+    steps
+        .find(fits)
+        .unwrap_or(longer / STEPS_MAX / longest * longest + longest)
+}
+
+/// Holds every line against its baseline, and hosts against each other.
+fn judge(before: &Side, after: &Side) -> Judged {
+    let whole = |side: &Side| side.sum(|_, _| true);
+    let mut fleet = Row::new(String::new(), whole(before), whole(after));
+    fleet.hosts = after
+        .cells
+        .keys()
+        .map(|(_, host)| host)
+        .collect::<BTreeSet<_>>()
+        .len();
+    let mut services = rows_of(before, after, |(service, _)| service);
+    let mut hosts = rows_of(before, after, |(_, host)| host);
+    let mut cells: Vec<(String, Row)> = Vec::new();
+    let names: BTreeSet<&(String, String)> =
+        before.cells.keys().chain(after.cells.keys()).collect();
+    for names in names {
+        let line = |side: &Side| {
+            side.cells
+                .get(names)
+                .cloned()
+                .unwrap_or_else(|| side.nothing())
+        };
+        let row = Row::new(names.1.clone(), line(before), line(after));
+        cells.push((names.0.clone(), row));
+    }
+    // All lines that were looked at are one table: whoever looks at many finds something.
+    let rows = || {
+        let of_hosts = services.iter().chain(&hosts).chain([&fleet]);
+        of_hosts.chain(cells.iter().map(|(_, row)| row))
+    };
+    let chances: Vec<f64> = rows().filter_map(Row::chance).collect();
+    let mut found = discoveries(&chances, FALSE_DISCOVERIES).into_iter();
+    let verdicts: Vec<bool> = rows()
+        .map(|row| row.chance().is_some() && found.next() == Some(true) && row.matters())
+        .collect();
+    let mut verdicts = verdicts.into_iter();
+    let mut mark = |row: &mut Row| row.significant = verdicts.next() == Some(true);
+    services.iter_mut().for_each(&mut mark);
+    hosts.iter_mut().for_each(&mut mark);
+    mark(&mut fleet);
+    cells.iter_mut().for_each(|(_, row)| mark(row));
+    add_hosts(&mut services, cells, after);
+    for rows in [&mut services, &mut hosts] {
+        rows.retain(|row| mean(&row.now) > 0.0 || mean(&row.baseline) > 0.0);
+        rows.sort_by(|a, b| b.surprise().cmp_with(&a.surprise()));
+    }
+    let was: BTreeSet<(String, String)> = peers::outliers(before)
+        .into_iter()
+        .map(|outlier| (outlier.service, outlier.host))
+        .collect();
+    let mut outliers: Vec<(Outlier, bool)> = peers::outliers(after)
+        .into_iter()
+        .map(|outlier| {
+            let before = was.contains(&(outlier.service.clone(), outlier.host.clone()));
+            (outlier, before)
+        })
+        .collect();
+    outliers.sort_by_key(|(_, before)| *before);
+    Judged {
+        fleet,
+        services,
+        hosts,
+        outliers,
+    }
+}
+
+/// Rows of the sums of cells by one part of their names.
+fn rows_of(before: &Side, after: &Side, of: fn(&(String, String)) -> &String) -> Vec<Row> {
+    let (mut was, mut is) = (by_name(before, of), by_name(after, of));
+    let names: BTreeSet<String> = was.keys().chain(is.keys()).cloned().collect();
+    let rows = names.into_iter().map(|name| {
+        let line = |lines: &mut BTreeMap<String, Vec<f64>>, side: &Side| {
+            lines.remove(&name).unwrap_or_else(|| side.nothing())
+        };
+        let (was, is) = (line(&mut was, before), line(&mut is, after));
+        Row::new(name, was, is)
+    });
+    rows.collect()
+}
+
+/// Tells services on which hosts they changed. A change on some hosts that is lost in the sum of
+/// all is one of the service.
+fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
+    let hosts = hosts_of(after);
+    let mut changed: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    for (service, cell) in cells {
+        if cell.significant {
+            changed.entry(service).or_default().push(cell);
+        }
+    }
+    for row in services {
+        row.hosts = hosts.get(&row.name).map_or(0, BTreeSet::len);
+        let Some(mut cells) = changed.remove(&row.name) else {
+            continue;
+        };
+        let sum: f64 = cells.iter().map(Row::change).sum();
+        // One of all hosts: the way most of it went.
+        let way = if row.significant { row.change() } else { sum };
+        cells.retain(|cell| cell.change() * way > 0.0);
+        cells.sort_by(|a, b| b.change().abs().total_cmp(&a.change().abs()));
+        if !row.significant
+            && let Some(of_hosts) = together(&cells, row.now.len())
+        {
+            row.shift = Some(of_hosts);
+            row.significant = true;
+        }
+        row.changed_hosts = cells.into_iter().map(|cell| cell.name).collect();
+    }
+}
+
+/// What changes on several hosts add up to. When it began is told by the surest of them.
+fn together(cells: &[Row], steps: usize) -> Option<Shift> {
+    let shifts = || cells.iter().filter_map(|cell| cell.shift);
+    let surest = shifts().max_by(|a, b| {
+        let sure = |shift: &Shift| (shift.change / shift.error).abs();
+        sure(a).total_cmp(&sure(b))
+    })?;
+    Some(Shift {
+        change: shifts().map(|shift| shift.change).sum(),
+        error: shifts()
+            .map(|shift| shift.error.powi(2))
+            .sum::<f64>()
+            .sqrt(),
+        chance: shifts().map(|shift| shift.chance).fold(1.0, f64::min),
+        steps: (surest.steps.0, surest.steps.1.min(steps)),
+    })
+}
+
+impl Row {
+    fn new(name: String, baseline: Vec<f64>, now: Vec<f64>) -> Row {
+        let shift = shift(&baseline, &now);
+        Row {
+            name,
+            now,
+            baseline,
+            shift,
+            significant: false,
+            hosts: 0,
+            changed_hosts: Vec::new(),
+        }
+    }
+
+    /// By how many cores it changed.
+    fn change(&self) -> f64 {
+        self.shift.map_or(0.0, |shift| shift.change)
+    }
+
+    /// How likely chance alone is; `None`: it is not judged.
+    fn chance(&self) -> Option<f64> {
+        let shift = self.shift?;
+        let most = mean(&self.baseline).max(mean(&self.baseline) + shift.change);
+        (most >= CORES_MIN).then_some(shift.chance)
+    }
+
+    /// True when the change is large enough.
+    fn matters(&self) -> bool {
+        let Some(shift) = self.shift else {
+            return false;
+        };
+        let before = mean(&self.baseline);
+        let (cores, share) = CHANGE_MIN;
+        shift.change.abs() >= cores.max(share * before.max(before + shift.change))
+    }
+
+    /// What is looked at first.
+    fn surprise(&self) -> Surprise {
+        Surprise {
+            significant: self.significant,
+            size: match self.significant {
+                true => self.change().abs(),
+                false => mean(&self.now),
+            },
+        }
+    }
+}
+
+/// Order of rows.
+struct Surprise {
+    significant: bool,
+    size: f64,
+}
+
+impl Surprise {
+    fn cmp_with(&self, other: &Surprise) -> std::cmp::Ordering {
+        let by_size = self.size.total_cmp(&other.size);
+        self.significant.cmp(&other.significant).then(by_size)
+    }
+}
+
+/// Functions of the services that changed most. What takes too long or too much is left out: the
+/// rest of the answer stands without it.
+fn functions(
+    store: &dyn StoreQueries,
+    judged: &Judged,
+    about: (&str, &profile::Selector),
+    (baseline, after): (TimeRange, &Side),
+    limits: &Limits,
+) -> Result<Vec<wire::OverviewFunction>, Failed> {
+    let changed = judged.services.iter().filter(|row| row.significant);
+    let mut found = Vec::new();
+    for row in changed.take(SERVICES_MAX) {
+        let Some(shift) = row.shift else { continue };
+        let at = |step: usize| {
+            let ns = (after.step_ns as i64).saturating_mul(step as i64);
+            after.start_unix_ns.saturating_add(ns)
+        };
+        let now = TimeRange {
+            start_unix_ns: at(shift.steps.0),
+            end_unix_ns: at(shift.steps.1).min(after.quality.covered.end_unix_ns),
+        };
+        match functions::of_service(store, row, about, (baseline, now), limits) {
+            Ok(rows) => found.extend(rows),
+            Err(Failed::Store(crate::store::StoreError::TooLarge(_))) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// The answer on the wire.
+fn answer_of(
+    judged: Judged,
+    (before, after): (Side, Side),
+    rows: usize,
+    functions: Vec<wire::OverviewFunction>,
+    quality: impl Fn(DataQuality) -> wire::DataQuality,
+) -> wire::OverviewResponse {
+    let at = |step: usize| {
+        let ns = (after.step_ns as i64).saturating_mul(step as i64);
+        after.start_unix_ns.saturating_add(ns)
+    };
+    let steps = after.len();
+    let row = |row: Row| {
+        let (cores, baseline_cores) = (mean(&row.now), mean(&row.baseline));
+        let change = row.shift.map(|shift| wire::Change {
+            cores: shift.change,
+            error: shift.error,
+            significant: row.significant,
+            since_unix_ns: if shift.steps.0 == 0 {
+                0
+            } else {
+                at(shift.steps.0)
+            },
+            until_unix_ns: if shift.steps.1 >= steps {
+                0
+            } else {
+                at(shift.steps.1)
+            },
+            appeared: baseline_cores < NOTHING && cores >= NOTHING,
+            vanished: cores < NOTHING && baseline_cores >= NOTHING,
+        });
+        let hosts_changed = row.changed_hosts.len() as u32;
+        let mut changed_hosts = row.changed_hosts;
+        changed_hosts.truncate(NAMES_MAX);
+        wire::OverviewRow {
+            name: row.name,
+            cores,
+            baseline_cores,
+            change,
+            steps: on_wire(&row.now),
+            baseline_steps: on_wire(&row.baseline),
+            hosts: row.hosts as u32,
+            changed_hosts,
+            hosts_changed,
+        }
+    };
+    let table = |mut lines: Vec<Row>| {
+        let left_out = lines.len().saturating_sub(rows);
+        lines.truncate(rows);
+        (lines.into_iter().map(row).collect(), left_out as u64)
+    };
+    let (services, services_left_out) = table(judged.services);
+    let (hosts, hosts_left_out) = table(judged.hosts);
+    let outliers = judged.outliers.into_iter().take(rows);
+    let outliers = outliers.map(|(outlier, in_baseline)| wire::Outlier {
+        host: outlier.host,
+        service: outlier.service,
+        cores: outlier.cores,
+        median_cores: outlier.median,
+        deviations: outlier.deviations,
+        hosts: outlier.hosts as u32,
+        in_baseline,
+    });
+    wire::OverviewResponse {
+        start_unix_ns: after.start_unix_ns,
+        baseline_start_unix_ns: before.start_unix_ns,
+        step_ns: after.step_ns,
+        fleet: Some(row(judged.fleet)),
+        services,
+        services_left_out,
+        hosts,
+        hosts_left_out,
+        functions,
+        outliers: outliers.collect(),
+        accounted: after.accounted && before.accounted,
+        now: Some(quality(after.quality)),
+        baseline: Some(quality(before.quality)),
+    }
+}
+
+fn on_wire(line: &[f64]) -> Vec<f32> {
+    let rates = line.iter();
+    rates
+        .map(|rate| if rate.is_finite() { *rate as f32 } else { -1.0 })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

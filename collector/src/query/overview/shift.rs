@@ -1,0 +1,285 @@
+//! Whether a line differs from its baseline, in which stretch of time, and how sure that is.
+//!
+//! Every stretch of the range is held against the mean of the baseline. The error of a mean comes
+//! from how much the line moves from step to step, pooled over both, and is widened where
+//! neighbours are alike: load comes in waves, and a wave is no change. The stretch is taken whose own
+//! level explains most (least squares), and its p-value is multiplied by how many were tried.
+
+use crate::query::chance::two_sided;
+
+/// Fewest steps of a stretch, and of a baseline.
+const STEPS_MIN: usize = 3;
+
+/// Most that neighbours are taken to be alike: beyond, no amount of steps says anything.
+const LIKENESS_MAX: f64 = 0.9;
+
+/// Steps spread at least this far around their mean: below it what differs is how the kernel's
+/// counters were read. Share of the mean, and cores.
+const SPREAD_MIN: (f64, f64) = (0.01, 0.002);
+
+/// A stretch of a range that differs most from the baseline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shift {
+    /// Mean of the stretch less that of the baseline.
+    pub change: f64,
+    /// Standard error of it.
+    pub error: f64,
+    /// How likely chance alone makes some stretch of the range differ as much.
+    pub chance: f64,
+    /// The first step of it, and the first after it.
+    pub steps: (usize, usize),
+}
+
+/// What is known of values while they are added up.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Sums {
+    fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        self.sum += value;
+        self.squares += value * value;
+    }
+
+    /// What is in this and not in `before`.
+    fn since(self, before: Sums) -> Sums {
+        Sums {
+            count: self.count - before.count,
+            sum: self.sum - before.sum,
+            squares: self.squares - before.squares,
+        }
+    }
+
+    fn mean(self) -> f64 {
+        self.sum / self.count.max(1.0)
+    }
+
+    /// Sum of squares around the mean.
+    fn scatter(self) -> f64 {
+        (self.squares - self.sum * self.mean()).max(0.0)
+    }
+}
+
+/// Holds a line against its baseline; steps without data are not finite. `None`: too few steps.
+pub fn shift(baseline: &[f64], now: &[f64]) -> Option<Shift> {
+    let before: Vec<f64> = finite(baseline).map(|(_, value)| value).collect();
+    let (places, values): (Vec<usize>, Vec<f64>) = finite(now).unzip();
+    if before.len() < STEPS_MIN || values.len() < STEPS_MIN {
+        return None;
+    }
+    let mut base = Sums::default();
+    before.iter().for_each(|&value| base.add(value));
+    let mut sums = vec![Sums::default()];
+    for &value in &values {
+        let mut next = sums[sums.len() - 1];
+        next.add(value);
+        sums.push(next);
+    }
+    let mut best: Option<(f64, usize, usize)> = None;
+    let mut tried = 0usize;
+    for from in 0..=values.len() - STEPS_MIN {
+        for to in from + STEPS_MIN..=values.len() {
+            tried += 1;
+            let stretch = sums[to].since(sums[from]);
+            // By how much the squares that are left shrink when the stretch has its own level.
+            let gain = stretch.count * (stretch.mean() - base.mean()).powi(2);
+            if best.is_none_or(|(most, ..)| gain > most) {
+                best = Some((gain, from, to));
+            }
+        }
+    }
+    let (_, from, to) = best?;
+    let (from, to) = widened(base.mean(), &sums, from, to);
+    let stretch = sums[to].since(sums[from]);
+    let widening = widening(&before, &values, base.mean(), (from, to, stretch.mean()));
+    let (change, error, freedom) = compare(base, stretch, widening);
+    // Stretches overlap: about so many are independent.
+    let independent = (tried as f64).sqrt() * (values.len() as f64).log2().max(1.0);
+    Some(Shift {
+        change,
+        error,
+        chance: (two_sided(change / error, freedom) * independent).min(1.0),
+        steps: (places[from], places[to - 1] + 1),
+    })
+}
+
+fn finite(line: &[f64]) -> impl Iterator<Item = (usize, f64)> + '_ {
+    let all = line.iter().copied().enumerate();
+    all.filter(|(_, value)| value.is_finite())
+}
+
+/// The change of a stretch, its standard error, and the degrees of freedom of that. `widening`: how
+/// many steps that are alike count as one.
+fn compare(base: Sums, stretch: Sums, widening: f64) -> (f64, f64, f64) {
+    let change = stretch.mean() - base.mean();
+    let freedom = base.count + stretch.count - 2.0;
+    let pooled = (base.scatter() + stretch.scatter()) / freedom;
+    let least = least_spread(base.mean().max(stretch.mean())).powi(2);
+    let variance = pooled.max(least) * (1.0 / base.count + 1.0 / stretch.count) * widening;
+    (change, variance.sqrt(), (freedom / widening).max(1.0))
+}
+
+/// How far steps of this level spread at least.
+fn least_spread(level: f64) -> f64 {
+    let (share, cores) = SPREAD_MIN;
+    (share * level).max(cores)
+}
+
+/// A stretch up to the ends of the range where what lies between is nearer to it than to the
+/// baseline: noise at an edge is no end.
+fn widened(base: f64, sums: &[Sums], from: usize, to: usize) -> (usize, usize) {
+    let level = sums[to].since(sums[from]).mean();
+    let is_alike = |part: Sums| {
+        let mean = part.mean();
+        part.count > 0.0 && (mean - level).abs() < (mean - base).abs()
+    };
+    let last = sums.len() - 1;
+    let to = match is_alike(sums[last].since(sums[to])) {
+        true => last,
+        false => to,
+    };
+    match is_alike(sums[from].since(sums[0])) {
+        true => (0, to),
+        false => (from, to),
+    }
+}
+
+/// How many steps count as one because neighbours are alike: from the correlation of what is left
+/// of each step when the level of its stretch is taken off.
+fn widening(
+    before: &[f64],
+    values: &[f64],
+    base: f64,
+    (from, to, level): (usize, usize, f64),
+) -> f64 {
+    let rest: Vec<f64> = before.iter().map(|value| value - base).collect();
+    let of_range = values.iter().enumerate().map(|(at, value)| {
+        let is_inside = (from..to).contains(&at);
+        value - if is_inside { level } else { base }
+    });
+    let of_range: Vec<f64> = of_range.collect();
+    let (mut products, mut squares) = (0.0, 0.0);
+    for line in [&rest, &of_range] {
+        products += line.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>();
+        squares += line.iter().map(|value| value * value).sum::<f64>();
+    }
+    // How alike neighbours are of which nothing is left but how they were read, nobody knows.
+    let least = least_spread(base.max(level)).powi(2) * (rest.len() + of_range.len()) as f64;
+    let likeness = (products / squares.max(least)).clamp(0.0, LIKENESS_MAX);
+    (1.0 + likeness) / (1.0 - likeness)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers around 0, of about this standard deviation.
+    struct Noise(u64);
+
+    impl Noise {
+        fn next(&mut self, deviation: f64) -> f64 {
+            let mut uniform = || {
+                self.0 = self
+                    .0
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (self.0 >> 11) as f64 / (1u64 << 53) as f64
+            };
+            let sum: f64 = (0..12).map(|_| uniform()).sum();
+            (sum - 6.0) * deviation
+        }
+
+        fn line(&mut self, len: usize, level: f64, deviation: f64) -> Vec<f64> {
+            (0..len).map(|_| level + self.next(deviation)).collect()
+        }
+    }
+
+    #[test]
+    fn a_step_is_found_where_it_is() {
+        let mut noise = Noise(1);
+        let baseline = noise.line(60, 2.0, 0.05);
+        let mut now = noise.line(60, 2.0, 0.05);
+        for value in &mut now[37..] {
+            *value += 0.3;
+        }
+        let found = shift(&baseline, &now).expect("enough steps");
+        assert!((36..=38).contains(&found.steps.0), "{found:?}");
+        assert_eq!(found.steps.1, 60);
+        assert!((found.change - 0.3).abs() < 4.0 * found.error, "{found:?}");
+        assert!(found.chance < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn what_came_and_went_has_an_end() {
+        let mut noise = Noise(2);
+        let baseline = noise.line(60, 2.0, 0.05);
+        let mut now = noise.line(60, 2.0, 0.05);
+        for value in &mut now[20..30] {
+            *value += 0.5;
+        }
+        let found = shift(&baseline, &now).expect("enough steps");
+        assert!((19..=21).contains(&found.steps.0), "{found:?}");
+        assert!((29..=31).contains(&found.steps.1), "{found:?}");
+    }
+
+    #[test]
+    fn a_change_from_before_the_range_is_all_of_it() {
+        let mut noise = Noise(3);
+        let baseline = noise.line(60, 2.0, 0.1);
+        let now = noise.line(60, 1.0, 0.1);
+        let found = shift(&baseline, &now).expect("enough steps");
+        assert_eq!(found.steps, (0, 60));
+        assert!(found.change < -0.9);
+    }
+
+    /// How many of 200 lines without a change have a chance below one in a thousand.
+    fn alarms(mut line: impl FnMut(&mut Noise, usize) -> Vec<f64>) -> usize {
+        let mut noise = Noise(4);
+        let trials = (0..200).map(|_| {
+            let (baseline, now) = (line(&mut noise, 60), line(&mut noise, 60));
+            shift(&baseline, &now).expect("enough steps").chance
+        });
+        trials.filter(|chance| *chance < 0.001).count()
+    }
+
+    #[test]
+    fn noise_is_no_change() {
+        assert_eq!(alarms(|noise, len| noise.line(len, 1.0, 0.1)), 0);
+    }
+
+    #[test]
+    fn waves_are_no_change() {
+        // Each step keeps three fifths of what the one before was off.
+        let waves = |noise: &mut Noise, len| {
+            let mut off = 0.0;
+            let next = |_| {
+                off = 0.6 * off + noise.next(0.1);
+                1.0 + off
+            };
+            (0..len).map(next).collect()
+        };
+        assert!(alarms(waves) <= 1);
+    }
+
+    #[test]
+    fn lines_that_never_move_differ_by_more_than_how_they_are_read() {
+        let found = shift(&[1.0; 60], &[1.002; 60]).expect("enough steps");
+        assert!(found.chance > 0.01, "{found:?}");
+        let found = shift(&[1.0; 60], &[1.05; 60]).expect("enough steps");
+        assert!(found.chance < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn steps_without_data_are_passed_over() {
+        let gap = f64::NAN;
+        assert_eq!(shift(&[1.0, gap, 1.0], &[1.0; 9]), None);
+        assert_eq!(shift(&[1.0; 9], &[gap; 9]), None);
+        let now = [gap, 1.0, 1.0, 1.0, gap, 3.0, 3.0, 3.0, gap];
+        let found = shift(&[1.0; 9], &now).expect("enough steps");
+        assert_eq!(found.steps, (5, 8));
+    }
+}

@@ -1,0 +1,222 @@
+//! What an overview says of fleets that are written down.
+
+use super::*;
+use crate::store::{Resolution, TimeRange};
+use profile::{Quality, Value};
+
+const STEPS: usize = 60;
+
+/// Numbers around 1 that repeat for each run of the tests.
+struct Load(u64);
+
+impl Load {
+    fn next(&mut self, deviation: f64) -> f64 {
+        let mut uniform = || {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 11) as f64 / (1u64 << 53) as f64
+        };
+        let sum: f64 = (0..12).map(|_| uniform()).sum();
+        1.0 + (sum - 6.0) * deviation
+    }
+}
+
+fn quality() -> DataQuality {
+    DataQuality {
+        covered: TimeRange {
+            start_unix_ns: 0,
+            end_unix_ns: 0,
+        },
+        resolution: Resolution {
+            step_ns: 1,
+            by_service: false,
+        },
+        hosts: 12,
+        hosts_alive: 12,
+        windows: 0,
+        windows_unmeasured: 0,
+        gaps: Vec::new(),
+        gaps_total: 0,
+        gap_ns_total: 0,
+        sampling: Quality::default(),
+        total: Value::default(),
+        unit: "nanoseconds".to_owned(),
+        pruned_weight: 0,
+        named_later: Default::default(),
+        damaged: Vec::new(),
+        not_kept: Vec::new(),
+    }
+}
+
+/// Twelve hosts that run `api`, `db` and `cron`; `cores` says how much, by service, host and step.
+fn side(load: &mut Load, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
+    let mut cells = BTreeMap::new();
+    for service in ["api", "cron", "db"] {
+        for host in 0..12 {
+            let rates = (0..STEPS).map(|step| cores(service, host, step) * load.next(0.05));
+            let name = (service.to_owned(), format!("web-{host:02}"));
+            cells.insert(name, rates.collect());
+        }
+    }
+    Side {
+        start_unix_ns: 0,
+        step_ns: 60_000_000_000,
+        cells,
+        dark: vec![false; STEPS],
+        quality: quality(),
+        accounted: true,
+    }
+}
+
+/// What all of them need when nothing is wrong.
+fn usual(service: &str, host: usize, step: usize) -> f64 {
+    match service {
+        "api" => 1.0,
+        "db" => 0.5 + 0.1 * (host % 3) as f64,
+        // A job every ten minutes.
+        _ if step.is_multiple_of(10) => 0.6,
+        _ => 0.01,
+    }
+}
+
+fn judged(seed: u64, now: impl Fn(&str, usize, usize) -> f64) -> Judged {
+    let mut load = Load(seed);
+    let before = side(&mut load, usual);
+    judge(&before, &side(&mut load, now))
+}
+
+fn changed(rows: &[Row]) -> Vec<(&str, usize)> {
+    let rows = rows.iter().filter(|row| row.significant);
+    rows.map(|row| (row.name.as_str(), row.changed_hosts.len()))
+        .collect()
+}
+
+#[test]
+fn nothing_is_said_of_a_fleet_in_which_nothing_happened() {
+    for seed in 0..20 {
+        let found = judged(seed, usual);
+        let alarms = [changed(&found.services), changed(&found.hosts)].concat();
+        assert_eq!(
+            (alarms, found.fleet.significant),
+            (Vec::new(), false),
+            "{seed}"
+        );
+        assert_eq!(found.outliers, []);
+    }
+}
+
+#[test]
+fn a_change_on_a_third_of_the_hosts_names_service_hosts_and_time() {
+    let slower = |service: &str, host: usize, step: usize| {
+        let more = service == "api" && host < 4 && step >= 20;
+        usual(service, host, step) * if more { 1.2 } else { 1.0 }
+    };
+    let found = judged(7, slower);
+    assert_eq!(changed(&found.services), [("api", 4)]);
+    let api = &found.services[0];
+    assert_eq!(api.hosts, 12);
+    let shift = api.shift.expect("a change");
+    assert!((19..=21).contains(&shift.steps.0), "{shift:?}");
+    assert!((shift.change - 0.8).abs() < 0.2, "{shift:?}");
+    let mut hosts: Vec<_> = api.changed_hosts.iter().map(String::as_str).collect();
+    hosts.sort_unstable();
+    assert_eq!(hosts, ["web-00", "web-01", "web-02", "web-03"]);
+}
+
+#[test]
+fn a_small_change_of_one_host_is_found_in_the_noise_of_all() {
+    let slower = |service: &str, host: usize, step: usize| {
+        let more = service == "db" && host == 5;
+        usual(service, host, step) * if more { 1.3 } else { 1.0 }
+    };
+    let found = judged(8, slower);
+    assert_eq!(changed(&found.services), [("db", 1)]);
+    assert_eq!(found.services[0].changed_hosts, ["web-05"]);
+    assert_eq!(found.services[0].shift.expect("a change").steps, (0, STEPS));
+}
+
+#[test]
+fn a_host_that_is_held_back_differs_from_its_peers() {
+    let throttled = |service: &str, host: usize, step: usize| {
+        usual(service, host, step) * if host == 3 { 0.3 } else { 1.0 }
+    };
+    let found = judged(9, throttled);
+    let outlier = &found.outliers[0];
+    assert_eq!((outlier.0.host.as_str(), outlier.1), ("web-03", false));
+    assert!(outlier.0.deviations < -4.0);
+    assert!(changed(&found.hosts).contains(&("web-03", 0)));
+    assert!(found.hosts[0].change() < 0.0, "the largest change first");
+}
+
+#[test]
+fn a_host_that_was_different_all_the_time_is_no_news() {
+    let mut load = Load(10);
+    let large = |service: &str, host: usize, step: usize| {
+        usual(service, host, step) * if host == 2 { 4.0 } else { 1.0 }
+    };
+    let before = side(&mut load, large);
+    let found = judge(&before, &side(&mut load, large));
+    assert_eq!(changed(&found.services), []);
+    assert!(found.outliers.iter().all(|(_, before)| *before));
+    assert!(!found.outliers.is_empty());
+}
+
+#[test]
+fn a_service_that_starts_and_one_that_ends_are_changes() {
+    let mut load = Load(11);
+    let without = |gone: &'static str| {
+        move |service: &str, host: usize, step: usize| {
+            usual(service, host, step) * f64::from(u8::from(service != gone))
+        }
+    };
+    let before = side(&mut load, without("api"));
+    let after = side(&mut load, without("db"));
+    let found = judge(&before, &after);
+    let answer = answer_of(found, (before, after), 10, Vec::new(), |_| {
+        Default::default()
+    });
+    let change = |name: &str| {
+        let mut rows = answer.services.iter();
+        let row = rows.find(|row| row.name == name).expect("a row");
+        row.change.expect("a change")
+    };
+    assert!(change("api").significant && change("api").appeared);
+    assert!(change("db").significant && change("db").vanished);
+}
+
+#[test]
+fn steps_without_data_are_told_as_such() {
+    let mut load = Load(12);
+    let mut before = side(&mut load, usual);
+    let mut after = side(&mut load, usual);
+    for side in [&mut before, &mut after] {
+        side.dark[5] = true;
+        for line in side.cells.values_mut() {
+            line[5] = f64::NAN;
+        }
+    }
+    let found = judge(&before, &after);
+    assert_eq!(changed(&found.services), []);
+    let answer = answer_of(found, (before, after), 10, Vec::new(), |_| {
+        Default::default()
+    });
+    let fleet = answer.fleet.expect("the fleet");
+    assert_eq!(fleet.steps[5], -1.0);
+    assert!(fleet.steps[6] > 0.0);
+}
+
+#[test]
+fn steps_are_as_long_as_a_range_needs() {
+    let hours = |hours: i64| TimeRange {
+        start_unix_ns: 0,
+        end_unix_ns: hours * 3_600_000_000_000,
+    };
+    let seconds = |range, baseline| step(range, baseline) / 1_000_000_000;
+    assert_eq!(seconds(hours(1), hours(1)), 60);
+    assert_eq!(seconds(hours(1), hours(24)), 1800, "of the longer side");
+    assert_eq!(seconds(hours(24 * 7), hours(1)), 10_800);
+    let years = seconds(hours(24 * 3650), hours(0));
+    assert!(24 * 3650 * 3600 / years <= STEPS_MAX);
+}

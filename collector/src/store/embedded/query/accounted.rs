@@ -1,0 +1,208 @@
+//! CPU time over time as the kernel accounts it, from what is kept of windows: no head and no block
+//! is read.
+
+use super::super::codec::{Reader, SectionReader};
+use super::super::file::FileError;
+use super::super::meta::{Account, Summary};
+use super::super::options::CHUNK_NS;
+use super::super::partition::{Facts, Partition};
+use super::super::reader::StoreReader;
+use super::super::summaries::{decode_parts, decode_whole};
+use super::plan::{Read, level_of};
+use super::series::ends;
+use super::{Stop, each_partition, kept_labels, select, slices};
+use crate::store::query::{AccountSums, Axis, QueryBudget};
+use crate::store::{LabelSet, Scope, StoreError};
+use crate::sync::read;
+use ::profile::{GroupBy, LabelSetId};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Times by step. Unit: nanoseconds.
+type Line = Vec<i128>;
+
+/// Lines of one partition while it is read.
+struct Lines {
+    axis: Axis,
+    /// By label set of the partition: the place of its line.
+    places: HashMap<u32, usize>,
+    /// By kept labels: the place of their line.
+    by_labels: HashMap<LabelSet, usize>,
+    lines: Vec<Line>,
+}
+
+/// See [`WindowSource::accounted`](crate::store::query::WindowSource::accounted).
+pub fn accounted(
+    reader: &StoreReader,
+    scope: &Scope,
+    group_by: &GroupBy,
+    axis: Axis,
+    budget: &mut QueryBudget<'_>,
+) -> Result<AccountSums, StoreError> {
+    let used = Read {
+        windows: true,
+        level: level_of(reader, scope.range),
+        ..Read::default()
+    };
+    let mut lines: HashMap<LabelSet, Line> = HashMap::new();
+    each_partition(
+        reader,
+        scope.range,
+        budget,
+        |partition, budget| read_partition(partition, scope, group_by, axis, budget),
+        |found, budget| {
+            for (labels, line) in found {
+                match lines.get_mut(&labels) {
+                    Some(sum) => {
+                        budget.release(line.len() * size_of::<i128>());
+                        sum.iter_mut()
+                            .zip(line)
+                            .for_each(|(sum, ns)| *sum = sum.saturating_add(ns));
+                    }
+                    None => drop(lines.insert(labels, line)),
+                }
+            }
+            Ok(())
+        },
+    )?;
+    Ok(AccountSums {
+        lines,
+        resolution: used.resolution(),
+    })
+}
+
+fn read_partition(
+    partition: &Arc<Partition>,
+    scope: &Scope,
+    group_by: &GroupBy,
+    axis: Axis,
+    budget: &mut QueryBudget<'_>,
+) -> Result<HashMap<LabelSet, Line>, Stop> {
+    let dict = partition.dict(false)?;
+    let slices = slices(partition, scope.range);
+    let (from, to) = ends(&slices);
+    let choose = || select(&read(&dict), &scope.selector);
+    let (view, taken) = partition.view((from, to), |_| Facts::Windows, choose, |_, _| false)?;
+    let held = view.heap_bytes();
+    budget.hold(held)?;
+    let mut lines = Lines::new(axis);
+    let mut add = |at: i64, accounts: Accounts<'_>, budget: &mut QueryBudget<'_>| {
+        for (labels, account) in accounts {
+            if taken.get(labels as usize).is_some_and(|taken| *taken) {
+                let kept = || kept_labels(&read(&dict), LabelSetId(labels), group_by);
+                lines.add(at, labels, account.ns - account.below_ns, kept, budget)?;
+            }
+        }
+        Ok::<(), StoreError>(())
+    };
+    let summed = axis.step_ns.is_multiple_of(CHUNK_NS);
+    let slice_of = |chunk: u16| slices.iter().find(|slice| slice.chunk == chunk);
+    let mut opener = SectionReader::new().map_err(FileError::from)?;
+    let mut raw = Vec::new();
+    let read_all = view
+        .file
+        .each_windows(from, to, |chunk, body| -> Result<(), Stop> {
+            budget.check()?;
+            let Some(slice) = slice_of(chunk) else {
+                return Ok(());
+            };
+            let start = partition.chunk_start(chunk);
+            let mut body = Reader::new(body);
+            let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
+            if !summed || slice.part.is_some() {
+                let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
+                for window in &windows {
+                    let at = window.range.start_unix_ns;
+                    if slice.has(partition.chunk_of(at).1) {
+                        add(at, &mut window.accounts.iter().copied(), budget)?;
+                    }
+                }
+                for (into, part) in &parts {
+                    if slice.has(*into) {
+                        let at = start.saturating_add_unsigned(*into);
+                        add(at, &mut of_summary(part), budget)?;
+                    }
+                }
+                if !windows.is_empty() || !parts.is_empty() {
+                    return Ok(());
+                }
+            }
+            Ok(add(start, &mut of_summary(&whole), budget)?)
+        });
+    let read_all = read_all.and_then(|()| -> Result<(), Stop> {
+        for chunk in &view.chunks {
+            budget.check()?;
+            let Some(slice) = slice_of(chunk.chunk) else {
+                continue;
+            };
+            for window in &chunk.windows {
+                let at = window.range.start_unix_ns;
+                if slice.has(partition.chunk_of(at).1) {
+                    add(at, &mut window.accounts.iter().copied(), budget)?;
+                }
+            }
+        }
+        Ok(())
+    });
+    view.close(partition);
+    budget.release(held);
+    read_all?;
+    Ok(lines.into_map())
+}
+
+/// Accounts by label set of the partition.
+type Accounts<'a> = &'a mut dyn Iterator<Item = (u32, Account)>;
+
+fn of_summary(summary: &Summary) -> impl Iterator<Item = (u32, Account)> {
+    summary
+        .accounts
+        .iter()
+        .map(|(&labels, &account)| (labels, account))
+}
+
+impl Lines {
+    fn new(axis: Axis) -> Lines {
+        Lines {
+            axis,
+            places: HashMap::new(),
+            by_labels: HashMap::new(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// Adds what a label set ran for at an instant; `kept` tells which of its labels are kept.
+    fn add(
+        &mut self,
+        at: i64,
+        labels: u32,
+        ns: i128,
+        kept: impl FnOnce() -> LabelSet,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(), StoreError> {
+        let place = match self.places.get(&labels) {
+            Some(&place) => place,
+            None => {
+                let next = self.lines.len();
+                let place = *self.by_labels.entry(kept()).or_insert(next);
+                if place == next {
+                    budget.hold(self.axis.steps * size_of::<i128>())?;
+                    self.lines.push(vec![0; self.axis.steps]);
+                }
+                self.places.insert(labels, place);
+                place
+            }
+        };
+        if let Some(sum) = self.lines[place].get_mut(self.axis.step_of(at)) {
+            *sum = sum.saturating_add(ns);
+        }
+        Ok(())
+    }
+
+    fn into_map(mut self) -> HashMap<LabelSet, Line> {
+        let places = self.by_labels.drain();
+        let lines = &mut self.lines;
+        places
+            .map(|(labels, place)| (labels, std::mem::take(&mut lines[place])))
+            .collect()
+    }
+}
