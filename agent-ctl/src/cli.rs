@@ -3,7 +3,8 @@
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap,
-    hosts, import, join, login, man, page, pins, profile_cmd, status, symbols, tail, top, users,
+    hosts, import, join, login, man, overview, page, pins, profile_cmd, status, symbols, tail, top,
+    users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -82,6 +83,8 @@ pub enum Command {
     Status(status::Args),
     /// Check that sampling works; show what is degraded and how to fix it
     Doctor(doctor::Args),
+    /// Show what changed on a fleet: services, hosts and functions, since when, and how sure it is
+    Overview(Box<overview::Args>),
     /// List the hosts of a fleet: when each was last seen, its CPU time, missing data
     Hosts(hosts::Args),
     /// Show the tree of cgroups with their CPU time

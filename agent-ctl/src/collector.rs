@@ -11,7 +11,8 @@ use proto::agent::{Cgroup, FrameFilter, LabelMatcher, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
     CgroupsRequest, DataQuality, DiffRequest, DiffResponse, Host, HostsRequest, LabelNamesRequest,
-    ProfileRequest, Selection, StatusRequest, StatusResponse, TopRequest, TopRow,
+    OverviewRequest, OverviewResponse, ProfileRequest, Selection, StatusRequest, StatusResponse,
+    TopRequest, TopRow,
 };
 
 /// Largest message taken. Unit: bytes. The host table of ten thousand hosts with long labels is
@@ -124,6 +125,18 @@ impl Collector {
     pub async fn diff(&mut self, request: DiffRequest) -> Result<DiffResponse> {
         let call = self.service.diff(request);
         self.route.answer("compare", call).await
+    }
+
+    /// `Overview`, and what its range is made of.
+    pub async fn overview(
+        &mut self,
+        request: OverviewRequest,
+    ) -> Result<(OverviewResponse, Fleet)> {
+        const WHAT: &str = "make an overview";
+        let call = self.service.overview(request);
+        let answer = self.route.answer(WHAT, call).await?;
+        let fleet = self.fleet(WHAT, answer.now.clone())?;
+        Ok((answer, fleet))
     }
 
     /// `Profile`, put together, and what it is made of. The facts about the profile are those of

@@ -50,6 +50,7 @@ mod members;
 mod nothing;
 mod number;
 mod output;
+mod overview;
 mod page;
 mod peer;
 mod pins;
@@ -133,6 +134,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Captures(args) => captures::run(&out, &connection, args).await,
         Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
         Command::Import(args) => import::run(&out, args).await,
+        Command::Overview(args) => overview::run(&out, &connection, *args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,

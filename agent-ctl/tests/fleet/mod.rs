@@ -1,6 +1,7 @@
 //! Every command against a fake collector: what it prints, what it asks, how it ends.
 
 mod captures;
+mod overview;
 mod pins;
 
 use crate::{Ended, command, run};
