@@ -21,6 +21,7 @@ import { ComparePage } from './ComparePage';
 import { Head, VIEWS } from './Head';
 import { useLive, useShortcut } from './live';
 import { TroubleBox, say } from './parts';
+import { OverviewPage } from '../overview/OverviewPage';
 import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { type PageProps, keyOf } from './page';
@@ -81,7 +82,7 @@ export function App() {
             follow the collector’s.
           </p>
         )}
-        {(view === 'profile' || view === 'cgroups') && (
+        {(view === 'overview' || view === 'profile' || view === 'cgroups') && (
           <QueryBar label="Selector" query={query} range={range} onChange={(next) => setState({ query: next })}>
             <button
               type="button"
@@ -132,6 +133,8 @@ export function App() {
 
 function Page({ view, ...props }: PageProps & { view: View }) {
   switch (view) {
+    case 'overview':
+      return <OverviewPage {...props} />;
     case 'profile':
       return <ProfilePage {...props} />;
     case 'compare':

@@ -11,6 +11,7 @@ import { CopyButton, Icon, Popover } from './parts';
 import { Session } from './Session';
 
 export const VIEWS: readonly (readonly [View, string])[] = [
+  ['overview', 'Overview'],
   ['profile', 'Profile'],
   ['compare', 'Compare'],
   ['cgroups', 'Containers'],
@@ -20,7 +21,7 @@ export const VIEWS: readonly (readonly [View, string])[] = [
 ];
 
 const EVERYTHING: Partial<State> = {
-  view: 'profile',
+  view: 'overview',
   query: '',
   zoom: '',
   focus: '',
@@ -41,7 +42,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
   return (
     <header class="head">
       <h1>
-        <Link to={EVERYTHING} title="Everything">
+        <Link to={EVERYTHING} title="Overview of everything">
           <Mark /> Fleetprof
         </Link>
       </h1>

@@ -7,6 +7,7 @@ import type {
   DiffResponse,
   HostsResponse,
   LabelValuesResponse,
+  OverviewResponse,
   SeriesResponse,
   StatusResponse,
   TopResponse,
@@ -60,6 +61,31 @@ export async function top(
 export async function diff(before: Selection, after: Selection, signal: AbortSignal): Promise<DiffResponse> {
   return rebaseDiff(
     await worded(client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal })),
+  );
+}
+
+/** Most rows of each table of an overview. */
+export const OVERVIEW_ROWS = 50;
+
+/** A range against a baseline. Functions take most of the time, so they can be left out. */
+export function overview(
+  selection: Selection,
+  baseline: Range,
+  serviceLabel: string,
+  withFunctions: boolean,
+  signal: AbortSignal,
+): Promise<OverviewResponse> {
+  return worded(
+    client.overview(
+      {
+        selection: messageOf(selection, false),
+        baseline: timeRangeOf(baseline),
+        serviceLabel,
+        limit: OVERVIEW_ROWS,
+        withoutFunctions: !withFunctions,
+      },
+      { signal },
+    ),
   );
 }
 

@@ -6,16 +6,20 @@
 
 import { DISPLAY_DEFAULTS, type DisplayState } from './display';
 import { type FrameFilter, SELECTION_DEFAULTS, type SelectionState } from './selection';
-import { VIEW_DEFAULTS, type ViewState } from './view';
+import { VIEW_DEFAULTS, type View, type ViewState } from './view';
 
 /** All slices together: what an address says. Names of fields are those of its parameters. */
 export interface State extends SelectionState, ViewState, DisplayState {}
 
 export const DEFAULTS: State = { ...SELECTION_DEFAULTS, ...VIEW_DEFAULTS, ...DISPLAY_DEFAULTS };
 
+/** What an address that says nothing opens. Those that say something but no view are of profiles. */
+let landing: View = 'overview';
+
 /** Takes other defaults, those of a file that stands alone: before any address is read. */
 export function adoptDefaults(of: Partial<State>): void {
   Object.assign(DEFAULTS, of);
+  landing = DEFAULTS.view;
 }
 
 /**
@@ -28,11 +32,12 @@ export const FIELD_LEN_MAX = 64 << 10;
 export const LIST_MAX = 200;
 
 const CHOICES = {
-  view: ['profile', 'compare', 'cgroups', 'hosts', 'captures', 'collector'],
+  view: ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'collector'],
   colours: ['kind', 'module'],
   panel: ['flame', 'both', 'table'],
   compare: ['share', 'sum'],
   width: ['both', 'after', 'before'],
+  baseline: ['previous', 'day', 'week'],
 } as const;
 
 const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
@@ -53,6 +58,7 @@ const TEXTS = [
   'filter',
   'bfrom',
   'bto',
+  'services',
   'pick',
   'capture',
 ] as const;
@@ -78,6 +84,7 @@ export function read(address: string): State {
       .getAll(key)
       .filter((one) => one.length <= FIELD_LEN_MAX)
       .slice(0, LIST_MAX);
+  if (address === '') state.view = landing;
   state.bquery = text('bquery');
   state.filters = params.getAll('frame').slice(0, LIST_MAX).flatMap(readFilter);
   return state;
@@ -95,12 +102,15 @@ export function write(state: State): string {
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of FLAGS) if (state[key] !== DEFAULTS[key]) params.set(key, state[key] ? '1' : '0');
   for (const key of TEXTS.slice(2)) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
-  for (const key of ['colours', 'panel', 'compare', 'width'] as const)
+  for (const key of ['colours', 'panel', 'compare', 'width', 'baseline'] as const)
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of LISTS) for (const one of state[key].slice(0, LIST_MAX)) params.append(key, one);
   if (state.bquery !== undefined) params.set('bquery', state.bquery);
   for (const filter of state.filters) params.append('frame', `${filter.op}:${filter.regex}`);
-  return params.toString().replace(/%2C/g, ',').replace(/%3A/g, ':').replace(/%2F/g, '/');
+  const text = params.toString().replace(/%2C/g, ',').replace(/%3A/g, ':').replace(/%2F/g, '/');
+  // Nothing is the landing page.
+  if (text === `view=${landing}`) return '';
+  return text === '' && landing !== DEFAULTS.view ? `view=${DEFAULTS.view}` : text;
 }
 
 /**

@@ -5,6 +5,9 @@ export interface FrameFilter {
   regex: string;
 }
 
+/** As much time right before, the same time a day before, or a week. */
+export type Baseline = 'previous' | 'day' | 'week';
+
 export interface SelectionState {
   /** The range, as written. */
   from: string;
@@ -23,6 +26,10 @@ export interface SelectionState {
   bfrom: string;
   bto: string;
   bquery: string | undefined;
+  /** What the overview compares with. */
+  baseline: Baseline;
+  /** Label of services; empty: `unit`. */
+  services: string;
   /** Part of the heat map that is shown alone; empty: all of its time. */
   pick: string;
 }
@@ -38,5 +45,7 @@ export const SELECTION_DEFAULTS: SelectionState = {
   bfrom: '',
   bto: '',
   bquery: undefined,
+  baseline: 'previous',
+  services: '',
   pick: '',
 };

@@ -1,6 +1,6 @@
 // Slice of the state: what of the data is looked at, and from where.
 
-export type View = 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
+export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
 export type Panel = 'flame' | 'both' | 'table';
 
 export interface ViewState {

@@ -68,7 +68,7 @@ export function useSite(dist = DIST): Site {
           !request.url().startsWith('data:') &&
           faults.push(`asked elsewhere: ${request.url()}`),
       );
-      await page.goto(`${site.url}/#${address}`);
+      await page.goto(`${site.url}/#${address || 'view=profile'}`);
       return page;
     },
     shot: async (page, name) => {

@@ -12,6 +12,7 @@ import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';
 import { connectNodeAdapter } from '@connectrpc/connect-node';
 import { QueryService, type Selection } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import * as answers from './answers';
+import { overview } from './overview';
 import { type FakeCaptures, captureService } from './captures';
 
 /** As the collector sends it. */
@@ -142,6 +143,11 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
     async diff(request, context) {
       const before = await begin('diff', request.before, context.signal);
       return answers.diff(before, answers.asked(request.after), request.limit);
+    },
+    async overview(request, context) {
+      const now = await begin('overview', request.selection, context.signal);
+      const was = answers.asked({ ...request.selection, range: request.baseline } as Selection);
+      return overview(now, was, request.serviceLabel || 'unit', request.limit || 20, !request.withoutFunctions);
     },
     async hosts(request, context) {
       const of = await begin('hosts', undefined, context.signal);

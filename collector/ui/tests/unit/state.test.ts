@@ -1,9 +1,11 @@
 import { expect, test } from 'vitest';
 import { DEFAULTS, FIELD_LEN_MAX, LIST_MAX, type State, changed, read, write } from '../../src/state/address';
 
-test('the defaults are an empty address', () => {
-  expect(write(DEFAULTS)).toBe('');
-  expect(read('')).toEqual(DEFAULTS);
+test('an address that says nothing is the overview, one that says something a profile', () => {
+  expect(read('')).toEqual({ ...DEFAULTS, view: 'overview' });
+  expect(write({ ...DEFAULTS, view: 'overview' })).toBe('');
+  expect(write(DEFAULTS)).toBe('view=profile');
+  expect(read('query=x')).toEqual({ ...DEFAULTS, query: 'x' });
 });
 
 test('what is written is read back', () => {
@@ -38,6 +40,8 @@ test('what is written is read back', () => {
     bfrom: 'now-2h',
     bto: 'now-1h',
     bquery: '',
+    baseline: 'week',
+    services: 'image',
     compare: 'sum',
     width: 'after',
     pick: '1-2',

@@ -1,0 +1,162 @@
+// CPU of what is selected, with its baseline behind it and what changed marked on it. Dragging
+// chooses a range.
+
+import { useRef, useState } from 'preact/hooks';
+import type { OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
+import { setState } from '../state/store';
+import * as format from '../text/format';
+import { absoluteSpec } from '../time/range';
+import { cores, dark, isSignificant, kindOf, paths, spoken } from './overview';
+import { stretched } from './Spark';
+
+/** Most changes that are marked. */
+const MARKS_MAX = 4;
+
+/** A drag of less is a click. Unit: parts of the width. */
+const DRAG_MIN = 0.01;
+
+/** Times on the axis. */
+const TICKS = 4;
+
+export function FleetChart({
+  answer,
+  row,
+  baseline,
+}: {
+  answer: OverviewResponse;
+  row: OverviewRow;
+  baseline: string;
+}) {
+  const box = useRef<HTMLDivElement>(null);
+  const [drag, setDrag] = useState<[number, number]>();
+  const [under, setUnder] = useState<number>();
+  const steps = row.steps.length;
+  if (steps === 0) return null;
+  const start = Number(answer.startUnixNs / 1_000_000n);
+  const stepMs = Number(answer.stepNs) / 1e6;
+  const was = stretched(row.baselineSteps, steps);
+  const most = [...row.steps, ...was].reduce((one, other) => Math.max(one, other), 0) * 1.08;
+  const place = (event: PointerEvent) => {
+    const rect = box.current?.getBoundingClientRect();
+    return rect ? Math.max(0, Math.min(1, (event.clientX - rect.left) / Math.max(rect.width, 1))) : 0;
+  };
+  const end = (event: PointerEvent) => {
+    const from = drag?.[0];
+    setDrag(undefined);
+    if (from === undefined) return;
+    const [low, high] = [Math.min(from, place(event)), Math.max(from, place(event))];
+    if (high - low < DRAG_MIN) return;
+    const at = (part: number) => Math.round(start + part * steps * stepMs);
+    setState({ ...absoluteSpec({ from: at(low), to: at(high) }), live: false });
+  };
+  const marks = answer.services.filter((one) => isSignificant(one) && one.change?.sinceUnixNs !== 0n);
+  return (
+    <div class="fleet-chart">
+      <div class="fleet-most" aria-hidden="true">
+        {cores(most)} cores
+      </div>
+      <div
+        class="fleet-plot"
+        ref={box}
+        title="Drag to look at a part of it"
+        onPointerDown={(event) => setDrag([place(event), place(event)])}
+        onPointerMove={(event) => {
+          const at = place(event);
+          setUnder(at);
+          setDrag((before) => before && [before[0], at]);
+        }}
+        onPointerUp={end}
+        onPointerLeave={() => {
+          setUnder(undefined);
+          setDrag(undefined);
+        }}
+      >
+        <svg
+          viewBox={`0 0 ${steps} 1`}
+          preserveAspectRatio="none"
+          role="img"
+          aria-label={`CPU of the selection, ${spoken(row)}`}
+          focusable="false"
+        >
+          {dark(row.steps).map(([from, to]) => (
+            <rect key={from} class="spark-dark" x={from} y="0" width={to - from} height="1" />
+          ))}
+          <path class="fleet-area" d={area(row.steps, most)} />
+          <path class="spark-was" d={paths(was, most)} />
+          <path class="spark-is" d={paths(row.steps, most)} />
+          {drag && (
+            <rect
+              class="fleet-drag"
+              x={Math.min(...drag) * steps}
+              y="0"
+              width={Math.abs(drag[1] - drag[0]) * steps}
+              height="1"
+            />
+          )}
+        </svg>
+        {marks.slice(0, MARKS_MAX).map((one, place) => (
+          <Mark key={one.name} row={one} at={fraction(one, answer, steps)} place={place} />
+        ))}
+        {dark(row.steps).map(([from, to]) => (
+          <span key={from} class="fleet-none" style={{ left: `${((from + to) / 2 / steps) * 100}%` }}>
+            {to - from > steps / 10 ? 'no data' : ''}
+          </span>
+        ))}
+        {under !== undefined && !drag && <Under row={row} was={was} at={under} start={start} stepMs={stepMs} />}
+      </div>
+      <div class="fleet-axis" aria-hidden="true">
+        {Array.from({ length: TICKS + 1 }, (_, at) => start + (at / TICKS) * steps * stepMs).map((ms) => (
+          <span key={ms}>{format.clock(ms)}</span>
+        ))}
+      </div>
+      <p class="fleet-key soft">
+        <i class="key-is" /> now <i class="key-was" /> {baseline}
+      </p>
+    </div>
+  );
+}
+
+function fraction(row: OverviewRow, answer: OverviewResponse, steps: number): number {
+  const since = row.change?.sinceUnixNs ?? 0n;
+  return Number(since - answer.startUnixNs) / Number(answer.stepNs) / steps;
+}
+
+/** Where a service changed. Its name stands on the side with more room. */
+function Mark({ row, at, place }: { row: OverviewRow; at: number; place: number }) {
+  const tone = row.change ? kindOf(row.change) : 'more';
+  const side = at > 0.7 ? 'left' : 'right';
+  return (
+    <span class={`fleet-mark ${tone} ${side}`} style={{ left: `${at * 100}%` }}>
+      <span style={{ top: `${place * 16}px` }}>{row.name.slice(0, 40) || '(none)'}</span>
+    </span>
+  );
+}
+
+function Under(props: { row: OverviewRow; was: readonly number[]; at: number; start: number; stepMs: number }) {
+  const steps = props.row.steps.length;
+  const step = Math.min(steps - 1, Math.floor(props.at * steps));
+  const value = (line: readonly number[]) =>
+    line[step] === undefined || line[step] < 0 ? 'no data' : cores(line[step]);
+  const side = props.at > 0.5 ? { right: `${(1 - props.at) * 100 + 1}%` } : { left: `${props.at * 100 + 1}%` };
+  return (
+    <div class="tip under" style={side}>
+      <div class="tip-head">{format.stamp(props.start + step * props.stepMs)}</div>
+      <div class="tip-row sum">
+        <span>now</span> <b>{value(props.row.steps)}</b>
+      </div>
+      <div class="tip-row sum">
+        <span>baseline</span> <b>{value(props.was)}</b>
+      </div>
+    </div>
+  );
+}
+
+/** The area below a line. */
+function area(steps: readonly number[], most: number): string {
+  let path = '';
+  for (const [at, value] of steps.entries()) {
+    if (value < 0 || most <= 0) continue;
+    path += `M${at} 1V${Math.round((1 - value / most) * 1000) / 1000}H${at + 1}V1Z`;
+  }
+  return path;
+}

@@ -1,0 +1,416 @@
+// The landing page: what changed, where, since when, and how sure that is.
+
+import { useMemo } from 'preact/hooks';
+import { Filters } from '../app/Filters';
+import { Link } from '../app/Link';
+import { QualityLine } from '../app/QualityLine';
+import type { PageProps } from '../app/page';
+import { Answer, Choice, Empty, Icon, Module, Name } from '../app/parts';
+import type { Host, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
+import { hosts, overview } from '../query/client';
+import { useQuery } from '../query/useQuery';
+import type { State } from '../state/address';
+import { setState, useSelectionState } from '../state/store';
+import * as format from '../text/format';
+import { shown } from '../text/printable';
+import type { Range } from '../time/range';
+import { FleetChart } from './FleetChart';
+import {
+  BASELINES,
+  baselineOf,
+  comparedWith,
+  cores,
+  error,
+  functionIn,
+  isSignificant,
+  kindOf,
+  profileOf,
+  relative,
+  signed,
+  when,
+} from './overview';
+import { Spark } from './Spark';
+
+/** Label of services that nobody chose. */
+const SERVICES = 'unit';
+
+/** Labels that services may be told apart by. */
+const SERVICE_LABELS = ['unit', 'container_name', 'pod', 'image', 'service', 'slice', 'cgroup', 'comm'];
+
+/** Sentences of the verdict. */
+const SENTENCES_MAX = 3;
+
+/** Hosts named where something changed on some. */
+const HOSTS_NAMED = 3;
+
+/** Hosts with warnings that are listed. */
+const TROUBLED_MAX = 6;
+
+export function OverviewPage(props: PageProps) {
+  const { range, selection, selectionKey, labels } = props;
+  const { baseline, services } = useSelectionState('baseline', 'services');
+  const label = services || SERVICES;
+  const was = baselineOf(range, baseline);
+  const key = `${label} ${was.from} ${was.to}\n${selectionKey}`;
+  // First what is quick; functions of what changed follow.
+  const quick = useQuery(`overview\n${key}`, (signal) => overview(selection, was, label, false, signal));
+  const whole = useQuery(quick.data && `overview whole\n${key}`, (signal) =>
+    overview(selection, was, label, true, signal),
+  );
+  const fleet = useQuery(`hosts\n${selectionKey}`, (signal) => hosts(range, signal));
+  const offered = useMemo(() => SERVICE_LABELS.filter((one) => labels.includes(one) || one === label), [labels, label]);
+  const words = BASELINES.find(([one]) => one === baseline)?.[1].toLowerCase() ?? '';
+  return (
+    <>
+      <h2 class="hidden">Overview</h2>
+      <div class="overview-tools">
+        <Choice
+          label="Compared with"
+          value={baseline}
+          of={BASELINES}
+          onChange={(next) => setState({ baseline: next })}
+        />
+        <label class="soft">
+          Services by{' '}
+          <select
+            value={label}
+            onChange={(event) =>
+              setState({ services: event.currentTarget.value === SERVICES ? '' : event.currentTarget.value })
+            }
+          >
+            {offered.map((one) => (
+              <option key={one} value={one}>
+                {one}
+              </option>
+            ))}
+          </select>
+        </label>
+        <QualityLine quality={quick.data?.now} />
+      </div>
+      <Filters note="an overview has no stacks, so they are not applied" />
+      <Answer query={quick} what="the overview">
+        {(answer) => (
+          <Overview
+            answer={answer}
+            functions={whole.data?.functions}
+            looking={whole.waiting}
+            hosts={fleet.data?.hosts ?? []}
+            of={{ query: selection.query, label, baseline: was, range, words }}
+          />
+        )}
+      </Answer>
+    </>
+  );
+}
+
+/** What an overview is of. */
+interface Of {
+  query: string;
+  label: string;
+  baseline: Range;
+  range: Range;
+  /** What the baseline is called. */
+  words: string;
+}
+
+interface OverviewProps {
+  answer: OverviewResponse;
+  functions: OverviewResponse['functions'] | undefined;
+  looking: boolean;
+  hosts: readonly Host[];
+  of: Of;
+}
+
+function Overview({ answer, functions, looking, hosts, of }: OverviewProps) {
+  const fleet = answer.fleet;
+  if (!fleet || answer.services.length === 0) {
+    return (
+      <Empty title="No host sent anything of this selection in this range.">
+        <p class="soft">Take a longer range, or remove filters.</p>
+      </Empty>
+    );
+  }
+  const changed = answer.services.filter(isSignificant);
+  const changedHosts = answer.hosts.filter(isSignificant);
+  const outliers = answer.outliers.filter((one) => !one.inBaseline);
+  const troubled = hosts.filter((host) => host.blind || host.warnings.length > 0);
+  const hasBaseline = (answer.baseline?.hosts ?? 0n) > 0n;
+  return (
+    <>
+      <section class="verdict" aria-label="Verdict">
+        <p class="verdict-line">
+          <b>
+            {cores(fleet.cores)} cores on {format.plural(fleet.hosts, 'host')}
+          </b>
+          {hasBaseline ? (
+            <span class={isSignificant(fleet) ? `tone-${fleet.cores < fleet.baselineCores ? 'less' : 'more'}` : 'soft'}>
+              {' '}
+              {signed(fleet.cores - fleet.baselineCores)} (
+              {relative(fleet.cores - fleet.baselineCores, fleet.baselineCores)}) against {of.words}
+            </span>
+          ) : (
+            <span class="tone-warn"> there is no data of the time to compare with</span>
+          )}
+        </p>
+        {hasBaseline && changed.length === 0 && changedHosts.length === 0 && (
+          <p class="verdict-calm">Nothing changed by more than chance, or by at least 0.02 cores and 3 %.</p>
+        )}
+        <ul>
+          {changed.slice(0, SENTENCES_MAX).map((row) => (
+            <Sentence key={row.name} row={row} of={of} />
+          ))}
+        </ul>
+      </section>
+      <section class="panel-box" aria-label="CPU over time">
+        <FleetChart answer={answer} row={fleet} baseline={of.words} />
+      </section>
+      <div class="overview-columns">
+        <section class="panel-box" aria-label="What changed">
+          <h3>What changed</h3>
+          <Functions answer={answer} functions={functions} looking={looking && changed.length > 0} of={of} />
+          <Rows
+            answer={answer}
+            rows={changedHosts}
+            name="Host"
+            to={(row) =>
+              comparedWith({ query: of.query, label: 'host', name: row.name }, row.change, of.baseline, of.range)
+            }
+          />
+          {changed.length === 0 && changedHosts.length === 0 && <p class="soft">Nothing.</p>}
+        </section>
+        <section class="panel-box" aria-label="Outliers and trouble">
+          <h3>Hosts that differ from their peers</h3>
+          {outliers.length === 0 && <p class="soft">None.</p>}
+          <ul class="outliers">
+            {outliers.slice(0, TROUBLED_MAX).map((one) => (
+              <li key={`${one.host} ${one.service}`}>
+                <Link to={profileOf(profileQuery(of, one.service), 'host', one.host)}>
+                  <Name text={one.host} max={40} />
+                </Link>{' '}
+                runs {cores(one.cores)} cores of <Name text={one.service} empty="(none)" max={40} />; half of{' '}
+                {format.plural(one.hosts, 'host')} run {one.cores > one.medianCores ? 'less' : 'more'} than{' '}
+                {cores(one.medianCores)}
+              </li>
+            ))}
+          </ul>
+          <h3>Hosts with warnings</h3>
+          {troubled.length === 0 && <p class="soft">None.</p>}
+          <ul class="outliers">
+            {troubled.slice(0, TROUBLED_MAX).map((host) => (
+              <li key={host.hostId}>
+                <Icon of="warn" /> <Name text={host.facts?.hostname || host.hostId} max={40} />:{' '}
+                {shown(host.warnings[0] ?? 'sends no usable samples').slice(0, 160)}
+              </li>
+            ))}
+          </ul>
+          {troubled.length > TROUBLED_MAX && (
+            <p>
+              <Link to={{ view: 'hosts' }}>{format.plural(troubled.length - TROUBLED_MAX, 'more host')}</Link>
+            </p>
+          )}
+        </section>
+      </div>
+      <section class="panel-box" aria-label="Services">
+        <h3>
+          Services{' '}
+          <span class="soft">
+            {format.count(answer.services.length + Number(answer.servicesLeftOut))} by {of.label}; what changed first
+          </span>
+        </h3>
+        <Rows
+          answer={answer}
+          rows={answer.services}
+          name="Service"
+          to={(row) => profileOf(of.query, of.label, row.name)}
+          compare={(row) =>
+            comparedWith(
+              { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts },
+              row.change,
+              of.baseline,
+              of.range,
+            )
+          }
+        />
+        {!answer.accounted && (
+          <p class="soft">Cores are of samples: the kernel does not account by the labels of this selection.</p>
+        )}
+      </section>
+    </>
+  );
+}
+
+/** The selection with a service of it. */
+function profileQuery(of: Of, service: string): string {
+  return profileOf(of.query, of.label, service).query ?? '';
+}
+
+function Sentence({ row, of }: { row: OverviewRow; of: Of }) {
+  const change = row.change;
+  if (!change) return null;
+  const kind = kindOf(change);
+  const hosts = row.changedHosts.slice(0, HOSTS_NAMED);
+  const to = comparedWith(
+    { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts },
+    change,
+    of.baseline,
+    of.range,
+  );
+  return (
+    <li class={`tone-${kind === 'new' ? 'more' : kind === 'gone' ? 'less' : kind}`}>
+      <span aria-hidden="true">{change.cores < 0 ? '▼' : '▲'}</span>{' '}
+      <Link to={to} title="Compare with the baseline, by function">
+        <Name text={row.name} empty="(none)" max={60} />
+      </Link>{' '}
+      <b>{signed(change.cores)}</b> {error(change.error)} cores
+      {kind === 'new' || kind === 'gone' ? `, ${kind}` : share(row)} {when(change)}
+      {row.hostsChanged > 0 && (
+        <>
+          {' '}
+          on {row.hostsChanged} of {format.plural(row.hosts, 'host')}:{' '}
+          {hosts.map((host, at) => (
+            <span key={host}>
+              {at > 0 && ', '}
+              <Name text={host} max={40} />
+            </span>
+          ))}
+          {row.hostsChanged > hosts.length && ', …'}
+        </>
+      )}
+    </li>
+  );
+}
+
+/** A change of all of a service, of what it was. */
+function share(row: OverviewRow): string {
+  const isOfAll = row.hostsChanged === 0 || row.hostsChanged === row.hosts;
+  const text = isOfAll && row.change ? relative(row.change.cores, row.baselineCores) : '';
+  return text === '' ? '' : ` (${text})`;
+}
+
+interface FunctionsProps {
+  answer: OverviewResponse;
+  functions: OverviewResponse['functions'] | undefined;
+  looking: boolean;
+  of: Of;
+}
+
+function Functions({ answer, functions, looking, of }: FunctionsProps) {
+  if (looking && !functions) return <p class="soft">Comparing functions …</p>;
+  if (!functions?.length) return null;
+  return (
+    <div class="table-wrap">
+      <table class="overview-table">
+        <thead>
+          <tr>
+            <th scope="col">Function</th>
+            <th scope="col" class="number">
+              Cores
+            </th>
+            <th scope="col" class="number">
+              Change
+            </th>
+            <th scope="col">Service</th>
+          </tr>
+        </thead>
+        <tbody>
+          {functions.map((row) => (
+            <tr key={`${row.service} ${row.module} ${row.name}`}>
+              <td class="wide">
+                <Link to={functionIn(answer, row, of.query, of.label, of.baseline, of.range)}>
+                  <Name text={row.name} max={70} />
+                </Link>{' '}
+                <span class="soft">
+                  <Module path={row.module} />
+                </span>
+              </td>
+              <td class="number">{cores(row.cores)}</td>
+              <td class={`number tone-${row.cores < row.baselineCores ? 'less' : 'more'}`}>
+                {signed(row.cores - row.baselineCores)} <span class="soft">{error(row.error)}</span>
+              </td>
+              <td>
+                <Name text={row.service} empty="(none)" max={30} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+interface RowsProps {
+  answer: OverviewResponse;
+  rows: readonly OverviewRow[];
+  name: string;
+  to: (row: OverviewRow) => Partial<State>;
+  compare?: (row: OverviewRow) => Partial<State>;
+}
+
+function Rows({ answer, rows, name, to, compare }: RowsProps) {
+  if (!rows.length) return null;
+  return (
+    <div class="table-wrap">
+      <table class="overview-table">
+        <thead>
+          <tr>
+            <th scope="col">{name}</th>
+            <th scope="col">Over time</th>
+            <th scope="col" class="number">
+              Cores
+            </th>
+            <th scope="col" class="number">
+              Change
+            </th>
+            <th scope="col">Since</th>
+            <th scope="col" class="number">
+              Hosts
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.name}>
+              <td class="wide">
+                <Link to={to(row)}>
+                  <Name text={row.name} empty="(none)" max={60} />
+                </Link>
+              </td>
+              <td>
+                <Spark row={row} startUnixNs={answer.startUnixNs} stepNs={answer.stepNs} />
+              </td>
+              <td class="number">{cores(row.cores)}</td>
+              <td class="number">
+                <ChangeCell row={row} to={compare?.(row)} />
+              </td>
+              <td class="soft">{row.change?.significant ? when(row.change).replace(/^since /, '') : ''}</td>
+              <td class="number soft">
+                {row.hosts === 0 ? '' : row.hostsChanged > 0 ? `${row.hostsChanged} of ${row.hosts}` : row.hosts}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function ChangeCell({ row, to }: { row: OverviewRow; to: Partial<State> | undefined }) {
+  const change = row.change;
+  if (!change) return <span class="soft">not comparable</span>;
+  if (!change.significant) return <span class="soft">within noise</span>;
+  const kind = kindOf(change);
+  const text = (
+    <>
+      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft">{error(change.error)}</span>
+      {(kind === 'new' || kind === 'gone') && ` ${kind}`}
+    </>
+  );
+  const tone = `tone-${change.cores < 0 ? 'less' : 'more'}`;
+  return to ? (
+    <Link to={to} class={tone} title="Compare with the baseline, by function">
+      {text}
+    </Link>
+  ) : (
+    <span class={tone}>{text}</span>
+  );
+}

@@ -1,0 +1,149 @@
+// What an overview says: lines with their gaps, changes in words, and where each leads.
+
+import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
+import { type Matcher, withMatcher } from '../query/selector';
+import type { State } from '../state/address';
+import type { Baseline } from '../state/selection';
+import * as format from '../text/format';
+import { type Range, absoluteSpec, before } from '../time/range';
+
+const DAY_MS = 86_400_000;
+
+export const BASELINES: readonly (readonly [Baseline, string, string])[] = [
+  ['previous', 'Previous period', 'Compared with as much time right before'],
+  ['day', 'Yesterday', 'Compared with the same time yesterday'],
+  ['week', 'Last week', 'Compared with the same time a week ago'],
+];
+
+/** The range that a choice means. */
+export function baselineOf(range: Range, baseline: Baseline): Range {
+  if (baseline === 'previous') return before(range);
+  const by = baseline === 'day' ? DAY_MS : 7 * DAY_MS;
+  return { from: Math.max(0, range.from - by), to: Math.max(1, range.to - by) };
+}
+
+export const isSignificant = (row: OverviewRow) => row.change?.significant === true;
+
+/** How large a change is, of what was: `+62 %`; nothing where nothing was. */
+export function relative(change: number, was: number): string {
+  if (!(was > 0.001)) return '';
+  const percent = (change / was) * 100;
+  const size = Math.abs(percent);
+  return `${percent < 0 ? '−' : '+'}${size < 10 ? size.toFixed(1) : Math.round(size)} %`;
+}
+
+/** Cores: three digits, and no more of small numbers than matter. */
+export const cores = (value: number) => format.significant(Math.abs(value) < 0.0005 ? 0 : value);
+
+/** `+1.25`. */
+export const signed = (value: number) => `${value < 0 ? '−' : '+'}${cores(Math.abs(value))}`;
+
+/** `± 0.08`: as many decimals as tell something. */
+export const error = (value: number) => `± ${value < 0.1 ? value.toFixed(3) : value.toFixed(2)}`;
+
+/** When a change began: `since 14:22:00`. */
+export function when(change: Change): string {
+  const time = (ns: bigint) => format.clock(Number(ns / 1_000_000n));
+  const since = change.sinceUnixNs === 0n ? 'since before this range' : `since ${time(change.sinceUnixNs)}`;
+  return change.untilUnixNs === 0n ? since : `${since}, until ${time(change.untilUnixNs)}`;
+}
+
+/** What a row is now, in words. */
+export function kindOf(change: Change): 'new' | 'gone' | 'more' | 'less' {
+  if (change.appeared) return 'new';
+  if (change.vanished) return 'gone';
+  return change.cores < 0 ? 'less' : 'more';
+}
+
+/** A selection of what a row is of. */
+function selected(query: string, label: string, name: string): string {
+  return withMatcher(query, { label, op: '=', value: name } satisfies Matcher);
+}
+
+/** Shows what a row is made of, compared with its baseline: where it changed, by function. */
+export function comparedWith(
+  of: { query: string; label: string; name: string; hosts?: readonly string[] },
+  change: Change | undefined,
+  baseline: Range,
+  range: Range,
+): Partial<State> {
+  let query = selected(of.query, of.label, of.name);
+  if (of.hosts?.length === 1) query = selected(query, 'host', of.hosts[0]);
+  const ms = (ns: bigint, otherwise: number) => (ns === 0n ? otherwise : Number(ns / 1_000_000n));
+  const after = change
+    ? { from: ms(change.sinceUnixNs, range.from), to: ms(change.untilUnixNs, range.to) }
+    : { from: range.from, to: range.to };
+  const was = absoluteSpec(baseline);
+  return {
+    view: 'compare',
+    query,
+    bquery: undefined,
+    ...absoluteSpec(after),
+    bfrom: was.from,
+    bto: was.to,
+    filters: [],
+    live: false,
+  };
+}
+
+/** Shows the profile of a row. */
+export function profileOf(query: string, label: string, name: string): Partial<State> {
+  return { view: 'profile', query: selected(query, label, name), zoom: '', focus: '', fn: '', search: '' };
+}
+
+/** A function in the comparison of its service. */
+export function functionIn(
+  answer: OverviewResponse,
+  row: OverviewFunction,
+  query: string,
+  label: string,
+  baseline: Range,
+  range: Range,
+): Partial<State> {
+  const service = answer.services.find((one) => one.name === row.service);
+  const of = { query, label, name: row.service, hosts: service?.changedHosts };
+  return { ...comparedWith(of, service?.change, baseline, range), search: row.name, regex: false };
+}
+
+/** Parts of a line that are drawn: steps without data are left out. Unit of y: parts of the height. */
+export function paths(steps: readonly number[], most: number): string {
+  let path = '';
+  let open = false;
+  for (const [at, value] of steps.entries()) {
+    if (value < 0) {
+      open = false;
+      continue;
+    }
+    const y = most > 0 ? 1 - Math.min(1, value / most) : 1;
+    path += `${open ? 'L' : 'M'}${at} ${round(y)}L${at + 1} ${round(y)}`;
+    open = true;
+  }
+  return path;
+}
+
+/** Runs of steps without data: first, and behind the last. */
+export function dark(steps: readonly number[]): [number, number][] {
+  const runs: [number, number][] = [];
+  for (const [at, value] of steps.entries()) {
+    if (value >= 0) continue;
+    const last = runs.at(-1);
+    if (last && last[1] === at) last[1] = at + 1;
+    else runs.push([at, at + 1]);
+  }
+  return runs;
+}
+
+const round = (value: number) => Math.round(value * 1000) / 1000;
+
+/** The largest of both lines. */
+export function mostOf(row: OverviewRow): number {
+  return [...row.steps, ...row.baselineSteps].reduce((most, value) => Math.max(most, value), 0);
+}
+
+/** How a line is told to those who do not see it. */
+export function spoken(row: OverviewRow): string {
+  const known = row.steps.filter((value) => value >= 0);
+  if (!known.length) return 'no data';
+  const [least, most] = [Math.min(...known), Math.max(...known)];
+  return `between ${cores(least)} and ${cores(most)} cores; before, ${cores(row.baselineCores)} on average`;
+}

@@ -1,0 +1,101 @@
+// What changed on the fleet that is not there: new code came half an hour before the start. The
+// mock knows what it changed, so it judges nothing.
+
+import { create } from '@bufbuild/protobuf';
+import { type OverviewResponse, OverviewResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import { type Asked, series } from './answers';
+import { DEPLOYED_MS, type Entity, HOSTILE, coresAt, gaps, GAP_HOST } from './fleet';
+
+const STEPS = 60;
+const ns = (ms: number) => BigInt(Math.round(ms)) * 1_000_000n;
+
+interface Side {
+  from: number;
+  stepMs: number;
+}
+
+/** Cores by step; −1 where nobody sent anything. */
+function line(of: readonly Entity[], { from, stepMs }: Side, young: number): number[] {
+  return Array.from({ length: STEPS }, (_, step) => {
+    const at = from + (step + 0.5) * stepMs;
+    if (at < young) return -1;
+    return of.reduce((sum, one) => sum + coresAt(one, at), 0);
+  });
+}
+
+const mean = (steps: readonly number[]) => {
+  const known = steps.filter((value) => value >= 0);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
+};
+
+/** The answer to a question of both sides; `functions`: whether those are asked for. */
+export function overview(now: Asked, was: Asked, label: string, limit: number, functions: boolean): OverviewResponse {
+  const side = (of: Asked): Side => ({ from: of.fromMs, stepMs: Math.max(1, (of.toMs - of.fromMs) / STEPS) });
+  const [after, before] = [side(now), side(was)];
+  const young = now.scenario === 'young' ? now.fromMs + (now.toMs - now.fromMs) / 2 : 0;
+  const calm = now.scenario === 'calm';
+  const step = Math.round((DEPLOYED_MS - after.from) / after.stepMs);
+  const row = (name: string, entities: readonly Entity[]) => {
+    const [steps, baselineSteps] = [line(entities, after, young), line(entities, before, young)];
+    const rust = entities.filter((one) => one.app === 'rust' && one.cores > 0.1);
+    const changed = !calm && rust.length > 0 && step > 0 && step < STEPS;
+    const level = mean(steps.slice(Math.max(step, 0)));
+    return {
+      name,
+      cores: mean(steps),
+      baselineCores: mean(baselineSteps),
+      change: {
+        cores: changed ? level - mean(baselineSteps) : 0.01,
+        error: 0.06,
+        significant: changed,
+        sinceUnixNs: changed ? ns(DEPLOYED_MS) : 0n,
+        untilUnixNs: 0n,
+        appeared: false,
+        vanished: false,
+      },
+      steps,
+      baselineSteps,
+      hosts: new Set(entities.map((one) => one.labels.host)).size,
+      changedHosts: changed ? [...new Set(rust.map((one) => one.labels.host))] : [],
+      hostsChanged: changed ? new Set(rust.map((one) => one.labels.host)).size : 0,
+    };
+  };
+  const by = (name: (one: Entity) => string) => {
+    const groups = new Map<string, Entity[]>();
+    for (const one of now.entities) groups.set(name(one), [...(groups.get(name(one)) ?? []), one]);
+    const rows = [...groups].map(([value, entities]) => row(value, entities));
+    const size = (one: (typeof rows)[number]) => (one.change.significant ? 1000 : 0) + one.cores;
+    return rows.sort((one, other) => size(other) - size(one));
+  };
+  const services = by((one) => (now.scenario === 'hostile' ? HOSTILE.script : (one.labels[label] ?? '')));
+  const hosts = by((one) => one.labels.host).map((one) => ({ ...one, hosts: 0, changedHosts: [], hostsChanged: 0 }));
+  const quality = (of: Asked) => series(of, [], 1).quality;
+  const changed = services.filter((one) => one.change.significant);
+  return create(OverviewResponseSchema, {
+    now: quality(now),
+    baseline: quality(was),
+    startUnixNs: ns(after.from),
+    baselineStartUnixNs: ns(before.from),
+    stepNs: ns(after.stepMs),
+    fleet: now.entities.length ? row('', now.entities) : undefined,
+    services: services.slice(0, limit),
+    servicesLeftOut: BigInt(Math.max(0, services.length - limit)),
+    hosts: hosts.slice(0, limit),
+    functions: functions
+      ? changed.slice(0, 1).map((one) => ({
+          service: one.name,
+          name: 'serde_json::de::visit_map',
+          module: '/usr/bin/api-server',
+          kind: 0,
+          cores: 1.9,
+          baselineCores: 0.6,
+          error: 0.1,
+          significant: true,
+        }))
+      : [],
+    outliers: gaps(now.fromMs, now.toMs).length
+      ? [{ host: GAP_HOST, service: 'nginx.service', cores: 0.2, medianCores: 0.9, deviations: -6, hosts: 6 }]
+      : [],
+    accounted: true,
+  });
+}
