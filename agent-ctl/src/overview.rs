@@ -246,7 +246,9 @@ impl View<'_> {
             let until = self.clock.show_time(change.until_unix_ns);
             text.push_str(&format!(" until {until}"));
         }
-        if row.hosts_changed > 0 {
+        if row.hosts_changed > 1 && row.hosts_changed == row.hosts {
+            text.push_str(&format!(" on all {} hosts", row.hosts));
+        } else if row.hosts_changed > 0 && row.hosts > 1 {
             let named = row.changed_hosts.iter().take(HOSTS_NAMED);
             let mut named: Vec<String> = named.map(|host| clean(host).into_owned()).collect();
             if row.hosts_changed as usize > named.len() {

@@ -15,6 +15,7 @@ mod machine;
 mod micro;
 mod offcpu;
 mod overhead;
+mod overview;
 mod peers;
 mod programs;
 mod report;
@@ -50,6 +51,7 @@ Examples:
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
+  benches overview             how often it finds a change, and how often it says so without one
   make bench                   all of them"
 )]
 struct Cli {
@@ -97,6 +99,8 @@ enum Command {
     Fleet(fleet::Args),
     /// Questions to a collector with an hour of 50 hosts, and of twice as many
     Queries(fleet::QueriesArgs),
+    /// How often and how soon the overview finds a change, and how often it is wrong
+    Overview(overview::Args),
     /// Hot paths alone: nanoseconds and allocations for each record, sample, frame, row
     Micro(micro::Args),
     /// Lists the benches
@@ -122,6 +126,7 @@ fn main() -> anyhow::Result<()> {
         Command::Scans(args) => scans::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
+        Command::Overview(args) => overview::run(&args),
         Command::Micro(args) => micro::run(&args),
         Command::List => {
             list();

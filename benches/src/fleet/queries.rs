@@ -9,7 +9,7 @@ use crate::report::{self, Table, count, mib, number};
 use anyhow::Context;
 use proto::agent::{LabelMatcher, MatchOp, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
-use proto::collector::{ProfileRequest, Selection, SeriesRequest, TopRequest};
+use proto::collector::{OverviewRequest, ProfileRequest, Selection, SeriesRequest, TopRequest};
 use std::rc::Rc;
 use std::time::Instant;
 use testkit::fleet::Collector;
@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
     hosts: u64,
     /// Minutes of the past that are filled
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=360))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=2880))]
     minutes: u64,
     /// Tables for a README
     #[arg(long)]
@@ -216,6 +216,10 @@ enum Question {
     Profile,
     Series(&'static str),
     Top,
+    /// The second half of the range against the first.
+    Overview {
+        functions: bool,
+    },
 }
 
 async fn ask(
@@ -259,6 +263,18 @@ async fn ask(
             Question::Series("cgroup"),
         ),
         ("top 50", 300.0, Vec::new(), Question::Top),
+        (
+            "overview, half against half",
+            500.0,
+            Vec::new(),
+            Question::Overview { functions: false },
+        ),
+        (
+            "the same with functions",
+            500.0,
+            Vec::new(),
+            Question::Overview { functions: true },
+        ),
     ];
     let mut answered = Vec::new();
     for (name, aim_ms, matchers, question) in questions {
@@ -287,7 +303,7 @@ async fn ask(
             cpu_ms,
             first_cpu_ms,
             wall_ms,
-            reads_all: matchers_are_none && !matches!(question, Question::Series(_)),
+            reads_all: matchers_are_none && matches!(question, Question::Profile | Question::Top),
         });
     }
     Ok(answered)
@@ -323,6 +339,7 @@ async fn once(
                 group_by: vec![(*label).to_owned()],
                 step_ns: 60_000_000_000,
                 limit: 0,
+                accounted: false,
             };
             client.series(request).await?;
         }
@@ -334,6 +351,24 @@ async fn once(
                 limit: 50,
             };
             client.top(request).await?;
+        }
+        Question::Overview { functions } => {
+            let mut now = selection.unwrap_or_default();
+            let range = now.range.unwrap_or_default();
+            let middle = range.start_unix_ns / 2 + range.end_unix_ns / 2;
+            let half = |start_unix_ns, end_unix_ns| TimeRange {
+                start_unix_ns,
+                end_unix_ns,
+            };
+            now.range = Some(half(middle, range.end_unix_ns));
+            let request = OverviewRequest {
+                selection: Some(now),
+                baseline: Some(half(range.start_unix_ns, middle)),
+                service_label: "service".to_owned(),
+                limit: 50,
+                without_functions: !functions,
+            };
+            client.overview(request).await?;
         }
     }
     Ok(())

@@ -9,8 +9,8 @@ use super::{
 use crate::access::Caller;
 use crate::ingest::without_text;
 use crate::store::{
-    DataQuality, HostKey, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope,
-    StoreQueries, StoreStatus,
+    AccountedSeries, DataQuality, HostKey, HostRange, HostRecord, LabelTotals, Limits, QueryResult,
+    SAMPLE_LABELS, Scope, StoreError, StoreQueries, StoreStatus, TimeSeries,
 };
 use metrics::counted;
 use profile::{CostBy, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
@@ -113,12 +113,19 @@ impl QueryService for Queries {
         let group_by = labels(asked.group_by)?;
         let lines = limit(asked.limit, SERIES_LIMIT, LINES_MAX);
         let now = self.0.clock.now_unix_ns();
+        let of_samples = |label: &String| SAMPLE_LABELS.contains(&label.as_str());
+        let accounted = asked.accounted
+            && cgroups::is_accountable(&selected.selector)
+            && !group_by.iter().any(of_samples);
         let found = self
             .run(&caller, Ask::Series, 0, lines, move |store, limits| {
                 let mut scope = scope(store, &selected, now)?;
                 let step = step(scope.range, asked.step_ns, lines)?;
                 // A part of a step would look like less.
                 scope.range = request::whole_steps(scope.range, step);
+                if accounted {
+                    return Ok(accounted_series(store, &scope, &group_by, step, limits)?);
+                }
                 Ok(store.series(&scope, &group_by, step, limits)?)
             })
             .await?;
@@ -151,6 +158,7 @@ impl QueryService for Queries {
             quality: Some(quality),
             rest_lines: data.rest_lines,
             steps: data.steps.into_iter().map(answer::step).collect(),
+            accounted,
         }))
     }
 
@@ -639,6 +647,29 @@ fn scope(store: &dyn StoreQueries, selected: &Selected, now: i64) -> Result<Scop
         range,
         selector: selected.selector.clone(),
     })
+}
+
+/// A series whose lines are the kernel's accounts; what its steps are made of is told by samples.
+fn accounted_series(
+    store: &dyn StoreQueries,
+    scope: &Scope,
+    group_by: &[String],
+    step_ns: u64,
+    limits: &Limits,
+) -> Result<QueryResult<TimeSeries>, StoreError> {
+    let mut found = store.series(scope, &[], step_ns, limits)?;
+    let accounts = store.accounted(scope, group_by, found.data.step_ns, limits)?;
+    found.quality.total.weight = accounts.quality.total.weight;
+    found.quality.unit = accounts.quality.unit;
+    let AccountedSeries {
+        lines,
+        rest,
+        rest_lines,
+        ..
+    } = accounts.data;
+    (found.data.lines, found.data.rest) = (lines, rest);
+    found.data.rest_lines = rest_lines;
+    Ok(found)
 }
 
 /// The coverage the store found for a profile, if it did.

@@ -141,6 +141,42 @@ async fn what_has_no_accounts_is_of_samples() {
 }
 
 #[tokio::test]
+async fn a_series_of_accounts_is_right_where_samples_say_otherwise() {
+    let rig = filled().await;
+    let mut client = rig.queries().await;
+    let mut series = async |by: &str| {
+        let request = wire::SeriesRequest {
+            selection: request().selection,
+            group_by: vec![by.to_owned()],
+            accounted: true,
+            ..wire::SeriesRequest::default()
+        };
+        client
+            .series(request)
+            .await
+            .expect("an answer")
+            .into_inner()
+    };
+    let by_unit = series("unit").await;
+    assert!(by_unit.accounted);
+    assert_eq!(by_unit.lines.len(), 1);
+    let ns: u64 = (61..=120)
+        .map(|at| cores_at("a", at) + cores_at("b", at))
+        .sum();
+    assert_eq!(by_unit.lines[0].total_weight, ns * 100_000_000);
+    let quality = by_unit.quality.expect("quality");
+    assert_eq!(quality.unit, "nanoseconds");
+    assert_eq!(
+        (quality.total_count, quality.total_weight),
+        (120, ns * 100_000_000)
+    );
+    assert!(by_unit.steps.iter().all(|step| step.hosts == 2));
+    let by_comm = series("comm").await;
+    assert!(!by_comm.accounted, "the kernel does not account by it");
+    assert_eq!(by_comm.lines[0].total_weight, 1200);
+}
+
+#[tokio::test]
 async fn questions_that_make_no_sense_are_refused() {
     let rig = filled().await;
     let mut client = rig.queries().await;

@@ -284,6 +284,7 @@ async fn series_have_whole_steps_and_a_rest() {
         group_by: vec!["host".to_owned()],
         step_ns: 1,
         limit: 1,
+        accounted: false,
     };
     let mut client = rig.queries().await;
     let answer = client

@@ -7,7 +7,7 @@ use crate::store::query::{AccountSums, Axis, LabelSum, LabelSums, SeriesSums, Un
 use crate::store::{LabelTotals, Limits, Resolution, Scope, Step};
 use clickhouse::Row;
 use hashbrown::HashMap;
-use profile::{GroupBy, Selector, Value};
+use profile::{GroupBy, Selector, Value, key};
 use serde::Deserialize;
 
 /// The windows' own step.
@@ -238,6 +238,7 @@ pub(super) async fn accounted(
     }
     let mut found = AccountSums {
         lines: HashMap::new(),
+        hosts: HashMap::new(),
         resolution: RAW,
     };
     let Some(span) = Span::of(scope.range, STEP_NS) else {
@@ -272,7 +273,53 @@ pub(super) async fn accounted(
         let sums = sums.or_insert_with(|| vec![0; axis.steps]);
         sums.iter_mut().zip(line).for_each(|(sum, ns)| *sum += ns);
     }
+    found.hosts = covered_by_host(client, span, axis, &scope.selector, limits).await?;
     Ok(found)
+}
+
+/// The time of the windows that start in each step, by name of the hosts that `selector` takes.
+async fn covered_by_host(
+    client: &Client,
+    span: Span,
+    axis: Axis,
+    selector: &Selector,
+    limits: &Limits,
+) -> Result<HashMap<String, Vec<u64>>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Covered {
+        host: String,
+        step: u64,
+        ns: u64,
+    }
+    let condition = Condition::of(client, Labels::Host, span, selector, limits).await?;
+    let mut ask = Statement::default();
+    let selected = condition.sql(&mut ask);
+    let (start_s, step_s) = in_seconds(axis);
+    ask.sql = format!(
+        "SELECT toString(labels['{host}']) AS host, \
+           toUInt64(intDiv(toInt64(toUnixTimestamp(chunk)) + slot * {STEP_S} - ({start_s}), \
+             {step_s})) AS step, {ns} AS ns \
+         FROM windows AS set FINAL WHERE {inside} AND {selected} GROUP BY host, step",
+        host = key::HOST,
+        ns = sum("toUInt64(greatest(end_ns - start_ns, 0))"),
+        inside = span.of_steps(),
+    );
+    let mut hosts: HashMap<String, Vec<u64>> = HashMap::new();
+    client
+        .each::<Covered>(&ask, limits, |row| {
+            within(
+                (hosts.len() + 1) * (axis.steps * 8 + row.host.len() + 64),
+                limits,
+            )?;
+            let line = hosts.entry(row.host);
+            let line = line.or_insert_with(|| vec![0; axis.steps]);
+            if let Some(sum) = line.get_mut(row.step as usize) {
+                *sum = sum.saturating_add(row.ns);
+            }
+            Ok(())
+        })
+        .await?;
+    Ok(hosts)
 }
 
 /// What each step is made of, of the hosts that `selector` takes.

@@ -58,20 +58,9 @@ pub(super) fn quality<S: WindowSource>(
     budget: &mut QueryBudget<'_>,
 ) -> Result<DataQuality, StoreError> {
     let activity = source.activity(scope, budget)?;
-    quality_of(source, activity, scope.range, facts, budget)
-}
-
-/// As [`quality`], of hosts that are known already.
-pub(super) fn quality_of<S: WindowSource>(
-    source: &S,
-    activity: FleetActivity,
-    range: TimeRange,
-    facts: AnswerFacts,
-    budget: &mut QueryBudget<'_>,
-) -> Result<DataQuality, StoreError> {
-    let mut quality = activity.quality(range, facts, budget)?;
+    let mut quality = activity.quality(scope.range, facts, budget)?;
     // Last: what is read for an answer may be what finds a partition damaged.
-    quality.damaged = source.unreadable(range);
+    quality.damaged = source.unreadable(scope.range);
     Ok(quality)
 }
 

@@ -97,7 +97,8 @@ pub trait WindowSource: Send + Sync + 'static {
         budget: &mut QueryBudget<'_>,
     ) -> Result<SeriesSums, StoreError>;
 
-    /// What the kernel accounts for each cgroup alone in a covered scope, by kept labels and step.
+    /// What the kernel accounts for each cgroup alone in a covered scope, by kept labels and step,
+    /// and for how long the hosts that the selector takes sent windows.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -179,6 +179,7 @@ impl WindowSource for Given {
             lines: lines
                 .map(|(name, weights)| (unit(name), signed(weights)))
                 .collect(),
+            hosts: [("a".to_owned(), vec![10, 0])].into(),
             resolution: RESOLUTION,
         })
     }
@@ -280,7 +281,7 @@ fn expected(of: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn accounts_below_nothing_are_nothing_and_hosts_say_when_they_sent() {
+fn accounts_below_nothing_are_nothing() {
     let source = Given {
         batches: Vec::new(),
         series: vec![("x", vec![5, 30]), ("y", vec![10, 11])],

@@ -5,7 +5,7 @@ use collector::store::{
     DataQuality, GAPS_MAX, Gap, HostKey, LabelSet, Limits, Resolution, Scope, Series, Step,
     TimeRange, TimeSeries,
 };
-use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value};
+use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value, key};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl State {
@@ -138,11 +138,7 @@ impl State {
         for kept in &self.windows {
             if kept.is_in(scope.range) && kept.host_is_selected(&scope.selector, limits) {
                 let range = kept.window.range;
-                let key = &kept.window.origin.host;
-                let name = self.hosts.get(key).map_or(key.host_id.as_str(), |record| {
-                    record.facts.name(&key.host_id)
-                });
-                let line = hosts.entry(name.to_owned());
+                let line = hosts.entry(kept.host_labels().get(key::HOST).to_owned());
                 let at = ((range.start_unix_ns - start) as u64 / step_ns) as usize;
                 line.or_insert_with(|| vec![0; steps])[at] +=
                     (range.end_unix_ns - range.start_unix_ns) as u64;

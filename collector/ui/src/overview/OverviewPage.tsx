@@ -263,7 +263,8 @@ function Sentence({ row, of }: { row: OverviewRow; of: Of }) {
       </Link>{' '}
       <b>{signed(change.cores)}</b> {error(change.error)} cores
       {kind === 'new' || kind === 'gone' ? `, ${kind}` : share(row)} {when(change)}
-      {row.hostsChanged > 0 && (
+      {row.hostsChanged > 1 && row.hostsChanged === row.hosts && ` on all ${row.hosts} hosts`}
+      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && (
         <>
           {' '}
           on {row.hostsChanged} of {format.plural(row.hosts, 'host')}:{' '}

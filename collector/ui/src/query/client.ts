@@ -36,7 +36,12 @@ export async function series(selection: Selection, by: string, signal: AbortSign
   return rebaseSeries(
     await worded(
       client.series(
-        { selection: messageOf(selection, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX },
+        {
+          selection: messageOf(selection, false),
+          groupBy: by === '' ? [] : [by],
+          limit: LINES_MAX,
+          accounted: true,
+        },
         { signal },
       ),
     ),

@@ -41,7 +41,7 @@ export function ChartPanel(props: Props) {
         {lacks !== '' && (
           <p
             class={`chart-lacks ${chart.lostNs > 0 ? 'lossy' : ''}`}
-            title="Means are over the time that is covered, without steps in which samples were lost"
+            title={`Means are over the time that is covered${chart.accounted ? '' : ', without steps in which samples were lost'}`}
           >
             {lacks}
           </p>
@@ -150,8 +150,8 @@ function Under(props: {
       )}
       {chart.states[step] === 'lost' && (
         <div class="loss-note">
-          <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost: what is drawn is too
-          low
+          <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost:{' '}
+          {chart.accounted ? 'functions are missing, CPU is exact' : 'what is drawn is too low'}
         </div>
       )}
       {gap && (
@@ -205,7 +205,11 @@ function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: reado
             <th
               scope="col"
               class="number"
-              title="Mean over the time with data; steps in which samples were lost are left out"
+              title={
+                chart.accounted
+                  ? 'Mean over the time with data, as the kernel accounts it'
+                  : 'Mean over the time with data; steps in which samples were lost are left out'
+              }
             >
               {rateUnit(chart)}
             </th>

@@ -49,6 +49,8 @@ export interface Chart {
    */
   coveredNs: number;
   lostNs: number;
+  /** Rates are the kernel's accounts: right also where samples were lost. */
+  accounted: boolean;
 }
 
 /** Colours of lines; the last is that of the rest. */
@@ -118,17 +120,20 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
     return isEdge ? covered(at) : Math.max(covered(at), covered(at) > 0 ? stepNs : 0);
   };
   const timeOf = (state: StepState) => states.reduce((sum, one, at) => sum + (one === state ? timeAt(at) : 0), 0);
-  const [knownNs, lostNs] = [timeOf('known'), timeOf('lost')];
+  const lostNs = timeOf('lost');
+  // Accounts are believed where samples are not.
+  const isKnown = (state: StepState) => state === 'known' || (answer.accounted && state === 'lost');
+  const knownNs = timeOf('known') + (answer.accounted ? lostNs : 0);
   const unit = answer.quality?.unit;
   const lines: Line[] = answer.lines.map((line) => {
     const weight = (at: number) => Number(line.weights[at] ?? 0n);
     const rates = new Float64Array(steps);
     for (let at = 0; at < steps; at++) {
       // Where all was lost, 0 would say that it stopped.
-      if (states[at] === 'none' || (states[at] === 'lost' && empty(at) && covered(at) > 0)) rates[at] = Number.NaN;
+      if (states[at] === 'none' || (!isKnown(states[at]) && empty(at) && covered(at) > 0)) rates[at] = Number.NaN;
       else rates[at] = covered(at) > 0 ? rate(weight(at), timeAt(at), unit) : rates[at - 1];
     }
-    const total = states.reduce((sum, state, at) => sum + (state === 'known' ? weight(at) : 0), 0);
+    const total = states.reduce((sum, state, at) => sum + (isKnown(state) ? weight(at) : 0), 0);
     return {
       name: line.rest ? 'rest' : (line.labels[by] ?? ''),
       rest: line.rest,
@@ -140,7 +145,7 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
   });
   // Where nothing was selected and not all is known, 0 is what is known, and nothing what is not.
   if (!lines.length && states.includes('lost')) {
-    const rates = Float64Array.from(states, (state) => (state === 'known' ? 0 : Number.NaN));
+    const rates = Float64Array.from(states, (state) => (isKnown(state) ? 0 : Number.NaN));
     lines.push({ name: '', rest: false, rates, total: 0, mean: knownNs > 0 ? 0 : Number.NaN, colour: -1 });
   }
   const heaviest = new Map(lines.map((line, at) => [line, Number(answer.lines[at]?.totalWeight ?? 0n)]));
@@ -160,8 +165,9 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
     unit: unit ?? 'nanoseconds',
     states,
     lost,
-    coveredNs: knownNs + lostNs,
+    coveredNs: timeOf('known') + lostNs,
     lostNs,
+    accounted: answer.accounted,
   };
 }
 
@@ -174,7 +180,8 @@ export function missing(chart: Chart, rangeNs: number): string {
   // A window at each end may lie half outside.
   if (chart.coveredNs < rangeNs - 2e10 - 0.005 * rangeNs)
     parts.push(`covered ${roughly(chart.coveredNs)} of ${roughly(rangeNs)}`);
-  if (chart.lostNs > 0) parts.push(`samples lost in ${roughly(chart.lostNs)}`);
+  if (chart.lostNs > 0)
+    parts.push(`samples lost in ${roughly(chart.lostNs)}${chart.accounted ? ', CPU is exact' : ''}`);
   return parts.join(' · ');
 }
 

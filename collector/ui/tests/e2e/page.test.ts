@@ -303,7 +303,7 @@ describe('other pages', () => {
       await settled(page);
       await site.shot(page, `dark-${view}`);
     }
-    await page.evaluate(() => (location.hash = ''));
+    await page.evaluate(() => (location.hash = 'view=profile'));
     await drawn(page);
     await page.getByRole('button', { name: 'Light theme' }).click();
     await page.reload();

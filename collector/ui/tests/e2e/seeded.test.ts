@@ -259,7 +259,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     const page = await site.open('view=collector');
     await page.waitForSelector('.facts');
     await page.route('**/analysis.js', (route) => route.abort());
-    await page.evaluate(() => (location.hash = ''));
+    await page.evaluate(() => (location.hash = 'view=profile'));
     await page.reload();
     await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
     await page.waitForSelector('.u-over');
@@ -363,7 +363,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
         }
       };
     });
-    await page.evaluate(() => (location.hash = ''));
+    await page.evaluate(() => (location.hash = 'view=profile'));
     await page.reload();
     await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
     await page.waitForSelector('.u-over');

@@ -3,23 +3,27 @@
 
 use super::super::codec::{Reader, SectionReader};
 use super::super::file::FileError;
-use super::super::meta::{Account, Summary};
+use super::super::meta::{Account, Summary, WindowMeta};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::super::summaries::{decode_parts, decode_whole};
+use super::activity::{host_is_selected, labels_of};
 use super::plan::{Read, level_of};
 use super::series::ends;
 use super::{Stop, each_partition, kept_labels, select, slices};
-use crate::store::query::{AccountSums, Axis, QueryBudget};
+use crate::store::query::{AccountSums, Axis, QueryBudget, add_line};
 use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
-use ::profile::{GroupBy, LabelSetId};
+use ::profile::{GroupBy, LabelSetId, key};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
 /// Times by step. Unit: nanoseconds.
 type Line = Vec<i128>;
+
+/// By host: the time of its windows by step. Unit: nanoseconds.
+type Covered = HashMap<String, Vec<u64>>;
 
 /// Lines of one partition while it is read.
 struct Lines {
@@ -45,12 +49,22 @@ pub fn accounted(
         ..Read::default()
     };
     let mut lines: HashMap<LabelSet, Line> = HashMap::new();
+    let mut hosts = Covered::new();
     each_partition(
         reader,
         scope.range,
         budget,
         |partition, budget| read_partition(partition, scope, group_by, axis, budget),
-        |found, budget| {
+        |(found, covered), budget| {
+            for (host, line) in covered {
+                match hosts.get_mut(&host) {
+                    Some(sum) => {
+                        budget.release(line.len() * size_of::<u64>());
+                        add_line(sum, &line);
+                    }
+                    None => drop(hosts.insert(host, line)),
+                }
+            }
             for (labels, line) in found {
                 match lines.get_mut(&labels) {
                     Some(sum) => {
@@ -67,6 +81,7 @@ pub fn accounted(
     )?;
     Ok(AccountSums {
         lines,
+        hosts,
         resolution: used.resolution(),
     })
 }
@@ -77,7 +92,7 @@ fn read_partition(
     group_by: &GroupBy,
     axis: Axis,
     budget: &mut QueryBudget<'_>,
-) -> Result<HashMap<LabelSet, Line>, Stop> {
+) -> Result<(HashMap<LabelSet, Line>, Covered), Stop> {
     let dict = partition.dict(false)?;
     let slices = slices(partition, scope.range);
     let (from, to) = ends(&slices);
@@ -85,7 +100,13 @@ fn read_partition(
     let (view, taken) = partition.view((from, to), |_| Facts::Windows, choose, |_, _| false)?;
     let held = view.heap_bytes();
     budget.hold(held)?;
+    let limits = budget.limits;
     let mut lines = Lines::new(axis);
+    let mut hosts = Hosts::new(axis, |labels| {
+        let labels = labels_of(&read(&dict), labels);
+        let taken = host_is_selected(&scope.selector, &labels) && limits.tells_of(&labels);
+        taken.then(|| labels.get(key::HOST).to_owned())
+    });
     let mut add = |at: i64, accounts: Accounts<'_>, budget: &mut QueryBudget<'_>| {
         for (labels, account) in accounts {
             if taken.get(labels as usize).is_some_and(|taken| *taken) {
@@ -115,19 +136,22 @@ fn read_partition(
                     let at = window.range.start_unix_ns;
                     if slice.has(partition.chunk_of(at).1) {
                         add(at, &mut window.accounts.iter().copied(), budget)?;
+                        hosts.add_window(window, budget)?;
                     }
                 }
                 for (into, part) in &parts {
                     if slice.has(*into) {
                         let at = start.saturating_add_unsigned(*into);
                         add(at, &mut of_summary(part), budget)?;
+                        hosts.add_summary(at, part, budget)?;
                     }
                 }
                 if !windows.is_empty() || !parts.is_empty() {
                     return Ok(());
                 }
             }
-            Ok(add(start, &mut of_summary(&whole), budget)?)
+            add(start, &mut of_summary(&whole), budget)?;
+            Ok(hosts.add_summary(start, &whole, budget)?)
         });
     let read_all = read_all.and_then(|()| -> Result<(), Stop> {
         for chunk in &view.chunks {
@@ -139,6 +163,7 @@ fn read_partition(
                 let at = window.range.start_unix_ns;
                 if slice.has(partition.chunk_of(at).1) {
                     add(at, &mut window.accounts.iter().copied(), budget)?;
+                    hosts.add_window(window, budget)?;
                 }
             }
         }
@@ -147,7 +172,76 @@ fn read_partition(
     view.close(partition);
     budget.release(held);
     read_all?;
-    Ok(lines.into_map())
+    let covered = hosts.covered;
+    Ok((lines.into_map(), covered))
+}
+
+/// The time of windows by host and step, while a partition is read.
+struct Hosts<N> {
+    axis: Axis,
+    /// Name of the host of these labels, if it is selected.
+    name_of: N,
+    names: HashMap<u32, Option<String>>,
+    covered: Covered,
+}
+
+impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
+    fn new(axis: Axis, name_of: N) -> Hosts<N> {
+        Hosts {
+            axis,
+            name_of,
+            names: HashMap::new(),
+            covered: Covered::new(),
+        }
+    }
+
+    fn add_window(
+        &mut self,
+        window: &WindowMeta,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(), StoreError> {
+        let range = window.range;
+        let ns = range.end_unix_ns.saturating_sub(range.start_unix_ns);
+        self.add(range.start_unix_ns, window.host_labels, ns, budget)
+    }
+
+    /// Adds windows that start in one step. What follows one another is one span, which is as long
+    /// as its windows.
+    fn add_summary(
+        &mut self,
+        at: i64,
+        summary: &Summary,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(), StoreError> {
+        for (&(_, labels), (_, presence)) in &summary.hosts {
+            let spans = presence.spans.iter();
+            let lengths = spans.map(|(start, end)| end.saturating_sub(*start));
+            self.add(at, labels, lengths.fold(0, i64::saturating_add), budget)?;
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        at: i64,
+        labels: u32,
+        ns: i64,
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(), StoreError> {
+        let name = self.names.entry(labels);
+        let Some(name) = name.or_insert_with(|| (self.name_of)(labels)) else {
+            return Ok(());
+        };
+        if !self.covered.contains_key(name.as_str()) {
+            budget.hold(self.axis.steps * size_of::<u64>() + name.len())?;
+            self.covered.insert(name.clone(), vec![0; self.axis.steps]);
+        }
+        let line = self.covered.get_mut(name.as_str());
+        if let Some(sum) = line.and_then(|line| line.get_mut(self.axis.step_of(at))) {
+            *sum = sum.saturating_add(ns.max(0).unsigned_abs());
+        }
+        Ok(())
+    }
 }
 
 /// Accounts by label set of the partition.

@@ -1,0 +1,99 @@
+// The landing page: from what changed to the function, without typing.
+
+import { describe, expect, test } from 'vitest';
+import { SEEDED, param, settled, useSite } from './browser';
+
+const site = useSite();
+
+const scenario = (name: string) => `view=overview&query=${encodeURIComponent(`scenario="${name}"`)}`;
+
+describe('the overview', () => {
+  test('is what the page opens with, and says what changed', async () => {
+    const page = await site.open('view=overview');
+    await page.getByRole('region', { name: 'Services' }).waitFor();
+    expect(await page.getByRole('link', { name: 'Overview', exact: true }).getAttribute('aria-current')).toBe('page');
+    expect(await page.locator('.verdict-line').textContent()).toMatch(/cores on \d+ hosts/);
+    await site.shot(page, 'overview');
+    // The address of the landing page is empty, and stays so.
+    await page.evaluate(() => (location.hash = ''));
+    await settled(page);
+    await page.getByRole('region', { name: 'Services' }).waitFor();
+    expect(new URL(page.url()).hash).toBe('');
+  });
+
+  test.runIf(SEEDED)('leads to the comparison of what changed in one click', async () => {
+    const page = await site.open('view=overview&services=comm');
+    const first = page.locator('.verdict li a').first();
+    const name = (await first.textContent()) ?? '';
+    expect(name).toBe('api-server');
+    await first.click();
+    await page.waitForSelector('main.view-compare');
+    expect(param(page, 'query')).toContain('api-server');
+    // The time that differs, against the baseline.
+    expect(Date.parse(param(page, 'from') ?? '')).toBeGreaterThan(Date.parse(param(page, 'bto') ?? ''));
+    await page.waitForSelector('.changes tbody tr, .diff-table tbody tr, table tbody tr');
+  });
+
+  test.runIf(SEEDED)('leads from a function to where it stands in the comparison', async () => {
+    const page = await site.open('view=overview&services=comm');
+    const row = page.getByRole('link', { name: 'serde_json::de::visit_map' });
+    await row.click();
+    await page.waitForSelector('main.view-compare');
+    expect(param(page, 'search')).toBe('serde_json::de::visit_map');
+  });
+
+  test.runIf(SEEDED)('asks for another baseline and other services', async () => {
+    const page = await site.open('view=overview');
+    await page.getByRole('button', { name: 'Yesterday' }).click();
+    await page.waitForFunction(() => document.querySelector('.fleet-key')?.textContent?.includes('yesterday'));
+    expect(param(page, 'baseline')).toBe('day');
+    await page.getByLabel('Services by').selectOption('comm');
+    await page.getByRole('link', { name: 'postgres', exact: true }).waitFor();
+    expect(param(page, 'services')).toBe('comm');
+  });
+
+  test.runIf(SEEDED)('dragging over the chart looks at a part of it', async () => {
+    const page = await site.open('view=overview');
+    const box = await page.locator('.fleet-plot').boundingBox();
+    if (!box) throw new Error('no chart');
+    await page.mouse.move(box.x + box.width * 0.25, box.y + 40);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.5, box.y + 40, { steps: 5 });
+    await page.mouse.up();
+    await page.waitForFunction(() => location.hash.includes('from='));
+    const length = Date.parse(param(page, 'to') ?? '') - Date.parse(param(page, 'from') ?? '');
+    expect(length / 60_000).toBeGreaterThan(13);
+    expect(length / 60_000).toBeLessThan(17);
+    expect(param(page, 'view')).toBe('overview');
+  });
+
+  test.runIf(SEEDED)('time without data is neither zero nor a change', async () => {
+    const page = await site.open(scenario('young'));
+    await page.locator('.fleet-plot .spark-dark').first().waitFor();
+    expect(await page.locator('.fleet-none').first().textContent()).toBe('no data');
+    await site.shot(page, 'overview-young');
+  });
+
+  test.runIf(SEEDED)('a calm fleet is told to be calm', async () => {
+    const page = await site.open(scenario('calm'));
+    await page.getByText('Nothing changed by more than chance').waitFor();
+    expect(await page.locator('.verdict li').count()).toBe(0);
+  });
+
+  test.runIf(SEEDED)('hostile names are text', async () => {
+    const page = await site.open(scenario('hostile'));
+    await page.getByRole('region', { name: 'Services' }).waitFor();
+    expect(await page.evaluate(() => (window as unknown as { __pwned?: number }).__pwned)).toBeUndefined();
+    expect(await page.locator('.overview-table script').count()).toBe(0);
+  });
+
+  test('is usable in the dark and on a phone', async () => {
+    const dark = await site.open('view=overview', { colorScheme: 'dark' });
+    await dark.getByRole('region', { name: 'Services' }).waitFor();
+    await site.shot(dark, 'overview-dark');
+    const phone = await site.open('view=overview', { viewport: { width: 390, height: 844 } });
+    await phone.getByRole('region', { name: 'Services' }).waitFor();
+    expect(await phone.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(390);
+    await site.shot(phone, 'overview-phone');
+  });
+});
