@@ -6,8 +6,8 @@ use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{Role, StatusRequest};
 use proto::credential::Credential;
 use std::time::Duration;
-use tonic::service::interceptor::InterceptedService;
 use tonic::Code;
+use tonic::service::interceptor::InterceptedService;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
