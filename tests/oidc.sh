@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a certified provider of OpenID Connect, which logins at the collector are tested with, and prints its
-# directory. Does nothing when it is there.
+# Installs a certified provider of OpenID Connect, which logins at the collector are tested with,
+# and prints its directory. Does nothing when it is there.
 set -euo pipefail
 
 package=oidc-provider

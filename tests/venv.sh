@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Usage: tests/venv.sh MODULE VERSION PIP-ARGUMENT...
-# Has pip install a Python module, or a program that comes as a package of pip, in a virtual environment of
-# its own under the cache directory, and prints the path of its Python. Does nothing when it is there.
+#
+# Has pip install a Python module, or a program that comes as a package of pip, in a virtual
+# environment of its own under the cache directory, and prints the path of its Python. Does nothing
+# when it is there.
 set -euo pipefail
 
 module=$1 version=$2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs wasmtime, which tests/tests/runtimes.rs runs WebAssembly with, and prints the path of its Python;
-# see tests/venv.sh.
+# Installs wasmtime, which tests/tests/runtimes.rs runs WebAssembly with, and prints the path of its
+# Python; see tests/venv.sh.
 set -euo pipefail
 
 version=50.0.1

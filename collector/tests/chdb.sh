@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the ClickHouse engine that tests/clickhouse.rs runs against, and prints the path of its Python;
-# see tests/venv.sh of the repository.
+# Installs the ClickHouse engine that tests/clickhouse.rs runs against, and prints the path of its
+# Python; see tests/venv.sh of the repository.
 set -euo pipefail
 
 # Pinned: chdb 4.4.0 is ClickHouse 26.9.

@@ -27,8 +27,8 @@ from chdb import session
 # What of the URL is no setting of the engine.
 NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password", "decompress", "front"}
 
-# Small statements are cheapest on one thread and without compiled expressions. Settings that come with a
-# statement override these.
+# Small statements are cheapest on one thread and without compiled expressions. Settings that come
+# with a statement override these.
 SESSION_SETTINGS = {
     "max_threads": 1,
     "max_insert_threads": 1,
@@ -143,8 +143,8 @@ class Engine:
     def __init__(self, directory):
         self.session = session.Session(directory)
         self.lock = threading.Lock()
-        # What the last statement left behind: most statements need the same, and each change costs as much as
-        # a small statement.
+        # What the last statement left behind: most statements need the same, and each change costs
+        # as much as a small statement.
         self.database, self.settings = None, {}
         for name, value in SESSION_SETTINGS.items():
             self.run(f"SET {name} = {value}", "TSV")
@@ -195,8 +195,8 @@ class Engine:
 
 class Front(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Each answer is one write, sent at once: written in two parts, the second waits for the client's delayed
-    # acknowledgement of the first.
+    # Each answer is one write, sent at once: written in two parts, the second waits for the
+    # client's delayed acknowledgement of the first.
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
     databases = {}

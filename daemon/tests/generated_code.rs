@@ -25,6 +25,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 use support::{Driven, unwinder};
 use symbolize::files::identity_of_mapping;
+use testkit::wire::has_bytes;
 use unwind::info::generated::Generated;
 use unwind::process::scan;
 use unwind::walk::Unwinder;
@@ -85,8 +86,7 @@ impl Runtime {
         let told = wait_for(|| {
             assert!(runtime.child.try_wait().unwrap().is_none(), "it ended");
             let content = std::fs::read(&runtime.written).unwrap_or_default();
-            let mut places = content.windows(word.len());
-            places.any(|bytes| bytes == word.as_bytes()).then_some(())
+            has_bytes(&content, word).then_some(())
         });
         told.expect("the runtime tells of its code");
         runtime

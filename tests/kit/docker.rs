@@ -21,6 +21,11 @@ const ENGINE_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time for one command of it. Unpacking an image of 100 MB takes some seconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
+/// Pid 1 of the engine's namespace: it takes in orphans, and ends after a quarter of an hour, and
+/// all others with it, should a test be killed before it can end them.
+const INIT: &str = r#"end=$(($(date +%s) + 900))
+while [ "$(date +%s)" -lt "$end" ]; do sleep 60 & wait; done"#;
+
 /// What a test with an engine needs.
 pub const NEEDS: &[Need] = &[
     Need::Root,
@@ -52,8 +57,7 @@ impl Docker {
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-            // It takes in the orphans of its namespace.
-            .args(["sh", "-c", "while :; do sleep 60 & wait; done"]);
+            .args(["sh", "-c", INIT]);
         let init = Proc::spawn(&mut command, dir.path(), "init");
         let mut docker = Docker {
             dir,

@@ -10,6 +10,12 @@ use std::time::Duration;
 /// Step at which the port looks whether it shall close.
 const POLL: Duration = Duration::from_millis(20);
 
+/// True when a text is somewhere in these bytes. Quick also in a build without optimization, which
+/// makes a look at each place dear.
+pub fn has_bytes(bytes: &[u8], text: &str) -> bool {
+    memchr::memmem::find(bytes, text.as_bytes()).is_some()
+}
+
 /// Carries connections until it is dropped.
 #[derive(Debug)]
 pub struct Wire {

@@ -102,7 +102,7 @@ fn a_runtime_that_hangs_delays_nothing_needs_root() {
     let engine = Engine::start(std::mem::forget);
     let container = Container::new();
     let daemon = engine.daemon("");
-    let _run = c("split.c").start_in(&container.inner, &[]);
+    let _run = c("split.c").start_in(&container.inner, &["-p", "30"]);
     let view = until(&daemon, &container, View::clone);
     for sample in &view.samples {
         assert_eq!(sample.label(key::CONTAINER), ID);
@@ -137,7 +137,7 @@ fn what_a_runtime_says_is_text_everywhere_needs_root() {
     }));
     let container = Container::new();
     let daemon = engine.daemon("team,tier");
-    let _run = c("split.c").start_in(&container.inner, &[]);
+    let _run = c("split.c").start_in(&container.inner, &["-p", "30"]);
     let view = until(&daemon, &container, |view| {
         view.only(|sample| !sample.label(key::IMAGE).is_empty())
     });
@@ -189,7 +189,7 @@ fn selections_by_name_have_the_kernels_accounting_beside_them_needs_root() {
     }));
     let container = Container::new();
     let daemon = engine.daemon("team");
-    let _run = c("split.c").start_in(&container.inner, &[]);
+    let _run = c("split.c").start_in(&container.inner, &["-p", "30"]);
     until(&daemon, &container, |view| {
         view.only(|sample| sample.label(key::CONTAINER_NAME) == "web-1")
     });

@@ -34,8 +34,8 @@ fn a_cpu_that_comes_back_misses_only_the_time_it_was_away_needs_root() {
         return;
     };
     // Busy CPUs tick alike; not every machine's clock ticks on idle ones.
-    let _busy: Vec<Workload> = (0..4).map(|_| spinner()).collect();
     let daemon = Daemon::start().sampling();
+    let _busy: Vec<Workload> = (0..4).map(|_| spinner()).collect();
     let client = daemon.client();
     let before = status(&client, |s| cpu(s, 1).samples > 0);
     let offline = Offline::take(&live);
@@ -82,8 +82,8 @@ fn a_cpu_that_is_away_for_a_moment_is_sampled_again_needs_root() {
     let Some(live) = live(NEEDS) else {
         return;
     };
-    let _busy: Vec<Workload> = (0..4).map(|_| spinner()).collect();
     let daemon = Daemon::start().sampling();
+    let _busy: Vec<Workload> = (0..4).map(|_| spinner()).collect();
     let client = daemon.client();
     for _ in 0..3 {
         drop(Offline::take(&live));

@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const MAP_EVERY: Duration = Duration::from_secs(15);
 /// Samples of a container that are enough to judge it by.
 const ENOUGH: u64 = 40;
+/// Arguments of programs: enough samples come of a part of a CPU, and the rest is left to who names
+/// them.
+const SHARE: &[&str] = &["-p", "30"];
 /// Label that comes first of all, however many there are.
 const EVIL: &str = "aa.evil";
 const EVIL_VALUE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7};<script>\n\"'&\u{202e}";
@@ -181,7 +184,7 @@ fn hostile_container(docker: &Docker) -> String {
     for number in 0..100_000 {
         labels.insert(format!("label-{number}"), json!("x"));
     }
-    let description = json!({"Image": "fleet/web:1.4", "Labels": labels,
+    let description = json!({"Image": "fleet/web:1.4", "Cmd": SHARE, "Labels": labels,
         "HostConfig": {"NetworkMode": "none"}});
     docker.create("evil-1", &description)
 }
@@ -203,13 +206,16 @@ fn record() -> Result<Recording, String> {
     let files = daemon(docker.files_setting());
     let mut ids = BTreeMap::new();
     let role = "--label=role=front";
-    ids.insert("web-1", docker.run("web-1", &[role], "fleet/web:1.4", &[]));
+    ids.insert(
+        "web-1",
+        docker.run("web-1", &[role], "fleet/web:1.4", SHARE),
+    );
     // The engine here has no range of users to give away: the program takes a namespace itself.
     let own_users = [
         "--security-opt=seccomp=unconfined",
         "--entrypoint=/bin/unshare",
     ];
-    let words = ["--user", "--map-root-user", "/app/nested"];
+    let words = [&["--user", "--map-root-user", "/app/nested"][..], SHARE].concat();
     let nested = docker.run("nested-1", &own_users, "fleet/web:1.4", &words);
     ids.insert("nested-1", nested);
     ids.insert("evil-1", hostile_container(&docker));
@@ -241,6 +247,11 @@ fn record() -> Result<Recording, String> {
             && (!node || javascript(&of(view, "node-1")) >= ENOUGH)
             && (!java || named(&of(view, "java-1"), "spend") >= ENOUGH)
     });
+    for (name, runs) in [("node-1", node), ("java-1", java), ("evil-1", true)] {
+        if runs {
+            docker.remove(name);
+        }
+    }
     let by_files = until(&files, "files tell nothing", |view| {
         of(view, "web-1").count() >= ENOUGH
     });
@@ -254,7 +265,7 @@ fn record() -> Result<Recording, String> {
     });
     let without_engine = of(&gone, "web-1").count() - before;
     docker.start_engine()?;
-    let again = docker.run("again-1", &[], "fleet/web:1.4", &[]);
+    let again = docker.run("again-1", &[], "fleet/web:1.4", SHARE);
     ids.insert("again-1", again);
     let whole = until(&by_socket, "the engine that is back is not asked", |view| {
         let own = of(view, "again-1").count();
@@ -306,7 +317,7 @@ fn brief(docker: &Docker) -> View {
         .set(&docker.setting())
         .start()
         .sampling();
-    docker.run("brief-1", &["--rm"], "fleet/web:1.4", &["-t", "5"]);
+    docker.run("brief-1", &["--rm"], "fleet/web:1.4", &["-t", "2"]);
     let gone = wait_for(PATIENCE, || {
         let left = docker.docker(&["ps", "--all", "--quiet", "--filter=name=brief-1"]);
         left.ok().text().trim().is_empty().then_some(())

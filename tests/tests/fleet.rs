@@ -125,7 +125,7 @@ fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
     let wire = Wire::to(&options.grpc());
     let address = wire.address();
     let cgroup = Cgroup::new("fleet");
-    let _split = c("split.c").start_in(&cgroup, &[]);
+    let _split = c("split.c").start_in(&cgroup, &["-p", "30"]);
     let mut sampled = 0;
 
     let first = daemon(&address, dir.path());

@@ -14,6 +14,8 @@ use testkit::{Cgroup, Daemon, Need, View, live, skip};
 
 /// How long the programs run together. Unit: seconds.
 const RUN_S: u64 = 12;
+/// Arguments of programs of which only the names are looked at: a part of a CPU is enough.
+const SHARE: &[&str] = &["-p", "25"];
 const NEEDS: &[Need] = &[
     Need::Root,
     Need::StaticC,
@@ -37,7 +39,7 @@ static RECORDING: Shared<Recording> = Shared::new();
 fn start_copy(dir: &Path, name: &str, cgroup: &Cgroup) -> (Workload, std::path::PathBuf) {
     let copy = dir.join(name);
     install(c("split.c").build(), &copy);
-    let workload = Workload::spawn(&mut cgroup.command(&copy)).settled(&copy);
+    let workload = Workload::spawn(cgroup.command(&copy).args(SHARE)).settled(&copy);
     (workload, copy)
 }
 
@@ -83,10 +85,10 @@ fn recording() -> Option<&'static Recording> {
             "--mount",
             "sh",
             "-c",
-            r#"mount --bind "$0" "$1" && exec "$1""#,
+            r#"mount --bind "$0" "$1" && exec "$@""#,
         ]);
-        let mut inside = Workload::spawn(command.arg(&hidden).arg(&host));
-        let _outside = Workload::spawn(&mut outside_in.command(&host));
+        let mut inside = Workload::spawn(command.arg(&hidden).arg(&host).args(SHARE));
+        let _outside = Workload::spawn(outside_in.command(&host).args(SHARE));
 
         std::thread::sleep(Duration::from_secs(RUN_S));
         assert!(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::ctl::ctl;
 use testkit::fleet::{Collector, Options};
 use testkit::process::wait_for;
-use testkit::wire::Wire;
+use testkit::wire::{Wire, has_bytes};
 use testkit::workload::c;
 use testkit::{Cgroup, Daemon, Need, beside};
 
@@ -20,12 +20,6 @@ const ARRIVE: Duration = Duration::from_secs(90);
 
 /// What the names of functions start with that nothing else has.
 const CANARY: &str = "canary_in_the_mine_";
-
-fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes
-        .windows(text.len())
-        .any(|part| part == text.as_bytes())
-}
 
 fn daemon(dir: &Path, host: &str) -> Daemon {
     Daemon::with()
@@ -87,7 +81,7 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
     let pid = agent.pid();
     let cgroup = Cgroup::new("membership");
     let recipe = c("split.c").prefixed(CANARY).named("canary");
-    let _burner = recipe.start_in(&cgroup, &[]);
+    let _burner = recipe.start_in(&cgroup, &["-p", "30"]);
     // It has no collector, and keeps nothing for one.
     assert!(agent.client().status().unwrap().export.is_none());
     assert!(!counts_pushes(&agent));
@@ -116,8 +110,8 @@ fn a_host_joins_without_a_restart_and_nothing_goes_in_clear_needs_root() {
     });
     assert!(found.is_some(), "the collector has what the host sampled");
     let heard = wire.heard();
-    assert!(!contains(&heard, CANARY));
-    assert!(!contains(&heard, "PRI * HTTP/2.0"));
+    assert!(!has_bytes(&heard, CANARY));
+    assert!(!has_bytes(&heard, "PRI * HTTP/2.0"));
     assert!(heard.len() > 4096, "it went through here");
     // The same after a restart, without being invited again.
     agent.signal(rustix::process::Signal::TERM);

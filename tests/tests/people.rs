@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::ctl::command;
 use testkit::fleet::{Collector, Options};
 use testkit::process::{Output, run};
-use testkit::wire::Wire;
+use testkit::wire::{Wire, has_bytes};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -71,11 +71,7 @@ fn who_logs_in_by_the_printed_line_needs_no_option_after_it() {
     }
     fine(&laptop, &["captures"]);
     let heard = wire.heard();
-    let clear = |text: &str| {
-        heard
-            .windows(text.len())
-            .any(|part| part == text.as_bytes())
-    };
+    let clear = |text: &str| has_bytes(&heard, text);
     assert!(heard.len() > 2048 && !clear(&token) && !clear("anna"));
     // What the role does not let her is said, with who may.
     let refused = somebody(&laptop, &["users", "list"]);

@@ -49,7 +49,7 @@ fn a_file_system_that_never_answers_holds_up_nothing_needs_root() {
         .start()
         .sampling();
     let after: Vec<Workload> = (0..3).map(|_| hanging("")).collect();
-    let honest = c("split.c").start(&[]);
+    let honest = c("split.c").start(&["-p", "30"]);
     let client = daemon.client();
     let found = wait_for(NAMED_LIMIT, || {
         waited_in_vain(&daemon)?;

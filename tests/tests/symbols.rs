@@ -54,7 +54,7 @@ struct Stored {
 impl Stored {
     fn of(program: &Path, options: Options, dir: &Path) -> Stored {
         let collector = options.start(dir);
-        let program = Workload::spawn(&mut Command::new(program));
+        let program = Workload::spawn(Command::new(program).args(["-p", "40"]));
         let daemon = Daemon::with()
             .set("windows.length_s=2")
             .set("collector.host_id=under-test")

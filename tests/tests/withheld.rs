@@ -71,8 +71,9 @@ fn what_is_withheld_is_in_no_byte_that_a_collector_gets_needs_root() {
     };
     let (secret, open) = (Cgroup::new("vault"), Cgroup::new("shop"));
     let split = |prefix, name| c("split.c").named(name).prefixed(prefix);
-    let _canary = split("canary_", "canaryproc").start_in(&secret, &["-c", "canarythread"]);
-    let _plain = split("plain_", "plainproc").start_in(&open, &[]);
+    let _canary =
+        split("canary_", "canaryproc").start_in(&secret, &["-c", "canarythread", "-p", "40"]);
+    let _plain = split("plain_", "plainproc").start_in(&open, &["-p", "40"]);
     let dir = tempfile::tempdir().unwrap();
     let door = dir.path().join("door");
     let made = std::process::Command::new("mkfifo").arg(&door).status();

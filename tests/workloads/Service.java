@@ -1,4 +1,4 @@
-// A service that is busy: 70 % of its time in one method, 30 % in another.
+// A service that is busy half of the time: 70 % of it in one method, 30 % in another.
 public class Service {
   static volatile long sink;
 
@@ -18,7 +18,11 @@ public class Service {
     for (int i = 0; i < 100; i++) sink += spendSeventy(7000) + spendThirty(3000);
   }
 
-  public static void main(String[] args) {
-    while (true) serve();
+  public static void main(String[] args) throws InterruptedException {
+    while (true) {
+      long start = System.nanoTime();
+      serve();
+      Thread.sleep((System.nanoTime() - start) / 1000000);
+    }
   }
 }

@@ -1,5 +1,5 @@
-// Spends the given seconds of CPU time in `before_exec`, then becomes the program in the rest of its
-// arguments: the same pid with another address space and name.
+// Spends the given seconds of CPU time in `before_exec`, then becomes the program in the rest of
+// its arguments: the same pid with another address space and name.
 //
 // Arguments: SECONDS PROGRAM [ARGUMENT…]
 #include "common.h"

@@ -1,9 +1,11 @@
-// Nearly idle but for one burst at a known moment: 350 ms after a whole second of the wall clock, that is 2 to 3 s
-// after the start, it computes without a pause for 300 ms of wall time. Otherwise it has a beat of 5 ms of work ten
-// times a second, with half a second of silence on either side of the burst. Says `done` after the burst, and at
-// SIGTERM `burst <from> <to> <cpu>`: nanoseconds since the Unix epoch, and of CPU time between them.
+// Nearly idle but for one burst at a known moment: 350 ms after a whole second of the wall clock,
+// that is 2 to 3 s after the start, it computes without a pause for 300 ms of wall time. Otherwise
+// it has a beat of 5 ms of work ten times a second, with half a second of silence on either side of
+// the burst. Says `done` after the burst, and at SIGTERM `burst <from> <to> <cpu>`: nanoseconds
+// since the Unix epoch, and of CPU time between them.
 //
-// The burst runs ahead of ordinary programs where it is allowed to: on a loaded machine it is no burst otherwise.
+// The burst runs ahead of ordinary programs where it is allowed to: on a loaded machine it is no
+// burst otherwise.
 #include "common.h"
 #include <sched.h>
 

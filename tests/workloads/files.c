@@ -1,6 +1,6 @@
-// Maps COUNT distinct files executable, a page each, made in DIR and removed at once, then is busy in
-// a function of its own until SIGTERM and prints how many it has: `files <count>`.
-// Arguments: DIR COUNT.
+// Maps COUNT distinct files executable, a page each, made in DIR and removed at once, then is busy
+// in a function of its own until SIGTERM and prints how many it has: `files <count>`. Arguments:
+// DIR COUNT.
 #include "common.h"
 #include <fcntl.h>
 #include <sys/mman.h>

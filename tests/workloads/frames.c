@@ -1,6 +1,6 @@
 // Spends its CPU time below frames that frame pointers do not show, one kind an argument, until
-// SIGTERM: deep, thread, signal, tiny, plt, vfork, coroutine, realign, callers; or, as memfd, does deep
-// in a copy of itself. Built without frame pointers.
+// SIGTERM: deep, thread, signal, tiny, plt, vfork, coroutine, realign, callers; or, as memfd, does
+// deep in a copy of itself. Built without frame pointers.
 //
 // Every function has a name that says who called it; the test knows the order.
 #include "common.h"
@@ -165,8 +165,8 @@ WHOLE void run_coroutine(void) {
   while (!stop) swapcontext(&outside, &inside);
 }
 
-// A local that is aligned beyond the stack's own, beside one whose size is known only now: the frame
-// is found through a saved pointer to the arguments.
+// A local that is aligned beyond the stack's own, beside one whose size is known only now: the
+// frame is found through a saved pointer to the arguments.
 WHOLE uint64_t realigned(unsigned bytes) {
   _Alignas(64) volatile char aligned[64];
   char *sized = alloca(bytes);
@@ -184,9 +184,9 @@ WHOLE void run_realign(void) {
   }
 }
 
-// Two callers of one recursion, at the same depth and with the same frames. The first stops where a copy
-// of 16 KiB still reaches the start, the second goes beyond, from where the copy reaches the frames
-// that both have in common and not the caller.
+// Two callers of one recursion, at the same depth and with the same frames. The first stops where a
+// copy of 16 KiB still reaches the start, the second goes beyond, from where the copy reaches the
+// frames that both have in common and not the caller.
 #define SHARED_FRAME_BYTES 2048
 #define SHALLOW_LEVEL 6
 #define DEEP_LEVEL 10

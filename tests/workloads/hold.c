@@ -1,6 +1,6 @@
-// hold PID: stops the thread `fp-sampler` of a process, and no other, until it is told to end, or for two
-// minutes. The thread is held in its wait, where it has no lock: elsewhere it is let go and stopped again.
-// It goes on when this program ends, however that is. Prints `held` when it has it.
+// hold PID: stops the thread `fp-sampler` of a process, and no other, until it is told to end, or
+// for two minutes. The thread is held in its wait, where it has no lock: elsewhere it is let go and
+// stopped again. It goes on when this program ends, however that is. Prints `held` when it has it.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

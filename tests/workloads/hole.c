@@ -1,5 +1,5 @@
-// A thread that spins below a frame whose pages nobody has touched: the kernel's copy of its stack ends
-// there.
+// A thread that spins below a frame whose pages nobody has touched: the kernel's copy of its stack
+// ends there.
 #include "common.h"
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
-// Runs code that it generates at a fixed address until SIGTERM, once its perf map is there, whatever
-// kind of file that is.
+// Runs code that it generates at a fixed address until SIGTERM, once its perf map is there,
+// whatever kind of file that is.
 #include "common.h"
 #include <sys/mman.h>
 #include <sys/stat.h>

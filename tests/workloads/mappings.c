@@ -1,6 +1,6 @@
-// Maps pages of FILE executable, COUNT times, none of which the kernel can merge with its neighbour,
-// then is busy in a function of its own until SIGTERM and prints how many it has: `mappings <count>`.
-// Arguments: FILE COUNT.
+// Maps pages of FILE executable, COUNT times, none of which the kernel can merge with its
+// neighbour, then is busy in a function of its own until SIGTERM and prints how many it has:
+// `mappings <count>`. Arguments: FILE COUNT.
 #include "common.h"
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 // Runs code that it generates, and writes other code over it at the same address now and then, as a
-// just-in-time compiler does: each generation has a name of its own in the perf map, written before it
-// runs, and is called by a function that tells even from odd ones.
+// just-in-time compiler does: each generation has a name of its own in the perf map, written before
+// it runs, and is called by a function that tells even from odd ones.
 //
 //   rewriter SECONDS [LIFE]    a new generation every so many seconds; ends after LIFE seconds
 #include "common.h"
@@ -16,8 +16,8 @@ static double now_s(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-// Busy for a tenth of the time: who names them needs CPU time too. Uneven, as a steady beat can stay
-// between the samples.
+// Busy for a tenth of the time: who names them needs CPU time too. Uneven, as a steady beat can
+// stay between the samples.
 static inline void work_until(code_t code, double end) {
   unsigned random = (unsigned)getpid();
   while (!stop && now_s() < end) {

@@ -1,5 +1,6 @@
-// A library that moves the wall clock of the one process it is loaded into (LD_PRELOAD) by the number
-// of seconds in the file that STEPPED_CLOCK names: the machine's own clock belongs to everybody on it.
+// A library that moves the wall clock of the one process it is loaded into (LD_PRELOAD) by the
+// number of seconds in the file that STEPPED_CLOCK names: the machine's own clock belongs to
+// everybody on it.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Two threads, named `left-hand` and `right-hand`, each busy in a function of its own until SIGTERM.
-// Prints the CPU time of each: `threads <left ns> <right ns>`.
+// Two threads, named `left-hand` and `right-hand`, each busy in a function of its own until
+// SIGTERM. Prints the CPU time of each: `threads <left ns> <right ns>`.
 #include "common.h"
 #include <pthread.h>
 

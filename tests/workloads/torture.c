@@ -1,10 +1,11 @@
-// Generates code under ever new names at a few addresses, moves it, lets it go and generates other code in
-// its place, thousands of times a minute; runs one piece at a time and logs which, when, so that every
-// moment has one right name. Arguments: the directory of the jitdump or `-` for a perf map, the log, and
-// how long to run in seconds.
+// Generates code under ever new names at a few addresses, moves it, lets it go and generates other
+// code in its place, thousands of times a minute; runs one piece at a time and logs which, when, so
+// that every moment has one right name. Arguments: the directory of the jitdump or `-` for a perf
+// map, the log, and how long to run in seconds.
 //
-// A line of the log is a run: begin and end (CLOCK_MONOTONIC, nanoseconds), CPU time of the thread between
-// them, address, name. A name holds a number of its own and the slot it was generated for: `torture_7_s3`.
+// A line of the log is a run: begin and end (CLOCK_MONOTONIC, nanoseconds), CPU time of the thread
+// between them, address, name. A name holds a number of its own and the slot it was generated for:
+// `torture_7_s3`.
 #include "common.h"
 #include <elf.h>
 #include <fcntl.h>
@@ -15,11 +16,12 @@
 #define ADDRESS 0x10000000
 #define SLOTS 8
 #define SLOT_BYTES 256
-// Length of a run. Unit: nanoseconds of CPU time. Around the distance of two samples at 99 Hz, and several of it.
+// Length of a run. Unit: nanoseconds of CPU time. Around the distance of two samples at 99 Hz, and
+// several of it.
 #define RUN_MIN 2000000
 #define RUN_SPREAD 20000000
-// Turns of the loop between two looks at the clock: some hundred microseconds, so that looking takes
-// less than a hundredth of the time.
+// Turns of the loop between two looks at the clock: some hundred microseconds, so that looking
+// takes less than a hundredth of the time.
 #define TURNS 200000
 
 // push %rbp; mov %rsp,%rbp; dec %rdi; jnz to the dec; pop %rbp; ret
@@ -147,7 +149,8 @@ WHOLE static void run(unsigned slot, uint64_t length) {
           (unsigned long long)cpu, (unsigned long long)address_of(slot), pieces[slot].name);
 }
 
-// One CPU, so that its clock ticks evenly over a run: the last one, as tests measure on the others too.
+// One CPU, so that its clock ticks evenly over a run: the last one, as tests measure on the others
+// too.
 static void stay(void) {
   cpu_set_t set;
   sched_getaffinity(0, sizeof set, &set);

@@ -1,4 +1,5 @@
-// Wakes whoever reads the FIFO named by its first argument, a hundred times a second, until SIGTERM.
+// Wakes whoever reads the FIFO named by its first argument, a hundred times a second, until
+// SIGTERM.
 #include "common.h"
 #include <fcntl.h>
 

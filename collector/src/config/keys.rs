@@ -341,8 +341,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(128),
         unit: "",
         reload: Reload::Restart,
-        doc: "Claim that has their name, which is oidc:NAME in the audit log. Of two with one name the second to come \
-              has a mark behind it.",
+        doc: "Claim that has their name, which is oidc:NAME in the audit log. Where two have one name, the second to \
+              come has a mark behind it.",
         get: |c| Value::Text(c.auth.oidc.name_claim.clone()),
         put: |c, v| put_text(&mut c.auth.oidc.name_claim, v),
     },
@@ -485,8 +485,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Age up to which sums over the hosts of each service are kept in steps of an hour. Of samples \
-              as old as that no label but their service's is known. What is older is removed.",
+        doc: "Age up to which sums over the hosts of each service are kept in steps of an hour. Samples \
+              as old as that have no label but their service's. What is older is removed.",
         get: |c| Value::Int(c.retention.service_hours_days.into()),
         put: |c, v| put_int(&mut c.retention.service_hours_days, &v),
     },

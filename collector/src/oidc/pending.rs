@@ -90,13 +90,18 @@ impl Pending {
         };
         let mut all = lock(&self.0);
         all.retain(|_, begun| begun.until > now);
-        let of = |network: Option<IpAddr>| all.values().filter(move |it| it.network == network);
+        let own = all.values().filter(|it| it.network == begun.network);
         // Where all have too many, who has most gives way.
-        let full = match of(begun.network).count() >= OF_NETWORK_MAX {
+        let full = match own.count() >= OF_NETWORK_MAX {
             true => Some(begun.network),
             false if all.len() >= ALL_MAX => {
-                let networks = all.values().map(|it| it.network);
-                networks.max_by_key(|&network| of(network).count())
+                // Each is looked at once: anyone may begin a login, so it must stay cheap.
+                let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
+                for it in all.values() {
+                    *counts.entry(it.network).or_default() += 1;
+                }
+                let most = counts.into_iter().max_by_key(|&(_, count)| count);
+                most.map(|(network, _)| network)
             }
             false => None,
         };
@@ -125,7 +130,7 @@ impl Pending {
         };
         // Both are hashes: how far they are alike says nothing of what they are of.
         if browser.is_none_or(|browser| hash(browser) != begun.browser) {
-            return Err("the login was begun in another browser, or this one keeps no cookies");
+            return Err("the login was started in another browser, or this one keeps no cookies");
         }
         let begun = all.remove(&key);
         begun.ok_or("no such login is under way")

@@ -129,7 +129,7 @@ pub(super) async fn begin(
         Err(refused) => {
             let told = refused
                 .told
-                .unwrap_or("the collector failed to begin the login");
+                .unwrap_or("the collector failed to start the login");
             refusal(StatusCode::BAD_GATEWAY, told)
         }
     }

@@ -1,8 +1,9 @@
-// A certified provider of OpenID Connect for the test of logins: `oidc-provider`, with its own pages to log in. Whoever
-// comes is in the groups that stand in their name: `anna+team-a+all`. Prints its port when it listens.
+// A certified provider of OpenID Connect for the test of logins: `oidc-provider`, with its own
+// pages to log in. Whoever comes is in the groups that stand in their name: `anna+team-a+all`.
+// Prints its port when it listens.
 //
-// node oidc_provider.mjs DIRECTORY REDIRECT-ADDRESS full|short: the third says whether ID tokens have all claims, or
-// leave them to the userinfo address.
+// node oidc_provider.mjs DIRECTORY REDIRECT-ADDRESS full|short: the third says whether ID tokens
+// have all claims, or leave them to the userinfo address.
 
 import { createServer } from 'node:http';
 import { pathToFileURL } from 'node:url';

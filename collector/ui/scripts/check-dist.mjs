@@ -1,5 +1,6 @@
-// Fails when `dist`, or the viewer of files that the crate `profile` carries, is not what the sources
-// build to, or holds what it must not; and when the lock file names where packages are downloaded from.
+// Fails when `dist`, or the viewer of files that the crate `profile` carries, is not what the
+// sources build to, or holds what it must not; and when the lock file names where packages are
+// downloaded from.
 
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync } from 'node:fs';

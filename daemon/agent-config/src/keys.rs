@@ -171,7 +171,7 @@ pub const KEYS: &[Key<Config>] = &[
         reload: Reload::Restart,
         doc: "Look once at the memory of a thread whose stacks the copy cuts at one and the same call, \
               to complete them for as long as that call runs, which one of the thread's four debug \
-              registers tells. Of what is read only addresses of code and of the stack are kept. And read \
+              registers tells. Only addresses of code and of the stack are kept of what is read. And read \
               pages of stacks that nobody has touched, which end copies. false: such stacks end \
               where the copy ends.",
         get: |c| Value::Bool(c.unwind.look),

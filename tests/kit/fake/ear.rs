@@ -1,6 +1,7 @@
 //! A fake collector that keeps every byte: windows, what captures that it orders bring, and pins.
 
 use super::ingest::{Memory, lock};
+use crate::wire::has_bytes;
 use prost::Message;
 use proto::agent::CaptureRequest;
 use proto::agent::capture_response::Body;
@@ -37,8 +38,7 @@ pub struct Heard {
 impl Heard {
     /// True when these bytes came in any message.
     pub fn has(&self, text: &str) -> bool {
-        let mut parts = self.bytes.windows(text.len());
-        parts.any(|part| part == text.as_bytes())
+        has_bytes(&self.bytes, text)
     }
 
     pub(super) fn hear(&mut self, message: &impl Message) {
