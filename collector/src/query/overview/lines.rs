@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A step tells a rate of a host that sent windows for at least this share of it.
 const COVERED_MIN: f64 = 0.3;
 
-/// Most lines (a service on a host) of a side: the others are not told apart.
+/// Most lines (a service on a host) of a side, the heaviest: the others are one, named so.
 const CELLS_MAX: usize = 20_000;
+const OTHER: &str = "[other]";
 
 /// One side: cores by step of each service on each host.
 pub struct Side {
@@ -62,14 +63,25 @@ impl Side {
             quality,
             accounted: true,
         };
+        let rates = |line: &[u64], covered: &dyn Fn(usize) -> u64| -> Vec<f64> {
+            let line = line.iter().enumerate();
+            let rate = |(at, ns): (usize, &u64)| rate(*ns, covered(at), data.step_ns);
+            line.map(rate).collect()
+        };
         for line in &data.lines {
             let host = line.labels.get(key::HOST);
-            let rates = line.weights.iter().enumerate();
-            let rates: Vec<f64> = rates
-                .map(|(at, &ns)| rate(ns, covered(host, at), data.step_ns))
-                .collect();
-            let name = line.labels.get(label).to_owned();
-            side.cells.insert((name, host.to_owned()), rates);
+            let names = (line.labels.get(label).to_owned(), host.to_owned());
+            let of_host = rates(&line.weights, &|at| covered(host, at));
+            side.cells.insert(names, of_host);
+        }
+        if data.rest_lines > 0 {
+            // Of many hosts: for how long they sent on the mean.
+            let mean = |at: usize| {
+                let sum: u64 = data.hosts.keys().map(|host| covered(host, at)).sum();
+                sum / data.hosts.len().max(1) as u64
+            };
+            let other = (OTHER.to_owned(), OTHER.to_owned());
+            side.cells.insert(other, rates(&data.rest, &mean));
         }
         side.fill();
         Ok(side)
@@ -106,13 +118,21 @@ impl Side {
             quality,
             accounted: false,
         };
-        for line in &data.lines {
-            let rates = line.weights.iter().enumerate().map(|(at, &weight)| {
+        let rates = |weights: &[u64]| -> Vec<f64> {
+            let weights = weights.iter().enumerate();
+            let rate = |(at, weight): (usize, &u64)| {
                 rate(weight.saturating_mul(unit_ns), covered(at), data.step_ns)
-            });
+            };
+            weights.map(rate).collect()
+        };
+        for line in &data.lines {
             let name = |label: &str| line.labels.get(label).to_owned();
-            side.cells
-                .insert((name(&by[0]), name(&by[1])), rates.collect());
+            let names = (name(&by[0]), name(&by[1]));
+            side.cells.insert(names, rates(&line.weights));
+        }
+        if data.rest_lines > 0 {
+            let other = (OTHER.to_owned(), OTHER.to_owned());
+            side.cells.insert(other, rates(&data.rest));
         }
         side.fill();
         Ok(side)
