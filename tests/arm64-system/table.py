@@ -10,8 +10,8 @@ import sys
 COMPLETE = {"complete", "stitched", "alike", "scanned", "lent_frame", "known_callers"}
 
 DEEP = ["main", "run_deep", "deep_outer", *["deep_inner"] * 41, "spin_leaf"]
-# Of each program: the function that samples must be in to be judged, and who is on the way there, outermost
-# first, others in between allowed.
+# Of each program: the function that samples must be in to be judged, who is on the way there, outermost first,
+# others in between allowed, and what else must be in them to be judged.
 RIGHT = {
     "split": ("run_part", ["main", "run_part"]),
     "deep": ("spin_leaf", DEEP),
@@ -31,7 +31,8 @@ RIGHT = {
     "realign": ("spin_leaf", ["main", "run_realign", "realigned", "spin_leaf"]),
     "callers": ("shallow_of_a", ["main", "run_callers", "via_a", *["shared"] * 6, "shallow_of_a"]),
     "orchard": ("squeeze", ["main", "harvest", "squeeze"]),
-    "orders": ("nested", ["nested"] * 25),
+    # At the innermost of the recursion.
+    "orders": ("(*Ledger).Settle", ["nested"] * 25, "nested"),
 }
 
 
@@ -68,7 +69,8 @@ def judged(program, recording):
     frames = recording["frames"]
     samples = complete = named = counted = right = known = 0
     ends, parts = {}, {}
-    leaf, wanted = RIGHT.get(program, (None, None))
+    leaf, wanted, *needed = RIGHT.get(program, (None, None))
+    needed += [leaf] if leaf else []
     for sample in recording["samples"]:
         count, path = sample["count"], [frames[at] for at in sample["frames"]]
         names = [plain(frame["function"]) for frame in path]
@@ -77,7 +79,7 @@ def judged(program, recording):
         complete += count if sample["end"] in COMPLETE else 0
         counted += count * len(path)
         named += count * sum("unnamed" not in frame for frame in path)
-        if wanted and (leaf is None or leaf in names):
+        if wanted and all(name in names for name in needed):
             known += count
             right += count if is_right(names, wanted) else 0
         for name in names:
