@@ -55,7 +55,9 @@ def read(console):
         if word == "JSON":
             name, text = value, []
         elif word == "END":
-            recordings[name] = json.loads(gzip.decompress(base64.b64decode("".join(text))))
+            content = gzip.decompress(base64.b64decode("".join(text)))
+            if content:
+                recordings[name] = json.loads(content)
             name = None
         elif name is not None:
             text.append(line)
