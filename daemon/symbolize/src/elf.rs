@@ -745,13 +745,11 @@ pub(super) fn each_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
 /// The symbol, with its rank, when it is that of a function in `code`. `marks`: the table is of an
 /// architecture where symbols also tell code from data, by `$x` and `$d` (ELF for the Arm 64-bit
 /// Architecture, 5.7).
-fn function<S: Sym<Endian = LE>>(
-    symbol: &S,
-    (code, marks): (&[Segment], bool),
-) -> Option<Entry> {
+fn function<S: Sym<Endian = LE>>(symbol: &S, (code, marks): (&[Segment], bool)) -> Option<Entry> {
     let kind = symbol.st_type();
     let untyped = kind == elf::STT_NOTYPE && symbol.st_bind() == elf::STB_LOCAL;
-    if marks && untyped && symbol.st_size(LE).into() == 0 {
+    let size: u64 = symbol.st_size(LE).into();
+    if marks && untyped && size == 0 {
         return None;
     }
     let named = symbol.st_name(LE) != 0 && symbol.st_shndx(LE) != elf::SHN_UNDEF;
@@ -763,7 +761,6 @@ fn function<S: Sym<Endian = LE>>(
     if !code.iter().any(inside) {
         return None;
     }
-    let size: u64 = symbol.st_size(LE).into();
     let rank = u32::from(rank(size, kind, symbol.st_bind()));
     Some(Entry {
         start,
