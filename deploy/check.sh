@@ -271,7 +271,7 @@ lint_containerfile() {
     done
     # What is copied from the build is built.
     grep -o -e '--bin [a-z-]*' "$work/lines" | while read -r _ program; do
-        grep -qsE "COPY --from=build .*release/$program " "$work/lines" || echo "$program is built, not copied"
+        grep -qsE "COPY --from=build .*/programs/$program " "$work/lines" || echo "$program is built, not copied"
     done
 }
 check "Containerfile" lint_containerfile

@@ -21,6 +21,13 @@ const READ: MonotonicTime = MonotonicTime(u64::MAX / 2);
 
 const PID: u32 = 77;
 
+/// `e_machine` of x86-64, of which the recordings are, and of one that nothing runs on.
+const X86_64: u16 = 62;
+const NO_MACHINE: u16 = 3;
+
+/// True where the unwinding information of the recordings is this machine's.
+const READS_THEIR_RULES: bool = ELF_MACHINE == X86_64;
+
 struct Rig {
     reader: DumpReader,
     code: CodeMap,
@@ -36,9 +43,14 @@ impl Rig {
         }
     }
 
+    /// What a runtime wrote on x86-64, as if on this machine: names and places have no architecture.
     fn of(file: &[u8]) -> Rig {
+        let mut file = file.to_vec();
+        if file[12..16] == u32::from(X86_64).to_le_bytes() {
+            file[12..16].copy_from_slice(&u32::from(ELF_MACHINE).to_le_bytes());
+        }
         let mut rig = Rig::new();
-        rig.feed(file).expect("a sound file");
+        rig.feed(&file).expect("a sound file");
         rig
     }
 
@@ -147,13 +159,15 @@ fn functions_of_node_have_names_lines_and_rules() {
         .iter()
         .filter(|(_, code)| code.name.starts_with("JS:*"));
     let optimised: Vec<u64> = optimised.map(|(range, _)| range.start).collect();
-    let rules = rig.rules.take().expect("optimised code is described");
-    for start in optimised {
-        let known = |offset| rules.rule(Avma(start + offset)) != Rule::UNKNOWN;
-        assert!(known(0) && known(100), "{start:x}");
+    if READS_THEIR_RULES {
+        let rules = rig.rules.take().expect("optimised code is described");
+        for start in optimised {
+            let known = |offset| rules.rule(Avma(start + offset)) != Rule::UNKNOWN;
+            assert!(known(0) && known(100), "{start:x}");
+        }
+        assert_eq!(rules.rule(Avma(0x7f2d_72fc_6f40)), Rule::UNKNOWN);
+        assert_eq!(rig.rules.take_counts().senseless, 0);
     }
-    assert_eq!(rules.rule(Avma(0x7f2d_72fc_6f40)), Rule::UNKNOWN);
-    assert_eq!(rig.rules.take_counts().senseless, 0);
     let counts = rig.counts();
     assert_eq!((counts.loads, counts.skipped, counts.untimed), (9, 0, 0));
 }
@@ -183,8 +197,10 @@ fn functions_of_cpython_have_names_and_rules() {
         .iter()
         .find(|(_, code)| code.name.starts_with("py::leaf"));
     let start = leaf.expect("is listed").0.start;
-    let rules = rig.rules.take().expect("all are described");
-    assert_eq!(rules.rule(Avma(start + 4)), Rule::return_address_at(8));
+    if READS_THEIR_RULES {
+        let rules = rig.rules.take().expect("all are described");
+        assert_eq!(rules.rule(Avma(start + 4)), Rule::return_address_at(8));
+    }
     assert_eq!(rig.counts().untimed, 0);
 }
 
@@ -319,7 +335,8 @@ fn what_is_no_jitdump_of_this_machine_is_refused_with_the_reason() {
     assert_eq!(with(0, MAGIC.swap_bytes()), Err(DumpError::ByteOrder));
     assert_eq!(with(4, 2), Err(DumpError::Version(2)));
     assert_eq!(with(8, 39), Err(DumpError::RecordSize(39)));
-    assert_eq!(with(12, 183), Err(DumpError::Machine(183)));
+    let other = u32::from(NO_MACHINE);
+    assert_eq!(with(12, other), Err(DumpError::Machine(other)));
     assert_eq!(with(12, 0), Ok(()), "CPython names no machine");
     assert_eq!(with(8, 48), Ok(()));
 }

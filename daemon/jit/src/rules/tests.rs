@@ -6,12 +6,24 @@ use host::ids::Avma;
 use host::time::MonotonicTime;
 
 /// What CPython 3.13 writes for each trampoline of 11 bytes: `.eh_frame`, then its header.
+#[cfg(target_arch = "x86_64")]
 const OF_CPYTHON: &str = "1400000000000000017a5200017810011b0c070890010000140000001c000000d0ffffff\
 0b00000000440e10460e0800011b033bccffffff01000000c0ffffffe8ffffff";
 
 /// What V8 of Node 20 wrote for an optimised function of 532 bytes.
+#[cfg(target_arch = "x86_64")]
 const OF_V8: &str = "1800000000000000037a4c520001781002ff1b0c07089001000000002000000020000000c4fdffff\
 12020000004f0e108602430d06740d07410e08520c06100000000000011b033bb8ffffff01000000a4fdffffd8ffffff";
+
+/// The same in the registers of arm64: 7 is 31, 6 is 29, the return address of 16 is that of 30.
+#[cfg(target_arch = "aarch64")]
+const OF_CPYTHON: &str = "1400000000000000017a520001781e011b0c1f089e010000140000001c000000d0ffffff\
+0b00000000440e10460e0800011b033bccffffff01000000c0ffffffe8ffffff";
+
+/// The same in the registers of arm64.
+#[cfg(target_arch = "aarch64")]
+const OF_V8: &str = "1800000000000000037a4c520001781e02ff1b0c1f089e01000000002000000020000000c4fdffff\
+12020000004f0e109d02430d1d740d1f410e08520c1d100000000000011b033bb8ffffff01000000a4fdffffd8ffffff";
 
 /// A header alone: frame pointers lead on.
 const OF_V8_BARE: &str = "011b033b00000000000000000000000000000000";
@@ -229,6 +241,7 @@ mod walks {
     use host::ids::{CgroupId, CpuId, Tid};
     use perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
     use profile::StackEnd;
+    use unwind::arch::{self, number};
     use unwind::info::generated::Generated;
     use unwind::info::state::REGISTERS;
     use unwind::process::ProcessTable;
@@ -238,7 +251,12 @@ mod walks {
     const SP: u64 = 0x7fff_0000;
 
     /// Unwinds a sample at `ip` with `words` on its stack and this frame pointer.
-    fn walk(builder: &mut RulesBuilder, ip: u64, rbp: u64, words: &[u64]) -> (Vec<u64>, StackEnd) {
+    fn walk(
+        builder: &mut RulesBuilder,
+        ip: u64,
+        frame_pointer: u64,
+        words: &[u64],
+    ) -> (Vec<u64>, StackEnd) {
         let pid = Pid(7);
         let mut table = ProcessTable::new();
         let mapped = Mmap {
@@ -265,9 +283,15 @@ mod walks {
             });
         }
         let mut regs = vec![0; REGISTERS * 8];
-        // In the kernel's order.
-        for (at, value) in [(6, rbp), (7, SP), (8, ip)] {
-            regs[at * 8..at * 8 + 8].copy_from_slice(&u64::to_le_bytes(value));
+        let own = [
+            (number::FP, frame_pointer),
+            (number::SP, SP),
+            (number::RA, ip),
+        ];
+        for (number, value) in own {
+            let in_order = arch::ORDER.iter().position(|&register| register == number);
+            let at = in_order.expect("the kernel tells it") * 8;
+            regs[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
         }
         let stack: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let sample = Sample {

@@ -85,10 +85,11 @@ impl SymbolTable {
             return Err(ElfError::Damaged);
         }
         let code: Vec<Segment> = code.iter().filter(|one| one.executable).copied().collect();
+        let code = (&*code, headers.machine == elf::EM_AARCH64.0);
         let mut charge = budget.charge(0)?;
         let mut found = match headers.is_64 {
-            true => read_symbols::<elf::Sym64<LE>, R>(image, table, &code, budget, &mut charge)?,
-            false => read_symbols::<elf::Sym32<LE>, R>(image, table, &code, budget, &mut charge)?,
+            true => read_symbols::<elf::Sym64<LE>, R>(image, table, code, budget, &mut charge)?,
+            false => read_symbols::<elf::Sym32<LE>, R>(image, table, code, budget, &mut charge)?,
         };
         found.sort_unstable_by_key(|entry| (entry.start, entry.size >> RANK_SHIFT, entry.name));
         found.dedup_by_key(|entry| entry.start);
@@ -297,7 +298,7 @@ pub fn exported_variable<R: ReadAt + ?Sized>(
 fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     image: &R,
     table: &Section,
-    code: &[Segment],
+    code: (&[Segment], bool),
     budget: &FileBudget<'_>,
     charge: &mut Charge<'_>,
 ) -> Result<Vec<Entry>, ElfError> {
@@ -353,9 +354,16 @@ pub(crate) fn each_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     Ok(())
 }
 
-/// The symbol, with its rank, when it is that of a function in `code`.
-fn function<S: Sym<Endian = LE>>(symbol: &S, code: &[Segment]) -> Option<Entry> {
+/// The symbol, with its rank, when it is that of a function in `code`. `marks`: the table is of an
+/// architecture where symbols also tell code from data, by `$x` and `$d` (ELF for the Arm 64-bit
+/// Architecture, 5.7).
+fn function<S: Sym<Endian = LE>>(symbol: &S, (code, marks): (&[Segment], bool)) -> Option<Entry> {
     let kind = symbol.st_type();
+    let untyped = kind == elf::STT_NOTYPE && symbol.st_bind() == elf::STB_LOCAL;
+    let size: u64 = symbol.st_size(LE).into();
+    if marks && untyped && size == 0 {
+        return None;
+    }
     let named = symbol.st_name(LE) != 0 && symbol.st_shndx(LE) != elf::SHN_UNDEF;
     if !named || ![elf::STT_FUNC, elf::STT_GNU_IFUNC, elf::STT_NOTYPE].contains(&kind) {
         return None;
@@ -365,7 +373,6 @@ fn function<S: Sym<Endian = LE>>(symbol: &S, code: &[Segment]) -> Option<Entry> 
     if !code.iter().any(inside) {
         return None;
     }
-    let size: u64 = symbol.st_size(LE).into();
     let rank = u32::from(rank(size, kind, symbol.st_bind()));
     Some(Entry {
         start,

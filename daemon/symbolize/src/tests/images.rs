@@ -324,3 +324,33 @@ fn a_budget_holds_as_many_functions_as_it_has_bytes_for() {
     let (functions, held) = read(3000);
     assert_eq!((functions, held), (Some(3000), 3000 * 16));
 }
+
+/// A function with a symbol in its midst that has neither type nor size.
+const MARKED: &str = "__attribute__((noinline)) int work(int turns) {
+    __asm__ volatile(\"nop; mark: nop\");
+    return turns;
+}
+int main(int count, char **words) { return work(count) + (words == 0); }
+";
+
+#[test]
+fn what_tells_code_from_data_on_arm64_is_no_function() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "marked", MARKED, &[]) else {
+        return;
+    };
+    let bytes = fs::read(path).expect("reads");
+    let budget = FileBudget::default();
+    let mut headers = elf::read_headers(&*bytes).expect("is ELF");
+    for (machine, is_function) in [
+        (object::elf::EM_X86_64, true),
+        (object::elf::EM_AARCH64, false),
+    ] {
+        headers.machine = machine.0;
+        let table = SymbolTable::read(&*bytes, &headers, b".symtab", &headers.segments, &budget);
+        let table = table.expect("sound").expect("functions");
+        let found = |name: &[u8]| table.named(&*bytes, name, &budget).is_some();
+        assert!(found(b"work"), "{machine:?}");
+        assert_eq!(found(b"mark"), is_function, "{machine:?}");
+    }
+}

@@ -231,7 +231,12 @@ fn the_vdso_has_names() {
     let dir = TempDir::new().expect("temporary directory");
     let copy = dir.path().join("vdso");
     fs::write(&copy, &vdso).expect("writes");
-    let offset = offset_of(&copy, "__vdso_clock_gettime");
+    let function = if cfg!(target_arch = "aarch64") {
+        "__kernel_clock_gettime"
+    } else {
+        "__vdso_clock_gettime"
+    };
+    let offset = offset_of(&copy, function);
     let mut rig = Rig::plain();
     let named = rig.name(Path::new("[vdso]"), FileIdentity::Vdso, offset);
     assert!(named.ends_with("clock_gettime [vdso]"), "{named}");

@@ -11,7 +11,7 @@ use super::pack::SectionRange;
 use super::rule::{ComputedRow, Rule, Step, step_computed};
 use super::state::{Registers, StackCopy};
 use super::table::{Bases, Dialect, Table};
-use crate::arch;
+use crate::arch::{self, LINK_REGISTER};
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use host::ids::FileOffset;
 use profile::StackEnd;
@@ -65,6 +65,9 @@ pub struct Module {
     plts: Box<[Plt]>,
     /// Where signal handlers return to, as addresses, where no table says so.
     signal_returns: Box<[u64]>,
+    /// The kernel's own code (vdso) without tables, as arm64 has it: no function there calls another
+    /// or keeps anything on the stack.
+    leaves: bool,
     /// Where the kernel enters it; 0 when it does not.
     entry: u64,
 }
@@ -138,7 +141,12 @@ impl Module {
         if derives {
             module.derive(image, &headers, budget)?;
         }
-        let any = !module.tables.is_empty() || module.derived.is_some();
+        let is_vdso = matches!(image, Image::Memory(_));
+        module.leaves = LINK_REGISTER.is_some() && is_vdso && module.tables.is_empty();
+        let any = !module.tables.is_empty()
+            || module.derived.is_some()
+            || !module.signal_returns.is_empty()
+            || module.leaves;
         Ok(any.then_some(module))
     }
 
@@ -229,6 +237,7 @@ impl Module {
             signal_returns: signal_returns(image, headers, budget)?,
             derived: None,
             lender: None,
+            leaves: false,
             segments,
             entry: headers.entry,
         }))
@@ -274,6 +283,7 @@ impl Module {
             .or_else(|| self.plt_rule(address))
             .or_else(|| self.entered_rule(address))
             .or_else(|| self.entry_rule(address))
+            .or_else(|| self.leaves.then(Rule::at_first_instruction))
             .unwrap_or(Rule::UNKNOWN);
         Rule {
             lent: self.lender.is_some() && (rule.derived || rule == Rule::UNKNOWN),
@@ -508,6 +518,40 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// An image of one segment that can be run, with the code at its end.
+    #[cfg(target_arch = "aarch64")] // The kernel has tables for its own code elsewhere.
+    fn image_of(code: &[u32]) -> Image {
+        const HEADERS: usize = 64 + 56;
+        let len = (HEADERS + code.len() * 4) as u64;
+        let mut bytes = vec![0; HEADERS];
+        bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(16, &[3, 0]);
+        put(18, &arch::ELF_MACHINE.to_le_bytes());
+        put(20, &[1]);
+        // e_phoff, e_ehsize, e_phentsize, e_phnum; the segment's type, flags and sizes.
+        put(32, &[64]);
+        put(52, &[64, 0, 56, 0, 1]);
+        put(64, &[1, 0, 0, 0, 5]);
+        put(96, &len.to_le_bytes());
+        put(104, &len.to_le_bytes());
+        bytes.extend(code.iter().flat_map(|word| word.to_le_bytes()));
+        Image::Memory(bytes.into())
+    }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn the_kernels_own_code_needs_no_tables() {
+        // nop; mov x8, #139; svc #0
+        let image = image_of(&[0xd503_201f, 0xd280_1168, 0xd400_0001]);
+        let budget = FileBudget::default();
+        let module = Module::read(&image, None, b"[vdso]", (&[], true), &budget);
+        let module = module.expect("within the budget").expect("a module");
+        let [before, inside] = [123, 124].map(|at| module.rule(FileOffset(at)));
+        assert!(before.signal && inside.signal, "{before:?} {inside:?}");
+        assert_eq!(module.rule(FileOffset(120)), Rule::at_first_instruction());
     }
 
     #[cfg(target_arch = "x86_64")] // Its entry is known to the byte.

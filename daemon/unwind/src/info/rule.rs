@@ -435,6 +435,7 @@ fn saved(row: &Row, facts: RowFacts<'_>) -> Option<Kind> {
                 if number != number::RA || LINK_REGISTER.is_some() => {}
             (Some(_), _) => return None,
             // The stack pointer of the caller is the CFA, unless the row says otherwise.
+            (None, RegisterRule::ValOffset(0)) if number == number::SP => {}
             (None, _) if number == number::SP => return None,
             // What calls do not keep, callers do not use.
             (None, _) => {}
