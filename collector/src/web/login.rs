@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, SET_COOKIE};
+use hyper::http::Extensions;
 use hyper::{HeaderMap, StatusCode};
 use profile::text::{markup, printable};
 use std::sync::Arc;
@@ -143,10 +144,11 @@ pub(super) async fn log_out(
 }
 
 /// Who asks, as JSON; where nobody is asked for a login, whoever is on this machine.
-pub(super) async fn session(asking: Option<Extension<Asking>>) -> Response {
-    let (caller, by_session) = match asking {
-        Some(Extension(asking)) => (asking.caller, asking.by_session),
-        None => (Caller::local(), false),
+pub(super) async fn session(asking: Option<Extension<Asking>>, extensions: Extensions) -> Response {
+    let by_session = asking.is_some_and(|Extension(asking)| asking.by_session);
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return refused(&status),
     };
     json(&serde_json::json!({
         "name": caller.name,
