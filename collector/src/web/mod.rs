@@ -205,13 +205,13 @@ async fn connection(
 /// The same with TLS before anything else.
 async fn encrypted(
     stream: TcpStream,
-    certificates: &Certificates,
+    certificates: &Arc<Certificates>,
     router: Router,
     shutdown: watch::Receiver<bool>,
     open: Open,
 ) {
     let _ = stream.set_nodelay(true);
-    let config = match certificates.config() {
+    let config = match certificates.config_now().await {
         Ok(config) => config,
         Err(why) => {
             // Nobody can connect: that is not for the log of those who debug.
