@@ -14,6 +14,7 @@ mod login;
 mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;
+mod names;
 mod oidc;
 mod outside;
 mod page;
