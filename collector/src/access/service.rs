@@ -198,11 +198,19 @@ impl AccessService for AccessAdmin {
         Caller::of(request.extensions())?.sees_all("list people")?;
         let people = &self.fleet()?.people;
         let now = people.now();
-        let users = people
-            .list()
-            .iter()
-            .map(|person| wire(person, now))
-            .collect();
+        let tokens = people.list().into_iter().map(|person| User {
+            sessions: people.sessions_of(&person),
+            ..wire(&person, now)
+        });
+        let signed_in = people.signed_in().into_iter();
+        let signed_in = signed_in.map(|(person, used, sessions)| User {
+            used_unix_s: used,
+            sessions,
+            signed_in: true,
+            ..wire(&person, now)
+        });
+        let mut users: Vec<User> = tokens.chain(signed_in).collect();
+        users.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Response::new(ListUsersResponse { users }))
     }
 
@@ -388,6 +396,8 @@ fn wire(person: &Person, now: i64) -> User {
         expires_unix_s: person.expires,
         used_unix_s: person.used(),
         expired: person.expires <= now,
+        sessions: 0,
+        signed_in: false,
     }
 }
 

@@ -87,6 +87,7 @@ fn json(value: &serde_json::Value) -> Response {
 pub(super) async fn log_in(
     State(site): State<Site>,
     Extension(peer): Extension<Peer>,
+    asking: Option<Extension<Asking>>,
     body: Bytes,
 ) -> Response {
     let Some(door) = door(&site) else {
@@ -94,15 +95,20 @@ pub(super) async fn log_in(
     };
     let text = String::from_utf8_lossy(&body).into_owned();
     let people = door.people.clone();
+    let asking = asking.filter(|Extension(asking)| asking.by_session);
     let logging_in = move || match text.split_once(' ') {
-        Some(("token", token)) => people.log_in(token, Some(peer.0)),
-        Some(("link", link)) => people.follow(link, Some(peer.0)),
+        Some(("token", token)) => people.log_in(token, Some(peer.0)).map(Some),
+        Some(("link", link)) => {
+            let logged_in = asking.as_ref().map(|asking| &*asking.caller);
+            people.follow(link, Some(peer.0), logged_in)
+        }
         _ => Err(Status::unauthenticated("there is no token")),
     };
     let started = tokio::task::spawn_blocking(logging_in).await;
     let started = started.unwrap_or_else(|_| Err(Status::internal("logging in failed")));
     let secret = match started {
-        Ok(secret) => secret,
+        Ok(Some(secret)) => secret,
+        Ok(None) => return plain(StatusCode::NO_CONTENT, "").map(Body::from),
         Err(status) => return refused(&status),
     };
     if let Some(visitor) = door.people.visitor(&secret) {

@@ -10,6 +10,7 @@ mod hosts;
 mod identity;
 mod ingest;
 mod lifecycle;
+mod links;
 mod login;
 mod memory;
 #[path = "../support/model/mod.rs"]

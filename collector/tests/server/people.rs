@@ -14,7 +14,8 @@ use proto::collector::symbol_service_client::SymbolServiceClient;
 use proto::collector::{
     AddUserRequest, AuditRequest, CancelFleetCaptureRequest, FleetCaptureRequest, InviteRequest,
     ListInvitationsRequest, ListUsersRequest, RemoveUserRequest, RevokeInvitationRequest, Role,
-    StatusRequest, UploadSymbolsRequest, VerifyAuditRequest, VerifyAuditResponse, WhoAmIRequest,
+    StatusRequest, UploadSymbolsRequest, User, VerifyAuditRequest, VerifyAuditResponse,
+    WhoAmIRequest,
 };
 use proto::credential::Credential;
 use proto::pin::Pinned;
@@ -98,6 +99,12 @@ impl Running {
         };
         let added = self.access().await.add_user(request).await;
         added.expect_err("it is refused")
+    }
+
+    /// Who is in.
+    pub async fn users(&self) -> Vec<User> {
+        let listed = self.access().await.list_users(ListUsersRequest {}).await;
+        listed.expect("a list").into_inner().users
     }
 
     /// Ends somebody's token.
