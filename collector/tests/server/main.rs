@@ -25,5 +25,6 @@ mod program;
 mod query;
 mod rig;
 mod scopes;
+mod several;
 mod symbols;
 mod web;
