@@ -50,6 +50,7 @@ Examples:
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
+  benches rights               what TLS, certificates, tokens and scopes cost there
   make bench                   all of them"
 )]
 struct Cli {
@@ -97,6 +98,8 @@ enum Command {
     Fleet(fleet::Args),
     /// Questions to a collector with an hour of 50 hosts, and of twice as many
     Queries(fleet::QueriesArgs),
+    /// The same fleet over plain loopback, and over TLS with certificates, tokens and a scope
+    Rights(fleet::RightsArgs),
     /// Hot paths alone: nanoseconds and allocations for each record, sample, frame, row
     Micro(micro::Args),
     /// Lists the benches
@@ -122,6 +125,7 @@ fn main() -> anyhow::Result<()> {
         Command::Scans(args) => scans::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
+        Command::Rights(args) => fleet::rights(&args),
         Command::Micro(args) => micro::run(&args),
         Command::List => {
             list();
