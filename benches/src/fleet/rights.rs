@@ -60,6 +60,9 @@ struct Side {
     turns: Vec<Turn>,
 }
 
+/// A figure of a turn.
+type Figure = fn(&Turn) -> f64;
+
 /// What one turn came to.
 #[derive(Clone, Copy, Default)]
 struct Turn {
@@ -199,7 +202,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// The table of what hosts do.
 fn pushes(sides: &[Side], connected: &[(f64, f64)]) -> Table {
     let mut table = Table::new(&["", NAMES[0], NAMES[1], "ratio", "ratios of turns"]);
-    let figures: [(&str, usize, fn(&Turn) -> f64); 3] = [
+    let figures: [(&str, usize, Figure); 3] = [
         ("pushes/s", 0, Turn::pushes_s),
         ("CPU-s per 1M rows", 3, Turn::per_million),
         (
