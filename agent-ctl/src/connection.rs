@@ -214,7 +214,7 @@ impl Route {
                 format!("try again in {seconds} s")
             }
             Code::Unauthenticated if fleet => {
-                "log in with `agent-ctl login COLLECTOR TOKEN`, or give a token with --token-file; an \
+                "log in with `agent-ctl login COLLECTOR -`, which reads a token, or give it with --token-file; an \
                  administrator makes it with `agent-ctl users add`"
                     .to_owned()
             }

@@ -29,15 +29,15 @@ whoever else answers at that address is refused. It is kept in $XDG_CONFIG_HOME/
 A program that cannot log in gives its token with --token-file.
 
 Examples:
-  agent-ctl login c1.example.net:7601 fpu1_…
-  agent-ctl login c1.example.net --name prod - < token     not seen in the list of processes
+  echo fpu1_… | agent-ctl login c1.example.net:7601 -      the line of `users add`: the token is in no list of processes
+  agent-ctl login c1.example.net --name prod - < token     the same from a file
   agent-ctl hosts                                          asks the collector of the last login
   agent-ctl --collector prod hosts                         asks another")]
 pub struct Args {
     /// Where the collector takes people of other machines: HOST or HOST:PORT
     #[arg(value_name = "COLLECTOR")]
     address: String,
-    /// The string of a token; -: read it from standard input
+    /// -: the token is read from standard input. The string of a token is taken too, and seen by everybody here
     #[arg(value_name = "TOKEN")]
     token: String,
     /// By which --collector names it [default: its host]

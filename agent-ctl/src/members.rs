@@ -16,6 +16,7 @@ use proto::collector::{
     ListMembersResponse, Member, RemoveMemberRequest, RevokeInvitationRequest,
 };
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -228,7 +229,7 @@ async fn invite(
     }
     out.write(&format!(
         "sudo agent-ctl join {} {}\n",
-        clean(&address(&invited)),
+        word(&clean(&address(&invited))),
         clean(&invited.credential)
     ))?;
     let hosts = match invite.hosts {
@@ -254,6 +255,14 @@ pub fn listen_address(listen: &str, hostname: &str) -> String {
             format!("{hostname}:{}", listen.port())
         }
         _ => listen.to_owned(),
+    }
+}
+
+/// An address as one word of a command line: of IPv6 the brackets are a pattern to some shells.
+pub fn word(address: &str) -> Cow<'_, str> {
+    match address.contains(['[', ']']) {
+        true => format!("'{address}'").into(),
+        false => address.into(),
     }
 }
 
@@ -404,6 +413,12 @@ mod tests {
         assert_eq!(address(&invited("0.0.0.0:7601")), "c1:7601");
         assert_eq!(address(&invited("[::]:7601")), "c1:7601");
         assert_eq!(address(&invited("10.0.0.1:443")), "10.0.0.1:443");
+    }
+
+    #[test]
+    fn an_address_is_one_word_for_every_shell() {
+        assert_eq!(word("c1:7601"), "c1:7601");
+        assert_eq!(word("[fd00::7]:7601"), "'[fd00::7]:7601'");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::connection::{self, Route, Transport};
 use crate::form::Form;
 use crate::login::role_name;
-use crate::members::listen_address;
+use crate::members::{listen_address, word};
 use crate::peer::Connection;
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, rfc3339};
@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
+
+/// What stands before the name of somebody for whom a provider of identities vouched.
+const SIGNED_IN: &str = "oidc:";
 
 /// Shows and changes who may ask a collector.
 #[derive(Debug, clap::Args)]
@@ -54,7 +57,7 @@ Examples:
   agent-ctl users add anna --role operator --replace     a lost token ends, and there is another
   agent-ctl users add ci --role operator --json | jq -r .token")]
     Add(Add),
-    /// List who was let in
+    /// List who was let in, and who is logged in at the page by a provider's word
     #[command(after_help = "\
 Examples:
   agent-ctl users list
@@ -63,10 +66,14 @@ Examples:
         #[command(flatten)]
         form: Form,
     },
-    /// End somebody's token: what they have under way ends at once
+    /// End somebody's token and sessions: what they have under way ends at once
     #[command(after_help = "\
+Who logs in with an account elsewhere has no token. Removing them ends their sessions; they can log in again for as \
+long as their account is in a group of auth.oidc.rules.
+
 Examples:
-  agent-ctl users remove ben")]
+  agent-ctl users remove ben
+  agent-ctl users remove oidc:anna@example.net")]
     Remove {
         /// Their name
         #[arg(value_name = "NAME")]
@@ -148,7 +155,14 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             let user = removed.user.unwrap_or_default();
             match form.is_json() {
                 true => out.write_json(&UserJson::of(&user))?,
-                false => out.write(&format!("the token of {} has ended\n", clean(&user.name)))?,
+                false => {
+                    let what = match user.name.starts_with(SIGNED_IN) {
+                        true => "sessions of {} have",
+                        false => "token of {} has",
+                    };
+                    let what = what.replace("{}", &clean(&user.name));
+                    out.write(&format!("the {what} ended\n"))?;
+                }
             }
             Ok(exit::OK)
         }
@@ -184,7 +198,11 @@ async fn add(
     out.write(&match address.as_str() {
         // Nobody can log in from elsewhere but at the page.
         "" => format!("{token}\n"),
-        address => format!("agent-ctl login {} {token}\n", clean(address)),
+        // Words of a command line are seen by everybody on the machine; what `echo` says is not.
+        address => format!(
+            "echo {token} | agent-ctl login {} -\n",
+            word(&clean(address))
+        ),
     })?;
     note!(
         "{} uses it, and is {} until {}; whoever has the line is {0}, so hand it over in secret",
@@ -200,7 +218,9 @@ fn show(out: &Out, users: &[User]) -> String {
         return String::new();
     }
     let clock = Clock::local();
-    let mut table = Table::new(&["NAME", "ROLE", "SCOPE", "EXPIRES", "USED", "ADDED", "BY"]);
+    let mut table = Table::new(&[
+        "NAME", "ROLE", "SCOPE", "EXPIRES", "USED", "SESSIONS", "ADDED", "BY",
+    ]);
     for user in users {
         let time = |unix_s: i64| clock.show(unix_s.saturating_mul(SECOND_NS));
         let scope = match user.scope.as_str() {
@@ -219,11 +239,14 @@ fn show(out: &Out, users: &[User]) -> String {
                 0 => "never".to_owned(),
                 used => time(used),
             },
+            user.sessions.to_string(),
             time(user.created_unix_s),
             clean(&user.created_by).into_owned(),
         ]);
     }
-    table.sparing(&["ADDED", "BY", "USED"]).show(out)
+    table
+        .sparing(&["ADDED", "BY", "USED", "SESSIONS"])
+        .show(out)
 }
 
 #[derive(Serialize)]
@@ -248,6 +271,8 @@ struct UserJson<'a> {
     expires: String,
     expired: bool,
     used: Option<String>,
+    sessions: u32,
+    signed_in: bool,
 }
 
 impl<'a> UserJson<'a> {
@@ -262,6 +287,8 @@ impl<'a> UserJson<'a> {
             expires: time(user.expires_unix_s),
             expired: user.expired,
             used: (user.used_unix_s != 0).then(|| time(user.used_unix_s)),
+            sessions: user.sessions,
+            signed_in: user.signed_in,
         }
     }
 }

@@ -52,6 +52,7 @@ Examples:
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
   benches overview             how often it finds a change, and how often it says so without one
+  benches rights               what TLS, certificates, tokens and scopes cost there
   make bench                   all of them"
 )]
 struct Cli {
@@ -101,6 +102,8 @@ enum Command {
     Queries(fleet::QueriesArgs),
     /// How often and how soon the overview finds a change, and how often it is wrong
     Overview(overview::Args),
+    /// The same fleet over plain loopback, and over TLS with certificates, tokens and a scope
+    Rights(fleet::RightsArgs),
     /// Hot paths alone: nanoseconds and allocations for each record, sample, frame, row
     Micro(micro::Args),
     /// Lists the benches
@@ -127,6 +130,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
         Command::Overview(args) => overview::run(&args),
+        Command::Rights(args) => fleet::rights(&args),
         Command::Micro(args) => micro::run(&args),
         Command::List => {
             list();

@@ -22,6 +22,9 @@ const OWN: [&str; 4] = [
 /// Where the configuration is read again when none was there at the start.
 const CONFIGURATIONS: &str = "/etc/fleetprof";
 
+/// Most entries of `data_dir`, and of each directory in it, that are looked at for links.
+const ENTRIES_MAX: usize = 10_000;
+
 /// In place of the name of a thread.
 const ALL: &str = "all";
 
@@ -44,7 +47,44 @@ pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
              link: put it in a directory of its own, and name that"
         );
     }
+    for (link, to) in strays(&config.data_dir) {
+        tracing::warn!(
+            link = %link.display(),
+            to = %to.display(),
+            "this link leads out of `data_dir`, and what is there can be neither read nor written: \
+             mount that disk in the link's place (`mount --bind`), or set `sandbox: off`"
+        );
+    }
     report
+}
+
+/// Links in `data_dir` and in its directories that lead out of it, and where to.
+fn strays(data_dir: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let Ok(own) = data_dir.canonicalize() else {
+        return Vec::new();
+    };
+    let entries = |dir: &Path| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let entries = entries.take(ENTRIES_MAX);
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    for first in entries(&own) {
+        // Not through a link: what is behind it is told of by it.
+        let below = match first.is_symlink() {
+            true => Vec::new(),
+            false => entries(&first),
+        };
+        for path in std::iter::once(first).chain(below) {
+            if path.is_symlink()
+                && let Ok(to) = path.canonicalize()
+                && !to.starts_with(&own)
+            {
+                found.push((path, to));
+            }
+        }
+    }
+    found
 }
 
 /// What remains.
@@ -171,6 +211,28 @@ mod tests {
         assert!(unsettled(&config, Some(beside)).is_empty());
         let here = std::env::current_dir().expect("one");
         assert!(reach(&config, Some(beside)).reads.contains(&here));
+    }
+
+    #[test]
+    fn links_out_of_the_data_are_told() {
+        let (own, other) = (tempfile::tempdir(), tempfile::tempdir());
+        let (own, other) = (own.expect("a directory"), other.expect("a directory"));
+        let (data, other) = (own.path().join("data"), other.path());
+        assert!(strays(&data).is_empty(), "there is none yet");
+        std::fs::create_dir_all(data.join("identity")).expect("made");
+        std::fs::create_dir(data.join("blocks")).expect("made");
+        let link = |to: &Path, name: &str| {
+            std::os::unix::fs::symlink(to, data.join(name)).expect("a link");
+        };
+        link(&data.join("blocks"), "within");
+        link(Path::new("/nothing/there"), "dangling");
+        assert!(strays(&data).is_empty(), "{:?}", strays(&data));
+        link(other, "pins");
+        link(other, "identity/keys");
+        let mut told: Vec<_> = strays(&data).into_iter().map(|(link, _)| link).collect();
+        told.sort();
+        let data = data.canonicalize().expect("its name");
+        assert_eq!(told, [data.join("identity/keys"), data.join("pins")]);
     }
 
     #[test]

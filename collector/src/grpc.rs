@@ -4,7 +4,7 @@
 //! machines: the same without reflection, with EnrollmentService, behind the gate
 //! (`identity/gate.rs`).
 
-use crate::access::{self, AccessAdmin, People};
+use crate::access::{self, AccessAdmin, Caller, People};
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::identity::{self, Enrollment, Fleet, FleetAdmin, Gatekeeper, MemberPeer};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
@@ -32,9 +32,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::codec::CompressionEncoding::Zstd;
+use tonic::codegen::http::Request;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
+use tower::util::MapRequestLayer;
 
 /// Connections beside those of agents: commands, probes, agents that come back while their old
 /// connection lingers.
@@ -199,6 +201,8 @@ pub async fn serve(
     let incoming = listen::accept(listener, connections, patience, page, metrics);
     builder()
         .layer(CountCalls::<listen::Peer>::new())
+        // Whoever reaches this listener is believed, and no other says so.
+        .layer(MapRequestLayer::new(believed::<tonic::body::Body>))
         .add_routes(services.routes())
         .add_service(health_service)
         .add_service(v1)
@@ -208,6 +212,11 @@ pub async fn serve(
         })
         .await
         .map_err(GrpcError::Transport)
+}
+
+fn believed<B>(mut request: Request<B>) -> Request<B> {
+    Caller::believe(request.extensions_mut());
+    request
 }
 
 /// Whether the collector serves, for whoever asks.

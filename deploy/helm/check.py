@@ -191,6 +191,13 @@ def common(case, objects):
         must(len(selected) == 1, case, "the service does not select one workload")
         ports = {p["name"] for p in selected[0]["spec"]["template"]["spec"]["containers"][0]["ports"]}
         must({p["targetPort"] for p in service["spec"]["ports"]} <= ports, case, "a service without its port")
+        # Who lets hosts of other places in does not let them at the page, and the other way round.
+        must(len(service["spec"]["ports"]) == 1, case, f"{service['metadata']['name']} has ports for several kinds")
+    backends = [(p["backend"]["service"]["name"], p["backend"]["service"]["port"]["name"]) for o in objects
+                if o["kind"] == "Ingress" for rule in o["spec"]["rules"] for p in rule["http"]["paths"]]
+    offered = {(o["metadata"]["name"], p["name"]) for o in objects if o["kind"] == "Service"
+               for p in o["spec"]["ports"]}
+    must(set(backends) <= offered, case, f"an ingress without its service: {backends}")
 
 
 def programs():
@@ -231,13 +238,13 @@ def refused(values, words):
 
 # Objects of each case that has more than the usual ones, or fewer.
 KINDS = {
-    "default": "ConfigMap DaemonSet NetworkPolicy NetworkPolicy PodDisruptionBudget Service ServiceAccount "
-               "ServiceAccount StatefulSet",
+    "default": "ConfigMap DaemonSet NetworkPolicy NetworkPolicy PodDisruptionBudget Service Service "
+               "ServiceAccount ServiceAccount StatefulSet",
     "agents-alone": "DaemonSet NetworkPolicy ServiceAccount",
     "elsewhere": "ConfigMap DaemonSet NetworkPolicy",
-    "collector": "ConfigMap DaemonSet Ingress NetworkPolicy NetworkPolicy PodDisruptionBudget Service ServiceAccount "
-                 "ServiceAccount ServiceMonitor StatefulSet",
-    "oidc": "ConfigMap NetworkPolicy PodDisruptionBudget Service ServiceAccount StatefulSet",
+    "collector": "ConfigMap DaemonSet Ingress NetworkPolicy NetworkPolicy PodDisruptionBudget Service Service "
+                 "ServiceAccount ServiceAccount ServiceMonitor StatefulSet",
+    "oidc": "ConfigMap NetworkPolicy PodDisruptionBudget Service Service ServiceAccount StatefulSet",
 }
 
 
@@ -295,9 +302,15 @@ def main():
     refused({"collector": {"externalUrl": "https://a", "oidc": without}}, "rules")
     refused({"collector": {"ingress": {"enabled": True}}}, "externalUrl")
     refused({"collector": {"serviceMonitor": {"enabled": True}}}, "existingSecret")
+    refused({"collector": {"serviceMonitor": {"enabled": True, "existingSecret": "a"}}}, "tlsConfig")
     refused({"agent": {"enabled": False}, "collector": {"enabled": False}}, "one of them")
     refused({"collector": {"externalUrl": "http://profiles.example.net"}}, "externalUrl")
-    refused({"collector": {"advertise": "c1; id"}}, "advertise")
+    # As the collector itself takes it.
+    for name in ("c1; id", "-c1", "c1:", "c1:0", "c1:65536", "fd00::7", "[fd00::7", ":7601", "c1:7601:1"):
+        refused({"collector": {"advertise": name}}, "advertise")
+        refused({"collector": {"externalUrl": f"https://{name}"}}, "externalUrl")
+    for name in ("c1", "c1.example.net:65535", "10.0.0.7:443", "[fd00::7]", "[fd00::7]:7601"):
+        render({"collector": {"advertise": name, "externalUrl": f"https://{name}"}})
     refused({"agnet": {}}, "agnet")
     refused({"agent": {"appArmor": "maybe"}}, "appArmor")
     for message in helm_python.lint(str(HERE / "fleetprof")).get("messages", []):

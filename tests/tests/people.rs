@@ -40,9 +40,10 @@ fn local(collector: &Collector, config: &Path, args: &[&str]) -> String {
 fn token(collector: &Collector, config: &Path, args: &[&str]) -> String {
     let line = local(collector, config, &[&["users", "add"], args].concat());
     let words: Vec<_> = line.split_whitespace().collect();
-    assert_eq!(words[..2], ["agent-ctl", "login"], "{line}");
-    assert_eq!(words[2], collector.options().tls(), "{line}");
-    words[3].to_owned()
+    let tls = collector.options().tls();
+    assert_eq!(words[2..], ["|", "agent-ctl", "login", &tls, "-"], "{line}");
+    assert_eq!(words[0], "echo", "{line}");
+    words[1].to_owned()
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use testkit::fake::push::PushStream;
 use testkit::numbering;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 /// Size that messages of definitions are filled up to, the agent's. Unit: bytes.
 const MESSAGE_BYTES: usize = 512 << 10;
@@ -56,7 +56,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Opens a stream and says hello.
+    /// Connects without a certificate, opens a stream and says hello.
     ///
     /// # Errors
     /// When the collector does not answer, or not with a welcome.
@@ -65,6 +65,19 @@ impl Agent {
             .connect()
             .await
             .with_context(|| format!("failed to connect to `{address}`"))?;
+        Agent::over(channel, fleet, host, format!("simulated-{host:05}")).await
+    }
+
+    /// The same over a connection that is there, as the host with this id.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn over(
+        channel: Channel,
+        fleet: &Fleet,
+        host: usize,
+        host_id: String,
+    ) -> anyhow::Result<Agent> {
         let facts = HostFacts {
             hostname: fleet.hosts[host].name.clone(),
             kernel: "6.1.0-simulated".to_owned(),
@@ -77,7 +90,7 @@ impl Agent {
             health: None,
         };
         let hello = Hello {
-            host_id: format!("simulated-{host:05}"),
+            host_id,
             boot_id: vec![host as u8; 16],
             facts: Some(facts),
             now_unix_ns: testkit::clock::unix_ns(),

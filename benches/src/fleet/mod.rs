@@ -6,7 +6,9 @@
 mod agent;
 mod floor;
 mod generate;
+mod page;
 mod queries;
+mod rights;
 mod text;
 
 use crate::machine::Machine;
@@ -22,6 +24,8 @@ use tokio::task::LocalSet;
 
 pub use queries::Args as QueriesArgs;
 pub use queries::run as queries;
+pub use rights::Args as RightsArgs;
+pub use rights::run as rights;
 
 /// Most hosts: each has a connection, and file descriptors are bounded.
 const HOSTS_MAX: u64 = 5000;

@@ -1,8 +1,8 @@
 //! Who the people are that ask: their role, and the part of the fleet they may see.
 //!
 //! A [`Caller`] is put into the extensions of each request by the listener that took it, and asked
-//! for by what answers. Where none was put there, the request comes from a listener on loopback
-//! without logins, which believes everybody.
+//! for by what answers. Where none was put there nobody is answered: that somebody is believed is
+//! said by the listener on loopback that believes them.
 
 mod failures;
 mod people;
@@ -25,6 +25,7 @@ pub use table::{Who, refusal, web_refusal};
 use crate::audit::Event;
 use sessions::LASTS_S;
 use std::sync::Arc;
+use tonic::Status;
 use tonic::codegen::http::Extensions;
 
 /// What somebody may do, each role what those before it may.
@@ -95,10 +96,45 @@ impl Caller {
     }
 
     /// Who sent the request with these extensions.
-    pub fn of(extensions: &Extensions) -> Arc<Caller> {
-        extensions
-            .get::<Arc<Caller>>()
-            .cloned()
-            .unwrap_or_else(Caller::local)
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED where no listener said who it is.
+    pub fn of(extensions: &Extensions) -> Result<Arc<Caller>, Status> {
+        let caller = extensions.get::<Arc<Caller>>().cloned();
+        caller.ok_or_else(|| Status::unauthenticated("nobody says who asks"))
+    }
+
+    /// Has a request of a listener that believes everybody say so, where nobody is named yet.
+    pub fn believe(extensions: &mut Extensions) {
+        if extensions.get::<Arc<Caller>>().is_none() {
+            extensions.insert::<Arc<Caller>>(Caller::local());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    #[test]
+    fn who_is_not_named_is_nobody() {
+        let mut extensions = Extensions::new();
+        let refused = Caller::of(&extensions).expect_err("nobody");
+        assert_eq!(refused.code(), Code::Unauthenticated);
+        Caller::believe(&mut extensions);
+        assert_eq!(Caller::of(&extensions).expect("somebody").name, LOCAL);
+    }
+
+    #[test]
+    fn whom_a_listener_named_is_not_believed_to_be_another() {
+        let mut extensions = Extensions::new();
+        extensions.insert(Arc::new(Caller {
+            name: "anna".to_owned(),
+            role: Role::Viewer,
+            scope: None,
+        }));
+        Caller::believe(&mut extensions);
+        assert_eq!(Caller::of(&extensions).expect("somebody").name, "anna");
     }
 }

@@ -1,7 +1,7 @@
 //! The calls about people, and about what was done.
 
 use super::sessions::LINK_LASTS;
-use super::{AccessError, Caller, NewPerson, People, Person, Role};
+use super::{AccessError, Caller, LOCAL, NewPerson, People, Person, Role};
 use crate::audit::{Audit, BEGUN, DONE, Event};
 use crate::listen::hostname;
 use profile::text::with_causes;
@@ -101,10 +101,13 @@ impl AccessAdmin {
 }
 
 /// What is on record of somebody's doing.
-pub fn event<T>(request: &Request<T>, action: &'static str) -> Event {
+///
+/// # Errors
+/// As [`Caller::of`].
+pub fn event<T>(request: &Request<T>, action: &'static str) -> Result<Event, Status> {
     let peer = request.remote_addr().map(|peer| peer.to_string());
-    let caller = Caller::of(request.extensions());
-    caller.event(peer.unwrap_or_default(), action)
+    let caller = Caller::of(request.extensions())?;
+    Ok(caller.event(peer.unwrap_or_default(), action))
 }
 
 /// A call of a blocking thread.
@@ -123,7 +126,7 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<WhoAmIRequest>,
     ) -> Result<Response<WhoAmIResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let person = request.extensions().get::<Arc<Person>>();
         Ok(Response::new(WhoAmIResponse {
             name: caller.name.clone(),
@@ -142,10 +145,10 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<AddUserRequest>,
     ) -> Result<Response<AddUserResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("let somebody in")?;
+        Caller::of(request.extensions())?.sees_all("let somebody in")?;
         let fleet = self.fleet()?;
-        let event = event(&request, "user-add");
-        let caller = Caller::of(request.extensions());
+        let event = event(&request, "user-add")?;
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let role = role_of(asked.role())?;
         let new = NewPerson {
@@ -192,14 +195,22 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<ListUsersRequest>,
     ) -> Result<Response<ListUsersResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("list people")?;
+        Caller::of(request.extensions())?.sees_all("list people")?;
         let people = &self.fleet()?.people;
         let now = people.now();
-        let users = people
-            .list()
-            .iter()
-            .map(|person| wire(person, now))
-            .collect();
+        let tokens = people.list().into_iter().map(|person| User {
+            sessions: people.sessions_of(&person),
+            ..wire(&person, now)
+        });
+        let signed_in = people.signed_in().into_iter();
+        let signed_in = signed_in.map(|(person, used, sessions)| User {
+            used_unix_s: used,
+            sessions,
+            signed_in: true,
+            ..wire(&person, now)
+        });
+        let mut users: Vec<User> = tokens.chain(signed_in).collect();
+        users.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Response::new(ListUsersResponse { users }))
     }
 
@@ -207,9 +218,9 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<RemoveUserRequest>,
     ) -> Result<Response<RemoveUserResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("remove somebody")?;
+        Caller::of(request.extensions())?.sees_all("remove somebody")?;
         let people = self.fleet()?.people.clone();
-        let event = event(&request, "user-remove");
+        let event = event(&request, "user-remove")?;
         let name = request.into_inner().name;
         let event = event.with("name", name.as_str());
         // A disk that takes no record keeps nobody in.
@@ -240,9 +251,9 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<AuditRequest>,
     ) -> Result<Response<Self::AuditStream>, Status> {
-        Caller::of(request.extensions()).sees_all("read the audit log")?;
+        Caller::of(request.extensions())?.sees_all("read the audit log")?;
         let turn = self.turn()?;
-        self.audit.note(event(&request, "audit-read"));
+        self.audit.note(event(&request, "audit-read")?);
         let asked = request.into_inner();
         let audit = self.audit.clone();
         let (tx, rx) = mpsc::channel(1);
@@ -271,6 +282,7 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<OpenPageRequest>,
     ) -> Result<Response<OpenPageResponse>, Status> {
+        let caller = Caller::of(request.extensions())?;
         let url = &self.page.url;
         if !self.page.asks {
             return Ok(Response::new(OpenPageResponse {
@@ -279,8 +291,12 @@ impl AccessService for AccessAdmin {
             }));
         }
         let person = request.extensions().get::<Arc<Person>>();
+        // One for nobody by name is an admin's: whoever is on this machine, and nobody else.
+        if person.is_none() && caller.name != LOCAL {
+            return Err(Status::permission_denied("a link is for who has a token"));
+        }
         let link = self.fleet()?.people.link(person)?;
-        self.audit.note(event(&request, "page-link"));
+        self.audit.note(event(&request, "page-link")?);
         Ok(Response::new(OpenPageResponse {
             url: format!("{url}/login#once={link}"),
             lifetime_s: u32::try_from(LINK_LASTS.as_secs()).unwrap_or(0),
@@ -291,7 +307,7 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<VerifyAuditRequest>,
     ) -> Result<Response<VerifyAuditResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("verify the audit log")?;
+        Caller::of(request.extensions())?.sees_all("verify the audit log")?;
         let turn = self.turn()?;
         let audit = self.audit.clone();
         let verified = blocking(move || {
@@ -380,6 +396,8 @@ fn wire(person: &Person, now: i64) -> User {
         expires_unix_s: person.expires,
         used_unix_s: person.used(),
         expired: person.expires <= now,
+        sessions: 0,
+        signed_in: false,
     }
 }
 

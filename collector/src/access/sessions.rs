@@ -7,13 +7,13 @@
 
 use super::people::{AccessError, People};
 use super::sign_ins::{self, SignedIn};
-use super::{Caller, Person};
+use super::{Caller, LOCAL, Person};
 use crate::sync::lock;
 use data_encoding::BASE64URL_NOPAD;
 use proto::credential::ID_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, params};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -153,21 +153,42 @@ impl People {
         self.start(Some(person.id()))
     }
 
-    /// Starts a session of whoever a link was made for. Blocks.
+    /// Starts a session of whoever a link was made for. In a browser that somebody is logged in with
+    /// already it changes nothing: none, where it was for the same one. Blocks.
     ///
     /// # Errors
-    /// As [`People::log_in`].
-    pub fn follow(&self, link: &str, peer: Option<SocketAddr>) -> Result<String, Status> {
+    /// As [`People::log_in`]; ALREADY_EXISTS where somebody else is logged in: a link that a stranger
+    /// made would have them go on as the stranger, and tell him what they look at.
+    pub fn follow(
+        &self,
+        link: &str,
+        peer: Option<SocketAddr>,
+        logged_in: Option<&Caller>,
+    ) -> Result<Option<String>, Status> {
         let found = lock(&self.sessions().links).remove(&hash(link));
         let found = found.filter(|link| link.until > Instant::now());
-        match found {
-            Some(link) => self.start(link.whose),
-            None => Err(self.failed(
-                peer,
-                "",
-                "the link was used already, or is over a minute old",
-            )),
+        let Some(link) = found else {
+            let why = "the link was used already, or is over a minute old";
+            return Err(self.failed(peer, "", why));
+        };
+        let Some(logged_in) = logged_in else {
+            return self.start(link.whose).map(Some);
+        };
+        let is_own = match link.whose {
+            None => logged_in.name == LOCAL,
+            Some(id) => {
+                let person = self.person(&id);
+                person.is_some_and(|person| person.caller.name == logged_in.name)
+            }
+        };
+        if is_own {
+            return Ok(None);
         }
+        Err(Status::already_exists(format!(
+            "the link is for somebody else, and `{}` is logged in here: log out first, and ask for \
+             another link",
+            logged_in.name
+        )))
     }
 
     /// A link for somebody; none: for whoever is on the collector's machine.
@@ -265,6 +286,40 @@ impl People {
                 })
             }
         }
+    }
+
+    /// Who is logged in at the page by a provider's word, by name: the newest session, when one was
+    /// used last, and how many there are.
+    pub fn signed_in(&self) -> Vec<(Arc<Person>, i64, u32)> {
+        let now = self.now();
+        let open = lock(&self.sessions().open);
+        let mut found: BTreeMap<&str, (&Session, &Arc<SignedIn>, i64, u32)> = BTreeMap::new();
+        for session in open.values().filter(|session| session.is_good(now)) {
+            let Some(own) = session.whose.signed_in() else {
+                continue;
+            };
+            let name = own.person.caller.name.as_str();
+            let of_name = found.entry(name).or_insert((session, own, 0, 0));
+            if session.created > of_name.0.created {
+                (of_name.0, of_name.1) = (session, own);
+            }
+            of_name.2 = of_name.2.max(session.used);
+            of_name.3 += 1;
+        }
+        let found = found.into_values();
+        found
+            .map(|(_, own, used, count)| (own.person.clone(), used, count))
+            .collect()
+    }
+
+    /// How many sessions of the page were started with somebody's token.
+    pub fn sessions_of(&self, person: &Person) -> u32 {
+        let now = self.now();
+        let open = lock(&self.sessions().open);
+        let own = open.values().filter(|session| {
+            session.is_good(now) && matches!(session.whose, Whose::Token(id) if id == person.id())
+        });
+        u32::try_from(own.count()).unwrap_or(u32::MAX)
     }
 
     /// Ends a session. Blocks.

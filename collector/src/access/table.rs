@@ -9,7 +9,7 @@ use tonic::Status;
 pub enum Who {
     /// Anybody.
     Stranger,
-    /// A host that is no member of the fleet any more.
+    /// A host with a certificate of the fleet that is no member here, or not any more.
     Removed,
     /// A host of the fleet.
     Host,
@@ -172,7 +172,8 @@ pub fn refusal(path: &str, who: Who) -> Option<Status> {
              (`agent-ctl login`)",
         )),
         (_, Who::Removed) => Some(Status::unauthenticated(
-            "this host was removed from the fleet: invite it again (`agent-ctl hosts invite`)",
+            "this host is no member here: it was removed, or joined at another collector of the same \
+             authority\ninvite it at this one (`agent-ctl hosts invite`)",
         )),
         (_, Who::Stranger) => Some(Status::unauthenticated(
             "hosts join the fleet first (`agent-ctl join`), and people log in (`agent-ctl login`)",

@@ -54,8 +54,8 @@ impl CaptureService for Control {
         request: Request<FleetCaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
         let inner = &self.0;
-        let event = event(&request, "capture");
-        let caller = Caller::of(request.extensions());
+        let event = event(&request, "capture")?;
+        let caller = Caller::of(request.extensions())?;
         let peer = by(&caller, peer(&request));
         let asked = request.into_inner();
         let mut checked = select::check(&asked, &caller)?;
@@ -137,8 +137,8 @@ impl CaptureService for Control {
         &self,
         request: Request<CancelFleetCaptureRequest>,
     ) -> Result<Response<CancelFleetCaptureResponse>, Status> {
-        let event = event(&request, "capture-cancel");
-        let caller = Caller::of(request.extensions());
+        let event = event(&request, "capture-cancel")?;
+        let caller = Caller::of(request.extensions())?;
         let peer = by(&caller, peer(&request));
         let id = request.into_inner().id;
         let event = event.with("id", id);
@@ -157,7 +157,7 @@ impl CaptureService for Control {
         &self,
         request: Request<ListFleetCapturesRequest>,
     ) -> Result<Response<ListFleetCapturesResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let captures = self.0.fanouts.list(&caller);
         Ok(Response::new(ListFleetCapturesResponse { captures }))
     }

@@ -135,7 +135,7 @@ async fn shake(
 ) -> io::Result<TlsConn> {
     stream.set_nodelay(true)?;
     let tcp = stream.connect_info();
-    let config = fleet.tls().map_err(|error| {
+    let config = fleet.tls_now().await.map_err(|error| {
         // Nobody can connect: that is not for the log of those who debug.
         tracing::error!("{}", with_causes(&error));
         io::Error::other(error)

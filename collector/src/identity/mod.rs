@@ -19,6 +19,7 @@ pub use outside::Outside;
 pub use registry::{Invitation, Listed, Member, Refused, Registry};
 pub use service::{Enrollment, FleetAdmin, REQUEST_BYTES_MAX};
 
+use crate::reread::Looks;
 use crate::time::Clock;
 use authority::{Claim, ends_unix_s};
 use outside::{Named, SPIFFE_LABEL, Trusted};
@@ -90,6 +91,9 @@ pub enum IdentityError {
     /// The system gives no random numbers.
     #[error("failed to get random numbers")]
     Random,
+    /// Files of another authority do not answer.
+    #[error("failed to read the files of `identity.outside` in time")]
+    Late,
 }
 
 /// The fleet as this collector knows it.
@@ -103,6 +107,7 @@ pub struct Fleet {
     /// Hosts of other authorities, where there are some.
     pub outside: Option<Outside>,
     clock: Clock,
+    looks: Looks,
     /// How TLS is spoken.
     tls: Mutex<Option<Spoken>>,
 }
@@ -136,6 +141,7 @@ impl Fleet {
             host_lasts,
             outside: None,
             clock,
+            looks: Looks::default(),
             tls: Mutex::new(None),
         })
     }
@@ -176,6 +182,24 @@ impl Fleet {
             trusted,
         });
         Ok(config)
+    }
+
+    /// The same for a handshake: files of another authority are looked at where nobody waits for
+    /// them for long.
+    ///
+    /// # Errors
+    /// As [`Fleet::tls`], and where the files never answered.
+    pub async fn tls_now(self: &Arc<Fleet>) -> Result<Arc<ServerConfig>, IdentityError> {
+        if self.outside.is_none() {
+            return self.tls();
+        }
+        let own = self.clone();
+        let last = || {
+            let spoken = crate::sync::lock(&self.tls);
+            spoken.as_ref().map(|spoken| Ok(spoken.config.clone()))
+        };
+        let found = self.looks.look(move || own.tls(), last).await;
+        found.unwrap_or(Err(IdentityError::Late))
     }
 
     /// Whose a chain is that the handshake has found good.

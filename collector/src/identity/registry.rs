@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 
-/// Longest name of a host. Unit: bytes.
-const NAME_BYTES_MAX: usize = 253;
+/// Longest name of a host, what agents take too. Unit: bytes.
+const NAME_BYTES_MAX: usize = proto::HOST_NAME_BYTES_MAX;
 
 /// Most labels of an invitation, and their longest name and value. Unit: labels, bytes.
 const LABELS_MAX: usize = 16;
@@ -91,9 +91,7 @@ CREATE TABLE IF NOT EXISTS invitations (
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// No invitation, none of ours, or a wrong secret: which of these is nobody's business.
-    #[error(
-        "this host is not a member of the fleet, and the invitation is not one of this fleet's"
-    )]
+    #[error("this host is no member here, and the invitation is none that this collector made")]
     Unknown,
     /// The invitation was good once.
     #[error("the invitation has expired; make another with `agent-ctl hosts invite`")]
@@ -406,9 +404,10 @@ impl Registry {
     ) -> Result<(Arc<Member>, Enrolled), Refused> {
         let id = applicant.host_id;
         let plain = id.chars().all(|c| !profile::text::is_hostile(c));
-        if id.is_empty() || id.len() > crate::store::HOST_ID_BYTES_MAX || !plain {
-            let text = "a host id has 1 to 128 printable bytes";
-            return Err(Refused::Invalid(text.to_owned()));
+        let most = crate::store::HOST_ID_BYTES_MAX;
+        if id.is_empty() || id.len() > most || !plain {
+            let text = format!("a host id has 1 to {most} printable bytes");
+            return Err(Refused::Invalid(text));
         }
         if outside::is_given(id) {
             let text =

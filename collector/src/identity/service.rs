@@ -250,9 +250,9 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<InviteRequest>,
     ) -> Result<Response<InviteResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("invite hosts")?;
+        Caller::of(request.extensions())?.sees_all("invite hosts")?;
         let peer = request.remote_addr();
-        let event = event(&request, "invite");
+        let event = event(&request, "invite")?;
         let asked = request.into_inner();
         let event = event
             .with("name", asked.name.as_str())
@@ -293,7 +293,7 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<ListMembersRequest>,
     ) -> Result<Response<ListMembersResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let mut members = self.fleet.registry.members();
         members.retain(|member| caller.sees_host(&member.name, &member.labels));
         Ok(Response::new(ListMembersResponse {
@@ -307,9 +307,9 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<RemoveMemberRequest>,
     ) -> Result<Response<RemoveMemberResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("remove a host")?;
+        Caller::of(request.extensions())?.sees_all("remove a host")?;
         let peer = request.remote_addr();
-        let event = event(&request, "host-remove");
+        let event = event(&request, "host-remove")?;
         let host = request.into_inner().host;
         let event = event.with("host", host.as_str());
         let removing = move |fleet: &Fleet| {
@@ -335,7 +335,7 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<ListInvitationsRequest>,
     ) -> Result<Response<ListInvitationsResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("list invitations")?;
+        Caller::of(request.extensions())?.sees_all("list invitations")?;
         let fleet = self.fleet.clone();
         let listing = move || fleet.registry.invitations(fleet.now());
         let listed = tokio::task::spawn_blocking(listing).await;
@@ -350,8 +350,8 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<RevokeInvitationRequest>,
     ) -> Result<Response<RevokeInvitationResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("take an invitation back")?;
-        let event = event(&request, "invitation-revoke");
+        Caller::of(request.extensions())?.sees_all("take an invitation back")?;
+        let event = event(&request, "invitation-revoke")?;
         let id = request.into_inner().id;
         let event = event.with("invitation", id.as_str());
         let revoking = move |fleet: &Fleet| {

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 pub const LASTS: Duration = Duration::from_secs(600);
 
 /// Logins at a time: of one address, and of all. Of more the oldest goes, of who has most. Each
-/// takes 2.5 KiB at most.
+/// takes 2.5 KiB at most. Behind a proxy all have its address, and nobody is told apart: there the
+/// second bound alone counts.
 const OF_NETWORK_MAX: usize = 256;
 const ALL_MAX: usize = 4096;
 
@@ -22,6 +23,7 @@ const ALL_MAX: usize = 4096;
 pub(super) struct Begun {
     browser: Hash,
     /// Its address, or more of it where one customer has many.
+    /// None: a proxy is in between.
     network: Option<IpAddr>,
     until: Instant,
     /// What the ID token has to have.
@@ -48,6 +50,7 @@ pub(super) struct Ticket {
 pub(super) struct Beginner<'a> {
     /// What the browser is known by already.
     pub(super) browser: Option<&'a str>,
+    /// None: a proxy is in between.
     pub(super) address: Option<IpAddr>,
     pub(super) since: i64,
     pub(super) back: String,
@@ -92,7 +95,8 @@ impl Pending {
         all.retain(|_, begun| begun.until > now);
         let own = all.values().filter(|it| it.network == begun.network);
         // Where all have too many, who has most gives way.
-        let full = match own.count() >= OF_NETWORK_MAX {
+        let many = begun.network.is_some() && own.count() >= OF_NETWORK_MAX;
+        let full = match many {
             true => Some(begun.network),
             false if all.len() >= ALL_MAX => {
                 // Each is looked at once: anyone may begin a login, so it must stay cheap.
@@ -190,5 +194,24 @@ mod tests {
             begin(address);
         }
         assert_eq!(lock(&pending.0).len(), ALL_MAX);
+    }
+
+    #[test]
+    fn behind_a_proxy_nobody_is_one_address() {
+        let (pending, now) = (Pending::default(), Instant::now());
+        let begin = || {
+            let beginner = Beginner {
+                address: None,
+                ..beginner(None, 1)
+            };
+            pending.begin(beginner, now).expect("begun")
+        };
+        let (first, _) = begin();
+        let gone: u64 = (1..ALL_MAX).map(|_| begin().1).sum();
+        assert_eq!(gone, 0, "as many as there is room for");
+        assert_eq!(begin().1, 1);
+        assert_eq!(lock(&pending.0).len(), ALL_MAX);
+        let own = Some(first.browser.as_str());
+        assert!(pending.take(&first.state, own, now).is_err(), "the oldest");
     }
 }

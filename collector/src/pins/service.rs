@@ -166,7 +166,7 @@ impl PinService for Pins {
         &self,
         request: Request<ListHostPinsRequest>,
     ) -> Result<Response<ListHostPinsResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let limit = match asked.limit {
             0 => LIST_DEFAULT,
@@ -212,7 +212,7 @@ impl PinService for Pins {
         &self,
         request: Request<PinProfileRequest>,
     ) -> Result<Response<Self::ProfileStream>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let query = query(&asked, &caller)?;
         let part = match asked.captured {

@@ -57,7 +57,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::LabelNamesRequest>,
     ) -> Result<Response<wire::LabelNamesResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let selected = Selected::new(request.into_inner().selection)?;
         let selected = selected.without_filters("LabelNames")?;
         let now = self.0.clock.now_unix_ns();
@@ -79,7 +79,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::LabelValuesRequest>,
     ) -> Result<Response<wire::LabelValuesResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         if asked.name.is_empty() {
             return Err(invalid("failed to list values: the label has no name"));
@@ -107,7 +107,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::SeriesRequest>,
     ) -> Result<Response<wire::SeriesResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?.without_filters("Series")?;
         let group_by = labels(asked.group_by)?;
@@ -166,7 +166,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::ProfileRequest>,
     ) -> Result<Response<Parts>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let query = selected.query(&asked.group_by)?;
@@ -205,7 +205,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::TopRequest>,
     ) -> Result<Response<wire::TopResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let limit = limit(asked.limit, TOP_LIMIT, ROWS_MAX);
@@ -244,7 +244,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::DiffRequest>,
     ) -> Result<Response<wire::DiffResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
         let sides = [Selected::new(asked.before)?, Selected::new(asked.after)?];
         let queries = [sides[0].query(&[])?, sides[1].query(&[])?];
@@ -295,7 +295,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::HostsRequest>,
     ) -> Result<Response<wire::HostsResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner().range;
         check(asked)?;
         let now = self.0.clock.now_unix_ns();
@@ -362,7 +362,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::CgroupsRequest>,
     ) -> Result<Response<wire::CgroupsResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let selected = Selected::new(request.into_inner().selection)?;
         // The kernel accounts for cgroups, not for the frames in them.
         let filtered = !selected.filters.is_empty();
@@ -416,7 +416,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::StatusRequest>,
     ) -> Result<Response<wire::StatusResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         if caller.scope.is_some() {
             return self.status_within(&caller).await.map(Response::new);
         }

@@ -61,9 +61,9 @@ impl SymbolService for Symbols {
         request: Request<Streaming<UploadSymbolsRequest>>,
     ) -> Result<Response<UploadSymbolsResponse>, Status> {
         // Names are in everybody's answers.
-        Caller::of(request.extensions()).sees_all("upload symbols")?;
+        Caller::of(request.extensions())?.sees_all("upload symbols")?;
         let peer = request.remote_addr();
-        let event = event(&request, "symbols-upload");
+        let event = event(&request, "symbols-upload")?;
         let mut shutdown = self.0.shutdown.clone();
         let uploaded = tokio::select! {
             uploaded = timeout(UPLOAD_MAX, self.upload_one(request.into_inner())) => uploaded,
@@ -98,7 +98,7 @@ impl SymbolService for Symbols {
         &self,
         request: Request<ListSymbolsRequest>,
     ) -> Result<Response<ListSymbolsResponse>, Status> {
-        Caller::of(request.extensions()).sees_all("list the symbols")?;
+        Caller::of(request.extensions())?.sees_all("list the symbols")?;
         let limit = match request.into_inner().limit {
             0 => LIST_DEFAULT,
             limit => (limit as usize).min(LIST_MAX),

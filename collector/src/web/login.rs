@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, SET_COOKIE};
+use hyper::http::Extensions;
 use hyper::{HeaderMap, StatusCode};
 use profile::text::{markup, printable};
 use std::sync::Arc;
@@ -86,6 +87,7 @@ fn json(value: &serde_json::Value) -> Response {
 pub(super) async fn log_in(
     State(site): State<Site>,
     Extension(peer): Extension<Peer>,
+    asking: Option<Extension<Asking>>,
     body: Bytes,
 ) -> Response {
     let Some(door) = door(&site) else {
@@ -93,15 +95,20 @@ pub(super) async fn log_in(
     };
     let text = String::from_utf8_lossy(&body).into_owned();
     let people = door.people.clone();
+    let asking = asking.filter(|Extension(asking)| asking.by_session);
     let logging_in = move || match text.split_once(' ') {
-        Some(("token", token)) => people.log_in(token, Some(peer.0)),
-        Some(("link", link)) => people.follow(link, Some(peer.0)),
+        Some(("token", token)) => people.log_in(token, Some(peer.0)).map(Some),
+        Some(("link", link)) => {
+            let logged_in = asking.as_ref().map(|asking| &*asking.caller);
+            people.follow(link, Some(peer.0), logged_in)
+        }
         _ => Err(Status::unauthenticated("there is no token")),
     };
     let started = tokio::task::spawn_blocking(logging_in).await;
     let started = started.unwrap_or_else(|_| Err(Status::internal("logging in failed")));
     let secret = match started {
-        Ok(secret) => secret,
+        Ok(Some(secret)) => secret,
+        Ok(None) => return plain(StatusCode::NO_CONTENT, "").map(Body::from),
         Err(status) => return refused(&status),
     };
     if let Some(visitor) = door.people.visitor(&secret) {
@@ -143,10 +150,11 @@ pub(super) async fn log_out(
 }
 
 /// Who asks, as JSON; where nobody is asked for a login, whoever is on this machine.
-pub(super) async fn session(asking: Option<Extension<Asking>>) -> Response {
-    let (caller, by_session) = match asking {
-        Some(Extension(asking)) => (asking.caller, asking.by_session),
-        None => (Caller::local(), false),
+pub(super) async fn session(asking: Option<Extension<Asking>>, extensions: Extensions) -> Response {
+    let by_session = asking.is_some_and(|Extension(asking)| asking.by_session);
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return refused(&status),
     };
     json(&serde_json::json!({
         "name": caller.name,

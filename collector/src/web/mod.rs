@@ -205,13 +205,13 @@ async fn connection(
 /// The same with TLS before anything else.
 async fn encrypted(
     stream: TcpStream,
-    certificates: &Certificates,
+    certificates: &Arc<Certificates>,
     router: Router,
     shutdown: watch::Receiver<bool>,
     open: Open,
 ) {
     let _ = stream.set_nodelay(true);
-    let config = match certificates.config() {
+    let config = match certificates.config_now().await {
         Ok(config) => config,
         Err(why) => {
             // Nobody can connect: that is not for the log of those who debug.
@@ -306,7 +306,11 @@ async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Resp
             site.metrics.http_refused.inc();
             plain(StatusCode::FORBIDDEN, reason).map(Body::from)
         }
-        (None, None) => next.run(request).await,
+        (None, None) => {
+            let mut request = request;
+            Caller::believe(request.extensions_mut());
+            next.run(request).await
+        }
         (None, Some(door)) => asked(&site, &door, request, next).await,
     };
     guard::secure(response.headers_mut());
@@ -403,7 +407,8 @@ async fn metrics_text(
     extensions: Extensions,
     headers: HeaderMap,
 ) -> Response {
-    if let Err(status) = Caller::of(&extensions).sees_all("read the metrics") {
+    let caller = Caller::of(&extensions);
+    if let Err(status) = caller.and_then(|caller| caller.sees_all("read the metrics")) {
         let text = format!("{}\n", status.message());
         return plain(StatusCode::FORBIDDEN, text).map(Body::from);
     }
@@ -467,7 +472,11 @@ async fn file(
         let text = "the address is too long\n";
         return plain(StatusCode::URI_TOO_LONG, text).map(Body::from);
     }
-    match download::make(&site.queries, &Caller::of(&extensions), &name, pairs).await {
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return turned_away("", status),
+    };
+    match download::make(&site.queries, &caller, &name, pairs).await {
         Ok(download::File {
             head,
             pieces,

@@ -116,7 +116,9 @@ pub(super) async fn begin(
         return redirect(&format!("{scheme}://{own}{PATH}?{query}"));
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
-    let (address, now) = (Some(peer.0.ip()), door.people.now());
+    // Behind a proxy all have its address: one who begins many would be all of them.
+    let is_direct = site.entrance.tls.is_some();
+    let (address, now) = (is_direct.then(|| peer.0.ip()), door.people.now());
     match oidc.begin(browser.as_deref(), address, now, back).await {
         Ok(begin) => {
             let mut response = redirect(&begin.location);

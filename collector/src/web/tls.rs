@@ -2,7 +2,7 @@
 //! changes, else with one that the fleet's authority signs.
 
 use crate::identity::Fleet;
-use crate::reread::Reread;
+use crate::reread::{Looks, Reread};
 use crate::sync::lock;
 use profile::text::with_causes;
 use rustls::ServerConfig;
@@ -24,6 +24,8 @@ pub enum Certificates {
         key: PathBuf,
         /// What was made of them last.
         read: Reread<ServerConfig>,
+        /// How they are looked at.
+        looks: Looks,
     },
     /// The fleet's.
     Signed {
@@ -43,6 +45,7 @@ impl Certificates {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
             read: Reread::of(vec![certificate.to_owned(), key.to_owned()]),
+            looks: Looks::default(),
         }
     }
 
@@ -55,6 +58,21 @@ impl Certificates {
         }
     }
 
+    /// The same as [`Certificates::config`] for a handshake: files are looked at where nobody waits
+    /// for them for long.
+    ///
+    /// # Errors
+    /// As there, and where the files never answered.
+    pub async fn config_now(self: &Arc<Certificates>) -> Result<Arc<ServerConfig>, String> {
+        let Certificates::Files { read, looks, .. } = &**self else {
+            return self.config();
+        };
+        let own = self.clone();
+        let found = looks.look(move || own.config(), || read.last().map(Ok));
+        let late = || Err("its files do not answer".to_owned());
+        found.await.unwrap_or_else(late)
+    }
+
     /// How TLS is spoken now.
     ///
     /// # Errors
@@ -65,6 +83,7 @@ impl Certificates {
                 certificate,
                 key,
                 read,
+                ..
             } => read.get(
                 || from_files(certificate, key),
                 |why| {

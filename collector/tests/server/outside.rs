@@ -470,3 +470,28 @@ async fn who_asks_for_another_name_is_shown_another_certificate() {
     running.member("own").await;
     assert!(named(&running, &pair, ca.pem.clone(), "").await.is_err());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collectors_of_one_authority_take_its_hosts_each_by_its_own_list() {
+    let (ca, files) = (Ca::root("prod"), tempfile::tempdir().expect("one"));
+    let first = taking(&ca, files.path(), PREFIX).await;
+    let second = taking(&ca, files.path(), PREFIX).await;
+    let pair = ca.host(&[&id("a")]);
+    for running in [&first, &second] {
+        push(running, &pair, hello_of("a"), 30)
+            .await
+            .expect("taken");
+        assert_eq!(hosts(running), [(id("a"), "a".to_owned())]);
+    }
+    let remove = RemoveMemberRequest {
+        host: "a".to_owned(),
+    };
+    let removed = first.admin().await.remove_member(remove).await;
+    removed.expect("removed");
+    let refused = refused_push(connect(&first, &pair).await, hello_of("a")).await;
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    // The other knows nothing of it.
+    push(&second, &pair, hello_of("a"), 20)
+        .await
+        .expect("taken");
+}

@@ -53,7 +53,7 @@ const fn word(
 ) -> Key<Config> {
     Key {
         path,
-        kind: Kind::IdOrNull(256),
+        kind: Kind::IdOrNull(proto::HOST_NAME_BYTES_MAX),
         unit: "",
         reload: Reload::Restart,
         doc,

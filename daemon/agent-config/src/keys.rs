@@ -754,7 +754,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         path: "collector.host_id",
-        kind: Kind::IdOrNull(128),
+        kind: Kind::IdOrNull(proto::HOST_ID_BYTES_MAX),
         unit: "",
         reload: Reload::Restart,
         doc: "Who this host is to the collector: the same after a reboot, another on every other \

@@ -590,6 +590,19 @@ fn a_collector_in_one_line_that_is_none_names_the_key() {
 }
 
 #[test]
+fn a_host_may_be_called_as_a_node_and_its_cluster_are() {
+    let node = |bytes: usize| {
+        let name = format!("{}/{}", "c".repeat(32), "n".repeat(bytes - 33));
+        parse(&format!(
+            "collector: {{host_id: '{name}', host_name: '{name}'}}"
+        ))
+    };
+    let config = node(32 + 1 + 253).unwrap();
+    assert_eq!(config.collector.host_id, config.collector.host_name);
+    assert!(node(proto::HOST_ID_BYTES_MAX + 1).is_err());
+}
+
+#[test]
 fn the_triggers_of_the_sample_are_right() {
     let Kind::Items(items) = Key::<Config>::find("triggers").unwrap().kind else {
         panic!("no list");

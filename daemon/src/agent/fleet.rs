@@ -342,13 +342,20 @@ async fn invitation(file: &Path) -> Result<(String, Credential), String> {
         Ok(Err(error)) => return Err(format!("failed to read `{}`: {error}", file.display())),
         Err(_) => return Err(format!("failed to read `{}`", file.display())),
     };
-    let mut words = text.split_whitespace().rev();
-    let (Some(invitation), Some(collector)) = (words.next(), words.next()) else {
+    let Some((collector, invitation)) = last_words(&text) else {
         let name = file.display();
         return Err(format!("`{name}` has no address and invitation"));
     };
     let credential = Credential::parse(invitation).map_err(|error| error.to_string())?;
     Ok((collector.to_owned(), credential))
+}
+
+/// The address and the invitation of a line that `hosts invite` printed, which quotes an address of
+/// IPv6 for a shell.
+fn last_words(text: &str) -> Option<(&str, &str)> {
+    let mut words = text.split_whitespace().rev();
+    let (invitation, collector) = (words.next()?, words.next()?);
+    Some((collector.trim_matches('\''), invitation))
 }
 
 /// Why a host does not join, for whoever asked.
@@ -361,5 +368,24 @@ fn refusal(error: &JoinError) -> Status {
         JoinError::Enroll(_) => Status::unavailable(text),
         JoinError::OfFiles => Status::failed_precondition(text),
         JoinError::Store(_) | JoinError::Files(_) | JoinError::Thread => Status::internal(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_line_has_the_address_before_the_invitation() {
+        for line in [
+            "sudo agent-ctl join c1:7601 fpj1_x\n",
+            "c1:7601 fpj1_x",
+            "sudo agent-ctl join 'c1:7601' fpj1_x",
+        ] {
+            assert_eq!(last_words(line), Some(("c1:7601", "fpj1_x")), "{line}");
+        }
+        let six = "sudo agent-ctl join '[fd00::7]:7601' fpj1_x\n";
+        assert_eq!(last_words(six), Some(("[fd00::7]:7601", "fpj1_x")));
+        assert_eq!(last_words("fpj1_x\n"), None);
     }
 }

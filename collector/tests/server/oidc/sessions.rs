@@ -105,7 +105,16 @@ async fn a_session_outlives_a_restart_and_ends_with_its_settings_or_by_an_admini
         &rig.log_in(&fake, &json!({"sub": "2", "preferred_username": "ben"}))
             .await,
     );
+    let listed = rig.site.running.users().await;
+    let ben = listed.iter().find(|user| user.name == "oidc:ben");
+    let ben = ben.expect("an administrator sees who is logged in");
+    assert!(
+        ben.signed_in && ben.sessions == 1 && ben.used_unix_s > 0,
+        "{ben:?}"
+    );
     rig.site.running.remove("oidc:ben").await;
+    let listed = rig.site.running.users().await;
+    assert!(!listed.iter().any(|user| user.name == "oidc:ben"));
     assert_eq!(rig.site.get("/api/session", &second).await.status, 401);
     assert_eq!(rig.who(&first).await["name"], "oidc:anna");
     let Rig {

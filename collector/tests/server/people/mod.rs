@@ -10,7 +10,8 @@ use crate::identity::Running;
 use crate::rig::channel;
 use proto::collector::access_service_client::AccessServiceClient;
 use proto::collector::{
-    AddUserRequest, AuditRequest, RemoveUserRequest, Role, VerifyAuditRequest, VerifyAuditResponse,
+    AddUserRequest, AuditRequest, ListUsersRequest, RemoveUserRequest, Role, User,
+    VerifyAuditRequest, VerifyAuditResponse,
 };
 use proto::credential::Credential;
 use proto::pin::Pinned;
@@ -84,6 +85,12 @@ impl Running {
         };
         let added = self.access().await.add_user(request).await;
         added.expect_err("it is refused")
+    }
+
+    /// Who is in.
+    pub async fn users(&self) -> Vec<User> {
+        let listed = self.access().await.list_users(ListUsersRequest {}).await;
+        listed.expect("a list").into_inner().users
     }
 
     /// Ends somebody's token.

@@ -109,6 +109,14 @@ export function notesOf(quality: DataQuality): Note[] {
       bad: true,
     });
   }
+  if (quality.notKept.length) {
+    notes.unshift({
+      text: 'part of the range left out',
+      title: quality.notKept.join('; '),
+      warn: true,
+      bad: true,
+    });
+  }
   if (quality.damaged.length) {
     notes.push({
       text: `${format.plural(quality.damaged.length, 'partition')} set aside`,

@@ -127,5 +127,8 @@ clickhouse: {{ $values.clickhouse.existingSecret }}
 {{- if and $values.serviceMonitor.enabled (not $values.serviceMonitor.existingSecret) }}
 {{- fail "collector.serviceMonitor.enabled: needs existingSecret, with a token of `agent-ctl users add prometheus --role metrics`" }}
 {{- end }}
+{{- if and $values.serviceMonitor.enabled (not $values.serviceMonitor.tlsConfig) }}
+{{- fail "collector.serviceMonitor.tlsConfig: empty, and so nothing would be scraped: {serverName: …} with the name in page.existingSecret's certificate, or {insecureSkipVerify: true}" }}
+{{- end }}
 {{- end }}
 {{- end }}
