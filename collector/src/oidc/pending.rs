@@ -194,17 +194,18 @@ mod tests {
     #[test]
     fn behind_a_proxy_nobody_is_one_address() {
         let (pending, now) = (Pending::default(), Instant::now());
-        let begin = || {
+        let begin = |at| {
             let beginner = Beginner {
                 address: None,
                 ..beginner(None, 1)
             };
-            pending.begin(beginner, now).expect("begun")
+            pending.begin(beginner, at).expect("begun")
         };
-        let (first, _) = begin();
-        let gone: u64 = (1..ALL_MAX).map(|_| begin().1).sum();
+        let later = now + Duration::from_secs(1);
+        let (first, _) = begin(now);
+        let gone: u64 = (1..ALL_MAX).map(|_| begin(later).1).sum();
         assert_eq!(gone, 0, "as many as there is room for");
-        assert_eq!(begin().1, 1);
+        assert_eq!(begin(later).1, 1);
         assert_eq!(lock(&pending.0).len(), ALL_MAX);
         let own = Some(first.browser.as_str());
         assert!(pending.take(&first.state, own, now).is_err(), "the oldest");

@@ -221,7 +221,9 @@ impl State {
             "it is older than what is kept"
         } else if end <= start || end.saturating_sub(start) > 3600 * SECOND {
             "its time makes no sense"
-        } else if window.origin.host.host_id.is_empty() || window.origin.host.host_id.len() > 128 {
+        } else if window.origin.host.host_id.is_empty()
+            || window.origin.host.host_id.len() > proto::HOST_ID_BYTES_MAX
+        {
             "its host id is empty or too long"
         } else if unknown_set {
             "a row names a label set that is not there"
