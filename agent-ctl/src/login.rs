@@ -29,7 +29,7 @@ whoever else answers at that address is refused. It is kept in $XDG_CONFIG_HOME/
 A program that cannot log in gives its token with --token-file.
 
 Examples:
-  echo fpu1_… | agent-ctl login c1.example.net:7601 -      the line of `users add`: the token is in no list of processes
+  echo fpu1_… | agent-ctl login c1.example.net:7601 -      the token is in no list of processes
   agent-ctl login c1.example.net --name prod - < token     the same from a file
   agent-ctl hosts                                          asks the collector of the last login
   agent-ctl --collector prod hosts                         asks another")]

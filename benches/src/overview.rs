@@ -11,10 +11,11 @@ use crate::machine::Machine;
 use crate::report::{self, Table, number};
 use anyhow::ensure;
 use proto::agent::TimeRange;
-use proto::collector::push_request::Body;
+use proto::collector::push_response;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    Hello, HostFacts, OverviewRequest, OverviewResponse, Selection, WindowFacts, WindowPart,
+    Ack, Hello, HostFacts, Outcome, OverviewRequest, OverviewResponse, Selection, WindowFacts,
+    WindowPart,
 };
 use testkit::fake::push::PushStream;
 use testkit::fake::window::{hash, labels};
@@ -50,6 +51,8 @@ const BEGINS: u64 = 480;
 const ASKED_AFTER: [u64; 6] = [2, 3, 5, 10, 20, 40];
 /// Changes of the service on the hosts that change. Unit: percent.
 const CHANGES: [u32; 5] = [0, 5, 10, 20, 40];
+/// Windows that a host sends before it waits.
+const TOGETHER: u32 = 40;
 const SEED: u64 = 1;
 const SECOND: i64 = 1_000_000_000;
 
@@ -239,6 +242,7 @@ async fn fill(
         tasks.spawn_local(async move {
             let mut stream = connect(&address, host).await?;
             let mut is_first = true;
+            let mut waiting = 0;
             for (at, (trial, change)) in trials.iter().enumerate() {
                 let start = first + at as i64 * length;
                 let mut load = Load::new(host, *trial, *change);
@@ -246,12 +250,19 @@ async fn fill(
                     let offset = (window * WINDOW_S) as i64 * SECOND;
                     let cores = load.next(window, start + offset);
                     let part = part(host, (start + offset, first), is_first, cores);
-                    is_first = false;
-                    let ack = stream.store_part(part, &["main;serve"]).await;
-                    ensure!(
-                        ack.outcome() == proto::collector::Outcome::Stored,
-                        "a window was not stored: {ack:?}"
-                    );
+                    if std::mem::take(&mut is_first) {
+                        is_stored(&stream.store_part(part, &["main;serve"]).await)?;
+                        continue;
+                    }
+                    stream.part(part).await;
+                    waiting += 1;
+                    // Several are made durable together.
+                    if waiting == TOGETHER || window + 1 == WINDOWS {
+                        while waiting > 0 {
+                            acknowledged(&mut stream).await?;
+                            waiting -= 1;
+                        }
+                    }
                 }
             }
             anyhow::Ok(())
@@ -261,6 +272,21 @@ async fn fill(
         ended??;
     }
     Ok(())
+}
+
+fn is_stored(ack: &Ack) -> anyhow::Result<()> {
+    ensure!(
+        ack.outcome() == Outcome::Stored,
+        "a window was not stored: {ack:?}"
+    );
+    Ok(())
+}
+
+async fn acknowledged(stream: &mut PushStream) -> anyhow::Result<()> {
+    match stream.next().await? {
+        push_response::Body::Ack(ack) => is_stored(&ack),
+        other => anyhow::bail!("neither stored nor refused, but {other:?}"),
+    }
 }
 
 async fn connect(address: &str, host: usize) -> anyhow::Result<PushStream> {

@@ -323,11 +323,10 @@ async fn once(
     question: &Question,
     selection: Selection,
 ) -> anyhow::Result<()> {
-    let selection = Some(selection);
     match question {
         Question::Profile => {
             let request = ProfileRequest {
-                selection,
+                selection: Some(selection),
                 ..ProfileRequest::default()
             };
             let mut answer = client.profile(request).await?.into_inner();
@@ -335,7 +334,7 @@ async fn once(
         }
         Question::Series(label) => {
             let request = SeriesRequest {
-                selection,
+                selection: Some(selection),
                 group_by: vec![(*label).to_owned()],
                 step_ns: 60_000_000_000,
                 limit: 0,
@@ -345,7 +344,7 @@ async fn once(
         }
         Question::Top => {
             let request = TopRequest {
-                selection,
+                selection: Some(selection),
                 by: "function".to_owned(),
                 sort_by_total: true,
                 limit: 50,
@@ -353,7 +352,7 @@ async fn once(
             client.top(request).await?;
         }
         Question::Overview { functions } => {
-            let mut now = selection.unwrap_or_default();
+            let mut now = selection;
             let range = now.range.unwrap_or_default();
             let middle = range.start_unix_ns / 2 + range.end_unix_ns / 2;
             let half = |start_unix_ns, end_unix_ns| TimeRange {

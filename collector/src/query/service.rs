@@ -286,7 +286,7 @@ impl QueryService for Queries {
         &self,
         request: Request<wire::OverviewRequest>,
     ) -> Result<Response<wire::OverviewResponse>, Status> {
-        let caller = Caller::of(request.extensions());
+        let caller = Caller::of(request.extensions())?;
         let answer = Queries::overview(self, &caller, request.into_inner());
         answer.await.map(Response::new)
     }

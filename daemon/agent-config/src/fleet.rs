@@ -45,15 +45,19 @@ const fn file(
     }
 }
 
+/// Longest of the texts that name no host. Unit: bytes.
+const WORD_BYTES_MAX: usize = 256;
+
 const fn word(
     path: &'static str,
+    bytes_max: usize,
     doc: &'static str,
     get: fn(&Config) -> Value,
     put: fn(&mut Config, Value),
 ) -> Key<Config> {
     Key {
         path,
-        kind: Kind::IdOrNull(proto::HOST_NAME_BYTES_MAX),
+        kind: Kind::IdOrNull(bytes_max),
         unit: "",
         reload: Reload::Restart,
         doc,
@@ -66,6 +70,7 @@ const fn word(
 pub(super) const fn host_name_key() -> Key<Config> {
     word(
         "collector.host_name",
+        proto::HOST_NAME_BYTES_MAX,
         "What this host is called, which is the label host where it joined without another name: in a pod the \
          name of its node. null: its host name.",
         |c| text_or_null(&c.collector.host_name),
@@ -106,6 +111,7 @@ pub(super) const fn join_key() -> Key<Config> {
 pub(super) const fn address_key() -> Key<Config> {
     word(
         "collector.tls.address",
+        WORD_BYTES_MAX,
         "Where the collector's listen.tls is: HOST:PORT. null: the host joins a fleet with `agent-ctl join`, or \
          none.",
         |c| text_or_null(&c.collector.tls.address),
@@ -148,6 +154,7 @@ pub(super) const fn ca_key() -> Key<Config> {
 pub(super) const fn name_key() -> Key<Config> {
     word(
         "collector.tls.server_name",
+        WORD_BYTES_MAX,
         "Name in DNS that the collector's certificate must have. null: collector.fleetprof.internal, which the \
          authority of its own fleet gives it.",
         |c| text_or_null(&c.collector.tls.server_name),

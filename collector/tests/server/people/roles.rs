@@ -16,7 +16,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Status};
 
 /// An empty request; what comes of it.
-async fn call<S>(service: S, path: &str) -> Result<(), Status>
+pub async fn call<S>(service: S, path: &str) -> Result<(), Status>
 where
     S: tonic::client::GrpcService<tonic::body::Body>,
     S::ResponseBody: tonic::codegen::Body + Send + 'static,
