@@ -1,5 +1,6 @@
 //! What ends when a token, or an invitation, does.
 
+use super::roles::call;
 use crate::identity::{now, start};
 use crate::rig::{LIMIT, channel};
 use proto::collector::fleet_service_client::FleetServiceClient;

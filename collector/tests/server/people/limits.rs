@@ -1,6 +1,7 @@
 //! What people may use up, and how guesses are bounded.
 
 use super::bearer;
+use super::roles::call;
 use crate::identity::start;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{Role, StatusRequest};
