@@ -1,10 +1,10 @@
 //! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended;
-//! and the end of one.
+//! the end of one, and the profiles that a collector keeps.
 
 use crate::capture_info::{Json, event, state_word, target};
 use crate::client::Client;
-use crate::exit;
-use crate::fleet_capture::list as fleet;
+use crate::exit::{self, fail};
+use crate::fleet_capture::{get, list as fleet};
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::terminal::{Out, Table, clean, fit, hang, json};
@@ -14,12 +14,14 @@ use anyhow::Result;
 use proto::agent::CaptureInfo;
 use std::time::Duration;
 
-/// Lists captures of a host, or of a fleet with --collector, newest first, or ends one.
+/// Lists captures of a host, or of a fleet with --collector, newest first; ends one, or gets the
+/// profile of one that the collector keeps.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   agent-ctl captures
   agent-ctl captures cancel 7
+  agent-ctl --collector c1 captures get 7 -o api.html
   agent-ctl captures --json | jq '.[] | select(.state == \"running\") | .id'")]
 pub struct Args {
     #[command(subcommand)]
@@ -37,6 +39,21 @@ enum Action {
         #[arg(value_parser = crate::number::any::<u64>())]
         id: u64,
     },
+    /// Save or print the profile of a capture that the collector keeps (with --collector)
+    #[command(after_help = "\
+The time before is in the same file, or next to it where it is of another event. Exit code 6: not all hosts that \
+were asked are in the profile, there are no samples, or most was lost.
+
+Examples:
+  agent-ctl --collector c1 captures get 7 -o api.html
+  agent-ctl --collector c1 captures get 7 --unit api.service --format folded")]
+    Get(Box<get::Get>),
+    /// Remove a capture that the collector keeps, for good (with --collector)
+    Delete {
+        /// Its number in the list
+        #[arg(value_parser = crate::number::any::<u64>())]
+        id: u64,
+    },
 }
 
 /// Runs the command.
@@ -45,9 +62,16 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     if peer.is_collector() {
         match args.action {
             Some(Action::Cancel { id }) => fleet::cancel(connection, &peer, id).await?,
+            Some(Action::Get(args)) => return get::get(out, connection, &peer, *args).await,
+            Some(Action::Delete { id }) => get::delete(connection, &peer, id).await?,
             None => fleet::print(out, connection, &peer, args.form.is_json()).await?,
         }
         return Ok(exit::OK);
+    }
+    if matches!(args.action, Some(Action::Get(_) | Action::Delete { .. })) {
+        let message = "failed to ask for a kept capture: an agent keeps none\n\
+                       give --collector HOST:PORT";
+        return Err(fail(exit::USAGE, message));
     }
     let mut client = Client::connect(connection, &peer).await?;
     if let Some(Action::Cancel { id }) = args.action {

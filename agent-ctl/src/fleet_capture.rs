@@ -2,6 +2,7 @@
 //! in the end.
 
 mod board;
+pub mod get;
 pub mod list;
 
 use crate::connection::{self, Route, Transport};
@@ -69,6 +70,10 @@ pub struct Fleet {
         help_heading = "Fleet"
     )]
     pub patience: Option<Duration>,
+    /// Start it, print its number and leave: it goes on, and the collector keeps its profile for
+    /// `agent-ctl captures get` (with --collector)
+    #[arg(long, help_heading = "Fleet")]
+    pub detach: bool,
 }
 
 impl Fleet {
@@ -81,6 +86,7 @@ impl Fleet {
             ("--select", !self.select.is_empty()),
             ("--max-hosts", self.max_hosts.is_some()),
             ("--patience", self.patience.is_some()),
+            ("--detach", self.detach),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(fleet_option(
@@ -115,6 +121,7 @@ impl Fleet {
             capture: Some(request),
             patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
             host_ids: Vec::new(),
+            stays: self.detach,
         }
     }
 }
@@ -147,9 +154,28 @@ pub async fn capture(
     let outcome = Outcome::wait(service, &route, request, &mut board, signals).await;
     board.clear();
     match outcome? {
-        Some(outcome) => outcome.deliver(out, call.json, terminal, delivery),
-        None => Ok(exit::INTERRUPTED),
+        Waited::Ended(outcome) => outcome.deliver(out, call.json, terminal, delivery),
+        Waited::Left => Ok(exit::INTERRUPTED),
+        Waited::Detached(plan) => {
+            let id = plan.id;
+            note!(
+                "agent-ctl: capture {id} goes on, on {} hosts: `agent-ctl captures get {id} -o FILE` has its \
+                 profile once it has ended",
+                plan.hosts.len()
+            );
+            out.write(&format!("{id}\n"))?;
+            Ok(exit::OK)
+        }
     }
+}
+
+/// How waiting for a capture ended.
+enum Waited {
+    Ended(Box<Outcome>),
+    /// Nobody waits for it any more.
+    Left,
+    /// It goes on without anybody who waits.
+    Detached(FleetPlan),
 }
 
 /// All that came.
@@ -163,18 +189,19 @@ struct Outcome {
 const WHAT: &str = "capture on the fleet";
 
 impl Outcome {
-    /// Reads a capture to its end; `None` when it was left.
+    /// Reads a capture to its end, or to its plan where it goes on alone.
     async fn wait(
         mut service: CaptureServiceClient<Transport>,
         route: &Route,
         request: FleetCaptureRequest,
         board: &mut Board,
         signals: &mut Signals,
-    ) -> Result<Option<Outcome>> {
+    ) -> Result<Waited> {
+        let detach = request.stays;
         let asking = route.answer(WHAT, service.capture(request));
         let mut stream = tokio::select! {
             stream = asking => stream?,
-            () = signals.next() => return Ok(None),
+            () = signals.next() => return Ok(Waited::Left),
         };
         let (mut plan, mut result) = (None::<FleetPlan>, None);
         let (mut past, mut current) = (None, None);
@@ -184,7 +211,7 @@ impl Outcome {
                 message = route.part(WHAT, stream.message()) => message?,
                 () = signals.next() => {
                     let (Some(plan), false) = (&plan, cancelled) else {
-                        return Ok(None);
+                        return Ok(Waited::Left);
                     };
                     cancelled = true;
                     board.clear();
@@ -198,6 +225,7 @@ impl Outcome {
                 break;
             };
             match body {
+                Some(Body::Plan(started)) if detach => return Ok(Waited::Detached(started)),
                 Some(Body::Plan(started)) if plan.is_none() => {
                     board.start(&started.hosts);
                     plan = Some(started);
@@ -227,12 +255,12 @@ impl Outcome {
                 format!("failed to {WHAT}: the collector went away before the result"),
             )
         };
-        Ok(Some(Outcome {
+        Ok(Waited::Ended(Box::new(Outcome {
             plan: plan.ok_or_else(gone)?,
             result: result.ok_or_else(gone)?,
             profile: current.map(ProfileAssembler::finish).transpose()?,
             past: past.map(ProfileAssembler::finish).transpose()?,
-        }))
+        })))
     }
 
     /// Writes the profile and says what it misses. On a terminal the hosts that failed are not to

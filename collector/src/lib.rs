@@ -7,6 +7,7 @@ pub mod config;
 pub mod confine;
 pub mod control;
 mod durable;
+mod evidence;
 pub mod grpc;
 pub mod identity;
 pub mod ingest;

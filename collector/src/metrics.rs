@@ -135,6 +135,22 @@ counted! {
         "answered" fanout_answered,
         "failed" fanout_failed,
         "lost" fanout_lost;
+    /// Captures over the fleet that are kept.
+    Gauge fleetprof_collector_captures = captures_here;
+    /// What they take on disk.
+    Gauge fleetprof_collector_captures_bytes = captures_bytes;
+    /// Captures over the fleet that were to be kept, by outcome.
+    Counter fleetprof_collector_captures_total{outcome} =
+        "kept" captures_kept,
+        "too_large" captures_kept_refused,
+        "failed" captures_kept_failed;
+    /// Kept captures that are gone, by cause.
+    Counter fleetprof_collector_captures_dropped_total{cause} =
+        "damaged" captures_damaged,
+        "age" captures_aged,
+        "count_max" captures_over_count,
+        "disk_mib" captures_over_disk,
+        "deleted" captures_deleted;
     /// Pins of agents that are kept.
     Gauge fleetprof_collector_pins = pins;
     /// What they take on disk.

@@ -16,7 +16,7 @@ use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
-use crate::pins::{Bounds, Pins};
+use crate::pins::{Bounds, Pins, limits::PINS_MAX};
 use crate::query::{Facts, Queries, QueryOptions};
 use crate::store::{OpenStore, StoreError};
 use crate::symbols::{SymbolOptions, Symbols};
@@ -209,6 +209,13 @@ pub async fn serve_confined(
             memory_bytes: config.query.memory_bytes(),
             timeouts: control::limits::Timeouts::default(),
             advertise: config.control.advertise.map(|address| address.to_string()),
+            captures_dir: config.data_dir.join("captures"),
+            captures: Bounds {
+                bytes: config.captures.disk_bytes(),
+                owner_bytes: u64::MAX,
+                count: config.captures.count_max as usize,
+                age_ns: config.captures.retention_ns(),
+            },
         },
         (clock.clone(), audit.clone()),
         metrics.clone(),
@@ -219,6 +226,7 @@ pub async fn serve_confined(
     store.naming.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
+    let pruning = tokio::spawn(control.clone().keep_bounds());
     let announcing = tokio::spawn(control.clone().announce());
     let agents = grpc::AgentServices {
         ingest: ingest.clone(),
@@ -306,6 +314,7 @@ pub async fn serve_confined(
     }
     announcing.abort();
     bounding.abort();
+    pruning.abort();
     if let Some(keeping) = keeping {
         keeping.abort();
     }
@@ -365,7 +374,8 @@ fn pins(
 ) -> Pins {
     let bounds = Bounds {
         bytes: config.pins.disk_bytes(),
-        host_bytes: config.pins.host_bytes(),
+        owner_bytes: config.pins.host_bytes(),
+        count: PINS_MAX,
         age_ns: config.pins.retention_ns(),
     };
     Pins::new(

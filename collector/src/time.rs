@@ -34,3 +34,20 @@ fn system_unix_ns() -> i64 {
         .unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
+
+/// A time as it stands in names of files, such as `20261122T162500Z`.
+pub(crate) fn compact(unix_s: i64) -> String {
+    let Ok(at) = time::OffsetDateTime::from_unix_timestamp(unix_s) else {
+        return String::new();
+    };
+    let (date, hour) = (at.to_calendar_date(), at.to_hms());
+    format!(
+        "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
+        date.0,
+        u8::from(date.1),
+        date.2,
+        hour.0,
+        hour.1,
+        hour.2
+    )
+}

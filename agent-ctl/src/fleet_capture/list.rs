@@ -11,11 +11,16 @@ use anyhow::Result;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::{
     CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureRequest, ListFleetCapturesRequest,
+    ListFleetCapturesResponse,
 };
 use serde::Serialize;
 use std::time::Duration;
 
-async fn service(
+/// A client of captures.
+///
+/// # Errors
+/// When there is no connection.
+pub async fn service(
     connection: &Connection,
     peer: &Peer,
 ) -> Result<(CaptureServiceClient<Transport>, Route)> {
@@ -35,14 +40,35 @@ pub async fn cancel(connection: &Connection, peer: &Peer, id: u64) -> Result<()>
     Ok(())
 }
 
+/// Captures that run, that ended and that are kept, or the one of a number.
+///
+/// # Errors
+/// When the collector does not answer.
+pub async fn listed(
+    connection: &Connection,
+    peer: &Peer,
+    id: u64,
+) -> Result<ListFleetCapturesResponse> {
+    let (mut service, route) = service(connection, peer).await?;
+    let request = ListFleetCapturesRequest {
+        id,
+        limit: u32::MAX,
+    };
+    route.answer("list captures", service.list(request)).await
+}
+
 /// Prints the captures, newest first.
 ///
 /// # Errors
 /// When the collector does not answer.
 pub async fn print(out: &Out, connection: &Connection, peer: &Peer, json: bool) -> Result<()> {
-    let (mut service, route) = service(connection, peer).await?;
-    let call = service.list(ListFleetCapturesRequest {});
-    let captures = route.answer("list captures", call).await?.captures;
+    let ListFleetCapturesResponse { captures, left_out } = listed(connection, peer, 0).await?;
+    if left_out > 0 {
+        note!(
+            "agent-ctl: {} older captures are not listed",
+            units::count(left_out)
+        );
+    }
     if json {
         let rows: Vec<_> = captures.iter().map(Row::of).collect();
         return out.write_json(&rows);
@@ -61,6 +87,7 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
         ">DURATION",
         "STATE",
         ">HOSTS",
+        ">KEPT",
         "EVENT",
         "WHO",
         "WHAT",
@@ -74,12 +101,16 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
             units::duration(took),
             row.state.to_owned(),
             format!("{}/{}", info.answered, info.asked),
+            match info.kept {
+                true => units::bytes(info.bytes),
+                false => "-".to_owned(),
+            },
             row.event.to_owned(),
             row.requester(),
             row.what(),
         ]);
     }
-    table.sparing(&["WHO", "DURATION", "STARTED", "EVENT", "HOSTS"])
+    table.sparing(&["WHO", "DURATION", "STARTED", "EVENT", "KEPT", "HOSTS"])
 }
 
 #[derive(Serialize)]
@@ -99,6 +130,10 @@ struct Row<'a> {
     answered: u32,
     failed: u32,
     lost: u32,
+    /// The collector has its profile.
+    kept: bool,
+    has_past: bool,
+    bytes: u64,
 }
 
 impl<'a> Row<'a> {
@@ -109,6 +144,7 @@ impl<'a> Row<'a> {
             capture: None,
             patience_ns: 0,
             host_ids: Vec::new(),
+            stays: false,
         };
         let request = info.request.as_ref().unwrap_or(NONE);
         let capture = request.capture.as_ref();
@@ -139,6 +175,9 @@ impl<'a> Row<'a> {
             answered: info.answered,
             failed: info.failed,
             lost: info.lost,
+            kept: info.kept,
+            has_past: info.has_past,
+            bytes: info.bytes,
         }
     }
 

@@ -166,3 +166,69 @@ fn a_bundle_of_a_fleet_says_what_was_captured_of_whom() {
         assert_eq!(page.matches(fact).count(), 1, "{fact}");
     }
 }
+
+#[test]
+fn a_kept_capture_is_written_with_the_time_before_in_any_format() {
+    let running = sound();
+    let dir = tempfile::tempdir().unwrap();
+    for (end, start) in [("html", "<!doctype html>"), ("folded", ""), ("json", "{")] {
+        let file = dir.path().join(format!("api.{end}"));
+        let ended = running.ask(&["captures", "get", "5", "-o", file.to_str().unwrap()]);
+        // Of five hosts two did not answer.
+        assert_eq!(ended.code, 6, "{}", ended.all());
+        assert!(ended.err.contains("3 of 5 hosts answered"), "{}", ended.err);
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.to_lowercase().starts_with(start), "{end}");
+    }
+    assert_eq!(
+        running.calls("profile")[..2],
+        ["5 own by [*]", "5 past by [*]"]
+    );
+    let ended = running.ask(&["captures", "get", "5", "--group-by", "host"]);
+    assert!(ended.out.contains("web-1;"), "{}", ended.out);
+}
+
+#[test]
+fn a_capture_that_is_not_kept_says_why() {
+    let running = sound();
+    for (id, why) in [
+        ("8", "it still runs"),
+        ("7", "has no profile of it"),
+        ("9", "knows of none with this number"),
+    ] {
+        let ended = running.ask(&["captures", "get", id]);
+        assert_eq!(ended.code, 2, "{}", ended.all());
+        assert!(ended.err.contains(why), "{}", ended.err);
+    }
+    assert_eq!(running.calls("profile"), Vec::<String>::new());
+}
+
+#[test]
+fn a_kept_capture_is_removed() {
+    let running = sound();
+    assert_eq!(running.ask(&["captures", "delete", "5"]).code, 0);
+    let ended = running.ask(&["captures", "delete", "7"]);
+    assert!(
+        ended.err.contains("no capture with ID 7 is kept"),
+        "{}",
+        ended.err
+    );
+    assert_eq!(running.calls("delete"), ["5", "7"]);
+}
+
+#[test]
+fn a_detached_capture_prints_its_number_and_goes_on() {
+    let running = sound();
+    let ended = running.ask(&["capture", "--select", "unit=api.service", "--detach"]);
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (0, "7\n"),
+        "{}",
+        ended.all()
+    );
+    assert!(
+        ended.err.contains("`agent-ctl captures get 7 -o FILE`"),
+        "{}",
+        ended.err
+    );
+}

@@ -64,6 +64,8 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
             ("Capture", People(Operator)),
             ("Cancel", People(Operator)),
             ("List", People(Viewer)),
+            ("Profile", People(Viewer)),
+            ("Delete", People(Operator)),
         ],
     ),
     (
@@ -119,7 +121,8 @@ const PATHS: [(&str, May); 12] = [
 ];
 
 /// Starts of paths: downloads, and the page's own files.
-const FOLDERS: [(&str, May); 2] = [
+const FOLDERS: [(&str, May); 3] = [
+    ("/api/capture.", People(Viewer)),
     ("/api/profile.", People(Viewer)),
     ("/assets/", People(Viewer)),
 ];
@@ -262,6 +265,8 @@ mod tests {
             ("AccessService/WhoAmI", Who::Person(Metrics)),
             ("QueryService/Profile", Who::Person(Viewer)),
             ("CaptureService/List", Who::Person(Viewer)),
+            ("CaptureService/Profile", Who::Person(Viewer)),
+            ("CaptureService/Delete", Who::Person(Operator)),
             ("CaptureService/Capture", Who::Person(Operator)),
             ("CaptureService/Cancel", Who::Person(Operator)),
             ("SymbolService/Upload", Who::Person(Operator)),
@@ -297,6 +302,7 @@ mod tests {
             "/index.html",
             "/assets/app-1a2b3c4d.js",
             "/api/profile.folded",
+            "/api/capture.folded",
             "/api/other",
             "/other",
             "//healthz",

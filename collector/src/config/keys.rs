@@ -74,6 +74,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Evidence that triggers of agents pinned: files in the directory pins of data_dir, with every store.",
     ),
     (
+        "captures",
+        "Captures over the fleet that are kept: files in the directory captures of data_dir, with every store, at \
+         the collector that was asked.",
+    ),
+    (
         "symbols",
         "Names of functions that agents have none for: symbol tables by build id, in the directory symbols of \
          data_dir, with every store. People upload them (agent-ctl symbols upload), and debuginfod servers \
@@ -91,7 +96,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where the embedded store keeps its data, and every collector the pins of agents. It is made \
+        doc: "Where the embedded store keeps its data, and every collector the pins of agents and captures. It is made \
               when it is missing; one collector at a time may use it.",
         get: |c| Value::Text(c.data_dir.to_string_lossy().into_owned()),
         put: |c, v| {
@@ -602,6 +607,35 @@ pub const KEYS: &[Key<Config>] = &[
               oldest goes; a larger pin is refused and stays with its agent.",
         get: |c| Value::Int(c.pins.host_mib.into()),
         put: |c, v| put_int(&mut c.pins.host_mib, &v),
+    },
+    Key {
+        path: "captures.retention_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "How long captures over the fleet are kept after they ended.",
+        get: |c| Value::Int(c.captures.retention_days.into()),
+        put: |c, v| put_int(&mut c.captures.retention_days, &v),
+    },
+    Key {
+        path: "captures.disk_mib",
+        kind: Kind::Int(1, 1 << 24),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Most that all kept captures may take, apart from retention.disk_gib. At the bound the oldest goes. \
+              A single one that takes more is not kept, which its result says. A host takes about 100 KiB for 30 s \
+              of CPU time.",
+        get: |c| Value::Int(c.captures.disk_mib.into()),
+        put: |c, v| put_int(&mut c.captures.disk_mib, &v),
+    },
+    Key {
+        path: "captures.count_max",
+        kind: Kind::Int(1, 10_000),
+        unit: "captures",
+        reload: Reload::Restart,
+        doc: "Most captures that are kept; of more the oldest go. Some KiB of memory each.",
+        get: |c| Value::Int(c.captures.count_max.into()),
+        put: |c, v| put_int(&mut c.captures.count_max, &v),
     },
     Key {
         path: "symbols.disk_mib",

@@ -223,6 +223,17 @@ pub struct Pins {
     pub host_mib: u32,
 }
 
+/// Section `captures`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Captures {
+    /// Age up to which they are kept, days.
+    pub retention_days: u32,
+    /// All of them on disk, MiB.
+    pub disk_mib: u32,
+    /// Most captures.
+    pub count_max: u32,
+}
+
 /// Section `symbols`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symbols {
@@ -311,6 +322,11 @@ impl Default for Config {
                 disk_mib: 4096,
                 host_mib: 128,
             },
+            captures: Captures {
+                retention_days: 365,
+                disk_mib: 4096,
+                count_max: 1000,
+            },
             symbols: Symbols {
                 disk_mib: 2048,
                 debuginfod: Vec::new(),
@@ -374,6 +390,18 @@ impl Pins {
     /// Those of one host. Unit: bytes.
     pub fn host_bytes(&self) -> u64 {
         u64::from(self.host_mib) << 20
+    }
+
+    /// Age up to which they are kept. Unit: nanoseconds.
+    pub fn retention_ns(&self) -> i64 {
+        i64::from(self.retention_days) * 86_400_000_000_000
+    }
+}
+
+impl Captures {
+    /// All of them on disk. Unit: bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        u64::from(self.disk_mib) << 20
     }
 
     /// Age up to which they are kept. Unit: nanoseconds.

@@ -8,20 +8,22 @@
 use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count, in_part};
 use super::host_capture::{Event, HostCapture};
-use super::limits::QUIET_MAX;
+use super::limits::{KEEP_PATIENCE, QUIET_MAX};
 use super::merge::{Arrived, Bounds, MergeError, Merged, Span};
 use super::peer::PeerCollector;
 use super::select::{Checked, Chosen, Place, Plan, to_wire};
 use crate::audit::{self, DONE, HOSTS_NAMED};
 use crate::ingest::stopped;
+use crate::memory::Reservation;
 use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT, of_samples};
 use profile::{Coverage, FrameFilter, GroupBy, Profile, Query, Selector};
 use proto::collector::{
     FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, FleetPlan, HostProgress,
-    HostState, fleet_capture_response::Body,
+    HostState, KeptCapture, fleet_capture_response::Body,
 };
 use proto::{Chunks, wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -58,6 +60,12 @@ pub struct Fanout {
     pub plan: Plan,
     /// Who asked, for the audit log.
     pub event: audit::Event,
+    /// It was asked with frame filters.
+    pub filtered: bool,
+    /// It goes on when its client goes away.
+    pub stays: bool,
+    /// Whether what comes of it is kept; or why it cannot be.
+    pub keeps: Result<bool, String>,
 }
 
 /// How the hosts' captures of it ended.
@@ -77,6 +85,8 @@ type MergeDone = (Merged, Ending);
 
 struct Run {
     fanout: Fanout,
+    /// Its client has left, and it stays.
+    alone: bool,
     hosts: Vec<HostProgress>,
     /// Why hosts refused, in their own words, for the audit log.
     refusals: Vec<String>,
@@ -131,9 +141,9 @@ impl Fanout {
             seconds = started.elapsed().as_secs_f64(),
             "capture over the fleet ended"
         );
-        run.record(&info);
-        if matches!(end, End::Done) {
-            run.answer(info, &client).await;
+        match end {
+            End::Done => run.answer(info, &client).await,
+            End::Left | End::Stopped => record(&run.fanout, &run.refusals, &info),
         }
     }
 }
@@ -164,6 +174,7 @@ impl Run {
         }
         let inner = &fanout.control.0;
         let mut run = Run {
+            alone: false,
             hosts: Vec::with_capacity(chosen.len()),
             refusals: Vec::new(),
             undone: chosen.len(),
@@ -306,7 +317,11 @@ impl Run {
             let news = self.plan.is_some() || !self.telling.is_empty();
             tokio::select! {
                 () = stopped(&mut shutdown) => return End::Stopped,
-                () = client.closed() => return End::Left,
+                // Whoever left before its number was told could neither find nor end it.
+                () = client.closed(), if !self.alone => match self.fanout.stays && self.plan.is_none() {
+                    true => self.alone = true,
+                    false => return End::Left,
+                },
                 event = events.recv(), if listening => match event {
                     Some(event) => self.take(event),
                     None => {
@@ -315,14 +330,12 @@ impl Run {
                     }
                 },
                 done = merged(&mut self.merging) => self.merge_done(done),
-                permit = client.reserve(), if news => match permit {
-                    Ok(permit) => {
-                        if let Some(body) = self.news() {
-                            permit.send(Ok(FleetCaptureResponse { body: Some(body) }));
-                        }
+                // Of one that has left the branch above learns.
+                Ok(permit) = client.reserve(), if news && !self.alone => {
+                    if let Some(body) = self.news() {
+                        permit.send(Ok(FleetCaptureResponse { body: Some(body) }));
                     }
-                    Err(_) => return End::Left,
-                },
+                }
                 () = cancel_asked(&mut cancel), if !cancelled => {
                     cancelled = true;
                     deadline = deadline.min(Instant::now() + patience);
@@ -481,6 +494,9 @@ impl Run {
     }
 
     fn tick(&mut self) {
+        if self.alone {
+            self.telling.clear();
+        }
         if self.telling.is_empty() {
             if self.changed.is_empty() && self.told.elapsed() >= QUIET_MAX {
                 let undone = self.hosts.iter().position(|host| !is_over(host));
@@ -502,24 +518,7 @@ impl Run {
         });
     }
 
-    /// Puts on record what came of it, and which hosts refused.
-    fn record(&self, info: &FleetCaptureInfo) {
-        let outcome = match info.ended_by.as_str() {
-            "" => DONE,
-            other => other,
-        };
-        let event = self.fanout.event.clone();
-        let event = event
-            .with("asked", info.asked)
-            .with("answered", info.answered)
-            .with("failed", info.failed)
-            .with("lost", info.lost)
-            .with("refusals", self.refusals.clone())
-            .ended(outcome);
-        self.fanout.control.0.audit.note(event);
-    }
-
-    /// Sends the result.
+    /// Sends the result, and keeps it.
     async fn answer(mut self, info: FleetCaptureInfo, client: &Client) {
         let merged = self.merged.take();
         let (past, own, held, times_shed) = match merged {
@@ -538,7 +537,8 @@ impl Run {
         };
         let metrics = self.fanout.control.0.metrics.clone();
         let (mut past, mut own) = (past, own);
-        if self.fanout.checked.caller.sees_parts_of_hosts() {
+        let in_part = self.fanout.checked.caller.sees_parts_of_hosts();
+        if in_part {
             let filters = std::mem::take(&mut self.fanout.checked.filters);
             let both = [past.take(), own.take()];
             let cutting = move || both.map(|one| one.map(|one| part_of(one, &filters)));
@@ -554,17 +554,95 @@ impl Run {
                  samples; capture fewer hosts, for a shorter time, or with less of the time before"
             ));
         }
-        // Its place is for another while this one is read.
-        drop(self);
-        let sending = send(past, own, info, client);
+        let finished = Arc::new(Finished {
+            past,
+            own,
+            in_part,
+            _held: held,
+        });
+        let Run {
+            fanout, refusals, ..
+        } = self;
+        // A task of its own: whatever becomes of the client, it is kept.
+        let keeping = tokio::spawn(keep(fanout, refusals, info.clone(), finished.clone()));
+        let sending = send(finished, info, keeping, client);
         if !matches!(
             tokio::time::timeout(ANSWER_TIMEOUT, sending).await,
             Ok(true)
         ) {
             metrics.answers_stalled.inc();
         }
-        drop(held);
     }
+}
+
+/// What came of a capture.
+struct Finished {
+    past: Option<Profile>,
+    own: Option<Profile>,
+    in_part: bool,
+    _held: Option<Reservation>,
+}
+
+/// How a capture that was to be kept is listed now, or why it is not kept; none: it was not to be.
+type Outcome = Option<Result<FleetCaptureInfo, String>>;
+
+/// Keeps what came of a capture, puts that on record, and gives its place to another.
+async fn keep(
+    fanout: Fanout,
+    refusals: Vec<String>,
+    mut info: FleetCaptureInfo,
+    finished: Arc<Finished>,
+) -> Outcome {
+    let outcome = match (&fanout.keeps, &finished.own) {
+        (Ok(false), _) | (_, None) => None,
+        (Err(reason), Some(_)) => Some(Err(reason.clone())),
+        (Ok(true), Some(_)) => {
+            let head = KeptCapture {
+                info: Some(info.clone()),
+                selection: fanout.checked.selector.to_string(),
+                filtered: fanout.filtered,
+                in_part: finished.in_part,
+                owner: fanout.checked.caller.name.clone(),
+            };
+            let kept = fanout.control.0.kept.clone();
+            let file = finished.clone();
+            let write = move || kept.keep(head, file.past.as_ref(), file.own.as_ref());
+            let kept = tokio::task::spawn_blocking(write).await;
+            Some(kept.unwrap_or_else(|_| Err("it failed in the collector".to_owned())))
+        }
+    };
+    match &outcome {
+        Some(Ok(kept)) => info.kept = kept.kept,
+        Some(Err(reason)) => {
+            let notice = not_kept(reason);
+            fanout.slot.update(|info| info.notices.push(notice));
+        }
+        None => {}
+    }
+    record(&fanout, &refusals, &info);
+    outcome
+}
+
+fn not_kept(reason: &str) -> String {
+    format!("the collector does not keep its profile, save it: {reason}")
+}
+
+/// Puts on record what came of it, and which hosts refused.
+fn record(fanout: &Fanout, refusals: &[String], info: &FleetCaptureInfo) {
+    let outcome = match info.ended_by.as_str() {
+        "" => DONE,
+        other => other,
+    };
+    let event = fanout.event.clone();
+    let event = event
+        .with("asked", info.asked)
+        .with("answered", info.answered)
+        .with("failed", info.failed)
+        .with("lost", info.lost)
+        .with("kept", info.kept)
+        .with("refusals", refusals.to_vec())
+        .ended(outcome);
+    fanout.control.0.audit.note(event);
 }
 
 /// What of a captured profile those may see who see a part of the host: not who ended waits, and
@@ -582,28 +660,72 @@ fn part_of(profile: Profile, filters: &[FrameFilter]) -> Profile {
     part
 }
 
-/// Sends the profiles and the result; false when the client does not read them.
+/// Sends the profiles, waits until they are kept, and sends the result; false when the client does
+/// not read them.
 async fn send(
-    past: Option<Profile>,
-    own: Option<Profile>,
-    info: FleetCaptureInfo,
+    finished: Arc<Finished>,
+    mut info: FleetCaptureInfo,
+    mut keeping: JoinHandle<Outcome>,
     client: &Client,
 ) -> bool {
-    let chunks = |profile: Option<Profile>, body: fn(wire::ProfileChunk) -> Body| {
-        profile.map(Chunks::new).into_iter().flatten().map(body)
-    };
-    let past = chunks(past, Body::Past);
-    let own = chunks(own, Body::Chunk);
-    for body in past.chain(own).chain([Body::Result(info)]) {
-        let message = FleetCaptureResponse { body: Some(body) };
-        match client.send_timeout(Ok(message), STALL_TIMEOUT).await {
-            Ok(()) => {}
-            // It went away, which is its own affair.
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => return true,
-            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return false,
+    let past = chunks(finished.past.as_ref()).map(Body::Past);
+    let own = chunks(finished.own.as_ref()).map(Body::Chunk);
+    for body in past.chain(own) {
+        match tell(client, body).await {
+            Told::Read => {}
+            Told::Left => return true,
+            Told::Stalled => return false,
         }
     }
-    true
+    let end = Instant::now() + KEEP_PATIENCE;
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut keeping => break outcome.unwrap_or_default(),
+            () = tokio::time::sleep_until(end) => {
+                let seconds = KEEP_PATIENCE.as_secs();
+                break Some(Err(format!("the disk did not take it within {seconds} s")));
+            }
+            () = tokio::time::sleep(QUIET_MAX) => {}
+        }
+        // So that the client does not think that nobody is there.
+        let Some(host) = info.hosts.first() else {
+            continue;
+        };
+        match tell(client, Body::Host(host.clone())).await {
+            Told::Read => {}
+            Told::Left => return true,
+            Told::Stalled => return false,
+        }
+    };
+    match outcome {
+        Some(Ok(kept)) => {
+            (info.kept, info.has_past, info.bytes) = (true, kept.has_past, kept.bytes);
+        }
+        Some(Err(reason)) => info.notices.push(not_kept(&reason)),
+        None => {}
+    }
+    !matches!(tell(client, Body::Result(info)).await, Told::Stalled)
+}
+
+fn chunks(profile: Option<&Profile>) -> impl Iterator<Item = wire::ProfileChunk> {
+    profile.map(Chunks::new).into_iter().flatten()
+}
+
+/// What became of a message.
+enum Told {
+    Read,
+    /// The client went away, which is its own affair.
+    Left,
+    Stalled,
+}
+
+async fn tell(client: &Client, body: Body) -> Told {
+    let message = FleetCaptureResponse { body: Some(body) };
+    match client.send_timeout(Ok(message), STALL_TIMEOUT).await {
+        Ok(()) => Told::Read,
+        Err(mpsc::error::SendTimeoutError::Closed(_)) => Told::Left,
+        Err(mpsc::error::SendTimeoutError::Timeout(_)) => Told::Stalled,
+    }
 }
 
 fn is_over(host: &HostProgress) -> bool {

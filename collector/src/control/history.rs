@@ -125,6 +125,12 @@ impl Fanouts {
         lock(&self.inner)
     }
 
+    /// Gives no number up to `last` any more.
+    pub fn go_on_from(&self, last: u64) {
+        let mut inner = self.lock();
+        inner.last = inner.last.max(last);
+    }
+
     /// A place for one more; `None` when there are enough.
     pub fn start(self: &Arc<Self>, mut info: FleetCaptureInfo, owner: Owner) -> Option<Slot> {
         let mut inner = self.lock();

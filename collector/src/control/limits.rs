@@ -124,6 +124,27 @@ pub const HISTORY_HOSTS: usize = 64;
 /// Largest answer to List. Unit: encoded bytes; older fan-outs are left out beyond it.
 pub const LIST_BYTES_MAX: usize = 3 << 20;
 
+/// Longest head of the file of a kept capture. Unit: bytes. Beyond it what hosts noted is left out.
+pub const KEPT_HEAD_BYTES_MAX: usize = 2 << 20;
+
+/// Hosts that did not answer, listed with each kept capture; its file has all.
+pub const KEPT_HOSTS_LISTED: usize = 16;
+
+/// Notices listed with each kept capture; its file has all.
+pub const KEPT_NOTICES_LISTED: usize = 16;
+
+/// Captures in a list when the request does not say.
+pub const LIST_DEFAULT: usize = 1000;
+
+/// Most captures in a list.
+pub const LIST_MAX: usize = 10_000;
+
+/// How long a client waits for the disk to take a capture. It is told then that it may not be kept.
+pub const KEEP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether captures have reached their age.
+pub const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+
 /// Longest text of a request that is listed. Unit: bytes; longer ones are cut.
 pub const LISTED_TEXT_BYTES_MAX: usize = 512;
 

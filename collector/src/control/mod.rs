@@ -11,21 +11,25 @@
 //! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ connected hosts)
 //! ```
 //!
-//! No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have
+//! What came of a capture is kept in a file (`kept.rs`), which its link opens for everyone who may
+//! see it (`replay.rs`). No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have
 //! as much memory as one query (`memory.rs`).
 
 mod agent_registry;
 mod fanout;
 mod history;
 mod host_capture;
+mod kept;
 pub mod limits;
 mod merge;
 mod peer;
+mod replay;
 mod select;
 mod service;
 mod stream;
 
 use crate::audit::Audit;
+use crate::evidence::{Bounds, Files};
 use crate::ingest::stopped;
 use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
@@ -34,7 +38,10 @@ use crate::store::ConnectedHost;
 use crate::time::Clock;
 use agent_registry::AgentRegistry;
 use history::Fanouts;
-use limits::{ANNOUNCE_INTERVAL, Timeouts};
+use kept::KeptCaptures;
+use limits::{ANNOUNCE_INTERVAL, PRUNE_INTERVAL, Timeouts};
+use proto::collector::KeptCapture;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
@@ -51,6 +58,10 @@ pub struct ControlOptions {
     /// Where other collectors on the same store reach this one; none: they are not told of its
     /// agents.
     pub advertise: Option<String>,
+    /// Where captures are kept.
+    pub captures_dir: PathBuf,
+    /// What they may take there.
+    pub captures: Bounds,
 }
 
 /// Answers agents and people; clones share everything.
@@ -60,6 +71,7 @@ pub struct Control(Arc<Inner>);
 struct Inner {
     registry: Arc<AgentRegistry>,
     fanouts: Arc<Fanouts>,
+    kept: Arc<KeptCaptures>,
     memory: Arc<MemoryPool>,
     queries: Queries,
     options: ControlOptions,
@@ -80,7 +92,9 @@ impl Control {
         metrics: Arc<Metrics>,
         shutdown: watch::Receiver<bool>,
     ) -> Control {
+        let dir = (options.captures_dir.clone(), options.captures);
         Control(Arc::new(Inner {
+            kept: Arc::new(KeptCaptures::new(dir, clock.clone(), metrics.clone())),
             registry: Arc::new(AgentRegistry::new(metrics.clone())),
             fanouts: Arc::new(Fanouts::new(metrics.clone())),
             memory: MemoryPool::new(options.memory_bytes, metrics.clone(), |m| &m.control_bytes),
@@ -92,6 +106,32 @@ impl Control {
             metrics,
             shutdown,
         }))
+    }
+
+    /// Removes kept captures that are over their age, now and then, until the end.
+    pub async fn keep_bounds(self) {
+        let mut shutdown = self.0.shutdown.clone();
+        let mut tick = tokio::time::interval(PRUNE_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stopped(&mut shutdown) => return,
+                _ = tick.tick() => {}
+            }
+            if let Err(status) = self.open_kept().await {
+                tracing::warn!(reason = status.message(), "captures are not kept");
+                continue;
+            }
+            let kept = self.0.kept.clone();
+            // A panic was told when it happened; the next round tries again.
+            let _ = tokio::task::spawn_blocking(move || kept.prune()).await;
+        }
+    }
+
+    /// The files of kept captures. Numbers go on after those that were given before a restart.
+    async fn open_kept(&self) -> Result<&Files<KeptCapture>, tonic::Status> {
+        let fanouts = &self.0.fanouts;
+        self.0.kept.open(|last| fanouts.go_on_from(last)).await
     }
 
     /// Announces to the other collectors on the store which agents are connected here, until the

@@ -1,4 +1,4 @@
-//! The calls: Control for agents; Capture, Cancel and List for people.
+//! The calls: Control for agents; Capture, Cancel, List, Profile and Delete for people.
 
 use super::agent_registry::OUTBOX;
 use super::fanout::{self, Fanout};
@@ -13,8 +13,9 @@ use proto::collector::capture_service_server::CaptureService;
 use proto::collector::control_service_server::ControlService;
 use proto::collector::{
     CancelFleetCaptureRequest, CancelFleetCaptureResponse, ControlRequest, ControlResponse,
-    FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, ListFleetCapturesRequest,
-    ListFleetCapturesResponse,
+    DeleteFleetCaptureRequest, DeleteFleetCaptureResponse, FleetCaptureInfo,
+    FleetCaptureProfileRequest, FleetCaptureProfileResponse, FleetCaptureRequest,
+    FleetCaptureResponse, ListFleetCapturesRequest, ListFleetCapturesResponse,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -48,6 +49,7 @@ impl ControlService for Control {
 #[tonic::async_trait]
 impl CaptureService for Control {
     type CaptureStream = ReceiverStream<Result<FleetCaptureResponse, Status>>;
+    type ProfileStream = ReceiverStream<Result<FleetCaptureProfileResponse, Status>>;
 
     async fn capture(
         &self,
@@ -70,6 +72,9 @@ impl CaptureService for Control {
         };
         checked.capture.who = cut(&told).to_owned();
         checked.capture.reason.clone_from(&reason);
+        let stays = asked.stays;
+        let capture = asked.capture.as_ref();
+        let filtered = capture.is_some_and(|capture| !capture.frame_filters.is_empty());
         let info = FleetCaptureInfo {
             request: Some(asked),
             peer: peer.clone(),
@@ -77,12 +82,22 @@ impl CaptureService for Control {
             ..FleetCaptureInfo::default()
         };
         let owner = Owner::new(&caller, &checked.selector);
+        // Those of other collectors are kept where somebody asked for them.
+        let keeps = match checked.host_ids.is_empty() {
+            true => self.open_kept().await.map(|_| true),
+            false => Ok(false),
+        };
         let slot = inner.fanouts.start(info, owner);
         let Some(slot) = slot else {
             return Err(busy(format!(
                 "{FANOUTS_MAX} captures over the fleet run already, which is the limit"
             )));
         };
+        if matches!(keeps, Ok(true)) {
+            let (kept, id) = (inner.kept.clone(), slot.id);
+            // It is told in the log where the disk does not take it.
+            let _ = tokio::task::spawn_blocking(move || kept.use_up(id)).await;
+        }
         let now = inner.clock.now_unix_ns();
         let plan = select::plan(
             &checked,
@@ -128,6 +143,9 @@ impl CaptureService for Control {
             checked,
             plan,
             event,
+            filtered,
+            stays,
+            keeps: keeps.map_err(|status| status.message().to_owned()),
         };
         tokio::spawn(fanout.run(client));
         Ok(Response::new(ReceiverStream::new(responses)))
@@ -158,8 +176,32 @@ impl CaptureService for Control {
         request: Request<ListFleetCapturesRequest>,
     ) -> Result<Response<ListFleetCapturesResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
-        let captures = self.0.fanouts.list(&caller);
-        Ok(Response::new(ListFleetCapturesResponse { captures }))
+        let asked = request.into_inner();
+        Ok(Response::new(self.listed(&asked, &caller).await))
+    }
+
+    async fn profile(
+        &self,
+        request: Request<FleetCaptureProfileRequest>,
+    ) -> Result<Response<Self::ProfileStream>, Status> {
+        let caller = Caller::of(request.extensions())?;
+        let parts = self.replay(request.into_inner(), caller).await?;
+        Ok(Response::new(ReceiverStream::new(parts)))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<DeleteFleetCaptureRequest>,
+    ) -> Result<Response<DeleteFleetCaptureResponse>, Status> {
+        let event = event(&request, "capture-delete");
+        let caller = Caller::of(request.extensions())?;
+        let id = request.into_inner().id;
+        let event = event.with("id", id);
+        self.0.audit.record(event.clone().ended(BEGUN)).await?;
+        self.remove(id, &caller).await?;
+        self.0.audit.note(event);
+        tracing::info!(id, by = caller.name, "kept capture is removed");
+        Ok(Response::new(DeleteFleetCaptureResponse {}))
     }
 }
 

@@ -1,15 +1,21 @@
 //! Files of pins, on disks that misbehave and with bytes of strangers.
 
 use super::*;
+use crate::evidence::{Bounds, KeepError, OpenError, ProfileKind, ReadError};
 use crate::pins::limits::PINS_MAX;
+use profile::Profile;
 use proto::agent;
+use std::path::Path;
+
+type Files = crate::evidence::Files<HostPin>;
 
 /// More than any profile here.
 const MEMORY: usize = 16 << 20;
 const SECOND: i64 = 1_000_000_000;
 const BOUNDS: Bounds = Bounds {
     bytes: 1 << 20,
-    host_bytes: 1 << 20,
+    owner_bytes: 1 << 20,
+    count: PINS_MAX,
     age_ns: 100 * SECOND,
 };
 
@@ -104,7 +110,7 @@ fn a_pin_that_comes_again_takes_its_own_place() {
     let id = put(&files, head("a", 1), &[(ProfileKind::Minutes, &one)]);
     assert!(matches!(
         read(&files, id, ProfileKind::Captured),
-        Err(ReadError::Unknown(_))
+        Err(ReadError::Unknown { .. })
     ));
     let parts = [(ProfileKind::Minutes, &one), (ProfileKind::Captured, &one)];
     assert_eq!(put(&files, head("a", 1), &parts), id);
@@ -174,7 +180,7 @@ fn over_its_share_a_host_loses_its_own_oldest() {
         files.size().1
     };
     let bounds = Bounds {
-        host_bytes: 3 * bytes,
+        owner_bytes: 3 * bytes,
         ..BOUNDS
     };
     let files = Files::open(&dir.path().join("pins"), bounds).unwrap();
@@ -184,7 +190,7 @@ fn over_its_share_a_host_loses_its_own_oldest() {
         put(&files, head("a", number), &[(ProfileKind::Minutes, &one)]);
     }
     let removed = files.prune(0);
-    assert_eq!((removed.age, removed.host, removed.disk), (0, 2, 0));
+    assert_eq!((removed.age, removed.owner, removed.disk), (0, 2, 0));
     let left: Vec<(String, u64)> = all(&files)
         .into_iter()
         .map(|pin| (pin.host_id, pin.pin.unwrap_or_default().id))
@@ -223,7 +229,7 @@ fn over_the_disk_the_host_with_most_pays_and_age_removes() {
 fn one_larger_than_its_share_is_refused_and_a_second_collector_too() {
     let dir = tempfile::tempdir().unwrap();
     let bounds = Bounds {
-        host_bytes: 100,
+        owner_bytes: 100,
         ..BOUNDS
     };
     let files = Files::open(dir.path(), bounds).unwrap();
@@ -235,7 +241,7 @@ fn one_larger_than_its_share_is_refused_and_a_second_collector_too() {
     assert!(matches!(refused, Err(KeepError::TooLarge { .. })));
     assert!(matches!(
         Files::open(dir.path(), bounds),
-        Err(OpenError::Locked(_))
+        Err(OpenError::Locked { .. })
     ));
 }
 

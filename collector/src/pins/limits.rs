@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and,
 /// where a string is long, a little more; a larger message ends the call with the transport's own
 /// error.
-pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
+pub const MESSAGE_BYTES_MAX: usize = crate::evidence::MESSAGE_BYTES_MAX;
 
 /// Largest profile of a pin, its minutes and its capture each. Unit: encoded bytes. An agent's pin
 /// is cut at 16 MiB with the defaults, packed; a larger one is refused.
@@ -53,9 +53,6 @@ pub const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Pins in a list when the request does not say.
 pub const LIST_DEFAULT: usize = 1000;
-
-/// Largest list. Unit: bytes; gRPC's default for messages is 4 MiB.
-pub const LIST_BYTES_MAX: usize = 3 << 20;
 
 /// How often it is looked whether pins have reached their age.
 pub const PRUNE_INTERVAL: Duration = Duration::from_secs(600);

@@ -5,28 +5,27 @@
 //! A pin is a profile of its own, as its agent had it: nothing of it comes from the store, so
 //! windows that were lost on the way are in it, and it keeps the times of its samples. Agents
 //! upload each pin once it has closed, and again when its capture came later (`service.rs`);
-//! `files.rs` has them on the collector's own disk, with every engine of the store. Every bound is
+//! `evidence` has them on the collector's own disk, with every engine of the store. Every bound is
 //! in `limits.rs`.
 
 mod admission;
 mod files;
-mod format;
 pub mod limits;
 mod service;
-mod shares;
 mod sight;
 mod take;
 
-pub use files::{Bounds, Files, OpenError};
+pub use crate::evidence::Bounds;
 
+use crate::evidence::{Files, Removed};
 use crate::ingest::stopped;
 use crate::metrics::Metrics;
 use crate::query::Queries;
 use crate::time::Clock;
 use admission::Admission;
-use files::Removed;
 use limits::{PRUNE_INTERVAL, UPLOADS_MAX};
 use profile::text::with_causes;
+use proto::collector::HostPin;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{OnceCell, Semaphore, watch};
@@ -41,7 +40,7 @@ pub struct Pins(Arc<Inner>);
 struct Inner {
     dir: (PathBuf, Bounds),
     /// Opened when they are first wanted, and tried again until they can be.
-    files: OnceCell<Files>,
+    files: OnceCell<Files<HostPin>>,
     queries: Queries,
     /// What those with scopes may see of pins.
     sights: Mutex<sight::Remembered>,
@@ -98,7 +97,7 @@ impl Pins {
 
 impl Inner {
     /// The files, which are opened where they are not yet.
-    async fn open(&self) -> Result<&Files, Status> {
+    async fn open(&self) -> Result<&Files<HostPin>, Status> {
         let open = || async {
             let (dir, bounds) = self.dir.clone();
             // Some thousand heads at most are read.
@@ -116,7 +115,7 @@ impl Inner {
     }
 
     /// The files, for those that block: after [`Inner::open`].
-    fn files(&self) -> Result<&Files, Status> {
+    fn files(&self) -> Result<&Files<HostPin>, Status> {
         let opened = self.files.get();
         opened.ok_or_else(|| Status::unavailable("pins are not opened yet"))
     }
@@ -125,7 +124,13 @@ impl Inner {
         let Ok(files) = self.files() else {
             return;
         };
-        let Removed { age, host, disk } = files.prune(self.clock.now_unix_ns());
+        let Removed {
+            age,
+            owner: host,
+            disk,
+            count,
+        } = files.prune(self.clock.now_unix_ns());
+        let disk = disk + count;
         self.metrics.pins_aged.inc_by(age);
         self.metrics.pins_over_host.inc_by(host);
         self.metrics.pins_over_disk.inc_by(disk);
@@ -135,7 +140,7 @@ impl Inner {
         self.measure(files);
     }
 
-    fn measure(&self, files: &Files) {
+    fn measure(&self, files: &Files<HostPin>) {
         let (pins, bytes) = files.size();
         self.metrics.pins.set(pins);
         self.metrics.pins_bytes.set(bytes);

@@ -1,15 +1,14 @@
 //! The calls: Keep for agents; List and Profile for people.
 
 use super::Pins;
-use super::files::{ProfileKind, ReadError};
 use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
 use super::sight::Sight;
 use super::take::{UploadMessage, fault, head};
-use crate::access::Caller;
+use crate::access::{Caller, Scope};
+use crate::evidence::{Asked, ProfileKind, ReadError, in_part, refused, send};
 use crate::identity::{self, Member};
 use crate::ingest::stopped;
-use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, of_samples, profile_bytes};
-use profile::{Coverage, GroupBy, Moments, Profile, Query, Selector};
+use crate::query::{ANSWER_TIMEOUT, profile_bytes};
 use proto::collector::evidence_service_server::EvidenceService;
 use proto::collector::keep_request::Body;
 use proto::collector::pin_service_server::PinService;
@@ -94,7 +93,7 @@ impl Pins {
             let text = "other agents are uploading pins; retry in a moment";
             return Err(Status::unavailable(text));
         };
-        let host_bytes = files.bounds().host_bytes;
+        let host_bytes = files.bounds().owner_bytes;
         let mut admitted = self.0.admission.admit(&head.host_id, host_bytes)?;
         let (pieces, mut taken) = mpsc::channel(PIECES_QUEUED);
         let inner = self.0.clone();
@@ -230,7 +229,7 @@ impl PinService for Pins {
                 let found = files.list(1, |pin| pin.id == asked.id).0.pop();
                 let sight = found.map(|pin| inner.sight(&caller, &pin, &labels, limits));
                 if matches!(sight.transpose()?, None | Some(Sight::Nothing)) {
-                    return Err(refused(ReadError::Unknown(asked.id)));
+                    return Err(refused(ReadError::unknown::<HostPin>(asked.id)));
                 }
             }
             let profile = files.read(asked.id, part, limits.memory_bytes, gone);
@@ -238,7 +237,7 @@ impl PinService for Pins {
             if caller.sees_parts_of_hosts() {
                 profile = in_part(profile);
             }
-            let answer = answer(&profile, &query, asked.times);
+            let answer = query.answer(&profile);
             drop(profile);
             place.hold(profile_bytes(&answer))?;
             Ok((Chunks::new(answer), place))
@@ -247,7 +246,8 @@ impl PinService for Pins {
         let (tx, parts) = mpsc::channel(1);
         let queries = self.0.queries.clone();
         tokio::spawn(async move {
-            let sending = timeout(ANSWER_TIMEOUT, send(chunks, tx));
+            let parts = chunks.map(|chunk| PinProfileResponse { chunk: Some(chunk) });
+            let sending = timeout(ANSWER_TIMEOUT, send(parts, tx));
             if !matches!(sending.await, Ok(true)) {
                 queries.count_stalled();
             }
@@ -265,69 +265,13 @@ fn matches(asked: &ListHostPinsRequest, pin: &HostPin) -> bool {
         && (asked.trigger.is_empty() || asked.trigger == trigger)
 }
 
-/// What those may see of a pin who see a part of its host, before their scope is added: not who
-/// ended waits, and not what is counted over all of the host.
-fn in_part(profile: Profile) -> Profile {
-    let mut part = profile.without_wakers().unwrap_or(profile);
-    part.info.quality = of_samples(part.info.quality);
-    part.info.coverage = Coverage::default();
-    part.info.waits_cause.clear();
-    part.moments.dropped = 0;
-    part
-}
-
-fn query(asked: &PinProfileRequest, caller: &Caller) -> Result<Query, Status> {
-    let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
-    let mut selector = proto::query::selector(asked.matchers.clone()).map_err(|e| invalid(&e))?;
-    if let Some(scope) = &caller.scope {
-        // Samples of a pin do not have the labels of their host, which is looked at before.
-        let within = scope.within_host();
-        let all = within.matchers().iter().chain(selector.matchers());
-        selector = Selector::new(all.cloned().collect()).map_err(|e| invalid(&e))?;
-    }
-    let filters = proto::query::frame_filters(asked.frame_filters.clone());
-    let filters = filters.map_err(|e| invalid(&e))?;
-    let count = proto::query::check_count("labels to group by", asked.group_by.len());
-    count.map_err(|e| invalid(&e))?;
-    let group_by = GroupBy::from_keys(&asked.group_by);
-    Query::new(selector, filters, group_by).map_err(|e| invalid(&e))
-}
-
-fn answer(profile: &Profile, query: &Query, times: bool) -> Profile {
-    let mut answer = profile.query(query);
-    if !times {
-        answer.moments = Moments::default();
-    }
-    if !query.selector().is_empty() {
-        // What the kernel accounts is known for all of the pin alone.
-        answer.info.coverage = Coverage::default();
-    }
-    answer
-}
-
-pub(super) fn refused(error: ReadError) -> Failed {
-    let text = error.to_string();
-    Failed::from(match error {
-        ReadError::Unknown(_) => Status::not_found(text),
-        ReadError::Memory { .. } => Status::resource_exhausted(text),
-        ReadError::Cancelled => Status::deadline_exceeded(text),
-        ReadError::Read { .. } | ReadError::Assemble { .. } => Status::data_loss(text),
-    })
-}
-
-/// False when the client does not read.
-async fn send(
-    chunks: Chunks<Profile>,
-    tx: mpsc::Sender<Result<PinProfileResponse, Status>>,
-) -> bool {
-    for chunk in chunks {
-        let part = PinProfileResponse { chunk: Some(chunk) };
-        match tx.send_timeout(Ok(part), STALL_TIMEOUT).await {
-            Ok(()) => {}
-            // It went away, which is its own affair.
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => return true,
-            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return false,
-        }
-    }
-    true
+fn query(asked: &PinProfileRequest, caller: &Caller) -> Result<Asked, Status> {
+    // Samples of a pin do not have the labels of their host, which is looked at before.
+    let within = caller.scope.as_ref().map(Scope::within_host);
+    Asked::new(
+        (asked.matchers.clone(), within),
+        asked.frame_filters.clone(),
+        &asked.group_by,
+        asked.times,
+    )
 }

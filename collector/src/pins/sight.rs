@@ -6,8 +6,8 @@
 //! scope. That takes a look at the pin's samples, whose outcome is remembered.
 
 use super::Inner;
-use super::files::{ProfileKind, ReadError};
 use crate::access::{Caller, Scope};
+use crate::evidence::{ProfileKind, ReadError, refused};
 use crate::query::Failed;
 use crate::store::Limits;
 use crate::sync::lock;
@@ -90,9 +90,9 @@ impl Inner {
             match self.files()?.read(pin.id, part, limits.memory_bytes, gone) {
                 Ok(profile) => seen.look(scope, &profile, cgroup),
                 // Without a capture, or removed a moment ago.
-                Err(ReadError::Unknown(_)) => {}
+                Err(ReadError::Unknown { .. }) => {}
                 Err(ReadError::Cancelled) => {
-                    return Err(super::service::refused(ReadError::Cancelled));
+                    return Err(refused(ReadError::Cancelled));
                 }
                 // What cannot be read shows nothing.
                 Err(error) => {

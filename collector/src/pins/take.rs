@@ -2,11 +2,10 @@
 
 use super::Inner;
 use super::admission::Admitted;
-use super::files::{KeepError, ProfileKind};
 use super::limits::{
     CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, HEAP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX,
 };
-
+use crate::evidence::{KeepError, ProfileKind};
 use crate::ingest::window::host_facts;
 use crate::metrics::Metrics;
 use crate::store::HOST_ID_BYTES_MAX;

@@ -33,11 +33,21 @@ const FILE_BYTES_MAX: usize = 256 << 20;
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The format a name asks for: `profile.svg`, or `profile.pprof` by the format's own name.
-fn format(name: &str) -> Option<Format> {
-    let end = name.strip_prefix("profile.")?;
-    Format::ALL
-        .into_iter()
-        .find(|format| [format.name(), format.extension()].contains(&end))
+///
+/// # Errors
+/// NOT_FOUND when there is none.
+pub(super) fn format(what: &str, name: &str) -> Result<Format, Status> {
+    let end = name
+        .strip_prefix(what)
+        .and_then(|end| end.strip_prefix('.'));
+    let mut all = Format::ALL.into_iter();
+    let found = all.find(|format| [format.name(), format.extension()].map(Some).contains(&end));
+    found.ok_or_else(|| {
+        Status::not_found(format!(
+            "there are {what}.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
+             .perf.txt and .bundle.html"
+        ))
+    })
 }
 
 fn content_type(format: Format) -> &'static str {
@@ -88,7 +98,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
     Ok(asked)
 }
 
-fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
+pub(super) fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
     use agent::FrameFilterOp::{Collapse, Drop, Focus, Keep};
     let (op, regex) = text.split_once(':').unwrap_or((text, ""));
     let op = match op.to_ascii_lowercase().as_str() {
@@ -128,13 +138,9 @@ pub(super) async fn make(
     name: &str,
     pairs: Vec<(String, String)>,
 ) -> Result<File, Status> {
-    let format = format(name).ok_or_else(|| {
-        Status::not_found(
-            "there are profile.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
-             .perf.txt and .bundle.html",
-        )
-    })?;
+    let format = format("profile", name)?;
     let asked = parse(pairs)?;
+    let called = slug(&asked.selection.selector);
     let selected = Selected::new(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.response_slot()?;
@@ -144,12 +150,19 @@ pub(super) async fn make(
             // A file has no place to say so.
             return Err(too_large().into());
         }
-        let start_s = data.info.start_unix_ns.div_euclid(1_000_000_000);
-        let pieces = file(&data, format, &asked.group_by, limits)?;
+        let title = "CPU profile of the fleet".to_owned();
+        let pieces = file(&data, format, (title, &asked.group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
-        Ok((pieces, start_s, place))
+        Ok((pieces, named(&called, &data), place))
     });
-    let (pieces, start_s, place) = made.await?;
+    Ok(finished(format, made.await?))
+}
+
+/// The file of what was made for it: its pieces, its name without an end, and its place.
+pub(super) fn finished(
+    format: Format,
+    (pieces, name, place): (Vec<Bytes>, String, ResponseSlot),
+) -> File {
     let length = pieces.iter().map(Bytes::len).sum::<usize>();
     let mut head = Response::new(());
     let headers = head.headers_mut();
@@ -160,18 +173,60 @@ pub(super) async fn make(
     // A page of its own, with a script in it: it is kept, not opened here.
     let policy = HeaderValue::from_static("default-src 'none'; sandbox");
     headers.insert(CONTENT_SECURITY_POLICY, policy);
-    let name = format!(
-        "attachment; filename=\"fleetprof-{start_s}.{}\"",
-        format.extension()
-    );
+    let name = format!("attachment; filename=\"{name}.{}\"", format.extension());
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(CONTENT_DISPOSITION, name);
     }
-    Ok(File {
+    File {
         head,
         pieces,
         place,
-    })
+    }
+}
+
+/// Longest part of a name that is a selector's. Unit: bytes.
+const SLUG_BYTES_MAX: usize = 48;
+
+/// What a selector is called in a name of a file: its values.
+fn slug(selector: &str) -> String {
+    let parsed: Result<profile::Selector, _> = selector.parse();
+    let values = parsed.map_or_else(
+        |_| String::new(),
+        |selector| {
+            let matchers = selector.matchers().iter();
+            let values: Vec<&str> = matchers.map(|matcher| matcher.value()).collect();
+            values.join("-")
+        },
+    );
+    plain_name(&values)
+}
+
+/// Text as a part of a name of a file: letters and digits, and `-` for everything else.
+pub(super) fn plain_name(text: &str) -> String {
+    let mut plain = String::new();
+    for found in text.chars() {
+        match found.is_ascii_alphanumeric() || matches!(found, '.' | '_') {
+            true => plain.push(found),
+            false if plain.ends_with('-') || plain.is_empty() => {}
+            false => plain.push('-'),
+        }
+        if plain.len() >= SLUG_BYTES_MAX {
+            break;
+        }
+    }
+    // A name with a dot in front is hidden.
+    plain.trim_matches(['-', '.']).to_owned()
+}
+
+/// The name of a file without its end: what it is of, when that began, and how long it is, such as
+/// `fleetprof-api.service-20261122T162500Z-240s`.
+pub(super) fn named(called: &str, profile: &Profile) -> String {
+    let seconds = profile.info.start_unix_ns.div_euclid(1_000_000_000);
+    let when = crate::time::compact(seconds);
+    let length = profile.info.duration_ns.div_ceil(1_000_000_000);
+    let parts = ["fleetprof", called, &when, &format!("{length}s")];
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("-")
 }
 
 fn too_large() -> Status {
@@ -180,14 +235,15 @@ fn too_large() -> Status {
     )
 }
 
-fn file(
+/// The content of a file, with its title and the labels that stand at the root of stacks.
+pub(super) fn file(
     profile: &Profile,
     format: Format,
-    group_by: &[String],
+    (title, group_by): (String, &[String]),
     limits: &Limits,
 ) -> Result<Vec<Bytes>, Failed> {
     let options = Options {
-        title: "CPU profile of the fleet".to_owned(),
+        title,
         // Hosts may sample at different rates; only weights add up.
         measure: Measure::Weight,
         root_labels: group_by.to_vec(),
@@ -362,9 +418,37 @@ mod tests {
     fn every_format_has_a_name() {
         for format in Format::ALL {
             let name = format!("profile.{}", format.extension());
-            assert_eq!(super::format(&name), Some(format), "{name}");
+            assert_eq!(super::format("profile", &name).ok(), Some(format), "{name}");
         }
-        assert_eq!(super::format("profile.exe"), None);
-        assert_eq!(super::format("x.svg"), None);
+        for name in ["profile.exe", "x.svg", "profilesvg", "capture.svg"] {
+            assert!(super::format("profile", name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_say_what_it_is_and_nothing_of_a_stranger_s_makes_a_path() {
+        let profile = Profile {
+            info: profile::Info {
+                start_unix_ns: 1_700_000_000_500_000_000,
+                duration_ns: 239_100_000_000,
+                ..profile::Info::default()
+            },
+            ..Profile::default()
+        };
+        for (selector, expected) in [
+            ("", "fleetprof-20231114T221320Z-240s"),
+            (
+                "unit=\"redis.service\"",
+                "fleetprof-redis.service-20231114T221320Z-240s",
+            ),
+            (
+                "unit=\"../../\\\"x\",comm=\"a b\"",
+                "fleetprof-x-a-b-20231114T221320Z-240s",
+            ),
+        ] {
+            assert_eq!(named(&slug(selector), &profile), expected, "{selector}");
+        }
+        assert!(plain_name(&"ü".repeat(500)).is_empty());
+        assert!(plain_name(&"x".repeat(500)).len() <= SLUG_BYTES_MAX);
     }
 }

@@ -5,6 +5,7 @@
 //! to pages of other sites (`guard.rs`); connections are bounded, and the oldest makes room when
 //! there are too many.
 
+mod capture_file;
 mod compress;
 mod door;
 mod download;
@@ -340,7 +341,7 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     let Some(asking) = asking else {
         return next.run(request).await;
     };
-    if door.audit_reads && (path.starts_with("/api/profile.") || path.starts_with(QUERIES)) {
+    if door.audit_reads && is_read(&path) {
         let call = path.rsplit('/').next().unwrap_or_default();
         let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
         let event = asking.caller.event(peer, "read").with("call", call);
@@ -364,6 +365,12 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
         Ok(guard) => next.run(request).await.map(|body| Body::new(guard(body))),
         Err(status) => turned_away(&path, status),
     }
+}
+
+/// True for paths that are on record as reads, where that is configured.
+fn is_read(path: &str) -> bool {
+    let starts = ["/api/profile.", "/api/capture.", QUERIES];
+    starts.iter().any(|start| path.starts_with(start))
 }
 
 /// Paths of calls that read.
@@ -476,7 +483,11 @@ async fn file(
         Ok(caller) => caller,
         Err(status) => return turned_away("", status),
     };
-    match download::make(&site.queries, &caller, &name, pairs).await {
+    let made = match name.starts_with("capture.") {
+        true => capture_file::make(&site.queries, &site.control, caller, &name, pairs).await,
+        false => download::make(&site.queries, &caller, &name, pairs).await,
+    };
+    match made {
         Ok(download::File {
             head,
             pieces,

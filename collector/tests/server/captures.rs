@@ -8,8 +8,9 @@ use proto::agent::CaptureRequest;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_capture_response::Body;
 use proto::collector::{
-    CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse,
-    FleetPlan, HostProgress, HostState, ListFleetCapturesRequest,
+    CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureProfileRequest, FleetCaptureRequest,
+    FleetCaptureResponse, FleetPlan, HostProgress, HostState, ListFleetCapturesRequest,
+    fleet_capture_profile_response,
 };
 use std::time::{Duration, Instant};
 use testkit::fake::control::{ConnectedAgent, Does, connect};
@@ -20,13 +21,13 @@ use tonic::{Code, Status, Streaming};
 const OF_MANY: Duration = Duration::from_secs(30);
 
 /// All that came of a capture.
-struct Outcome {
+pub struct Outcome {
     plan: FleetPlan,
     /// States of hosts as they were told.
     told: Vec<HostProgress>,
     past: Option<Profile>,
     own: Option<Profile>,
-    result: FleetCaptureInfo,
+    pub result: FleetCaptureInfo,
 }
 
 impl Outcome {
@@ -35,17 +36,17 @@ impl Outcome {
         hosts.find(|host| host.hostname == name).expect("a host")
     }
 
-    fn counts(&self) -> (u32, u32, u32, u32) {
+    pub fn counts(&self) -> (u32, u32, u32, u32) {
         let result = &self.result;
         (result.asked, result.answered, result.failed, result.lost)
     }
 
-    fn samples(&self) -> u64 {
+    pub fn samples(&self) -> u64 {
         self.own.as_ref().map_or(0, |own| own.total().count)
     }
 }
 
-fn request(selector: &str, patience: Duration) -> FleetCaptureRequest {
+pub fn request(selector: &str, patience: Duration) -> FleetCaptureRequest {
     FleetCaptureRequest {
         selector: selector.to_owned(),
         max_hosts: 1000,
@@ -60,40 +61,72 @@ fn request(selector: &str, patience: Duration) -> FleetCaptureRequest {
 }
 
 impl Rig {
-    async fn captures(&self) -> CaptureServiceClient<Channel> {
+    pub async fn captures(&self) -> CaptureServiceClient<Channel> {
         CaptureServiceClient::new(self.channel().await)
     }
 
-    async fn started(
+    pub async fn started(
         &self,
         request: FleetCaptureRequest,
     ) -> Result<Streaming<FleetCaptureResponse>, Status> {
         Ok(self.captures().await.capture(request).await?.into_inner())
     }
 
-    async fn capture(&self, request: FleetCaptureRequest) -> Outcome {
+    pub async fn capture(&self, request: FleetCaptureRequest) -> Outcome {
         let stream = self.started(request).await.expect("a stream");
         finish(stream, Vec::new()).await.expect("a result")
     }
 
-    async fn list(&self) -> Vec<FleetCaptureInfo> {
+    pub async fn list(&self) -> Vec<FleetCaptureInfo> {
         let listed = self
             .captures()
             .await
-            .list(ListFleetCapturesRequest {})
+            .list(ListFleetCapturesRequest::default())
             .await;
         listed.expect("a list").into_inner().captures
     }
 }
 
-async fn next(stream: &mut Streaming<FleetCaptureResponse>) -> Result<Option<Body>, Status> {
+/// What a kept capture has.
+pub struct KeptProfile {
+    pub info: FleetCaptureInfo,
+    pub profile: Profile,
+}
+
+impl Rig {
+    pub async fn kept(&self, id: u64, past: bool) -> Result<KeptProfile, Status> {
+        let request = FleetCaptureProfileRequest {
+            id,
+            past,
+            group_by: vec!["*".to_owned()],
+            times: true,
+            ..FleetCaptureProfileRequest::default()
+        };
+        let mut parts = self.captures().await.profile(request).await?.into_inner();
+        let (mut info, mut assembler) = (None, ProfileAssembler::new());
+        while let Some(part) = parts.message().await? {
+            match part.body.expect("a body") {
+                fleet_capture_profile_response::Body::Info(told) => info = Some(told),
+                fleet_capture_profile_response::Body::Chunk(chunk) => {
+                    assembler.push(chunk).expect("a sound chunk");
+                }
+            }
+        }
+        Ok(KeptProfile {
+            info: info.expect("it comes first"),
+            profile: assembler.finish().expect("a whole profile"),
+        })
+    }
+}
+
+pub async fn next(stream: &mut Streaming<FleetCaptureResponse>) -> Result<Option<Body>, Status> {
     let message = tokio::time::timeout(LIMIT, stream.message()).await;
     Ok(message
         .expect("a message in time")?
         .map(|message| message.body.expect("a body")))
 }
 
-async fn finish(
+pub async fn finish(
     mut stream: Streaming<FleetCaptureResponse>,
     mut told: Vec<HostProgress>,
 ) -> Result<Outcome, Status> {
@@ -132,7 +165,7 @@ async fn finish(
 }
 
 /// Hosts `web-000` and on, each doing what `does` says of its number.
-async fn fleet(rig: &Rig, hosts: usize, does: impl Fn(usize) -> Does) -> Vec<ConnectedAgent> {
+pub async fn fleet(rig: &Rig, hosts: usize, does: impl Fn(usize) -> Does) -> Vec<ConnectedAgent> {
     let mut all = Vec::new();
     for at in 0..hosts {
         all.push(rig.host(&format!("web-{at:03}"), does(at)).await);

@@ -9,6 +9,7 @@ mod faults;
 mod hosts;
 mod identity;
 mod ingest;
+mod kept;
 mod lifecycle;
 mod links;
 mod login;

@@ -352,7 +352,7 @@ async fn a_host_may_bring_so_many_a_day_and_others_go_on() {
 async fn one_that_can_never_fit_is_refused_and_unknown_ones_are_told() {
     let mut options = Options::default();
     options.pins = Bounds {
-        host_bytes: 64,
+        owner_bytes: 64,
         ..options.pins
     };
     let rig = Rig::with(options).await;

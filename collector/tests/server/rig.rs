@@ -40,7 +40,7 @@ pub struct Options {
     pub ingest: IngestOptions,
     /// Of queries.
     pub query: QueryOptions,
-    /// Of captures over the fleet.
+    /// Of captures over the fleet; without a directory they are kept in one that goes with the rig.
     pub control: ControlOptions,
     /// Where pins are kept; none: in a directory that goes with the rig.
     pub pins_dir: Option<PathBuf>,
@@ -83,13 +83,21 @@ impl Default for Options {
                     report: LIMIT,
                 },
                 advertise: None,
+                captures_dir: PathBuf::new(),
+                captures: Bounds {
+                    bytes: 64 << 20,
+                    owner_bytes: u64::MAX,
+                    count: 1000,
+                    age_ns: 1000 * SECOND,
+                },
             },
             patience: Patience::default(),
             pins_dir: None,
             fleet: None,
             pins: Bounds {
                 bytes: 64 << 20,
-                host_bytes: 64 << 20,
+                owner_bytes: 64 << 20,
+                count: 10_000,
                 age_ns: 1000 * SECOND,
             },
         }
@@ -174,14 +182,18 @@ impl Rig {
             clock.clone(),
             metrics.clone(),
         );
+        let own = tempfile::tempdir().expect("a directory");
+        let mut control = options.control;
+        if control.captures_dir.as_os_str().is_empty() {
+            control.captures_dir = own.path().join("captures");
+        }
         let control = Control::new(
             queries.clone(),
-            options.control,
+            control,
             (clock.clone(), Audit::off()),
             metrics.clone(),
             ending.clone(),
         );
-        let own = tempfile::tempdir().expect("a directory");
         let dir = options.pins_dir.unwrap_or_else(|| own.path().to_owned());
         let pins = Pins::new(
             (dir, options.pins),

@@ -318,8 +318,37 @@ pub async fn ask_captures(log: &Log, channel: &Channel, others: u64) {
     let status = cancelled.expect_err("it is not theirs");
     assert_eq!(status.code(), Code::NotFound);
     log.failed("CaptureService/Cancel", "of another", &status);
-    let answer = asking.list(wire::ListFleetCapturesRequest {}).await;
+    let answer = asking.list(wire::ListFleetCapturesRequest::default()).await;
     log.answer(("CaptureService/List", &""), answer);
+    ask_kept(log, &client, others).await;
+}
+
+/// Every capture that there is or was, and the removal of what is another's.
+async fn ask_kept(log: &Log, client: &CaptureServiceClient<Channel>, others: u64) {
+    let mut client = client.clone();
+    for id in 0..others + 10 {
+        for past in [false, true] {
+            let request = wire::FleetCaptureProfileRequest {
+                id,
+                past,
+                group_by: vec!["*".to_owned()],
+                times: true,
+                ..wire::FleetCaptureProfileRequest::default()
+            };
+            let answer = client.profile(request.clone()).await;
+            log.stream(("CaptureService/Profile", &request), answer, async |_| {})
+                .await;
+        }
+    }
+    for id in 1..=others {
+        let answer = client.delete(wire::DeleteFleetCaptureRequest { id }).await;
+        assert_eq!(
+            refusal(&answer),
+            Code::NotFound,
+            "capture {id} is not theirs"
+        );
+        log.answer(("CaptureService/Delete", &""), answer);
+    }
 }
 
 pub async fn ask_symbols(log: &Log, channel: &Channel) {
@@ -418,6 +447,11 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             "from=0&frame=focus:k.n.rie",
         ] {
             paths.push(format!("/api/profile.{format}?{query}"));
+        }
+    }
+    for format in formats {
+        for id in 0..10 {
+            paths.push(format!("/api/capture.{format}?id={id}"));
         }
     }
     paths.extend(["/metrics", "/healthz", "/api/profile.exe"].map(str::to_owned));

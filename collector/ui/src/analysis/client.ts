@@ -1,7 +1,7 @@
 // The page's side of the worker that holds profiles: requests and their answers, one worker for the
 // page.
 
-import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
+import type { FleetCaptureInfo, FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
 import type { Layout } from '../flame/layout';
 import type { LineRow } from '../flame/lines';
 import type { NameTable } from '../flame/names';
@@ -210,6 +210,21 @@ export class Analysis {
     return this.call('file', args, signal);
   }
 
+  /** A profile of a capture that the collector keeps, and what came of that. To be released. */
+  async kept(
+    capture: bigint,
+    past: boolean,
+    signal: AbortSignal,
+    progress?: (stacks: number) => void,
+  ): Promise<{ info: FleetCaptureInfo | undefined; profile: LoadedProfile }> {
+    let info: FleetCaptureInfo | undefined;
+    const news = (one: CaptureNews) => {
+      if (one.case === 'result') info = one.value;
+    };
+    const profile = await this.call('kept', { baseUrl: this.baseUrl(), capture, past }, signal, { progress, news });
+    return { info, profile };
+  }
+
   /** A capture of the fleet, until it has ended. Its profiles are to be released. */
   async *capture(
     request: FleetCaptureRequest,
@@ -309,7 +324,7 @@ export class Analysis {
         if (message.trouble?.code === NOT_HELD && !pending.left && pending.of.some((id) => this.known.has(id)))
           this.reload();
         pending.reject(message.trouble ? new TroubleError(message.trouble) : givenUp());
-      } else if (pending.operation === 'load') {
+      } else if (pending.operation === 'load' || pending.operation === 'kept') {
         const profile = message.answer as LoadedProfile;
         if (pending.left) this.release(profile);
         else this.known.add(profile.id);

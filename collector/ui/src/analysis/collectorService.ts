@@ -3,9 +3,10 @@
 
 import { type CallOptions, createClient } from '@connectrpc/connect';
 import { folded, json } from '../capture/files';
-import { captureTrouble } from '../capture/trouble';
+import { captureTrouble, keptTrouble } from '../capture/trouble';
 import {
   CaptureService,
+  type FleetCaptureProfileResponse,
   type FleetCaptureRequest,
   type FleetCaptureResponse,
 } from '../gen/fleetprof/collector/v1/control_pb';
@@ -23,6 +24,7 @@ import { Service } from './service';
 export interface Collector {
   profile(request: object, options: CallOptions): AsyncIterable<ProfileResponse>;
   capture(request: FleetCaptureRequest, options: CallOptions): AsyncIterable<FleetCaptureResponse>;
+  kept(request: object, options: CallOptions): AsyncIterable<FleetCaptureProfileResponse>;
 }
 
 /** The collector at an address. */
@@ -32,6 +34,7 @@ export function collectorAt(baseUrl: string): Collector {
   return {
     profile: (request, options) => queries.profile(request, options),
     capture: (request, options) => captures.capture(request, options),
+    kept: (request, options) => captures.profile(request, options),
   };
 }
 
@@ -45,11 +48,16 @@ export class CollectorService extends Service {
   }
 
   protected override troubleOf(operation: Operation, error: unknown): Trouble | undefined {
-    return operation === 'capture' ? captureTrouble(error) : collectorTrouble(error);
+    return operation === 'kept'
+      ? keptTrouble(error)
+      : operation === 'capture'
+        ? captureTrouble(error)
+        : collectorTrouble(error);
   }
 
   protected override run(number: number, operation: Operation, args: unknown, signal: AbortSignal): Promise<unknown> {
     if (operation === 'load') return this.load(number, args as Operations['load']['args'], signal);
+    if (operation === 'kept') return this.kept(number, args as Operations['kept']['args'], signal);
     if (operation === 'capture') return this.capture(number, args as Operations['capture']['args'], signal);
     if (operation === 'file') return this.turns.run(signal, () => this.file(args as Operations['file']['args']));
     return super.run(number, operation, args, signal);
@@ -76,6 +84,24 @@ export class CollectorService extends Service {
     );
     for await (const message of answers) {
       assembler.add(message);
+      this.send({ number, progress: assembler.stacks }, []);
+    }
+    signal.throwIfAborted();
+    return this.engine.add(assembler.finish());
+  }
+
+  /** A kept capture: what came of it is told before its profile is complete. */
+  private async kept(
+    number: number,
+    { baseUrl, capture, past }: Operations['kept']['args'],
+    signal: AbortSignal,
+  ): Promise<LoadedProfile> {
+    const assembler = new Assembler();
+    const answers = this.collector(baseUrl).kept({ id: capture, past, groupBy: ['*'], times: true }, { signal });
+    for await (const { body } of answers) {
+      if (body.case === 'info') this.send({ number, news: { case: 'result', value: body.value } }, []);
+      if (body.case !== 'chunk') continue;
+      assembler.addChunk(body.value);
       this.send({ number, progress: assembler.stacks }, []);
     }
     signal.throwIfAborted();

@@ -125,6 +125,8 @@ export type FileKind = 'json' | 'folded';
 export interface Operations {
   load: { args: { baseUrl: string; selection: Selection; groupBy: string }; answer: LoadedProfile };
   capture: { args: { baseUrl: string; request: FleetCaptureRequest; timeoutMs: number }; answer: undefined };
+  /** A capture that the collector keeps; what came of it is told as news. */
+  kept: { args: { baseUrl: string; capture: bigint; past: boolean }; answer: LoadedProfile };
   graph: { args: GraphRequest; answer: PackedGraph };
   sandwich: { args: { request: GraphRequest; fn: string }; answer: PackedSandwich };
   lines: { args: { of: ProfileSource; fn: string; samples: boolean }; answer: LineRow[] };

@@ -4,13 +4,17 @@ import { Icon, Popover } from './parts';
 import type { Selection } from '../query/selection';
 import { toNs } from '../time/range';
 
-const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [
+/** Every format that the collector writes. */
+export const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [
   ['pprof', 'pprof', 'go tool pprof, and most viewers'],
   ['folded', 'Folded stacks', 'one line a stack, for scripts'],
   ['speedscope.json', 'Speedscope', 'for speedscope.app'],
   ['svg', 'SVG', 'a picture'],
   ['html', 'HTML', 'one page with a graph, works offline'],
   ['json', 'JSON', 'everything, with its quality'],
+  ['firefox.json', 'Firefox Profiler', 'for profiler.firefox.com'],
+  ['perf.txt', 'perf script', 'as `perf script` prints it'],
+  ['bundle.html', 'Bundle', 'one page with all that is known of it, works offline'],
 ];
 
 /**

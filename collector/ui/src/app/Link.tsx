@@ -9,6 +9,7 @@ interface Props {
   class?: string;
   title?: string;
   'aria-current'?: 'page';
+  onClick?: () => void;
   children: ComponentChildren;
 }
 

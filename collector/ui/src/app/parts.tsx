@@ -1,7 +1,7 @@
 // Small parts that all pages share.
 
 import type { ComponentChildren } from 'preact';
-import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { count } from '../text/format';
 import { clipped, printable, shown } from '../text/printable';
 import type { Query } from '../query/useQuery';
@@ -121,6 +121,15 @@ export function Popover(props: {
   const box = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
   const id = useId();
+  const wanted = props.align ?? 'left';
+  const [side, setSide] = useState(wanted);
+  const panel = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    // Where the button stands at the left edge, because its line was broken, there is no room left
+    // of it.
+    const outside = open && wanted === 'right' && (panel.current?.getBoundingClientRect().left ?? 0) < 0;
+    setSide(outside ? 'left' : wanted);
+  }, [open]);
   useEffect(() => {
     if (!open) return;
     const outside = (event: Event) => {
@@ -160,7 +169,8 @@ export function Popover(props: {
       {open && (
         <div
           id={id}
-          class={`panel floating ${props.align ?? 'left'}${props.above ? ' above' : ''}`}
+          ref={panel}
+          class={`panel floating ${side}${props.above ? ' above' : ''}`}
           role="dialog"
           aria-label={props.title}
         >

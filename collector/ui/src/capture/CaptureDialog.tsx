@@ -1,6 +1,7 @@
 // The dialog that asks for a capture, follows it on every host, and ends it.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { Link } from '../app/Link';
 import { Icon, TroubleBox } from '../app/parts';
 import { SelectorInput } from '../query/SelectorInput';
 import * as format from '../text/format';
@@ -8,8 +9,8 @@ import { clipped, shown } from '../text/printable';
 import type { Range } from '../time/range';
 import { HostLines, steady, tallyText } from './HostLines';
 import { DRAFT, type Draft, EVENTS, type Problems, isOffCpu, isTracepoint, problemsOf, requestOf } from './form';
-import { type Session, tallyOf } from './session';
-import { type Captures, useNews } from './store';
+import { type Session, type Shown, tallyOf } from './session';
+import { type Captures, idOf, useNews } from './store';
 
 interface Props {
   captures: Captures;
@@ -51,7 +52,6 @@ export function CaptureDialog(props: Props) {
       if (before instanceof HTMLElement) before.focus();
     };
   }, []);
-  useStaying(session?.runs === true);
   const done = session?.phase === 'done' && session.profile !== undefined;
   useEffect(() => {
     if (done && session) onDone(session);
@@ -114,16 +114,6 @@ export function CaptureDialog(props: Props) {
       )}
     </dialog>
   );
-}
-
-/** While a capture runs, the browser asks before the page is left: leaving gives it up. */
-function useStaying(wanted: boolean): void {
-  useEffect(() => {
-    if (!wanted) return;
-    const ask = (event: Event) => event.preventDefault();
-    addEventListener('beforeunload', ask);
-    return () => removeEventListener('beforeunload', ask);
-  }, [wanted]);
 }
 
 interface FormProps {
@@ -296,11 +286,21 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
       <p class="capture-what">{shown(whatOf(session.request))}</p>
       <Progress session={session} />
       {session.trouble && <TroubleBox trouble={session.trouble} again={onAgain} />}
+      {session.trouble && session.plan && (
+        <p>
+          <Link to={{ view: 'captures', capture: idOf(session) }} onClick={onAway}>
+            Capture {idOf(session)}
+          </Link>{' '}
+          goes on at the collector.
+        </p>
+      )}
       {session.endTrouble && <TroubleBox trouble={session.endTrouble} />}
       {session.hosts.size > 0 && (
         <>
           <p>
-            <span aria-live="polite">{session.runs ? runningText(session, tally) : tallyText(tally)}</span>
+            <span aria-live="polite">
+              {session.runs ? runningText(session.phase === 'ending', tally) : tallyText(tally)}
+            </span>
             <span class="soft">
               {' '}
               · {format.plural(tally.samples, 'sample')}
@@ -314,9 +314,9 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
       {!session.runs && !session.trouble && !session.profile && <Nothing session={session} />}
       {asks ? (
         <footer class="asking">
-          <span role="alert">Capture still running.</span>
+          <span role="alert">Capture still running. The collector goes on with it.</span>
           <button type="button" onClick={onAway}>
-            Discard
+            Leave it running
           </button>
           <button
             type="button"
@@ -360,7 +360,7 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
 }
 
 /** What is captured, in a line. */
-export function whatOf(request: Session['request']): string {
+export function whatOf(request: Shown['request']): string {
   const { capture } = request;
   const rate = capture?.rateHz
     ? ` at ${format.count(capture.rateHz)} Hz`
@@ -372,13 +372,14 @@ export function whatOf(request: Session['request']): string {
   return `${capture?.event || 'cpu-clock'}${rate}${lines} for ${format.duration(Number(capture?.durationNs ?? 0n))}${before}, of ${request.selector || 'everything'}`;
 }
 
-function runningText(
-  session: Session,
+/** How many hosts of one that runs are how far. */
+export function runningText(
+  isEnding: boolean,
   { all, running, waiting, answered, failed, lost }: ReturnType<typeof tallyOf>,
 ): string {
   const parts = [
     [answered, 'done'],
-    [running, session.phase === 'ending' ? 'ending' : 'running'],
+    [running, isEnding ? 'ending' : 'running'],
     [waiting, 'waiting'],
     [failed, 'failed'],
     [lost, 'lost'],
@@ -421,7 +422,7 @@ function Progress({ session }: { session: Session }) {
 const ABSENT_SHOWN = 20;
 
 /** Hosts that were not asked, and why. */
-export function LeftOut({ session }: { session: Session }) {
+export function LeftOut({ session }: { session: Pick<Shown, 'plan' | 'request'> }) {
   const { plan } = session;
   if (!plan || (plan.leftOut === 0 && plan.absent === 0)) return null;
   return (

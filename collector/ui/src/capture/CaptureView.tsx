@@ -1,44 +1,45 @@
 // A capture that ended, with its profile: which hosts it is of, when samples were taken, graph and
 // table.
 
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useMemo, useState } from 'preact/hooks';
 import { analysis } from '../analysis/client';
 import type { FileKind, LoadedProfile } from '../analysis/protocol';
 import { useGraph } from '../analysis/useGraph';
 import { Answer, Choice, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
+import { FORMATS } from '../app/Download';
 import { Link } from '../app/Link';
-import { useDisplayState } from '../state/store';
+import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { FlamePanel } from '../flame/FlamePanel';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
-import type { Pick } from '../query/timestamps';
+import { type Pick, readPick, writePick } from '../query/timestamps';
 import { type Trouble, troubleOf } from '../query/errors';
 import { lossOf, samplingNotes } from '../query/quality';
 import { TopTable } from '../tables/TopTable';
 import * as format from '../text/format';
 import { toMs } from '../time/range';
+import { type Kept, captureUrl } from './address';
 import { LeftOut, whatOf } from './CaptureDialog';
 import { HostLines, tallyText } from './HostLines';
 import { save } from './save';
 import { linesDraft } from './form';
-import { type Session, tallyOf } from './session';
+import { type Shown, tallyOf } from './session';
 import { idOf } from './store';
 
 /** Most notices written out at once. */
 const NOTICES_SHOWN = 8;
 
-export function CaptureView(props: PageProps & { session: Session }) {
-  const { session } = props;
-  // This profile cannot be asked for again: which part is looked at is no one else's business.
-  const [side, setSide] = useState<'during' | 'before'>('during');
-  const [pick, setPick] = useState<Pick>();
-  const profile = side === 'before' && session.past ? session.past : session.profile;
-  useEffect(() => {
-    setPick(undefined);
-    setSide('during');
-  }, [session]);
+/** `hasPast`: there is a profile of the time before, here or at the collector. */
+export function CaptureView(props: PageProps & { session: Shown; hasPast: boolean }) {
+  const { session, hasPast } = props;
+  const { side: asked } = useViewState('side');
+  const { pick: picked } = useSelectionState('pick');
+  const side = hasPast ? asked : 'during';
+  const profile = side === 'before' ? session.past : session.profile;
+  const timestamps = profile?.timestamps;
+  const pick = useMemo(() => timestamps && readPick(timestamps, picked), [timestamps, picked]);
   if (!profile) return null;
-  const { timestamps } = profile;
+  const setPick = (next: Pick | undefined) => setState({ pick: timestamps ? writePick(timestamps, next) : '' });
   // That is said above, and there is nothing else to say.
   const allLost = profile.taken === 0 && profile.rows > 0;
   return (
@@ -51,7 +52,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
         <span class="capture-what">
           <Name text={whatOf(session.request)} max={200} />
         </span>
-        {session.past && (
+        {hasPast && (
           <Choice
             label="Which time"
             value={side}
@@ -59,10 +60,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
               ['during', 'During', 'What the capture took'],
               ['before', 'Before', 'What the flight recorders had of the time before'],
             ]}
-            onChange={(next) => {
-              setSide(next);
-              setPick(undefined);
-            }}
+            onChange={(next) => setState({ side: next })}
           />
         )}
         <button type="button" onClick={() => props.openCapture(session.request.selector)}>
@@ -96,7 +94,8 @@ export function CaptureView(props: PageProps & { session: Session }) {
             pick={pick}
             selector={session.request.selector}
             withLines={side !== 'before' && session.request.capture?.lines === true}
-            name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`}
+            name={`fleetprof-capture-${idOf(session)}${side === 'before' ? '-before' : ''}`}
+            kept={session.result?.kept ? { id: idOf(session), past: side === 'before' } : undefined}
           />
         )}
       </Timed>
@@ -104,7 +103,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
   );
 }
 
-function Hosts({ session, profile }: { session: Session; profile: LoadedProfile }) {
+function Hosts({ session, profile }: { session: Shown; profile: LoadedProfile }) {
   const tally = useMemo(() => tallyOf(session.hosts.values()), [session]);
   const partial = tally.answered < tally.all || tally.partial > 0;
   const [open, setOpen] = useState(false);
@@ -159,6 +158,7 @@ interface StacksProps extends PageProps {
   profile: LoadedProfile;
   pick: Pick | undefined;
   name: string;
+  kept: Kept | undefined;
   selector: string;
   withLines: boolean;
 }
@@ -176,7 +176,7 @@ function Stacks(props: StacksProps) {
           labels={profile.labels}
           hasLines={props.withLines || profile.hasLines}
           onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
-          tools={<Files profile={profile} pick={pick} name={props.name} />}
+          tools={<Files profile={profile} pick={pick} name={props.name} kept={props.kept} />}
           table={<TopTable graph={graph} source={{ profile: of }} labels={profile.labels} pruned={0} />}
         />
       )}
@@ -184,8 +184,18 @@ function Stacks(props: StacksProps) {
   );
 }
 
-/** Files of what is shown. The collector does not keep the profile, so the page writes them. */
-function Files({ profile, pick, name }: { profile: LoadedProfile; pick: Pick | undefined; name: string }) {
+interface FilesProps {
+  profile: LoadedProfile;
+  pick: Pick | undefined;
+  name: string;
+  kept: Kept | undefined;
+}
+
+/**
+ * Files of what is shown: the collector writes those of what it keeps, and the page what nobody else
+ * has, such as the part of the time that is picked.
+ */
+function Files({ profile, pick, name, kept }: FilesProps) {
   const { samples } = useDisplayState('samples');
   const [trouble, setTrouble] = useState<Trouble>();
   const label = pick ? `${name}-part` : name;
@@ -212,21 +222,38 @@ function Files({ profile, pick, name }: { profile: LoadedProfile; pick: Pick | u
       {(close) => (
         <div class="menu">
           {trouble && <TroubleBox trouble={trouble} />}
-          <button type="button" onClick={() => write('json', close)}>
-            <b>JSON</b>{' '}
-            <span class="soft">
-              everything, with {profile.timestamps ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of
-              it
-            </span>
-          </button>
-          <button type="button" onClick={() => write('folded', close)}>
-            <b>Folded stacks</b>{' '}
-            <span class="soft">one line a stack, counts are {samples ? 'samples' : profile.unit || 'weights'}</span>
-          </button>
-          <p class="soft">
-            {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with this
-            page.
-          </p>
+          {(!kept || pick) && (
+            <>
+              <button type="button" onClick={() => write('json', close)}>
+                <b>JSON{pick && ' of the picked part'}</b>{' '}
+                <span class="soft">
+                  everything, with {profile.timestamps ? 'times and ' : ''}labels; `agent-ctl import` makes other
+                  formats of it
+                </span>
+              </button>
+              <button type="button" onClick={() => write('folded', close)}>
+                <b>Folded stacks{pick && ' of the picked part'}</b>{' '}
+                <span class="soft">one line a stack, counts are {samples ? 'samples' : profile.unit || 'weights'}</span>
+              </button>
+            </>
+          )}
+          {kept ? (
+            <ul class="menu">
+              {FORMATS.map(([extension, title, about]) => (
+                <li key={extension}>
+                  <a href={captureUrl(kept, extension)} download onClick={() => close()}>
+                    <b>{title}</b> <span class="soft">{about}</span>
+                  </a>
+                </li>
+              ))}
+              {pick && <li class="soft">These are of all of the time, not of the picked part.</li>}
+            </ul>
+          ) : (
+            <p class="soft">
+              {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with
+              this page.
+            </p>
+          )}
         </div>
       )}
     </Popover>

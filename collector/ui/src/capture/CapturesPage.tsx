@@ -1,8 +1,9 @@
-// Captures of the fleet: those that run and those that ended, and the profiles that this page
-// holds.
+// Captures of the fleet: those that run, those that ended, and the profiles that the collector
+// keeps.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { Answer, Empty, Icon, Name, TroubleBox } from '../app/parts';
+import { Link } from '../app/Link';
+import { Answer, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
 import { FilterInput } from '../app/FilterInput';
 import { type ColumnOf, SortedTable } from '../app/sorting';
@@ -15,8 +16,9 @@ import { shown } from '../text/printable';
 import { toMs } from '../time/range';
 import { whatOf } from './CaptureDialog';
 import { CaptureView } from './CaptureView';
-import { cancelCapture, captures, listCaptures } from './client';
-import { captureTrouble } from './trouble';
+import { cancelCapture, captures, deleteCapture, listCaptures } from './client';
+import { KeptPage } from './KeptPage';
+import { captureTrouble, keptTrouble } from './trouble';
 import { useNews } from './store';
 
 /** Time between questions while somebody looks at the list. Unit: milliseconds. */
@@ -26,19 +28,9 @@ export function CapturesPage(props: PageProps) {
   const { capture } = useViewState('capture');
   useNews(captures);
   const held = capture === '' ? undefined : captures.find(capture);
-  if (held) return <CaptureView {...props} session={held} />;
-  return (
-    <>
-      {capture !== '' && (
-        <p class="notice">
-          {captures.lost.includes(capture)
-            ? `The profile of capture ${shown(capture, 40)} is lost: the worker of this page that held it ended, for example because the browser had no more memory for it. The collector does not keep profiles of captures: start a new one.`
-            : `The profile of capture ${shown(capture, 40)} is not here: profiles of captures are kept by the page that took them, the last few of them, and not by the collector. Files that were downloaded from it are.`}
-        </p>
-      )}
-      <List {...props} />
-    </>
-  );
+  // What this page took is here already.
+  if (held) return <CaptureView {...props} session={held} hasPast={held.past !== undefined} />;
+  return capture === '' ? <List {...props} /> : <KeptPage {...props} capture={capture} />;
 }
 
 function List(props: PageProps) {
@@ -68,6 +60,16 @@ function List(props: PageProps) {
       },
     );
   };
+  const remove = (id: bigint) => {
+    setTrouble(undefined);
+    deleteCapture(id).then(
+      () => {
+        captures.forget(String(id));
+        setTurn((value) => value + 1);
+      },
+      (error: unknown) => setTrouble(keptTrouble(error)),
+    );
+  };
   return (
     <section class="page" aria-label="Captures">
       <header class="page-head">
@@ -79,7 +81,14 @@ function List(props: PageProps) {
       </header>
       {trouble && <TroubleBox trouble={trouble} />}
       <Answer query={query} what="the captures">
-        {(answer) => <Rows captures={answer.captures} columns={columns(props, ending, cancel)} />}
+        {(answer) => (
+          <>
+            <Rows captures={answer.captures} columns={columns(props.now, ending, cancel, remove)} />
+            {answer.leftOut > 0n && (
+              <p class="soft">and {format.count(Number(answer.leftOut))} older ones that are not listed</p>
+            )}
+          </>
+        )}
       </Answer>
     </section>
   );
@@ -118,9 +127,10 @@ const who = (one: FleetCaptureInfo) => one.request?.capture?.who ?? '';
 const reason = (one: FleetCaptureInfo) => one.request?.capture?.reason ?? '';
 
 function columns(
-  props: PageProps,
+  now: () => number,
   ending: readonly bigint[],
   cancel: (id: bigint) => void,
+  remove: (id: bigint) => void,
 ): ColumnOf<FleetCaptureInfo>[] {
   return [
     { key: 'id', title: 'No.', number: true, by: (one) => Number(one.id), cell: (one) => String(one.id) },
@@ -130,7 +140,7 @@ function columns(
       number: true,
       by: (one) => Number(one.startedUnixNs),
       cell: (one) => (
-        <span title={format.stamp(toMs(one.startedUnixNs))}>{format.ago(toMs(one.startedUnixNs), props.now())}</span>
+        <span title={format.stamp(toMs(one.startedUnixNs))}>{format.ago(toMs(one.startedUnixNs), now())}</span>
       ),
     },
     {
@@ -170,28 +180,58 @@ function columns(
     },
     { key: 'outcome', title: 'Result', by: (one) => (one.running ? 'a' : 'b'), cell: (one) => <Outcome one={one} /> },
     {
+      key: 'kept',
+      title: 'Size',
+      number: true,
+      by: (one) => Number(one.bytes),
+      cell: (one) => (one.kept ? format.bytes(Number(one.bytes)) : <span class="soft">–</span>),
+    },
+    {
       key: 'tools',
       title: 'Profile',
-      cell: (one) =>
-        one.running ? (
-          <button
-            type="button"
-            class="small-button"
-            disabled={ending.includes(one.id)}
-            title="Ends it on all hosts; who started it gets what there is"
-            onClick={() => cancel(one.id)}
-          >
-            {ending.includes(one.id) ? 'Ending …' : 'End'}
-          </button>
-        ) : captures.find(String(one.id)) ? (
-          <button type="button" class="small-button" onClick={() => setState({ capture: String(one.id) })}>
-            Open
-          </button>
-        ) : (
-          <span class="soft" title="The page or program that started it has, or had, its profile">
-            –
-          </span>
-        ),
+      cell: (one) => (
+        <span class="capture-tools">
+          {(one.running || one.kept || captures.find(String(one.id))) && (
+            <Link class="small-button" to={{ capture: String(one.id) }}>
+              Open
+            </Link>
+          )}
+          {one.running && (
+            <button
+              type="button"
+              class="small-button"
+              disabled={ending.includes(one.id)}
+              title="Ends it on all hosts; what there is, is kept"
+              onClick={() => cancel(one.id)}
+            >
+              {ending.includes(one.id) ? 'Ending …' : 'End'}
+            </button>
+          )}
+          {one.kept && (
+            <Popover class="small-button" align="right" title="Remove this capture" label="Delete">
+              {(close) => (
+                <div class="menu">
+                  <p>For everyone, and for good.</p>
+                  <button
+                    type="button"
+                    onClick={() => {
+                      close();
+                      remove(one.id);
+                    }}
+                  >
+                    Delete capture {String(one.id)}
+                  </button>
+                </div>
+              )}
+            </Popover>
+          )}
+          {!one.running && !one.kept && !captures.find(String(one.id)) && (
+            <span class="soft" title="The collector has no profile of it">
+              –
+            </span>
+          )}
+        </span>
+      ),
     },
   ];
 }

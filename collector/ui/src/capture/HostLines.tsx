@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { Bar, Icon, Name } from '../app/parts';
 import { type HostProgress, HostState } from '../gen/fleetprof/collector/v1/control_pb';
 import * as format from '../text/format';
-import type { Session, Tally } from './session';
+import type { Shown, Tally } from './session';
 
 /** Lines drawn at first, and with each click on `more`. */
 const LINES_DRAWN = 100;
@@ -43,7 +43,7 @@ export function tallyText(tally: Tally): string {
   return `${format.count(tally.answered)} of ${format.plural(tally.all, 'host')} answered${parts.length ? `: ${parts.join(', ')}` : ''}`;
 }
 
-export function HostLines({ session }: { session: Session }) {
+export function HostLines({ session }: { session: Pick<Shown, 'hosts' | 'hostsUnheld' | 'request' | 'runs'> }) {
   const [drawn, setDrawn] = useState(LINES_DRAWN);
   const hosts = [...session.hosts.values()];
   // While it runs lines stay where they are; afterwards what is wrong comes first.

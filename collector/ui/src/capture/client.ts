@@ -2,7 +2,11 @@
 
 import { createClient } from '@connectrpc/connect';
 import { analysis } from '../analysis/client';
-import { CaptureService, type ListFleetCapturesResponse } from '../gen/fleetprof/collector/v1/control_pb';
+import {
+  CaptureService,
+  type FleetCaptureInfo,
+  type ListFleetCapturesResponse,
+} from '../gen/fleetprof/collector/v1/control_pb';
 import { transport } from '../query/client';
 import { Captures } from './store';
 
@@ -16,9 +20,20 @@ export const captures = new Captures({
 });
 analysis.onLoss(() => captures.lose());
 
-/** Captures of the fleet that run and that ended, newest first. */
+/** Captures of the fleet that run, that ended and that are kept, newest first. */
 export function listCaptures(signal: AbortSignal): Promise<ListFleetCapturesResponse> {
   return client.list({}, { signal });
+}
+
+/** The capture of a number, as the collector knows it; undefined: it does not, or not for this login. */
+export async function findCapture(id: bigint, signal: AbortSignal): Promise<FleetCaptureInfo | undefined> {
+  const { captures: found } = await client.list({ id }, { signal });
+  return found.find((one) => one.id === id);
+}
+
+/** Removes a capture that is kept, for good. */
+export async function deleteCapture(id: bigint): Promise<void> {
+  await client.delete({ id });
 }
 
 /** Ends a capture, whoever began it, with what there is. */

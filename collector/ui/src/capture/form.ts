@@ -167,5 +167,11 @@ export function requestOf(draft: Draft): FleetCaptureRequest {
     who: draft.who.trim(),
     reason: draft.reason.trim(),
   };
-  return create(FleetCaptureRequestSchema, { selector: draft.query.trim(), maxHosts: Number(draft.hosts), capture });
+  return create(FleetCaptureRequestSchema, {
+    selector: draft.query.trim(),
+    maxHosts: Number(draft.hosts),
+    capture,
+    // The tab may be closed while it runs.
+    stays: true,
+  });
 }

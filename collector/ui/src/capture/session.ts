@@ -1,13 +1,15 @@
 // One fan-out as this page follows it: from the plan over what each host does to the profile and
 // the result.
 //
-// Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session
-// does. What comes is a stranger's: hosts and notices are bounded. Its profiles are put together
-// and held by the worker.
+// Whoever leaves the stream leaves the capture running: the collector keeps what comes of it. What
+// comes is a stranger's: hosts and notices are bounded. Its profiles are put together and held by
+// the worker.
 
+import { create } from '@bufbuild/protobuf';
 import {
   type FleetCaptureInfo,
   type FleetCaptureRequest,
+  FleetCaptureRequestSchema,
   type FleetPlan,
   type HostProgress,
   HostState,
@@ -52,8 +54,48 @@ export interface CaptureCalls {
   release(profile: LoadedProfile): void;
 }
 
+/** What is shown of a capture, whoever took it. */
+export interface Shown {
+  request: FleetCaptureRequest;
+  hosts: ReadonlyMap<string, HostProgress>;
+  hostsUnheld: number;
+  plan: FleetPlan | undefined;
+  result: FleetCaptureInfo | undefined;
+  profile: LoadedProfile | undefined;
+  past: LoadedProfile | undefined;
+  trouble: Trouble | undefined;
+  runs: boolean;
+}
+
+/** A host within bounds; `before`: what was known of it. */
+function bounded(host: HostProgress, before: HostProgress | undefined): HostProgress {
+  const cut = (text: string) => text.slice(0, TEXT_LEN_MAX);
+  return {
+    ...host,
+    // The last word on a host may be without its numbers.
+    progress: host.progress ?? before?.progress,
+    hostname: cut(host.hostname || (before?.hostname ?? '')),
+    message: cut(host.message),
+    notices: host.notices.slice(0, HOST_NOTICES_MAX).map(cut),
+  };
+}
+
+/** A capture as the collector tells of it. */
+export function shownOf(info: FleetCaptureInfo): Omit<Shown, 'profile' | 'past'> {
+  const hosts = info.hosts.slice(0, HOSTS_HELD_MAX);
+  return {
+    request: info.request ?? create(FleetCaptureRequestSchema),
+    hosts: new Map(hosts.map((host) => [host.hostId, bounded(host, undefined)])),
+    hostsUnheld: info.hosts.length - hosts.length,
+    plan: undefined,
+    result: { ...info, notices: info.notices.slice(0, NOTICES_MAX) },
+    trouble: undefined,
+    runs: info.running,
+  };
+}
+
 /** A capture of this page. */
-export class Session {
+export class Session implements Shown {
   phase: Phase = 'asking';
   plan: FleetPlan | undefined;
   /** By host id, in the order of the plan. */
@@ -97,7 +139,7 @@ export class Session {
       if (!this.result) this.trouble = captureTrouble(new ProfileError('the answer ended before its result'));
     } catch (error) {
       this.trouble = captureTrouble(error);
-      // What was to come is not wanted any more: it ends on the hosts too.
+      // What was to come is not wanted here any more.
       this.control.abort();
     }
     // A profile that is complete is worth seeing, whatever came after it.
@@ -137,15 +179,7 @@ export class Session {
       this.hostsUnheld++;
       return;
     }
-    // The last word on a host may be without its numbers.
-    const cut = (text: string) => text.slice(0, TEXT_LEN_MAX);
-    this.hosts.set(host.hostId, {
-      ...host,
-      progress: host.progress ?? before?.progress,
-      hostname: cut(host.hostname || (before?.hostname ?? '')),
-      message: cut(host.message),
-      notices: host.notices.slice(0, HOST_NOTICES_MAX).map(cut),
-    });
+    this.hosts.set(host.hostId, bounded(host, before));
   }
 
   /** True while something may still come. */
@@ -184,7 +218,7 @@ export class Session {
     this.past = undefined;
   }
 
-  /** Ends it and throws away what there is. */
+  /** Follows it no further: the collector goes on with it, once it has told its number. */
   giveUp(): void {
     this.control.abort();
   }

@@ -1,5 +1,5 @@
-// Captures of this page: the one that runs, and the profiles of the last that ended. The collector
-// keeps the list of captures, but no profile of them: what is here is gone when the page is left.
+// Captures of this page: the one that runs, and the profiles of the last that ended, so that they
+// are not loaded again. The collector keeps them for everyone, as long as its disk takes them.
 
 import { useEffect, useState } from 'preact/hooks';
 import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
@@ -13,13 +13,11 @@ export class Captures {
   current: Session | undefined;
   /** Those that ended with a profile, newest first. */
   readonly held: Session[] = [];
-  /** Numbers of those that were held when the worker ended last. */
-  lost: readonly string[] = [];
   private readonly listeners = new Set<() => void>();
 
   constructor(private readonly calls: CaptureCalls) {}
 
-  /** Starts one. There is one at a time: the one before is given up. */
+  /** Starts one. There is one at a time that is followed: the one before goes on alone. */
   start(request: FleetCaptureRequest): Session {
     this.current?.giveUp();
     const session = new Session(request, this.calls);
@@ -37,7 +35,7 @@ export class Captures {
     return session;
   }
 
-  /** Nobody looks at the one that ran any more; while it runs, it is given up. */
+  /** Nobody looks at the one that ran any more; while it runs, the collector goes on with it. */
   leave(): void {
     if (this.current?.runs) this.current.giveUp();
     this.current = undefined;
@@ -48,9 +46,14 @@ export class Captures {
   lose(): void {
     this.current?.lose();
     if (this.held.length === 0) return;
-    const gone = this.held.splice(0);
-    for (const one of gone) one.lose();
-    this.lost = gone.map(idOf);
+    for (const one of this.held.splice(0)) one.lose();
+    this.tell();
+  }
+
+  /** The one of a number was removed at the collector. */
+  forget(id: string): void {
+    const at = this.held.findIndex((one) => idOf(one) === id);
+    for (const gone of at < 0 ? [] : this.held.splice(at, 1)) gone.release();
     this.tell();
   }
 
@@ -70,7 +73,7 @@ export class Captures {
 }
 
 /** The number of a capture, as the collector counts them. */
-export function idOf(session: Session): string {
+export function idOf(session: Pick<Session, 'result' | 'plan'>): string {
   return String(session.result?.id ?? session.plan?.id ?? 0n);
 }
 

@@ -37,7 +37,7 @@ export function captureTrouble(error: unknown): Trouble {
     return {
       title: 'The capture was given up',
       detail: '',
-      advice: 'It ended on all hosts, and nothing was kept.',
+      advice: 'If it had begun, it goes on: see the list of captures.',
       retry: true,
       code: 'given_up',
     };
@@ -46,6 +46,22 @@ export function captureTrouble(error: unknown): Trouble {
   return own
     ? { title: own[0], detail: found.detail, advice: own[1], retry: own[2], code: Code[code ?? Code.Unknown] }
     : found;
+}
+
+/** What went wrong with a capture that the collector keeps. */
+export function keptTrouble(error: unknown): Trouble | undefined {
+  const found = collectorTrouble(error);
+  if (!found || !(error instanceof ConnectError) || (error.code !== Code.NotFound && error.code !== Code.DataLoss))
+    return found;
+  return {
+    ...found,
+    title: error.code === Code.NotFound ? 'This capture is not kept' : 'The file of this capture is damaged',
+    advice:
+      error.code === Code.NotFound
+        ? 'It was removed, its age or its room is over (`captures` in the collector’s config), or it is not yours to see.'
+        : 'The collector’s log names the file.',
+    retry: false,
+  };
 }
 
 /** A server of files answers a call that it does not know so. */

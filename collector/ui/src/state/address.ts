@@ -38,6 +38,7 @@ const CHOICES = {
   compare: ['share', 'sum'],
   width: ['both', 'after', 'before'],
   baseline: ['previous', 'day', 'week'],
+  side: ['during', 'before'],
 } as const;
 
 const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
@@ -102,7 +103,7 @@ export function write(state: State): string {
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of FLAGS) if (state[key] !== DEFAULTS[key]) params.set(key, state[key] ? '1' : '0');
   for (const key of TEXTS.slice(2)) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
-  for (const key of ['colours', 'panel', 'compare', 'width', 'baseline'] as const)
+  for (const key of ['colours', 'panel', 'compare', 'width', 'baseline', 'side'] as const)
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of LISTS) for (const one of state[key].slice(0, LIST_MAX)) params.append(key, one);
   if (state.bquery !== undefined) params.set('bquery', state.bquery);
@@ -118,15 +119,18 @@ export function write(state: State): string {
  */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
-  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture'] as const).some(
+  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture', 'side'] as const).some(
     (key) => next[key] !== state[key],
   );
   if (moved && change.zoom === undefined) next.zoom = '';
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
-  const elsewhere = (['query', 'view', 'from', 'to'] as const).some((key) => next[key] !== state[key]);
+  const elsewhere = (['query', 'view', 'from', 'to', 'capture', 'side'] as const).some(
+    (key) => next[key] !== state[key],
+  );
   if (elsewhere && change.pick === undefined) next.pick = '';
   if (next.view !== 'captures') next.capture = '';
+  if (next.capture !== state.capture && change.side === undefined) next.side = 'during';
   if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
   if (next.view !== state.view) {
     if (change.filter === undefined) next.filter = '';

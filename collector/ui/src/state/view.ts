@@ -1,6 +1,7 @@
 // Slice of the state: what of the data is looked at, and from where.
 
 export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
+export type Side = 'during' | 'before';
 export type Panel = 'flame' | 'both' | 'table';
 
 export interface ViewState {
@@ -25,6 +26,8 @@ export interface ViewState {
   filter: string;
   /** Number of the capture that is looked at; empty: the list of captures. */
   capture: string;
+  /** Which time of the capture: what it took, or what flight recorders had of the time before. */
+  side: Side;
   /** Rows of a tree that were opened or closed by hand. */
   toggled: string[];
 }
@@ -44,5 +47,6 @@ export const VIEW_DEFAULTS: ViewState = {
   sort: '',
   filter: '',
   capture: '',
+  side: 'during',
   toggled: [],
 };

@@ -147,7 +147,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     expect(await page.locator('.capture-notices').textContent()).toContain('cancelled by page');
   });
 
-  test('closing asks while it runs: go on, or throw away, which the server learns of', async () => {
+  test('closing asks while it runs: go on, or leave it to the collector, where it is followed', async () => {
     const page = await site.open();
     await drawn(page);
     await dialog(page, { duration: '10m' });
@@ -162,10 +162,19 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     expect(await page.locator('dialog .host-lines').count()).toBe(1);
     const left = site.mock?.captures.left ?? 0;
     await page.getByRole('button', { name: 'Close', exact: true }).first().click();
-    await page.getByRole('button', { name: 'Discard' }).click();
+    await page.getByRole('button', { name: 'Leave it running' }).click();
     await page.waitForSelector('dialog', { state: 'detached' });
     await expect.poll(() => site.mock?.captures.left ?? 0).toBe(left + 1);
-    expect(await page.locator('.capture-view').count()).toBe(0);
+    const run = site.mock?.captures.runs[0];
+    expect(run?.info.running).toBe(true);
+    // Its link, elsewhere: how far it is, and its profile once it has ended.
+    const other = await site.open(`view=captures&capture=${run?.info.id}`);
+    await other.getByText('its profile opens here when it has ended').waitFor();
+    expect(await other.locator('.host-lines tbody tr').count()).toBe(11);
+    await site.shot(other, 'capture-elsewhere');
+    await other.getByRole('button', { name: 'Stop and keep' }).click();
+    await other.waitForSelector('.capture-view');
+    await drawn(other);
   });
 
   test('a host of the list of hosts can be captured', async () => {
@@ -216,14 +225,13 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
       (fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn,
       BURST.fn,
     );
-    // Nobody else could ask for it: it is not in the address.
-    expect(param(page, 'pick')).toBeNull();
+    expect(param(page, 'pick')).toMatch(/^\d+-\d+$/);
     await page.getByRole('button', { name: 'Download' }).click();
     const [download] = await Promise.all([
       page.waitForEvent('download'),
-      page.getByRole('button', { name: /^JSON/ }).click(),
+      page.getByRole('button', { name: /^JSON of the picked part/ }).click(),
     ]);
-    expect(download.suggestedFilename()).toMatch(/^capture-\d+-part\.json$/);
+    expect(download.suggestedFilename()).toMatch(/^fleetprof-capture-\d+-part\.json$/);
     const file = JSON.parse(readFileSync(await download.path(), 'utf8')) as {
       total: { count: number };
       moments: { sample: number[] };
@@ -235,6 +243,15 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
       page.getByRole('button', { name: /^Folded/ }).click(),
     ]);
     expect(readFileSync(await lines.path(), 'utf8')).toMatch(new RegExp(`^main;billing::run;${BURST.fn} \\d+$`, 'm'));
+    // The link has the part, wherever it is opened.
+    const first = () => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title');
+    const other = await site.open(new URL(page.url()).hash.slice(1));
+    await other.waitForSelector('.heat-picked');
+    await other.waitForFunction(
+      (fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn,
+      BURST.fn,
+    );
+    expect(await other.evaluate(first)).toBe(BURST.fn);
     // Escape, wherever the focus is in the view.
     await page.locator('.flame-box').focus();
     await page.keyboard.press('Escape');
@@ -247,6 +264,38 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     expect(await columns()).toBeLessThan(4);
     await page.getByRole('button', { name: 'Before', exact: true }).click();
     await expect.poll(columns).toBeGreaterThan(19);
+    expect(param(page, 'side')).toBe('before');
+    const other = await site.open(new URL(page.url()).hash.slice(1));
+    await drawn(other);
+    await expect
+      .poll(() => other.locator('.heat-box canvas').getAttribute('data-columns').then(Number))
+      .toBeGreaterThan(19);
+    await other.getByRole('button', { name: 'During', exact: true }).click();
+    await expect
+      .poll(() => other.locator('.heat-box canvas').getAttribute('data-columns').then(Number))
+      .toBeLessThan(4);
+  });
+
+  test('is served in every format that the collector writes', async () => {
+    const page = await captured('', { before: '20s' });
+    await page.getByRole('button', { name: 'Download' }).click();
+    const links = await page.locator('.menu a').evaluateAll((all) => all.map((one) => one.getAttribute('href')));
+    const id = param(page, 'capture');
+    expect(links).toEqual(
+      ['pprof', 'folded', 'speedscope.json', 'svg', 'html', 'json', 'firefox.json', 'perf.txt', 'bundle.html'].map(
+        (format) => `api/capture.${format}?id=${id}`,
+      ),
+    );
+    await site.shot(page, 'capture-download');
+  });
+
+  test('that the collector could not keep says so, and is saved from the page', async () => {
+    const page = await captured(scenario('not-kept'));
+    await page.getByText('the collector does not keep its profile, save it').waitFor();
+    await page.getByRole('button', { name: 'Download' }).click();
+    expect(await page.locator('.menu a').count()).toBe(0);
+    await page.reload();
+    await page.getByText('The collector has no profile of it').waitFor();
   });
 
   test('can be split and summed by label without the collector', async () => {
@@ -283,17 +332,35 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     expect(await pwned(page)).toBeUndefined();
   });
 
-  test('is gone with the page, which says so', async () => {
-    const page = await captured('');
+  test('is there when the page is loaded again, and in any browser, until it is deleted', async () => {
+    const page = await captured('', { reason: 'to be deleted' });
     await page.reload();
-    await page.getByText(/The profile of capture \d+ is not here/).waitFor();
+    await page.waitForSelector('.capture-view');
+    await drawn(page);
+    expect(await page.locator('.capture-hosts strong').textContent()).toContain('11 of 11 hosts answered');
+    const address = new URL(page.url()).hash.slice(1);
+    const other = await site.open(address);
+    await drawn(other);
+    await other.waitForSelector('.heat-box canvas');
+    await other.getByRole('link', { name: 'All captures' }).click();
+    const row = other.locator('tr', { hasText: 'to be deleted' }).first();
+    await row.getByRole('button', { name: 'Delete' }).click();
+    await row.getByRole('button', { name: /^Delete capture/ }).click();
+    await row.getByRole('link', { name: 'Open' }).waitFor({ state: 'detached' });
+    await page.reload();
+    await page.getByText('The collector has no profile of it').waitFor();
   });
 
-  test('is lost with the worker that held it, which the page says', async () => {
+  test('is loaded again when the worker that held it has ended', async () => {
     const page = await captured('', {}, {}, holdWorkers);
     await endWorker(page);
-    await page.getByText(/The profile of capture \d+ is lost: the worker/).waitFor();
-    expect(await page.getByRole('button', { name: 'Open', exact: true }).count()).toBe(0);
+    await page.waitForSelector('.capture-view');
+    await drawn(page);
+  });
+
+  test('that nobody knows says so', async () => {
+    const page = await site.open('view=captures&capture=999999');
+    await page.getByText('The collector knows of no capture 999999').waitFor();
   });
 
   test('hostile names are text, everywhere', async () => {
@@ -410,7 +477,7 @@ describe.skipIf(!SEEDED)('the list of captures', () => {
     await mine.locator('tr', { hasText: 'grace' }).first().getByRole('button', { name: 'End' }).click();
     await other.waitForSelector('.capture-view');
     await mine.locator('tr', { hasText: 'grace' }).first().getByText('11 of 11 hosts').waitFor();
-    await mine.locator('tr', { hasText: 'slow checkout' }).first().getByRole('button', { name: 'Open' }).click();
+    await mine.locator('tr', { hasText: 'slow checkout' }).first().getByRole('link', { name: 'Open' }).click();
     await mine.waitForSelector('.capture-view');
     await drawn(mine);
     await mine.getByLabel('Search functions and modules').fill('ngx');

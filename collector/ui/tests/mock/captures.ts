@@ -2,7 +2,8 @@
 //
 // What goes wrong is asked for by selector, as with the other calls: `scenario="partial"`,
 // `"hostile"`, `"many"`, `"left-out"`, `"nobody"`, `"gone"`, `"broken-end"`, `"broken-ids"`,
-// `"no-times"`, `"none-answers"`, `"error-limit"`, `"error-refused"`; `"past-lost"`: of the time
+// `"no-times"`, `"none-answers"`, `"error-limit"`, `"error-refused"`; `"not-kept"`: the collector's
+// disk is full; `"past-lost"`: of the time
 // before every sample was lost; `"waits"`: threads that waited.
 
 import { create } from '@bufbuild/protobuf';
@@ -12,6 +13,7 @@ import {
   CaptureService,
   type FleetCaptureInfo,
   FleetCaptureInfoSchema,
+  FleetCaptureProfileResponseSchema,
   type FleetCaptureRequest,
   type FleetCaptureResponse,
   FleetCaptureResponseSchema,
@@ -19,7 +21,7 @@ import {
   HostProgressSchema,
   HostState,
 } from '../../src/gen/fleetprof/collector/v1/control_pb';
-import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
+import { type ProfileChunk, ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
 import { parse } from '../../src/query/selector';
 import { FLEET, HOSTILE } from './fleet';
 import { timed } from './timed';
@@ -29,6 +31,9 @@ const STEP_MS = 50;
 
 interface Run {
   info: FleetCaptureInfo;
+  /** Its profiles, as they were sent. */
+  own: ProfileChunk[];
+  past: ProfileChunk[];
   cancelled: boolean;
 }
 
@@ -58,7 +63,8 @@ export function captureService(router: ConnectRouter): FakeCaptures {
     async *capture(request, context) {
       known();
       fake.requests.push(request);
-      yield* fanOut(fake, request, context.signal);
+      if (request.stays) yield* staying(fake, request);
+      else yield* fanOut(fake, request, context.signal);
     },
     async cancel(request) {
       known();
@@ -67,15 +73,62 @@ export function captureService(router: ConnectRouter): FakeCaptures {
       run.cancelled = true;
       return {};
     },
-    async list() {
+    async list(request) {
       known();
-      return { captures: fake.runs.map((run) => run.info) };
+      const wanted = fake.runs.filter((run) => request.id === 0n || run.info.id === request.id);
+      return { captures: wanted.map((run) => run.info), leftOut: 0n };
+    },
+    async *profile(request) {
+      known();
+      const run = fake.runs.find((one) => one.info.id === request.id && one.info.kept);
+      const chunks = request.past ? run?.past : run?.own;
+      if (!run || !chunks?.length) throw new ConnectError(`there is no capture ${request.id}`, Code.NotFound);
+      yield create(FleetCaptureProfileResponseSchema, { body: { case: 'info', value: run.info } });
+      for (const value of chunks) yield create(FleetCaptureProfileResponseSchema, { body: { case: 'chunk', value } });
+    },
+    async delete(request) {
+      known();
+      const run = fake.runs.find((one) => one.info.id === request.id && one.info.kept);
+      if (!run) throw new ConnectError(`no capture ${request.id} is kept`, Code.NotFound);
+      run.info.kept = false;
+      return {};
     },
   });
   return fake;
 }
 
 const answer = (body: FleetCaptureResponse['body']) => create(FleetCaptureResponseSchema, { body });
+
+/** One that goes on when its client leaves. */
+async function* staying(fake: FakeCaptures, request: FleetCaptureRequest): AsyncGenerator<FleetCaptureResponse> {
+  const waiting: FleetCaptureResponse[] = [];
+  let [over, wake] = [false, () => {}];
+  let failure: unknown;
+  const going = async () => {
+    try {
+      for await (const one of fanOut(fake, request, new AbortController().signal)) {
+        waiting.push(one);
+        wake();
+      }
+    } catch (error) {
+      failure = error;
+    }
+    over = true;
+    wake();
+  };
+  void going();
+  try {
+    for (;;) {
+      const one = waiting.shift();
+      if (one) yield one;
+      else if (over) break;
+      else await new Promise<void>((resolve) => (wake = resolve));
+    }
+    if (failure) throw failure;
+  } finally {
+    if (!over) fake.left++;
+  }
+}
 
 async function* fanOut(
   fake: FakeCaptures,
@@ -101,7 +154,7 @@ async function* fanOut(
     running: true,
     asked: hosts.length,
   });
-  const run: Run = { info, cancelled: false };
+  const run: Run = { info, own: [], past: [], cancelled: false };
   fake.runs.unshift(run);
   try {
     const absent = scenario === 'left-out' ? 2 : 0;
@@ -180,18 +233,17 @@ async function* running(
       if (state === end) Object.assign(host, { message: endOf(scenario, at)[1] });
       Object.assign(host, { state });
       const samples = Math.round(elapsed * (1 + (at % 5)));
-      yield answer({
-        case: 'host',
-        value: create(HostProgressSchema, {
-          ...host,
-          progress: create(CaptureProgressSchema, {
-            elapsedNs: BigInt(elapsed) * 1_000_000n,
-            samples: BigInt(samples),
-            samplesAll: BigInt(samples * 3),
-            lostSamples: at % 4 === 0 ? BigInt(Math.round(samples / 90)) : 0n,
-          }),
+      const told = create(HostProgressSchema, {
+        ...host,
+        progress: create(CaptureProgressSchema, {
+          elapsedNs: BigInt(elapsed) * 1_000_000n,
+          samples: BigInt(samples),
+          samplesAll: BigInt(samples * 3),
+          lostSamples: at % 4 === 0 ? BigInt(Math.round(samples / 90)) : 0n,
         }),
       });
+      run.info.hosts[at] = told;
+      yield answer({ case: 'host', value: told });
     }
     await new Promise((resolve) => setTimeout(resolve, STEP_MS));
     if (signal.aborted) return;
@@ -227,8 +279,11 @@ async function* finished(
       samples: 4000,
       event: 'cpu-clock',
       lost: scenario === 'past-lost',
-    }))
-      yield answer({ case: 'past', value: create(ProfileChunkSchema, chunk) });
+    })) {
+      const made = create(ProfileChunkSchema, chunk);
+      run.past.push(made);
+      yield answer({ case: 'past', value: made });
+    }
   }
   if (info.answered > 0) {
     for (const chunk of timed({
@@ -251,11 +306,17 @@ async function* finished(
           momentWeights: [],
         });
       if (scenario === 'no-times' && made.info) made.info.times = undefined;
+      run.own.push(made);
       yield answer({ case: 'chunk', value: made });
     }
   }
   info.hosts = hosts.map((host) => ({ ...host, progress: undefined }));
   if (scenario === 'hostile') info.notices.push(...Object.values(HOSTILE));
   if (run.cancelled) info.endedBy = 'cancelled by page';
+  info.kept = run.own.length > 0 && scenario !== 'not-kept';
+  info.hasPast = info.kept && run.past.length > 0;
+  info.bytes = info.kept ? 310n << 10n : 0n;
+  if (!info.kept && run.own.length > 0)
+    info.notices.push('the collector does not keep its profile, save it: No space left on device');
   yield answer({ case: 'result', value: info });
 }

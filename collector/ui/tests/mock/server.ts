@@ -75,7 +75,7 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
   const rpc = connectNodeAdapter({ routes, connect: false, grpc: false, grpcWeb: true });
   const server = createServer((request, response) => {
     if (request.url?.startsWith('/fleetprof.')) rpc(request, response);
-    else if (request.url?.startsWith('/api/profile.')) download(request, response);
+    else if (/^\/api\/(profile|capture)\./.test(request.url ?? '')) download(request, response);
     else if (request.url === '/api/session') session(mock, response);
     else if (request.url === '/api/logout' && request.method === 'POST') {
       mock.session = undefined;
@@ -177,8 +177,8 @@ function session({ session }: Mock, response: ServerResponse): void {
 
 function download(request: IncomingMessage, response: ServerResponse): void {
   const url = new URL(request.url ?? '/', 'http://mock');
-  const extension = url.pathname.slice('/api/profile.'.length);
-  response.setHeader('content-disposition', `attachment; filename="profile.${extension}"`);
+  const name = url.pathname.slice('/api/'.length);
+  response.setHeader('content-disposition', `attachment; filename="${name}"`);
   response.setHeader('content-type', 'application/octet-stream');
   response.end(JSON.stringify(Object.fromEntries(url.searchParams)));
 }

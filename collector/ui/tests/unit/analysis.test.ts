@@ -49,6 +49,7 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
       }
     },
     async *capture() {},
+    async *kept() {},
   };
   return { fake, seen };
 }
@@ -189,6 +190,7 @@ describe('the worker', () => {
         throw new ConnectError('narrow it', Code.ResourceExhausted);
       },
       capture: async function* () {},
+      kept: async function* () {},
     }).analysis;
     expect(await troubleIn(failing.load(SELECTION, '', never()))).toMatchObject({
       code: 'ResourceExhausted',

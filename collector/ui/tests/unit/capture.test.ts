@@ -1,14 +1,19 @@
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
+import { captureUrl, numberOf } from '../../src/capture/address';
 import { escapeFolded, folded, json } from '../../src/capture/files';
 import { DRAFT, type Draft, GROUP_BY, lengthNs, linesDraft, problemsOf, requestOf } from '../../src/capture/form';
-import { HOSTS_HELD_MAX, HOST_NOTICES_MAX, Session, TEXT_LEN_MAX, tallyOf } from '../../src/capture/session';
+import { HOSTS_HELD_MAX, HOST_NOTICES_MAX, Session, TEXT_LEN_MAX, shownOf, tallyOf } from '../../src/capture/session';
 import { Captures, HELD_MAX, idOf } from '../../src/capture/store';
 import { captureNews } from '../../src/analysis/captureNews';
+import { CollectorService } from '../../src/analysis/collectorService';
 import { Engine } from '../../src/analysis/engine';
+import type { FromWorker } from '../../src/analysis/protocol';
 import {
   FleetCaptureInfoSchema,
+  type FleetCaptureProfileResponse,
+  FleetCaptureProfileResponseSchema,
   type FleetCaptureResponse,
   FleetCaptureResponseSchema,
   FleetPlanSchema,
@@ -97,7 +102,7 @@ describe('the form', () => {
       reason: 'why',
       unwind: 'stack-copy',
     });
-    expect(request).toMatchObject({ selector: 'host="a"', maxHosts: 7, patienceNs: 0n });
+    expect(request).toMatchObject({ selector: 'host="a"', maxHosts: 7, patienceNs: 0n, stays: true });
     expect(request.capture).toMatchObject({
       durationNs: 90_000_000_000n,
       event: 'off-cpu',
@@ -298,6 +303,71 @@ describe('a session', () => {
   });
 });
 
+describe('a capture that the collector keeps', () => {
+  const info = (more: object = {}) =>
+    create(FleetCaptureInfoSchema, { id: 7n, kept: true, hosts: [{ hostId: '0', hostname: 'h0' }], ...more });
+  const kept = (bodies: readonly FleetCaptureProfileResponse['body'][], error?: unknown) => {
+    const told: FromWorker[] = [];
+    const asked: object[] = [];
+    const service = new CollectorService(
+      (message) => told.push(message),
+      () => ({
+        async *profile() {},
+        async *capture() {},
+        async *kept(request) {
+          asked.push(request);
+          for (const body of bodies) yield create(FleetCaptureProfileResponseSchema, { body });
+          if (error) throw error;
+        },
+      }),
+      'b',
+    );
+    service.take({ build: 'b' });
+    service.take({ number: 1, operation: 'kept', args: { baseUrl: '', capture: 7n, past: true } });
+    const end = () => told.find((one) => 'answer' in one || 'trouble' in one);
+    return vi.waitUntil(end).then((answer) => ({ told, asked, answer }));
+  };
+
+  test('comes with all labels and times, and with what came of it', async () => {
+    const chunks = CHUNKS.map((value) => ({ case: 'chunk', value }) as const);
+    const { told, asked, answer } = await kept([{ case: 'info', value: info() }, ...chunks]);
+    expect(asked).toEqual([{ id: 7n, past: true, groupBy: ['*'], times: true }]);
+    expect(told[0]).toMatchObject({ news: { case: 'result', value: { id: 7n } } });
+    expect(answer).toMatchObject({ answer: { rows: expect.any(Number), timestamps: { dropped: 0 } } });
+  });
+
+  test.each([
+    [Code.NotFound, 'This capture is not kept'],
+    [Code.DataLoss, 'The file of this capture is damaged'],
+  ])('that cannot be had says why: %s', async (code, title) => {
+    const { answer } = await kept([], new ConnectError('no', code));
+    expect(answer).toMatchObject({ trouble: { title, retry: false } });
+  });
+
+  test('of which the profile ends early cannot be read', async () => {
+    const { answer } = await kept([
+      { case: 'info', value: info() },
+      { case: 'chunk', value: CHUNKS[0] },
+    ]);
+    expect(answer).toMatchObject({ trouble: { code: 'bad_answer' } });
+  });
+
+  test('is shown within bounds', () => {
+    const long = 'x'.repeat(TEXT_LEN_MAX + 1);
+    const hosts = Array.from({ length: HOSTS_HELD_MAX + 1 }, (_, at) => ({ hostId: `${at}`, message: long }));
+    const shown = shownOf(info({ hosts, running: true }));
+    expect([shown.hosts.size, shown.hostsUnheld, shown.runs]).toEqual([HOSTS_HELD_MAX, 1, true]);
+    expect(shown.hosts.get('0')?.message.length).toBe(TEXT_LEN_MAX);
+  });
+
+  test('has a link to each of its files, and a number that is one', () => {
+    expect(captureUrl({ id: '7', past: false }, 'pprof')).toBe('api/capture.pprof?id=7');
+    expect(captureUrl({ id: '7', past: true }, 'svg')).toBe('api/capture.svg?id=7&past=1');
+    for (const text of ['', '0', '-1', '1.5', 'x', '07', '9'.repeat(20)]) expect(numberOf(text)).toBeUndefined();
+    expect(numberOf('12')).toBe(12n);
+  });
+});
+
 test('the page holds the last profiles', async () => {
   const { calls, engine } = saying([plan(1), ...CHUNKS.map(chunk), result()]);
   const captures = new Captures(calls);
@@ -311,7 +381,7 @@ test('the page holds the last profiles', async () => {
   expect(captures.find('7')).toBe(captures.held[0]);
   expect(idOf(captures.held[0])).toBe('7');
   captures.lose();
-  expect([captures.held, captures.find('7'), captures.lost]).toEqual([[], undefined, Array(HELD_MAX).fill('7')]);
+  expect([captures.held, captures.find('7')]).toEqual([[], undefined]);
   expect(captures.current?.profile).toBeUndefined();
   captures.leave();
   expect(captures.current).toBeUndefined();

@@ -46,6 +46,7 @@ test('what is written is read back', () => {
     width: 'after',
     pick: '1-2',
     capture: '7',
+    side: 'before',
     toggled: ['/a', '/b'],
   };
   expect(read(write(state))).toEqual(state);
@@ -72,4 +73,12 @@ test('another selection forgets what pointed into the old one', () => {
   expect(changed({ ...DEFAULTS, live: true }, { from: '2026-01-01T00:00:00Z', to: '2026-01-02T00:00:00Z' }).live).toBe(
     false,
   );
+});
+
+test('another capture, or another side of it, is looked at from its start', () => {
+  const state: State = { ...DEFAULTS, view: 'captures', capture: '7', side: 'before', pick: '1-2', zoom: 'a' };
+  expect(read(write(state))).toEqual(state);
+  expect(changed(state, { side: 'during' })).toMatchObject({ capture: '7', pick: '', zoom: '' });
+  expect(changed(state, { capture: '8' })).toMatchObject({ side: 'during', pick: '' });
+  expect(changed(state, { pick: '3-4' })).toMatchObject({ capture: '7', side: 'before', zoom: 'a' });
 });

@@ -12,6 +12,9 @@ use tonic::{Request, Response, Status};
 /// The id of its captures.
 const ID: u64 = 7;
 
+/// The id of the one that it keeps.
+const KEPT: u64 = 5;
+
 fn host(name: &str, state: HostState, message: &str) -> HostProgress {
     HostProgress {
         host_id: format!("id-{name}"),
@@ -106,6 +109,7 @@ fn shown(request: &FleetCaptureRequest) -> String {
 #[tonic::async_trait]
 impl CaptureService for Fake {
     type CaptureStream = Answers<FleetCaptureResponse>;
+    type ProfileStream = Answers<FleetCaptureProfileResponse>;
 
     async fn capture(
         &self,
@@ -201,8 +205,58 @@ impl CaptureService for Fake {
             ended_by: "the client left".to_owned(),
             ..self.info(of("", "ada\x1b[2J"))
         };
+        let kept = FleetCaptureInfo {
+            id: KEPT,
+            kept: true,
+            has_past: true,
+            bytes: 310 << 10,
+            ..self.info(of("", "grace"))
+        };
         Ok(Response::new(ListFleetCapturesResponse {
-            captures: vec![runs, ended],
+            captures: vec![runs, ended, kept],
+            left_out: 0,
         }))
+    }
+
+    async fn profile(
+        &self,
+        request: Request<FleetCaptureProfileRequest>,
+    ) -> Result<Response<Self::ProfileStream>, Status> {
+        use fleet_capture_profile_response::Body;
+        let asked = request.into_inner();
+        let side = if asked.past { "past" } else { "own" };
+        let by = asked.group_by.join(",");
+        self.admit("profile", format!("{} {side} by [{by}]", asked.id))
+            .await?;
+        if asked.id != KEPT {
+            return Err(Status::not_found(format!(
+                "there is no capture `{}`",
+                asked.id
+            )));
+        }
+        let profile = everything(false).group_by(&profile::GroupBy::from_keys(&asked.group_by));
+        let info = FleetCaptureInfo {
+            id: KEPT,
+            kept: true,
+            ..self.info(FleetCaptureRequest::default())
+        };
+        let bodies = std::iter::once(Body::Info(info)).chain(chunks(profile).map(Body::Chunk));
+        let parts = bodies.map(|body| Ok(FleetCaptureProfileResponse { body: Some(body) }));
+        let parts = tokio_stream::iter(parts.collect::<Vec<_>>());
+        Ok(Response::new(Box::pin(parts)))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<DeleteFleetCaptureRequest>,
+    ) -> Result<Response<DeleteFleetCaptureResponse>, Status> {
+        let id = request.into_inner().id;
+        self.admit("delete", id.to_string()).await?;
+        match id == KEPT {
+            true => Ok(Response::new(DeleteFleetCaptureResponse {})),
+            false => Err(Status::not_found(format!(
+                "no capture with ID {id} is kept"
+            ))),
+        }
     }
 }

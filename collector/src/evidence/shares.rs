@@ -1,63 +1,64 @@
-//! Which pins go when they take too much room: of the host with the most its oldest, until all
+//! Which files go when they take too much room: of the owner with the most their oldest, until all
 //! bounds hold.
 //!
-//! Takes n log n steps for n pins, however many of them go: hosts are kept in order by what they
-//! have, and each host's pins in order of age.
+//! Takes n log n steps for n files, however many of them go: owners are kept in order by what they
+//! have, and each owner's files in order of age.
 
 use super::files::Bounds;
-use super::limits::PINS_MAX;
 use std::collections::{BTreeSet, HashMap};
 
-/// Why a pin goes.
+/// Why a file goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its host has more than one host may have.
-    Host,
+    /// Its owner has more than one may have.
+    Owner,
     /// All have more than all may have.
     Disk,
+    /// There are more than there may be.
+    Count,
 }
 
-/// When a pin fired, and its number.
+/// When it was, and its number.
 type Order = (i64, u64);
 
-/// What hosts have.
+/// What owners have.
 #[derive(Default)]
 pub struct Shares {
-    hosts: Vec<Host>,
-    /// Places in `hosts`.
-    by_id: HashMap<String, usize>,
-    /// By what they have, the host with the most last.
+    owners: Vec<Owner>,
+    /// Places in `owners`.
+    by_name: HashMap<String, usize>,
+    /// By what they have, whoever has most last.
     by_bytes: BTreeSet<(u64, usize)>,
-    /// By how many they have, the host with the most last.
+    /// By how many they have, whoever has most last.
     by_count: BTreeSet<(usize, usize)>,
     bytes: u64,
     count: usize,
-    /// Pins and hosts that were looked at.
+    /// Files and owners that were looked at.
     #[cfg(test)]
     steps: u64,
 }
 
 #[derive(Default)]
-struct Host {
+struct Owner {
     /// With their bytes; the oldest last once they are sorted.
-    pins: Vec<(Order, u64)>,
+    files: Vec<(Order, u64)>,
     bytes: u64,
 }
 
 impl Shares {
-    /// Adds a pin of a host.
-    pub fn add(&mut self, host_id: &str, order: Order, bytes: u64) {
-        let at = match self.by_id.get(host_id) {
+    /// Adds a file of an owner.
+    pub fn add(&mut self, name: &str, order: Order, bytes: u64) {
+        let at = match self.by_name.get(name) {
             Some(&at) => at,
             None => {
-                self.hosts.push(Host::default());
-                self.by_id.insert(host_id.to_owned(), self.hosts.len() - 1);
-                self.hosts.len() - 1
+                self.owners.push(Owner::default());
+                self.by_name.insert(name.to_owned(), self.owners.len() - 1);
+                self.owners.len() - 1
             }
         };
-        let host = &mut self.hosts[at];
-        host.pins.push((order, bytes));
-        host.bytes += bytes;
+        let owner = &mut self.owners[at];
+        owner.files.push((order, bytes));
+        owner.bytes += bytes;
         self.bytes += bytes;
         self.count += 1;
         self.step();
@@ -65,43 +66,43 @@ impl Shares {
 
     /// Puts what was added in order. To be called once, after all were added.
     pub fn sort(&mut self) {
-        for at in 0..self.hosts.len() {
-            let pins = &mut self.hosts[at].pins;
-            pins.sort_unstable_by_key(|&(order, _)| std::cmp::Reverse(order));
+        for at in 0..self.owners.len() {
+            let files = &mut self.owners[at].files;
+            files.sort_unstable_by_key(|&(order, _)| std::cmp::Reverse(order));
             self.rank(at);
         }
     }
 
-    /// Takes out the pin that is to go next; `None` when all bounds hold.
+    /// Takes out the file that is to go next; `None` when all bounds hold.
     pub fn dispensable(&mut self, bounds: Bounds) -> Option<(u64, Why)> {
         let &(most, by_bytes) = self.by_bytes.last()?;
         let &(_, by_count) = self.by_count.last()?;
-        let (at, why) = if most > bounds.host_bytes {
-            (by_bytes, Why::Host)
+        let (at, why) = if most > bounds.owner_bytes {
+            (by_bytes, Why::Owner)
         } else if self.bytes > bounds.bytes {
             (by_bytes, Why::Disk)
-        } else if self.count > PINS_MAX {
-            (by_count, Why::Disk)
+        } else if self.count > bounds.count {
+            (by_count, Why::Count)
         } else {
             return None;
         };
-        let host = &mut self.hosts[at];
-        self.by_bytes.remove(&(host.bytes, at));
-        self.by_count.remove(&(host.pins.len(), at));
-        let ((_, id), bytes) = host.pins.pop()?;
-        host.bytes -= bytes;
+        let owner = &mut self.owners[at];
+        self.by_bytes.remove(&(owner.bytes, at));
+        self.by_count.remove(&(owner.files.len(), at));
+        let ((_, id), bytes) = owner.files.pop()?;
+        owner.bytes -= bytes;
         self.bytes -= bytes;
         self.count -= 1;
         self.rank(at);
         Some((id, why))
     }
 
-    /// Puts a host in its place among the others.
+    /// Puts an owner in its place among the others.
     fn rank(&mut self, at: usize) {
-        let host = &self.hosts[at];
-        if !host.pins.is_empty() {
-            self.by_bytes.insert((host.bytes, at));
-            self.by_count.insert((host.pins.len(), at));
+        let owner = &self.owners[at];
+        if !owner.files.is_empty() {
+            self.by_bytes.insert((owner.bytes, at));
+            self.by_count.insert((owner.files.len(), at));
         }
         self.step();
     }
@@ -118,9 +119,12 @@ impl Shares {
 mod tests {
     use super::*;
 
+    const FILES_MAX: usize = 1000;
+
     const BOUNDS: Bounds = Bounds {
         bytes: u64::MAX,
-        host_bytes: u64::MAX,
+        owner_bytes: u64::MAX,
+        count: FILES_MAX,
         age_ns: 0,
     };
 
@@ -142,6 +146,10 @@ mod tests {
     #[test]
     fn each_pin_that_goes_is_one_step_however_many_there_are() {
         let bounds = Bounds { bytes: 0, ..BOUNDS };
+        let bounds = Bounds {
+            count: usize::MAX,
+            ..bounds
+        };
         for hosts in [1, 100, 10_000] {
             let mut shares = shares(hosts, 10_000);
             assert_eq!(all(&mut shares, bounds).len(), 10_000);
@@ -153,12 +161,12 @@ mod tests {
     #[test]
     fn more_than_all_may_be_are_taken_of_who_has_most_of_them() {
         let mut shares = shares(1, 10);
-        for id in 10..PINS_MAX as u64 + 5 {
+        for id in 10..FILES_MAX as u64 + 5 {
             // More bytes, but one pin each.
             shares.add(&format!("other-{id}"), (0, id), 1000);
         }
         let gone = all(&mut shares, BOUNDS);
-        let oldest = [9, 8, 7, 6, 5].map(|id| (id, Why::Disk));
+        let oldest = [9, 8, 7, 6, 5].map(|id| (id, Why::Count));
         assert_eq!(gone, oldest);
     }
 
@@ -170,10 +178,10 @@ mod tests {
         }
         let bounds = Bounds {
             bytes: 12,
-            host_bytes: 10,
+            owner_bytes: 10,
             ..BOUNDS
         };
         let gone = all(&mut shares, bounds);
-        assert_eq!(gone, [(2, Why::Host), (1, Why::Disk)]);
+        assert_eq!(gone, [(2, Why::Owner), (1, Why::Disk)]);
     }
 }

@@ -1,12 +1,7 @@
-//! The bytes of a pin's file: heads, sizes and checksums, written and read.
+//! The bytes of a file: heads, sizes and checksums, written and read.
 
-use super::limits::HEAD_BYTES_MAX;
-use prost::Message;
-use proto::collector::HostPin;
+use super::Facts;
 use std::io::{self, Read};
-
-/// Start of every file; the last byte is the version.
-pub(super) const MAGIC: &[u8; 8] = b"FPHPIN\0\x01";
 
 /// Magic, bytes of both parts, length of what follows, checksum of all from the sizes on. Unit:
 /// bytes.
@@ -20,9 +15,9 @@ pub(super) fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-pub(super) fn encode_head(sizes: [u64; 2], facts: &[u8]) -> [u8; HEAD] {
+pub(super) fn encode_head(magic: &[u8; 8], sizes: [u64; 2], facts: &[u8]) -> [u8; HEAD] {
     let mut head = [0; HEAD];
-    head[..8].copy_from_slice(MAGIC);
+    head[..8].copy_from_slice(magic);
     head[8..16].copy_from_slice(&sizes[0].to_le_bytes());
     head[16..24].copy_from_slice(&sizes[1].to_le_bytes());
     head[24..28].copy_from_slice(&(facts.len() as u32).to_le_bytes());
@@ -38,9 +33,8 @@ pub(super) fn head_sum(head: &[u8; HEAD], facts: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// What the pin is about, the sizes of its parts, and the length of what was read behind the fixed
-/// head.
-pub(super) fn read_head(file: &mut impl Read) -> io::Result<(HostPin, [u64; 2], usize)> {
+/// What it is about, the sizes of its parts, and the length of what was read behind the fixed head.
+pub(super) fn read_head<F: Facts>(file: &mut impl Read) -> io::Result<(F, [u64; 2], usize)> {
     let mut head = [0; HEAD];
     let short = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => damaged("it ends early"),
@@ -48,17 +42,17 @@ pub(super) fn read_head(file: &mut impl Read) -> io::Result<(HostPin, [u64; 2], 
     };
     file.read_exact(&mut head).map_err(short)?;
     let [_, _, a, b, c, d, len, sum] = words::<8>(&head);
-    if &head[..8] != MAGIC || len as usize > HEAD_BYTES_MAX {
-        return Err(damaged("it is no pin"));
+    if &head[..8] != F::MAGIC || len as usize > F::HEAD_BYTES_MAX {
+        return Err(damaged("it is none of this kind and version"));
     }
     let mut facts = vec![0; len as usize];
     file.read_exact(&mut facts).map_err(short)?;
     if head_sum(&head, &facts) != sum {
         return Err(damaged("its head is damaged"));
     }
-    let pin = HostPin::decode(&facts[..]).map_err(|_| damaged("its head is damaged"))?;
+    let about = F::decode(&facts[..]).map_err(|_| damaged("its head is damaged"))?;
     let long = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
-    Ok((pin, [long(a, b), long(c, d)], facts.len()))
+    Ok((about, [long(a, b), long(c, d)], facts.len()))
 }
 
 pub(super) fn message_sum(head: [u32; 3], packed: &[u8]) -> u32 {

@@ -1,0 +1,291 @@
+//! Captures that are kept: what came of each, with its profile, in a file on the collector's own
+//! disk.
+//!
+//! They outlive who asked and the collector's restarts, up to an age, a size and a number; the
+//! oldest go first. Numbers of captures are never given twice, so that a link opens the capture
+//! that it was made for, or none.
+
+use super::history::in_part;
+use super::limits::{
+    KEPT_HEAD_BYTES_MAX, KEPT_HOSTS_LISTED, KEPT_NOTICES_LISTED, RESULT_BYTES_MAX,
+};
+use crate::access::Caller;
+use crate::durable::replace;
+use crate::evidence::{Bounds, Facts, Files, KeepError, OpenError, ProfileKind, Removed};
+use crate::metrics::Metrics;
+use crate::time::Clock;
+use profile::text::with_causes;
+use profile::{OFF_CPU, Profile, Selector};
+use prost::Message;
+use proto::Chunks;
+use proto::collector::{FleetCaptureInfo, HostState, KeptCapture};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
+use tonic::Status;
+
+/// The number that was given last, beside the files.
+const LAST: &str = "last";
+
+impl Facts for KeptCapture {
+    const WHAT: &'static str = "capture";
+    const SUFFIX: &'static str = "capture";
+    const MAGIC: &'static [u8; 8] = b"FPHCAP\0\x01";
+    const HEAD_BYTES_MAX: usize = KEPT_HEAD_BYTES_MAX;
+    const PART_BYTES_MAX: usize = RESULT_BYTES_MAX;
+    const ROOM_KEY: &'static str = "captures.disk_mib";
+    // Nobody else has it.
+    const SETS_ASIDE: bool = true;
+
+    fn id(&self) -> u64 {
+        self.info.as_ref().map_or(0, |info| info.id)
+    }
+
+    /// All are of one: whoever asks for many takes the room of all.
+    fn owner(&self) -> &str {
+        ""
+    }
+
+    fn was_unix_ns(&self) -> i64 {
+        self.came_unix_ns()
+    }
+
+    /// Its end: a long one is not old because it began long ago.
+    fn came_unix_ns(&self) -> i64 {
+        self.info.as_ref().map_or(0, |info| {
+            let elapsed = i64::try_from(info.elapsed_ns).unwrap_or(i64::MAX);
+            info.started_unix_ns.saturating_add(elapsed)
+        })
+    }
+
+    fn is_same(&self, other: &KeptCapture) -> bool {
+        self.id() == other.id()
+    }
+
+    /// Hosts that answered, and what hosts noted, stay in the file.
+    fn listed(mut self, id: u64, [past, _]: [u64; 2], bytes: u64) -> KeptCapture {
+        let info = self.info.get_or_insert_default();
+        (info.id, info.running, info.kept) = (id, false, true);
+        (info.has_past, info.bytes) = (past > 0, bytes);
+        info.hosts.retain(|host| host.state() != HostState::Done);
+        info.hosts.truncate(KEPT_HOSTS_LISTED);
+        for host in &mut info.hosts {
+            host.notices.clear();
+        }
+        info.notices.truncate(KEPT_NOTICES_LISTED);
+        self
+    }
+}
+
+/// What of a kept capture `caller` may see: all of it, or nothing, unless what is counted over
+/// hosts as a whole is not theirs. It is theirs when all that it selects lies in their scope, which
+/// hosts were held to as it ran.
+pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
+    let mut info = kept.info?;
+    let Some(scope) = &caller.scope else {
+        return Some(info);
+    };
+    let selection: Selector = kept.selection.parse().ok()?;
+    if !scope.has(&selection) {
+        return None;
+    }
+    if caller.sees_parts_of_hosts() {
+        let capture = info.request.as_ref()?.capture.as_ref()?;
+        // Agents look for filters in the frames of who ended waits, too: which samples there are
+        // would tell of those.
+        if capture.event == OFF_CPU && kept.filtered && !kept.in_part {
+            return None;
+        }
+        info.hosts = info.hosts.into_iter().map(in_part).collect();
+    }
+    Some(info)
+}
+
+/// The files, opened when they are first wanted, and tried again until they can be.
+pub struct KeptCaptures {
+    dir: PathBuf,
+    bounds: Bounds,
+    files: OnceCell<Files<KeptCapture>>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+}
+
+impl KeptCaptures {
+    /// Those of a directory.
+    pub fn new(
+        (dir, bounds): (PathBuf, Bounds),
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> KeptCaptures {
+        KeptCaptures {
+            dir,
+            bounds,
+            files: OnceCell::new(),
+            clock,
+            metrics,
+        }
+    }
+
+    /// The files. `first` is told the number that was given last, once they are open.
+    ///
+    /// # Errors
+    /// UNAVAILABLE with the reason, while they cannot be used.
+    pub async fn open(&self, first: impl FnOnce(u64)) -> Result<&Files<KeptCapture>, Status> {
+        let open = async move {
+            let (dir, bounds) = (self.dir.clone(), self.bounds);
+            // Heads alone are read.
+            let opened = spawn_blocking(move || -> Result<_, OpenError> {
+                let files = Files::<KeptCapture>::open(&dir, bounds)?;
+                let last = std::fs::read_to_string(dir.join(LAST)).unwrap_or_default();
+                let last = last.trim().parse::<u64>().unwrap_or(0).max(files.last());
+                Ok((files, last))
+            });
+            let opened = opened.await;
+            let opened = opened.map_err(|_| Status::internal("captures could not be opened"))?;
+            let (files, last) = opened.map_err(|error| {
+                let reason = with_causes(&error);
+                Status::unavailable(format!("captures are not kept here: {reason}"))
+            })?;
+            first(last);
+            self.metrics.captures_damaged.inc_by(files.damaged);
+            self.measure(&files);
+            Ok(files)
+        };
+        self.files.get_or_try_init(|| open).await
+    }
+
+    /// The files, for those that block, and once they are open.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when they are not.
+    pub fn files(&self) -> Result<&Files<KeptCapture>, Status> {
+        let opened = self.files.get();
+        opened.ok_or_else(|| Status::unavailable("captures are not kept here"))
+    }
+
+    /// Notes that a number was given. Blocks.
+    pub fn use_up(&self, id: u64) {
+        let path = self.dir.join(LAST);
+        if let Err(error) = replace(&path, format!("{id}\n").as_bytes(), 0o600) {
+            tracing::warn!(
+                file = %path.display(),
+                %error,
+                "the number of a capture is not on the disk: after a restart it may be given again"
+            );
+        }
+    }
+
+    /// Writes one; how it is listed. Blocks.
+    ///
+    /// # Errors
+    /// With the reason in words.
+    pub fn keep(
+        &self,
+        kept: KeptCapture,
+        past: Option<&Profile>,
+        own: Option<&Profile>,
+    ) -> Result<FleetCaptureInfo, String> {
+        let id = kept.id();
+        match self.write(kept, past, own) {
+            Ok(info) => {
+                self.metrics.captures_kept.inc();
+                self.prune();
+                Ok(info)
+            }
+            Err(error) => {
+                let reason = with_causes(&error);
+                match error {
+                    KeepError::TooLarge { .. } => self.metrics.captures_kept_refused.inc(),
+                    KeepError::Write(_) => self.metrics.captures_kept_failed.inc(),
+                };
+                tracing::warn!(id, reason, "a capture is not kept");
+                Err(reason)
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        kept: KeptCapture,
+        past: Option<&Profile>,
+        own: Option<&Profile>,
+    ) -> Result<FleetCaptureInfo, KeepError> {
+        let files = self.files().map_err(std::io::Error::other)?;
+        let id = kept.id();
+        let mut upload = files.start(fitted(kept))?;
+        let sides = [(ProfileKind::Minutes, past), (ProfileKind::Captured, own)];
+        for (part, profile) in sides {
+            for chunk in profile.map(Chunks::new).into_iter().flatten() {
+                upload.push(part, &chunk)?;
+            }
+        }
+        upload.finish()?;
+        let listed = files.get(id).and_then(|kept| kept.info);
+        Ok(listed.unwrap_or_default())
+    }
+
+    /// Removes one; false when there is none. Blocks.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn remove(&self, id: u64) -> Result<bool, Status> {
+        let files = self.files()?;
+        let removed = files.remove(id).map_err(|error| {
+            Status::unavailable(format!(
+                "failed to remove the file of capture `{id}`: {error}"
+            ))
+        });
+        self.measure(files);
+        if matches!(removed, Ok(true)) {
+            self.metrics.captures_deleted.inc();
+        }
+        removed
+    }
+
+    /// Removes what is over its bounds. Blocks.
+    pub fn prune(&self) {
+        let Ok(files) = self.files() else {
+            return;
+        };
+        let Removed {
+            age,
+            owner,
+            disk,
+            count,
+        } = files.prune(self.clock.now_unix_ns());
+        self.metrics.captures_aged.inc_by(age);
+        self.metrics.captures_over_disk.inc_by(disk + owner);
+        self.metrics.captures_over_count.inc_by(count);
+        if disk + owner + count > 0 {
+            tracing::info!(disk, count, "captures removed: their room is used up");
+        }
+        self.measure(files);
+    }
+
+    fn measure(&self, files: &Files<KeptCapture>) {
+        let (captures, bytes) = files.size();
+        self.metrics.captures_here.set(captures);
+        self.metrics.captures_bytes.set(bytes);
+    }
+}
+
+/// Leaves out what a head has no room for: what hosts noted, of a thousand of them.
+fn fitted(mut kept: KeptCapture) -> KeptCapture {
+    let info = kept.info.get_or_insert_default();
+    (info.running, info.kept) = (false, true);
+    if kept.encoded_len() > KEPT_HEAD_BYTES_MAX
+        && let Some(info) = &mut kept.info
+    {
+        for host in &mut info.hosts {
+            host.notices.clear();
+        }
+        info.notices
+            .push("what hosts noted is left out: it found no room in the file".to_owned());
+    }
+    kept
+}
+
+#[cfg(test)]
+#[path = "kept_tests.rs"]
+mod tests;

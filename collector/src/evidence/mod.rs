@@ -1,0 +1,49 @@
+//! Evidence that outlives what it is of: profiles with what they are about, in files on the
+//! collector's own disk, with every engine of the store.
+//!
+//! Pins of agents and captures over the fleet are kept so, each kind in a directory of its own.
+//! What differs between them is in [`Facts`].
+
+mod ask;
+mod files;
+mod format;
+mod shares;
+
+pub(crate) use ask::{Asked, in_part, refused, send};
+pub use files::{
+    Bounds, Files, KeepError, MESSAGE_BYTES_MAX, OpenError, ProfileKind, ReadError, Removed,
+};
+
+use prost::Message;
+
+/// What a file is about, which is its head.
+pub trait Facts: Message + Default + Clone + 'static {
+    /// What it is called in messages.
+    const WHAT: &'static str;
+    /// How names of its files end.
+    const SUFFIX: &'static str;
+    /// Start of every file; the last byte is the version.
+    const MAGIC: &'static [u8; 8];
+    /// Longest head. Unit: bytes.
+    const HEAD_BYTES_MAX: usize;
+    /// Largest profile. Unit: encoded bytes.
+    const PART_BYTES_MAX: usize;
+    /// The key that bounds a single file.
+    const ROOM_KEY: &'static str;
+    /// Whether damaged files are set aside, in place of being removed.
+    const SETS_ASIDE: bool;
+
+    /// Its number; 0: it has none yet.
+    fn id(&self) -> u64;
+    /// Whose it is: those who have most lose their oldest first.
+    fn owner(&self) -> &str;
+    /// When it was, by which the oldest go first. Unit: nanoseconds since the Unix epoch.
+    fn was_unix_ns(&self) -> i64;
+    /// When it came, from which its age counts. Unit: nanoseconds since the Unix epoch.
+    fn came_unix_ns(&self) -> i64;
+    /// True for what takes the place of the other.
+    fn is_same(&self, other: &Self) -> bool;
+    /// As it is listed, with the bytes of its two profiles and of all of its file.
+    #[must_use]
+    fn listed(self, id: u64, parts: [u64; 2], bytes: u64) -> Self;
+}
