@@ -11,8 +11,8 @@ pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Outside, Pins, Query,
-    Retention, Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
+    Annotations, AuditLog, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Outside,
+    Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
 };
 
 use hyper::header::HeaderName;
@@ -52,6 +52,8 @@ pub struct Config {
     pub control: Control,
     /// Pins that agents upload.
     pub pins: Pins,
+    /// What happened to the fleet, and when.
+    pub annotations: Annotations,
     /// Symbol tables for what agents cannot name.
     pub symbols: Symbols,
     /// The ClickHouse to use with `store: clickhouse`.

@@ -223,6 +223,15 @@ pub struct Pins {
     pub host_mib: u32,
 }
 
+/// Section `annotations`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Annotations {
+    /// Age up to which they are kept, days.
+    pub retention_days: u32,
+    /// Whether deploys are found.
+    pub find_deploys: bool,
+}
+
 /// Section `symbols`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symbols {
@@ -311,6 +320,10 @@ impl Default for Config {
                 disk_mib: 4096,
                 host_mib: 128,
             },
+            annotations: Annotations {
+                retention_days: 365,
+                find_deploys: true,
+            },
             symbols: Symbols {
                 disk_mib: 2048,
                 debuginfod: Vec::new(),
@@ -376,6 +389,13 @@ impl Pins {
         u64::from(self.host_mib) << 20
     }
 
+    /// Age up to which they are kept. Unit: nanoseconds.
+    pub fn retention_ns(&self) -> i64 {
+        i64::from(self.retention_days) * 86_400_000_000_000
+    }
+}
+
+impl Annotations {
     /// Age up to which they are kept. Unit: nanoseconds.
     pub fn retention_ns(&self) -> i64 {
         i64::from(self.retention_days) * 86_400_000_000_000

@@ -33,8 +33,8 @@ const FILE_BYTES_MAX: usize = 256 << 20;
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The format a name asks for: `profile.svg`, or `profile.pprof` by the format's own name.
-fn format(name: &str) -> Option<Format> {
-    let end = name.strip_prefix("profile.")?;
+pub(super) fn format(name: &str, of: &str) -> Option<Format> {
+    let end = name.strip_prefix(of)?;
     Format::ALL
         .into_iter()
         .find(|format| [format.name(), format.extension()].contains(&end))
@@ -88,7 +88,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
     Ok(asked)
 }
 
-fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
+pub(super) fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
     use agent::FrameFilterOp::{Collapse, Drop, Focus, Keep};
     let (op, regex) = text.split_once(':').unwrap_or((text, ""));
     let op = match op.to_ascii_lowercase().as_str() {
@@ -128,7 +128,7 @@ pub(super) async fn make(
     name: &str,
     pairs: Vec<(String, String)>,
 ) -> Result<File, Status> {
-    let format = format(name).ok_or_else(|| {
+    let format = format(name, "profile.").ok_or_else(|| {
         Status::not_found(
             "there are profile.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
              .perf.txt and .bundle.html",
@@ -145,11 +145,16 @@ pub(super) async fn make(
             return Err(too_large().into());
         }
         let start_s = data.info.start_unix_ns.div_euclid(1_000_000_000);
-        let pieces = file(&data, format, &asked.group_by, limits)?;
+        let pieces = file(&data, TITLE, (format, &asked.group_by), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
         Ok((pieces, start_s, place))
     });
     let (pieces, start_s, place) = made.await?;
+    Ok(kept(format, &start_s.to_string(), pieces, place))
+}
+
+/// A file that a browser keeps, called by its `name`.
+pub(super) fn kept(format: Format, name: &str, pieces: Vec<Bytes>, place: ResponseSlot) -> File {
     let length = pieces.iter().map(Bytes::len).sum::<usize>();
     let mut head = Response::new(());
     let headers = head.headers_mut();
@@ -161,33 +166,36 @@ pub(super) async fn make(
     let policy = HeaderValue::from_static("default-src 'none'; sandbox");
     headers.insert(CONTENT_SECURITY_POLICY, policy);
     let name = format!(
-        "attachment; filename=\"fleetprof-{start_s}.{}\"",
+        "attachment; filename=\"fleetprof-{name}.{}\"",
         format.extension()
     );
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(CONTENT_DISPOSITION, name);
     }
-    Ok(File {
+    File {
         head,
         pieces,
         place,
-    })
+    }
 }
 
-fn too_large() -> Status {
+pub(super) fn too_large() -> Status {
     Status::out_of_range(
         "the total is beyond what the format can count: ask for a shorter range or fewer hosts",
     )
 }
 
-fn file(
+/// Title of files of the store.
+const TITLE: &str = "CPU profile of the fleet";
+
+pub(super) fn file(
     profile: &Profile,
-    format: Format,
-    group_by: &[String],
+    title: &str,
+    (format, group_by): (Format, &[String]),
     limits: &Limits,
 ) -> Result<Vec<Bytes>, Failed> {
     let options = Options {
-        title: "CPU profile of the fleet".to_owned(),
+        title: title.to_owned(),
         // Hosts may sample at different rates; only weights add up.
         measure: Measure::Weight,
         root_labels: group_by.to_vec(),
@@ -362,9 +370,9 @@ mod tests {
     fn every_format_has_a_name() {
         for format in Format::ALL {
             let name = format!("profile.{}", format.extension());
-            assert_eq!(super::format(&name), Some(format), "{name}");
+            assert_eq!(super::format(&name, "profile."), Some(format), "{name}");
         }
-        assert_eq!(super::format("profile.exe"), None);
-        assert_eq!(super::format("x.svg"), None);
+        assert_eq!(super::format("profile.exe", "profile."), None);
+        assert_eq!(super::format("x.svg", "profile."), None);
     }
 }

@@ -124,6 +124,7 @@ export type FileKind = 'json' | 'folded';
 /** What can be asked for: arguments and answer. */
 export interface Operations {
   load: { args: { baseUrl: string; selection: Selection; groupBy: string }; answer: LoadedProfile };
+  pin: { args: { baseUrl: string; pin: string; captured: boolean }; answer: LoadedProfile };
   capture: { args: { baseUrl: string; request: FleetCaptureRequest; timeoutMs: number }; answer: undefined };
   graph: { args: GraphRequest; answer: PackedGraph };
   sandwich: { args: { request: GraphRequest; fn: string }; answer: PackedSandwich };

@@ -1,6 +1,6 @@
 // Slice of the state: what of the data is looked at, and from where.
 
-export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
+export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'pins' | 'collector';
 export type Panel = 'flame' | 'both' | 'table';
 
 export interface ViewState {
@@ -25,6 +25,12 @@ export interface ViewState {
   filter: string;
   /** Number of the capture that is looked at; empty: the list of captures. */
   capture: string;
+  /** Number of the pin that is looked at; empty: the list of pins. */
+  pin: string;
+  /** What of it: its minutes, or what was captured when it fired. */
+  part: '' | 'captured';
+  /** Pins of all times, or of the range. */
+  pinTimes: 'all' | 'range';
   /** Rows of a tree that were opened or closed by hand. */
   toggled: string[];
 }
@@ -44,5 +50,8 @@ export const VIEW_DEFAULTS: ViewState = {
   sort: '',
   filter: '',
   capture: '',
+  pin: '',
+  part: '',
+  pinTimes: 'all',
   toggled: [],
 };
