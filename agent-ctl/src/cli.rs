@@ -2,9 +2,9 @@
 
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
-    annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap,
-    hosts, import, join, login, man, overview, page, pins, profile_cmd, status, symbols, tail, top,
-    users,
+    annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, events, exit,
+    heatmap, hosts, import, join, login, man, overview, page, pins, profile_cmd, status, symbols,
+    tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -68,7 +68,7 @@ After a login its collector is asked where neither --agent nor --collector says 
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, symbols, page, users, \
+A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, events, symbols, page, users, \
 whoami and audit; the other commands ask an agent.
 
 {}",
@@ -107,6 +107,8 @@ pub enum Command {
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one
     Pins(pins::Args),
+    /// List deploys and notes of a fleet, add one, or take one back
+    Events(events::Args),
     /// Upload symbol tables to a collector, so that stripped programs have names
     Symbols(symbols::Args),
     /// Print a line for each window as it closes

@@ -30,6 +30,7 @@ mod degradation;
 mod delivery;
 mod diff;
 mod doctor;
+mod events;
 mod exit;
 mod facts;
 mod fleet;
@@ -137,6 +138,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Overview(args) => overview::run(&out, &connection, *args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
+        Command::Events(args) => events::run(&out, &connection, args).await,
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,

@@ -215,7 +215,7 @@ impl PinSource {
                     host: host.to_owned(),
                     trigger: trigger.to_owned(),
                     limit: u32::MAX,
-                    id: 0,
+                    ..ListHostPinsRequest::default()
                 };
                 let answer = route.answer("list pins", service.list(request)).await?;
                 let of_host = |found: proto::collector::HostPin| StoredPin {

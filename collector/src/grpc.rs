@@ -1,10 +1,11 @@
 //! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
 //! EvidenceService (their pins), for people QueryService, CaptureService, PinService,
-//! SymbolService, FleetService and AccessService, with health and reflection. That for other
+//! AnnotationService, SymbolService, FleetService and AccessService, with health and reflection. That for other
 //! machines: the same without reflection, with EnrollmentService, behind the gate
 //! (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};
+use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::identity::{self, Enrollment, Fleet, FleetAdmin, Gatekeeper, MemberPeer};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
@@ -16,6 +17,7 @@ use crate::query::{Queries, REQUEST_BYTES_MAX};
 use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
 use proto::collector::access_service_server::AccessServiceServer;
+use proto::collector::annotation_service_server::AnnotationServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
 use proto::collector::enrollment_service_server::EnrollmentServiceServer;
@@ -85,6 +87,8 @@ pub struct Services {
     pub agents: AgentServices,
     /// Questions about what is stored.
     pub queries: Queries,
+    /// What happened to the fleet.
+    pub annotations: Annotations,
     /// Symbols that people upload.
     pub symbols: Symbols,
     /// Members of the fleet, where other hosts can connect.
@@ -100,6 +104,7 @@ type Enrolling = EnrollmentServiceServer<Enrollment>;
 type Questions = QueryServiceServer<Queries>;
 type Captures = CaptureServiceServer<Control>;
 type Pinned = PinServiceServer<Pins>;
+type Annotated = AnnotationServiceServer<Annotations>;
 type Named = SymbolServiceServer<Symbols>;
 type Members = FleetServiceServer<FleetAdmin>;
 type Access = AccessServiceServer<AccessAdmin>;
@@ -130,6 +135,7 @@ impl Services {
         let Services {
             agents,
             queries,
+            annotations,
             symbols,
             fleet,
             access,
@@ -148,6 +154,10 @@ impl Services {
             .max_decoding_message_size(REQUEST_BYTES_MAX)
             .accept_compressed(Zstd)
             .send_compressed(Zstd);
+        let annotated = Annotated::new(annotations)
+            .max_decoding_message_size(ANNOTATION_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
         let named = Named::new(symbols)
             .max_decoding_message_size(UPLOAD_BYTES_MAX)
             .accept_compressed(Zstd)
@@ -162,6 +172,7 @@ impl Services {
             .add_service(captures)
             .add_service(evidence)
             .add_service(pinned)
+            .add_service(annotated)
             .add_service(named)
             .add_service(access);
         if let Some(fleet) = fleet {
@@ -230,6 +241,7 @@ async fn health(
     health.set_serving::<Captures>().await;
     health.set_serving::<Evidence>().await;
     health.set_serving::<Pinned>().await;
+    health.set_serving::<Annotated>().await;
     health.set_serving::<Named>().await;
     let mut ending = shutdown.clone();
     tokio::spawn(async move {
@@ -240,6 +252,7 @@ async fn health(
         health.set_not_serving::<Captures>().await;
         health.set_not_serving::<Evidence>().await;
         health.set_not_serving::<Pinned>().await;
+        health.set_not_serving::<Annotated>().await;
         health.set_not_serving::<Named>().await;
     });
     service

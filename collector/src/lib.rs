@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod annotations;
 pub mod audit;
 pub mod config;
 pub mod confine;

@@ -168,6 +168,22 @@ counted! {
         "age" pins_aged,
         "host_mib" pins_over_host,
         "disk_mib" pins_over_disk;
+    /// Annotations that are kept.
+    Gauge fleetprof_collector_annotations = annotations;
+    /// Annotations that were added, by who told: people and pipelines, or the collector itself.
+    Counter fleetprof_collector_annotations_added_total{source} =
+        "told" annotations_told,
+        "found" annotations_found;
+    /// Annotations that are gone, by cause.
+    Counter fleetprof_collector_annotations_dropped_total{cause} =
+        "age" annotations_aged,
+        "count" annotations_over;
+    /// Deploys that were found and not told, by cause: too many in an hour, or no room to remember.
+    Counter fleetprof_collector_deploys_untold_total{cause} =
+        "hourly_limit" deploys_limited,
+        "no_room" deploys_dropped;
+    /// Times that what was found could not be written; it is tried again.
+    Counter fleetprof_collector_annotations_failed_total = annotations_failed;
     /// 1 while the database of symbols cannot be opened: what agents could not name has no names.
     Gauge fleetprof_collector_symbols_unavailable = symbols_unavailable;
     /// Files with symbols that were uploaded, by outcome.

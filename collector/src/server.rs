@@ -6,6 +6,7 @@
 //! servers are configured. `fp-audit` writes what was done.
 
 use crate::access::{AccessAdmin, AccessError, People};
+use crate::annotations::{AnnotationOptions, Annotations};
 use crate::audit::{Audit, Event};
 use crate::config::Config;
 use crate::config::outside::HostNames;
@@ -224,6 +225,9 @@ pub async fn serve_confined(
     let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));
+    let annotations = annotations(config, (&clock, &audit), &metrics, &ending);
+    ingest.watched_by(Arc::new(annotations.clone()));
+    let annotating = tokio::spawn(annotations.clone().keep());
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
     let pruning = tokio::spawn(control.clone().keep_bounds());
@@ -247,6 +251,7 @@ pub async fn serve_confined(
     let services = grpc::Services {
         agents,
         queries: queries.clone(),
+        annotations: annotations.clone(),
         symbols: symbols.clone(),
         fleet: admin.map(|(fleet, listen)| {
             FleetAdmin::new(fleet, config.listen.advertised(listen), audit.clone())
@@ -284,12 +289,17 @@ pub async fn serve_confined(
         }
     });
     let pages = [Some(http), https].into_iter().flatten().zip(entrances);
+    let answers = web::Answers {
+        queries: queries.clone(),
+        control: control.clone(),
+        pins: pins.clone(),
+        annotations: annotations.clone(),
+    };
     let mut serving = JoinSet::new();
     for page in pages {
         serving.spawn(web::serve(
             page,
-            queries.clone(),
-            control.clone(),
+            answers.clone(),
             addresses.grpc,
             metrics.clone(),
             ending.clone(),
@@ -315,6 +325,7 @@ pub async fn serve_confined(
     announcing.abort();
     bounding.abort();
     pruning.abort();
+    annotating.abort();
     if let Some(keeping) = keeping {
         keeping.abort();
     }
@@ -324,6 +335,7 @@ pub async fn serve_confined(
     let closing = move || {
         let closed = close(&store, &hosts);
         symbols.close();
+        annotations.close();
         if let Some(people) = people
             && let Err(error) = people.keep_used()
         {
@@ -382,6 +394,27 @@ fn pins(
         (config.data_dir.join("pins"), bounds),
         queries.clone(),
         clock,
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// What happened to the fleet: files of the collector, whatever the store is.
+fn annotations(
+    config: &Config,
+    (clock, audit): (&Clock, &Audit),
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Annotations {
+    let options = AnnotationOptions {
+        dir: config.data_dir.join("annotations"),
+        age_ns: config.annotations.retention_ns(),
+        find_deploys: config.annotations.find_deploys,
+    };
+    Annotations::new(
+        options,
+        clock.clone(),
+        audit.clone(),
         metrics.clone(),
         ending.clone(),
     )

@@ -58,6 +58,25 @@ pub fn selector(matchers: Vec<agent::LabelMatcher>) -> Result<Selector, RequestE
     Ok(Selector::new(matchers?)?)
 }
 
+/// A selector as it is sent.
+pub fn matchers(selector: &Selector) -> Vec<agent::LabelMatcher> {
+    let to_wire = |matcher: &LabelMatcher| {
+        let op = match matcher.op() {
+            MatchOp::Equal => agent::MatchOp::Equal,
+            MatchOp::NotEqual => agent::MatchOp::NotEqual,
+            MatchOp::Regex => agent::MatchOp::Regex,
+            MatchOp::NotRegex => agent::MatchOp::NotRegex,
+            MatchOp::Subtree => agent::MatchOp::Subtree,
+        };
+        agent::LabelMatcher {
+            label: matcher.label().to_owned(),
+            op: op.into(),
+            value: matcher.value().to_owned(),
+        }
+    };
+    selector.matchers().iter().map(to_wire).collect()
+}
+
 /// These frame filters, in their order.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ use May::{Everybody, Hosts, People};
 use Role::{Admin, Metrics, Operator, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 11] = [
+const CALLS: [(&str, &[(&str, May)]); 12] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -73,6 +73,14 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
         &[("List", People(Viewer)), ("Profile", People(Viewer))],
     ),
     (
+        "fleetprof.collector.v1.AnnotationService",
+        &[
+            ("Add", People(Operator)),
+            ("List", People(Viewer)),
+            ("Delete", People(Operator)),
+        ],
+    ),
+    (
         "fleetprof.collector.v1.SymbolService",
         &[("Upload", People(Operator)), ("List", People(Viewer))],
     ),
@@ -105,7 +113,7 @@ const CALLS: [(&str, &[(&str, May)]); 11] = [
 ];
 
 /// Paths of the page's listener, where that asks who it is, that are no calls.
-const PATHS: [(&str, May); 12] = [
+const PATHS: [(&str, May); 13] = [
     ("/healthz", Everybody),
     ("/login", Everybody),
     ("/login.js", Everybody),
@@ -115,15 +123,18 @@ const PATHS: [(&str, May); 12] = [
     ("/api/login", Everybody),
     ("/api/logout", Everybody),
     ("/api/session", People(Metrics)),
+    // To read them; whoever adds one is asked for more (`web/annotations.rs`).
+    ("/api/annotations", People(Viewer)),
     ("/metrics", People(Metrics)),
     ("/", People(Viewer)),
     ("/index.html", People(Viewer)),
 ];
 
 /// Starts of paths: downloads, and the page's own files.
-const FOLDERS: [(&str, May); 3] = [
+const FOLDERS: [(&str, May); 4] = [
     ("/api/capture.", People(Viewer)),
     ("/api/profile.", People(Viewer)),
+    ("/api/pin.", People(Viewer)),
     ("/assets/", People(Viewer)),
 ];
 
@@ -269,6 +280,11 @@ mod tests {
             ("CaptureService/Delete", Who::Person(Operator)),
             ("CaptureService/Capture", Who::Person(Operator)),
             ("CaptureService/Cancel", Who::Person(Operator)),
+            ("PinService/List", Who::Person(Viewer)),
+            ("PinService/Profile", Who::Person(Viewer)),
+            ("AnnotationService/List", Who::Person(Viewer)),
+            ("AnnotationService/Add", Who::Person(Operator)),
+            ("AnnotationService/Delete", Who::Person(Operator)),
             ("SymbolService/Upload", Who::Person(Operator)),
             ("FleetService/ListMembers", Who::Person(Admin)),
             ("FleetService/Invite", Who::Person(Admin)),
@@ -303,6 +319,8 @@ mod tests {
             "/assets/app-1a2b3c4d.js",
             "/api/profile.folded",
             "/api/capture.folded",
+            "/api/pin.folded",
+            "/api/annotations",
             "/api/other",
             "/other",
             "//healthz",

@@ -79,6 +79,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
          the collector that was asked.",
     ),
     (
+        "annotations",
+        "What happened to the fleet and when: deploys that are found, and what people and pipelines note \
+         (agent-ctl events); in the directory annotations of data_dir, with every store.",
+    ),
+    (
         "symbols",
         "Names of functions that agents have none for: symbol tables by build id, in the directory symbols of \
          data_dir, with every store. People upload them (agent-ctl symbols upload), and debuginfod servers \
@@ -636,6 +641,25 @@ pub const KEYS: &[Key<Config>] = &[
         doc: "Most captures that are kept; of more the oldest go. Some KiB of memory each.",
         get: |c| Value::Int(c.captures.count_max.into()),
         put: |c, v| put_int(&mut c.captures.count_max, &v),
+    },
+    Key {
+        path: "annotations.retention_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "How long annotations are kept after their time. There are 10,000 at most, the oldest go first.",
+        get: |c| Value::Int(c.annotations.retention_days.into()),
+        put: |c, v| put_int(&mut c.annotations.retention_days, &v),
+    },
+    Key {
+        path: "annotations.find_deploys",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Whether deploys are found: an agent that changes its version, a service that has a new image or \
+              version. Each is an annotation, once over all hosts.",
+        get: |c| Value::Bool(c.annotations.find_deploys),
+        put: |c, v| put_bool(&mut c.annotations.find_deploys, &v),
     },
     Key {
         path: "symbols.disk_mib",

@@ -11,8 +11,8 @@ pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    AuditLog, Captures, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login, Outside,
-    Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
+    Annotations, AuditLog, Captures, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login,
+    Outside, Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
 };
 
 use hyper::header::HeaderName;
@@ -54,6 +54,8 @@ pub struct Config {
     pub pins: Pins,
     /// Captures over the fleet that are kept.
     pub captures: Captures,
+    /// What happened to the fleet, and when.
+    pub annotations: Annotations,
     /// Symbol tables for what agents cannot name.
     pub symbols: Symbols,
     /// The ClickHouse to use with `store: clickhouse`.

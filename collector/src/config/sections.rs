@@ -234,6 +234,15 @@ pub struct Captures {
     pub count_max: u32,
 }
 
+/// Section `annotations`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Annotations {
+    /// Age up to which they are kept, days.
+    pub retention_days: u32,
+    /// Whether deploys are found.
+    pub find_deploys: bool,
+}
+
 /// Section `symbols`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symbols {
@@ -327,6 +336,10 @@ impl Default for Config {
                 disk_mib: 4096,
                 count_max: 1000,
             },
+            annotations: Annotations {
+                retention_days: 365,
+                find_deploys: true,
+            },
             symbols: Symbols {
                 disk_mib: 2048,
                 debuginfod: Vec::new(),
@@ -404,6 +417,13 @@ impl Captures {
         u64::from(self.disk_mib) << 20
     }
 
+    /// Age up to which they are kept. Unit: nanoseconds.
+    pub fn retention_ns(&self) -> i64 {
+        i64::from(self.retention_days) * 86_400_000_000_000
+    }
+}
+
+impl Annotations {
     /// Age up to which they are kept. Unit: nanoseconds.
     pub fn retention_ns(&self) -> i64 {
         i64::from(self.retention_days) * 86_400_000_000_000

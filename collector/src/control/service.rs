@@ -193,7 +193,7 @@ impl CaptureService for Control {
         &self,
         request: Request<DeleteFleetCaptureRequest>,
     ) -> Result<Response<DeleteFleetCaptureResponse>, Status> {
-        let event = event(&request, "capture-delete");
+        let event = event(&request, "capture-delete")?;
         let caller = Caller::of(request.extensions())?;
         let id = request.into_inner().id;
         let event = event.with("id", id);

@@ -27,9 +27,10 @@ const AGAIN_S: u64 = 1;
 const LOGIN_AGAIN_S: i64 = 3600;
 
 /// Services whose calls are reads, for `audit.queries`.
-const READS: [&str; 2] = [
+const READS: [&str; 3] = [
     "/fleetprof.collector.v1.QueryService/",
     "/fleetprof.collector.v1.PinService/",
+    "/fleetprof.collector.v1.AnnotationService/List",
 ];
 
 /// See the file.

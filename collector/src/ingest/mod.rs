@@ -20,11 +20,11 @@ pub(crate) use judge::without_text;
 use crate::identity;
 use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
-use crate::store::WindowSink;
+use crate::store::{HostFacts, HostKey, NewWindow, WindowSink};
 use crate::time::Clock;
 use proto::collector::ingest_service_server::IngestService;
 use proto::collector::{PushRequest, PushResponse};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -41,6 +41,14 @@ pub struct IngestOptions {
     pub timeouts: limits::Timeouts,
 }
 
+/// Is told of what agents bring. It is called by streams, so it must not block.
+pub trait Watch: Send + Sync {
+    /// A host has connected, or says something new of itself.
+    fn host(&self, host: &HostKey, facts: &HostFacts);
+    /// A window is in the store.
+    fn stored(&self, window: &NewWindow);
+}
+
 /// Answers agents; clones share everything.
 #[derive(Clone)]
 pub struct Ingest {
@@ -51,6 +59,7 @@ pub struct Ingest {
     options: IngestOptions,
     /// The store finds callers by their content, so agents need not send them.
     known_stacks: bool,
+    watch: Arc<OnceLock<Arc<dyn Watch>>>,
     clock: Clock,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
@@ -81,11 +90,18 @@ impl Ingest {
             places: Arc::new(Semaphore::new(options.streams)),
             options,
             known_stacks,
+            watch: Arc::default(),
             clock,
             metrics,
             shutdown,
         };
         Ok((ingest, tokio::spawn(pushing)))
+    }
+
+    /// Has it told of what agents bring, from now on.
+    pub fn watched_by(&self, watch: Arc<dyn Watch>) {
+        // There is one for the life of a collector.
+        let _ = self.watch.set(watch);
     }
 
     /// Done when no stream is open.

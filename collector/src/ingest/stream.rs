@@ -229,6 +229,9 @@ impl<'s> Session<'s> {
         let assigned = member.as_ref().map(|member| member.labels.clone());
         let assigned = assigned.unwrap_or_default();
         let decoder = Decoder::new(host.clone(), &facts, &assigned, ingest.metrics.clone());
+        if let Some(watch) = ingest.watch.get() {
+            watch.host(&host, &facts);
+        }
         let guard = ingest.hosts.open(&host, facts, ahead);
         let (answer, answers) = mpsc::channel(WINDOWS_IN_FLIGHT as usize);
         Ok(Session {
@@ -344,6 +347,9 @@ impl<'s> Session<'s> {
                 let mut facts = host_facts(facts, &self.ingest.metrics);
                 identity::assign(self.member.as_ref(), &mut facts.labels);
                 self.decoder.set_facts(&facts);
+                if let Some(watch) = self.ingest.watch.get() {
+                    watch.host(&self.host, &facts);
+                }
                 self.guard.facts(facts);
                 Ok(())
             }
@@ -445,7 +451,12 @@ impl<'s> Session<'s> {
             self.ingest.metrics.window_time.observe(took.as_secs_f64());
         }
         match outcome {
-            Ok(PushOutcome::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
+            Ok(PushOutcome::Stored) => {
+                if let Some(watch) = self.ingest.watch.get() {
+                    watch.stored(&pending.window);
+                }
+                self.ack(sequence, Outcome::Stored, String::new()).await
+            }
             Ok(PushOutcome::Duplicate) => {
                 self.ack(sequence, Outcome::Repeated, String::new()).await
             }

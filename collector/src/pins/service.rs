@@ -8,7 +8,9 @@ use crate::access::{Caller, Scope};
 use crate::evidence::{Asked, ProfileKind, ReadError, in_part, refused, send};
 use crate::identity::{self, Member};
 use crate::ingest::stopped;
-use crate::query::{ANSWER_TIMEOUT, profile_bytes};
+use crate::query::{ANSWER_TIMEOUT, Failed, profile_bytes};
+use crate::store::Limits;
+use profile::Profile;
 use proto::collector::evidence_service_server::EvidenceService;
 use proto::collector::keep_request::Body;
 use proto::collector::pin_service_server::PinService;
@@ -157,6 +159,48 @@ async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Sta
     }
 }
 
+impl Pins {
+    /// Makes something of what `caller` may see of a pin's profile, in the place of a query.
+    ///
+    /// # Errors
+    /// As the call `Profile`.
+    pub(crate) async fn make<T: Send + 'static>(
+        &self,
+        caller: Arc<Caller>,
+        asked: PinProfileRequest,
+        make: impl FnOnce(Profile, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        let query = query(&asked, &caller)?;
+        let part = match asked.captured {
+            true => ProfileKind::Captured,
+            false => ProfileKind::Minutes,
+        };
+        let inner = self.0.clone();
+        inner.open().await?;
+        let made = self.0.queries.work(move |limits| {
+            let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
+            let files = inner.files()?;
+            if caller.scope.is_some() {
+                let labels = inner.queries.labels_of_hosts();
+                let found = files.list(1, |pin| pin.id == asked.id).0.pop();
+                let sight = found.map(|pin| inner.sight(&caller, &pin, &labels, limits));
+                if matches!(sight.transpose()?, None | Some(Sight::Nothing)) {
+                    return Err(refused(ReadError::unknown::<HostPin>(asked.id)));
+                }
+            }
+            let profile = files.read(asked.id, part, limits.memory_bytes, gone);
+            let mut profile = profile.map_err(refused)?;
+            if caller.sees_parts_of_hosts() {
+                profile = in_part(profile);
+            }
+            let answer = query.answer(&profile);
+            drop(profile);
+            make(answer, limits)
+        });
+        made.await
+    }
+}
+
 #[tonic::async_trait]
 impl PinService for Pins {
     type ProfileStream = ReceiverStream<Result<PinProfileResponse, Status>>;
@@ -212,33 +256,8 @@ impl PinService for Pins {
         request: Request<PinProfileRequest>,
     ) -> Result<Response<Self::ProfileStream>, Status> {
         let caller = Caller::of(request.extensions())?;
-        let asked = request.into_inner();
-        let query = query(&asked, &caller)?;
-        let part = match asked.captured {
-            true => ProfileKind::Captured,
-            false => ProfileKind::Minutes,
-        };
         let mut place = self.0.queries.response_slot()?;
-        let inner = self.0.clone();
-        inner.open().await?;
-        let made = self.0.queries.work(move |limits| {
-            let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
-            let files = inner.files()?;
-            if caller.scope.is_some() {
-                let labels = inner.queries.labels_of_hosts();
-                let found = files.list(1, |pin| pin.id == asked.id).0.pop();
-                let sight = found.map(|pin| inner.sight(&caller, &pin, &labels, limits));
-                if matches!(sight.transpose()?, None | Some(Sight::Nothing)) {
-                    return Err(refused(ReadError::unknown::<HostPin>(asked.id)));
-                }
-            }
-            let profile = files.read(asked.id, part, limits.memory_bytes, gone);
-            let mut profile = profile.map_err(refused)?;
-            if caller.sees_parts_of_hosts() {
-                profile = in_part(profile);
-            }
-            let answer = query.answer(&profile);
-            drop(profile);
+        let made = self.make(caller, request.into_inner(), move |answer, _| {
             place.hold(profile_bytes(&answer))?;
             Ok((Chunks::new(answer), place))
         });
@@ -260,7 +279,12 @@ impl PinService for Pins {
 fn matches(asked: &ListHostPinsRequest, pin: &HostPin) -> bool {
     let host = &asked.host;
     let trigger = pin.pin.as_ref().map_or("", |pin| &pin.trigger);
-    (asked.id == 0 || asked.id == pin.id)
+    let fired = pin.pin.as_ref().map_or(0, |pin| pin.fired_unix_ns);
+    let within = asked
+        .range
+        .is_none_or(|range| (range.start_unix_ns..range.end_unix_ns).contains(&fired));
+    within
+        && (asked.id == 0 || asked.id == pin.id)
         && (host.is_empty() || *host == pin.host_id || *host == pin.hostname)
         && (asked.trigger.is_empty() || asked.trigger == trigger)
 }

@@ -229,7 +229,7 @@ pub(super) fn named(called: &str, profile: &Profile) -> String {
     parts.collect::<Vec<_>>().join("-")
 }
 
-fn too_large() -> Status {
+pub(super) fn too_large() -> Status {
     Status::out_of_range(
         "the total is beyond what the format can count: ask for a shorter range or fewer hosts",
     )

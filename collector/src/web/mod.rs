@@ -1,10 +1,11 @@
-//! The HTTP listener: the page, QueryService and CaptureService over gRPC-Web, downloads,
-//! `/metrics` and `/healthz`.
+//! The HTTP listener: the page, QueryService, CaptureService, PinService and AnnotationService over
+//! gRPC-Web, downloads, annotations as JSON, `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1: on loopback without logins, elsewhere with TLS and a door (`door.rs`). No answer goes
 //! to pages of other sites (`guard.rs`); connections are bounded, and the oldest makes room when
 //! there are too many.
 
+mod annotations;
 mod capture_file;
 mod compress;
 mod door;
@@ -12,6 +13,7 @@ mod download;
 mod guard;
 mod login;
 mod page;
+mod pin_file;
 mod sign_in;
 mod tls;
 mod wrong_port;
@@ -22,12 +24,14 @@ pub(crate) use guard::without_port;
 pub use tls::Certificates;
 
 use crate::access::{self, Caller, Person, Who};
+use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};
 use crate::control::Control;
 use crate::identity::Guarded;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
 use crate::oidc;
+use crate::pins::Pins;
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -41,7 +45,9 @@ use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use proto::collector::annotation_service_server::{self, AnnotationServiceServer};
 use proto::collector::capture_service_server::{self, CaptureServiceServer};
+use proto::collector::pin_service_server::{self, PinServiceServer};
 use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use std::collections::VecDeque;
 use std::io;
@@ -105,28 +111,36 @@ struct Site {
     entrance: Entrance,
     queries: Queries,
     control: Control,
+    pins: Pins,
+    annotations: Annotations,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
+}
+
+/// What answers the page.
+#[derive(Clone)]
+pub struct Answers {
+    /// Questions about what is stored.
+    pub queries: Queries,
+    /// Captures over the fleet.
+    pub control: Control,
+    /// Pins of agents.
+    pub pins: Pins,
+    /// What happened to the fleet.
+    pub annotations: Annotations,
 }
 
 /// Serves until `shutdown` is true, and then until every request under way has its answer. Clients
 /// of gRPC that come here are told that it is at `grpc`.
 pub async fn serve(
     (listener, entrance): (TcpListener, Entrance),
-    queries: Queries,
-    control: Control,
+    answers: Answers,
     grpc: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) {
     let tls = entrance.tls.clone();
-    let router = router(
-        entrance,
-        queries,
-        control,
-        metrics.clone(),
-        shutdown.clone(),
-    );
+    let router = router(entrance, answers, metrics.clone(), shutdown.clone());
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut trouble = AcceptTrouble::default();
@@ -251,15 +265,16 @@ async fn speak(
 /// Everything that is answered, to whom the extensions of a request name; served by [`serve`].
 pub fn router(
     entrance: Entrance,
-    queries: Queries,
-    control: Control,
+    answers: Answers,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Router {
     let site = Site {
         entrance,
-        queries,
-        control,
+        queries: answers.queries,
+        control: answers.control,
+        pins: answers.pins,
+        annotations: answers.annotations,
         metrics,
         shutdown,
     };
@@ -267,7 +282,19 @@ pub fn router(
         QueryServiceServer::new(site.queries.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
     let captures = CaptureServiceServer::new(site.control.clone())
         .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let pins =
+        PinServiceServer::new(site.pins.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
+    let annotated = AnnotationServiceServer::new(site.annotations.clone())
+        .max_decoding_message_size(ANNOTATION_BYTES_MAX);
     Router::new()
+        .route_service(
+            &format!("/{}/{{method}}", pin_service_server::SERVICE_NAME),
+            GrpcWebLayer::new().layer(pins),
+        )
+        .route_service(
+            &format!("/{}/{{method}}", annotation_service_server::SERVICE_NAME),
+            GrpcWebLayer::new().layer(annotated),
+        )
         .route_service(
             &format!("/{}/{{method}}", capture_service_server::SERVICE_NAME),
             GrpcWebLayer::new().layer(captures),
@@ -289,6 +316,12 @@ pub fn router(
         .route(sign_in::PATH, get(sign_in::begin))
         .route(oidc::CALLBACK, get(sign_in::finish))
         .route("/api/logout", post(login::log_out))
+        .route(
+            annotations::PATH,
+            post(annotations::add)
+                .layer(DefaultBodyLimit::max(ANNOTATION_BYTES_MAX))
+                .get(annotations::list),
+        )
         .route("/metrics", get(metrics_text))
         .route("/healthz", get(health))
         .route("/api/{file}", get(file))
@@ -341,7 +374,9 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     let Some(asking) = asking else {
         return next.run(request).await;
     };
-    if door.audit_reads && is_read(&path) {
+    let is_read = path == annotations::PATH && request.method() == Method::GET
+        || READS.iter().any(|start| path.starts_with(start));
+    if door.audit_reads && is_read {
         let call = path.rsplit('/').next().unwrap_or_default();
         let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
         let event = asking.caller.event(peer, "read").with("call", call);
@@ -367,14 +402,15 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     }
 }
 
-/// True for paths that are on record as reads, where that is configured.
-fn is_read(path: &str) -> bool {
-    let starts = ["/api/profile.", "/api/capture.", QUERIES];
-    starts.iter().any(|start| path.starts_with(start))
-}
-
-/// Paths of calls that read.
-const QUERIES: &str = "/fleetprof.collector.v1.QueryService/";
+/// How paths of what reads begin.
+const READS: [&str; 6] = [
+    "/api/profile.",
+    "/api/capture.",
+    "/api/pin.",
+    "/fleetprof.collector.v1.QueryService/",
+    "/fleetprof.collector.v1.PinService/",
+    "/fleetprof.collector.v1.AnnotationService/List",
+];
 
 /// The status of HTTP that stands for one of gRPC.
 fn http_status(code: Code) -> StatusCode {
@@ -483,9 +519,12 @@ async fn file(
         Ok(caller) => caller,
         Err(status) => return turned_away("", status),
     };
-    let made = match name.starts_with("capture.") {
-        true => capture_file::make(&site.queries, &site.control, caller, &name, pairs).await,
-        false => download::make(&site.queries, &caller, &name, pairs).await,
+    let made = match name.split('.').next() {
+        Some("capture") => {
+            capture_file::make(&site.queries, &site.control, caller, &name, pairs).await
+        }
+        Some("pin") => pin_file::make((&site.queries, &site.pins), caller, &name, pairs).await,
+        _ => download::make(&site.queries, &caller, &name, pairs).await,
     };
     match made {
         Ok(download::File {

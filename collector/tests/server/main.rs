@@ -1,5 +1,6 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
+mod annotations;
 mod captures;
 mod confined;
 mod connections;

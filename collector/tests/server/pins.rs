@@ -1,6 +1,7 @@
 //! Pins: uploaded by agents that leave, lie and come again, kept, and shown.
 
 use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello};
+use crate::web::get;
 use collector::pins::Bounds;
 use collector::pins::limits::HOST_PINS_PER_DAY_MAX;
 use profile::{FrameRef, Moment, Profile, SampleKey, StackEnd, StackId, Value};
@@ -375,4 +376,47 @@ async fn without_a_directory_agents_are_told_to_come_again() {
     .await;
     let status = keep(&rig, all("a", 1, None)).await.expect_err("no room");
     assert_eq!(status.code(), Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pin_is_a_file_in_every_format_and_lists_are_of_a_time() {
+    let rig = Rig::start().await;
+    let captured = profile("captured");
+    keep(&rig, all("web-1", 7, Some(&captured)))
+        .await
+        .expect("kept");
+    let id = list(&rig, "").await[0].id;
+    let folded = get(&rig, &format!("/api/pin.folded?id={id}&group_by=comm")).await;
+    assert_eq!(folded.status, 200);
+    assert!(folded.text().contains("minutes"), "{}", folded.text());
+    let one = format!("/api/pin.folded?id={id}&captured=1&selector=comm%3Db");
+    let one = get(&rig, &one).await;
+    assert!(
+        one.text().contains("captured 20") || one.text().contains("captured 10"),
+        "{}",
+        one.text()
+    );
+    let timed = get(&rig, &format!("/api/pin.json?id={id}")).await;
+    assert!(timed.text().contains("moments"), "{}", timed.text());
+    for (path, status) in [
+        ("/api/pin.folded?id=99".to_owned(), 404),
+        ("/api/pin.folded".to_owned(), 400),
+        (format!("/api/pin.exe?id={id}"), 404),
+        (format!("/api/pin.folded?id={id}&selector=%7B"), 400),
+        (format!("/api/pin.folded?id={id}&x=1"), 400),
+    ] {
+        assert_eq!(get(&rig, &path).await.status, status, "{path}");
+    }
+    let fired = NOW - 60 * SECOND;
+    for (start, end, count) in [(fired, fired + 1, 1), (fired + 1, NOW, 0), (0, fired, 0)] {
+        let request = ListHostPinsRequest {
+            range: Some(TimeRange {
+                start_unix_ns: start,
+                end_unix_ns: end,
+            }),
+            ..ListHostPinsRequest::default()
+        };
+        let answer = people(&rig).await.list(request).await;
+        assert_eq!(answer.expect("a list").into_inner().pins.len(), count);
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::memory::Memory;
 use collector::access::{AccessAdmin, PageAddress, People};
+use collector::annotations::{AnnotationOptions, Annotations};
 use collector::audit::Audit;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
@@ -44,6 +45,8 @@ pub struct Options {
     pub control: ControlOptions,
     /// Where pins are kept; none: in a directory that goes with the rig.
     pub pins_dir: Option<PathBuf>,
+    /// Where annotations are kept; none: as pins.
+    pub annotations_dir: Option<PathBuf>,
     /// For how long connections may be without a call.
     pub patience: Patience,
     /// Of pins.
@@ -93,6 +96,7 @@ impl Default for Options {
             },
             patience: Patience::default(),
             pins_dir: None,
+            annotations_dir: None,
             fleet: None,
             pins: Bounds {
                 bytes: 64 << 20,
@@ -130,6 +134,8 @@ pub struct Rig {
     pub queries: Queries,
     /// Pins.
     pub pins: Pins,
+    /// What happened to the fleet.
+    pub annotations: Annotations,
     /// Symbols.
     pub symbols: Symbols,
     /// All streams.
@@ -202,6 +208,20 @@ impl Rig {
             metrics.clone(),
             ending.clone(),
         );
+        let dir = options.annotations_dir;
+        let annotations = Annotations::new(
+            AnnotationOptions {
+                dir: dir.unwrap_or_else(|| own.path().join("annotations")),
+                age_ns: 1_000_000 * SECOND,
+                find_deploys: true,
+            },
+            clock.clone(),
+            Audit::off(),
+            metrics.clone(),
+            ending.clone(),
+        );
+        ingest.watched_by(Arc::new(annotations.clone()));
+        tokio::spawn(annotations.clone().keep());
         let symbols = SymbolOptions {
             dir: own.path().join("symbols"),
             disk_bytes: 1 << 30,
@@ -223,6 +243,7 @@ impl Rig {
         let services = grpc::Services {
             agents,
             queries: queries.clone(),
+            annotations: annotations.clone(),
             symbols: symbols.clone(),
             fleet: None,
             access: AccessAdmin::local(
@@ -270,8 +291,12 @@ impl Rig {
         ));
         let serving = web::serve(
             (on_http, web::Entrance::open()),
-            queries.clone(),
-            control.clone(),
+            web::Answers {
+                queries: queries.clone(),
+                control: control.clone(),
+                pins: pins.clone(),
+                annotations: annotations.clone(),
+            },
             grpc,
             metrics.clone(),
             ending,
@@ -290,6 +315,7 @@ impl Rig {
             control,
             queries,
             pins,
+            annotations,
             symbols,
             ingest,
             pushing,

@@ -94,6 +94,16 @@ async fn ask(rig: &Rig, method: &str, path: &str) -> Reply {
     raw(rig.http, request.as_bytes()).await
 }
 
+/// Sends a body.
+pub async fn send(rig: &Rig, method: &str, path: &str, headers: &str, body: &str) -> Reply {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        rig.http,
+        body.len()
+    );
+    raw(rig.http, request.as_bytes()).await
+}
+
 /// Calls QueryService as a browser does; returns messages and trailers.
 async fn call(rig: &Rig, method: &str, request: &impl Message, headers: &str) -> Reply {
     let message = request.encode_to_vec();

@@ -7,6 +7,7 @@ import './app/pages.css';
 import './flame/flame.css';
 import './heat/heat.css';
 import './capture/capture.css';
+import './events/events.css';
 import './overview/overview.css';
 import { render } from 'preact';
 import { type Port, analyseWith, analysis } from './analysis/client';

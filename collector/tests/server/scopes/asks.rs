@@ -11,6 +11,7 @@ use proto::agent;
 use proto::agent::{CaptureRequest, LabelMatcher, MatchOp};
 use proto::collector as wire;
 use proto::collector::access_service_client::AccessServiceClient;
+use proto::collector::annotation_service_client::AnnotationServiceClient;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
@@ -236,6 +237,32 @@ pub async fn ask_queries(log: &Log, channel: &Channel) {
     log.answer(("QueryService/Status", &""), answer);
 }
 
+/// Annotations of others are there (`stage.rs`): they are neither listed, nor copied, nor removed.
+pub async fn ask_annotations(log: &Log, channel: &Channel) {
+    let mut client = AnnotationServiceClient::new(channel.clone());
+    for kind in ["", "deploy", "note"] {
+        let request = wire::ListAnnotationsRequest {
+            kind: kind.to_owned(),
+            ..wire::ListAnnotationsRequest::default()
+        };
+        let answer = client.list(request.clone()).await;
+        log.answer(("AnnotationService/List", &request), answer);
+    }
+    for id in 1..4 {
+        let request = wire::DeleteAnnotationRequest { id };
+        let answer = client.delete(request).await;
+        log.answer(("AnnotationService/Delete", &request), answer);
+    }
+    let request = wire::AddAnnotationRequest {
+        annotation: Some(wire::Annotation {
+            text: "of nobody in particular".to_owned(),
+            ..wire::Annotation::default()
+        }),
+    };
+    let answer = client.add(request.clone()).await;
+    log.answer(("AnnotationService/Add", &request), answer);
+}
+
 pub async fn ask_pins(log: &Log, channel: &Channel) {
     let mut client = PinServiceClient::new(channel.clone());
     for (host, trigger) in [("", ""), ("eigen-1", ""), ("", "/kubepods/eigen-trigger")] {
@@ -422,8 +449,12 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
     let rig = &stage.rig;
     let router = web::router(
         web::Entrance::open(),
-        rig.queries.clone(),
-        rig.control.clone(),
+        web::Answers {
+            queries: rig.queries.clone(),
+            control: rig.control.clone(),
+            pins: rig.pins.clone(),
+            annotations: rig.annotations.clone(),
+        },
         rig.metrics.clone(),
         ending,
     );
@@ -454,7 +485,19 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             paths.push(format!("/api/capture.{format}?id={id}"));
         }
     }
-    paths.extend(["/metrics", "/healthz", "/api/profile.exe"].map(str::to_owned));
+    for id in 0..5 {
+        for query in ["", "&captured=1", "&group_by=host,namespace,comm"] {
+            paths.push(format!("/api/pin.json?id={id}{query}"));
+            paths.push(format!("/api/pin.folded?id={id}{query}"));
+        }
+    }
+    let more = [
+        "/metrics",
+        "/healthz",
+        "/api/profile.exe",
+        "/api/annotations",
+    ];
+    paths.extend(more.map(str::to_owned));
     for path in paths {
         let request = HttpRequest::get(path.as_str()).header("host", "localhost");
         let request = request.body(Body::empty()).expect("a request");
@@ -481,6 +524,8 @@ pub async fn ask_grpc_web(log: &Log, router: &mut axum::Router) {
     for (path, message) in [
         ("QueryService/Top", top.encode_to_vec()),
         ("CaptureService/List", Vec::new()),
+        ("PinService/List", Vec::new()),
+        ("AnnotationService/List", Vec::new()),
     ] {
         let length = u32::try_from(message.len()).expect("short").to_be_bytes();
         let body = [&[0][..], &length, &message].concat();

@@ -9,7 +9,8 @@ mod stage;
 
 use crate::rig::{LIMIT, until};
 use asks::{
-    Log, ask_access, ask_captures, ask_fleet, ask_http, ask_pins, ask_queries, ask_symbols, capture,
+    Log, ask_access, ask_annotations, ask_captures, ask_fleet, ask_http, ask_pins, ask_queries,
+    ask_symbols, capture,
 };
 use prost::Message;
 use proto::agent;
@@ -89,6 +90,7 @@ async fn everything(stage: &Stage, scope: &str) -> Log {
     let (others, parts) = capture_of_another(stage).await;
     ask_queries(&log, &channel).await;
     ask_pins(&log, &channel).await;
+    ask_annotations(&log, &channel).await;
     ask_captures(&log, &channel, others).await;
     ask_symbols(&log, &channel).await;
     ask_fleet(&log, &channel).await;
@@ -115,6 +117,10 @@ async fn nothing_of_others_is_in_any_byte_of_any_answer() {
             "QueryService/Hosts",
             "PinService/List",
             "PinService/Profile",
+            "AnnotationService/List",
+            "http /api/annotations",
+            "web AnnotationService/List",
+            "http /api/pin.json",
             "CaptureService/Capture",
             "CaptureService/List",
             "CaptureService/Profile",

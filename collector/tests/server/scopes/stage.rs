@@ -12,6 +12,7 @@ use profile::{
 use proto::agent::{Degradation, Pin, Severity};
 use proto::collector as wire;
 use proto::collector::access_service_server::AccessServiceServer;
+use proto::collector::annotation_service_server::AnnotationServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_server::FleetServiceServer;
@@ -298,6 +299,30 @@ impl Stage {
             put(&rig, SHARED, number, &shared);
             put(&rig, OTHER, number, &other);
         }
+        for (text, labels) in [
+            (
+                "kanarie-deploy",
+                vec![("namespace", "kanarie-ns"), ("host", OTHER)],
+            ),
+            ("kanarie of nobody", vec![]),
+            ("kanarie of the host", vec![("host", OTHER)]),
+            (
+                "eigen-deploy",
+                vec![("namespace", "eigen-ns"), ("host", SHARED)],
+            ),
+        ] {
+            let labels = labels.into_iter();
+            let annotation = wire::Annotation {
+                text: text.to_owned(),
+                labels: labels.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+                ..wire::Annotation::default()
+            };
+            let added = rig
+                .annotations
+                .add(&Caller::local(), String::new(), annotation)
+                .await;
+            added.expect("kept");
+        }
         let mut agents = Vec::new();
         for host in [SHARED, OTHER] {
             let text = match others || host == OTHER {
@@ -352,6 +377,10 @@ impl Stage {
             ))
             .add_service(PinServiceServer::with_interceptor(
                 rig.pins.clone(),
+                names.clone(),
+            ))
+            .add_service(AnnotationServiceServer::with_interceptor(
+                rig.annotations.clone(),
                 names.clone(),
             ))
             .add_service(SymbolServiceServer::with_interceptor(

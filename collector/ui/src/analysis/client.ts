@@ -145,6 +145,16 @@ export class Analysis {
     return this.call('load', { baseUrl: this.baseUrl(), selection, groupBy }, signal, { progress });
   }
 
+  /** Loads what a pin of this number kept, with its times. To be released. */
+  pin(
+    pin: string,
+    captured: boolean,
+    signal: AbortSignal,
+    progress?: (stacks: number) => void,
+  ): Promise<LoadedProfile> {
+    return this.call('pin', { baseUrl: this.baseUrl(), pin, captured }, signal, { progress });
+  }
+
   /** Calls `listener` when profiles are to be loaded again. Returns how to end that. */
   onReload(listener: () => void): () => void {
     this.reloadListeners.add(listener);
@@ -324,7 +334,7 @@ export class Analysis {
         if (message.trouble?.code === NOT_HELD && !pending.left && pending.of.some((id) => this.known.has(id)))
           this.reload();
         pending.reject(message.trouble ? new TroubleError(message.trouble) : givenUp());
-      } else if (pending.operation === 'load' || pending.operation === 'kept') {
+      } else if (pending.operation === 'load' || pending.operation === 'kept' || pending.operation === 'pin') {
         const profile = message.answer as LoadedProfile;
         if (pending.left) this.release(profile);
         else this.known.add(profile.id);

@@ -10,6 +10,7 @@ import {
   type FleetCaptureRequest,
   type FleetCaptureResponse,
 } from '../gen/fleetprof/collector/v1/control_pb';
+import { type PinProfileResponse, PinService } from '../gen/fleetprof/collector/v1/pins_pb';
 import { type ProfileResponse, QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import { collectorTrouble } from '../query/collectorErrors';
 import type { Trouble } from '../query/errors';
@@ -25,16 +26,19 @@ export interface Collector {
   profile(request: object, options: CallOptions): AsyncIterable<ProfileResponse>;
   capture(request: FleetCaptureRequest, options: CallOptions): AsyncIterable<FleetCaptureResponse>;
   kept(request: object, options: CallOptions): AsyncIterable<FleetCaptureProfileResponse>;
+  pin?(request: object, options: CallOptions): AsyncIterable<PinProfileResponse>;
 }
 
 /** The collector at an address. */
 export function collectorAt(baseUrl: string): Collector {
   const transport = transportTo(baseUrl);
   const [queries, captures] = [createClient(QueryService, transport), createClient(CaptureService, transport)];
+  const pins = createClient(PinService, transport);
   return {
     profile: (request, options) => queries.profile(request, options),
     capture: (request, options) => captures.capture(request, options),
     kept: (request, options) => captures.profile(request, options),
+    pin: (request, options) => pins.profile(request, options),
   };
 }
 
@@ -58,6 +62,7 @@ export class CollectorService extends Service {
   protected override run(number: number, operation: Operation, args: unknown, signal: AbortSignal): Promise<unknown> {
     if (operation === 'load') return this.load(number, args as Operations['load']['args'], signal);
     if (operation === 'kept') return this.kept(number, args as Operations['kept']['args'], signal);
+    if (operation === 'pin') return this.pin(number, args as Operations['pin']['args'], signal);
     if (operation === 'capture') return this.capture(number, args as Operations['capture']['args'], signal);
     if (operation === 'file') return this.turns.run(signal, () => this.file(args as Operations['file']['args']));
     return super.run(number, operation, args, signal);
@@ -102,6 +107,22 @@ export class CollectorService extends Service {
       if (body.case === 'info') this.send({ number, news: { case: 'result', value: body.value } }, []);
       if (body.case !== 'chunk') continue;
       assembler.addChunk(body.value);
+      this.send({ number, progress: assembler.stacks }, []);
+    }
+    signal.throwIfAborted();
+    return this.engine.add(assembler.finish());
+  }
+
+  /** What a pin kept: all of its labels, and when its samples were taken. */
+  private async pin(
+    number: number,
+    { baseUrl, pin, captured }: Operations['pin']['args'],
+    signal: AbortSignal,
+  ): Promise<LoadedProfile> {
+    const assembler = new Assembler();
+    const asked = { id: BigInt(pin), captured, groupBy: ['*'], times: true };
+    for await (const message of this.collector(baseUrl).pin?.(asked, { signal }) ?? []) {
+      if (message.chunk) assembler.addChunk(message.chunk);
       this.send({ number, progress: assembler.stacks }, []);
     }
     signal.throwIfAborted();

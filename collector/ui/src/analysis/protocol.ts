@@ -124,6 +124,7 @@ export type FileKind = 'json' | 'folded';
 /** What can be asked for: arguments and answer. */
 export interface Operations {
   load: { args: { baseUrl: string; selection: Selection; groupBy: string }; answer: LoadedProfile };
+  pin: { args: { baseUrl: string; pin: string; captured: boolean }; answer: LoadedProfile };
   capture: { args: { baseUrl: string; request: FleetCaptureRequest; timeoutMs: number }; answer: undefined };
   /** A capture that the collector keeps; what came of it is told as news. */
   kept: { args: { baseUrl: string; capture: bigint; past: boolean }; answer: LoadedProfile };

@@ -10,6 +10,7 @@ import { CapturesPage } from '../capture/CapturesPage';
 import { captures } from '../capture/client';
 import type { Draft } from '../capture/form';
 import { idOf } from '../capture/store';
+import { PinsPage } from '../events/PinsPage';
 import { labelNames } from '../query/client';
 import { useQuery } from '../query/useQuery';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
@@ -145,6 +146,8 @@ function Page({ view, ...props }: PageProps & { view: View }) {
       return <HostsPage {...props} />;
     case 'captures':
       return <CapturesPage {...props} />;
+    case 'pins':
+      return <PinsPage {...props} />;
     case 'collector':
       return <CollectorPage {...props} />;
   }

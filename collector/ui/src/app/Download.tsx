@@ -30,7 +30,12 @@ export function downloadUrl(selection: Selection, extension: string): string {
   return `api/profile.${extension}?${params}`;
 }
 
-export function Download({ selection, note }: { selection: Selection; note?: string }) {
+export function Download({ selection, note }: { selection: Selection; note?: string | undefined }) {
+  return <FormatMenu url={(extension) => downloadUrl(selection, extension)} note={note} />;
+}
+
+/** Every format of a profile, each a link. */
+export function FormatMenu({ url, note }: { url: (extension: string) => string; note?: string | undefined }) {
   return (
     <Popover
       title="Download the profile"
@@ -45,7 +50,7 @@ export function Download({ selection, note }: { selection: Selection; note?: str
         <ul class="menu">
           {FORMATS.map(([extension, name, about]) => (
             <li key={extension}>
-              <a href={downloadUrl(selection, extension)} download onClick={() => close()}>
+              <a href={url(extension)} download onClick={() => close()}>
                 <b>{name}</b> <span class="soft">{about}</span>
               </a>
             </li>

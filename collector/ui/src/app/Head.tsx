@@ -17,6 +17,7 @@ export const VIEWS: readonly (readonly [View, string])[] = [
   ['cgroups', 'Containers'],
   ['hosts', 'Hosts'],
   ['captures', 'Captures'],
+  ['pins', 'Pins'],
   ['collector', 'Collector'],
 ];
 

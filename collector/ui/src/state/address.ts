@@ -32,7 +32,9 @@ export const FIELD_LEN_MAX = 64 << 10;
 export const LIST_MAX = 200;
 
 const CHOICES = {
-  view: ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'collector'],
+  view: ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'pins', 'collector'],
+  part: ['', 'captured'],
+  pinTimes: ['all', 'range'],
   colours: ['kind', 'module'],
   panel: ['flame', 'both', 'table'],
   compare: ['share', 'sum'],
@@ -62,6 +64,7 @@ const TEXTS = [
   'services',
   'pick',
   'capture',
+  'pin',
 ] as const;
 const LISTS = ['hidden', 'toggled'] as const;
 
@@ -103,7 +106,7 @@ export function write(state: State): string {
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of FLAGS) if (state[key] !== DEFAULTS[key]) params.set(key, state[key] ? '1' : '0');
   for (const key of TEXTS.slice(2)) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
-  for (const key of ['colours', 'panel', 'compare', 'width', 'baseline', 'side'] as const)
+  for (const key of ['colours', 'panel', 'compare', 'width', 'baseline', 'side', 'part', 'pinTimes'] as const)
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of LISTS) for (const one of state[key].slice(0, LIST_MAX)) params.append(key, one);
   if (state.bquery !== undefined) params.set('bquery', state.bquery);
@@ -119,18 +122,20 @@ export function write(state: State): string {
  */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
-  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture', 'side'] as const).some(
+  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture', 'side', 'pin', 'part'] as const).some(
     (key) => next[key] !== state[key],
   );
   if (moved && change.zoom === undefined) next.zoom = '';
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
-  const elsewhere = (['query', 'view', 'from', 'to', 'capture', 'side'] as const).some(
+  const elsewhere = (['query', 'view', 'from', 'to', 'capture', 'side', 'pin', 'part'] as const).some(
     (key) => next[key] !== state[key],
   );
   if (elsewhere && change.pick === undefined) next.pick = '';
   if (next.view !== 'captures') next.capture = '';
   if (next.capture !== state.capture && change.side === undefined) next.side = 'during';
+  if (next.view !== 'pins') next.pin = '';
+  if (next.pin === '' || (next.pin !== state.pin && change.part === undefined)) next.part = '';
   if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
   if (next.view !== state.view) {
     if (change.filter === undefined) next.filter = '';

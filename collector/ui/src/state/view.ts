@@ -1,6 +1,6 @@
 // Slice of the state: what of the data is looked at, and from where.
 
-export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
+export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'pins' | 'collector';
 export type Side = 'during' | 'before';
 export type Panel = 'flame' | 'both' | 'table';
 
@@ -28,6 +28,12 @@ export interface ViewState {
   capture: string;
   /** Which time of the capture: what it took, or what flight recorders had of the time before. */
   side: Side;
+  /** Number of the pin that is looked at; empty: the list of pins. */
+  pin: string;
+  /** What of it: its minutes, or what was captured when it fired. */
+  part: '' | 'captured';
+  /** Pins of all times, or of the range. */
+  pinTimes: 'all' | 'range';
   /** Rows of a tree that were opened or closed by hand. */
   toggled: string[];
 }
@@ -48,5 +54,8 @@ export const VIEW_DEFAULTS: ViewState = {
   filter: '',
   capture: '',
   side: 'during',
+  pin: '',
+  part: '',
+  pinTimes: 'all',
   toggled: [],
 };

@@ -3,7 +3,11 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon, Name } from '../app/parts';
+import { events } from '../events/client';
+import { Flags } from '../events/Flags';
+import { happenings } from '../events/flags';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { useQuery } from '../query/useQuery';
 import { withMatcher } from '../query/selector';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import { useTheme } from '../state/theme';
@@ -65,11 +69,20 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
   const brush = useRef(props.onBrush);
   brush.current = props.onBrush;
   const [point, setPoint] = useState<{ step: number; x: number }>();
+  const [place, setPlace] = useState<{ left: number; width: number }>();
+  // As the axis has it: steps may begin before the range.
+  const drawn = { from: (chart.times[0] ?? 0) * 1000, to: (chart.times.at(-1) ?? 0) * 1000 };
+  const happened = useQuery(drawn.to > drawn.from ? `events\n${drawn.from}\n${drawn.to}` : undefined, (signal) =>
+    events(drawn, signal),
+  );
+  const all = useMemo(() => (happened.data ? happenings(happened.data) : []), [happened.data]);
   useEffect(() => {
     if (!box.current) return;
     const made = new Plot(box.current, {
       brush: (range) => brush.current(range),
       point: (step, x) => setPoint(step === undefined ? undefined : { step, x }),
+      placed: (left, width) =>
+        setPlace((was) => (was && was.left === left && was.width === width ? was : { left, width })),
     });
     plot.current = made;
     return () => made.destroy();
@@ -80,21 +93,20 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
   }, [chart, lines, gaps, dark, JSON.stringify(marks)]);
   const under = point && point.step >= 0 && point.step < chart.times.length - 1 ? point : undefined;
   return (
-    <div
-      class="plot-area"
-      role="img"
-      aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}
-    >
+    <div class="plot-area">
       <span class="axis-name">{unit}</span>
       <div
         class="plot"
         ref={box}
+        role="img"
+        aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}
         title={under ? undefined : props.brushHint}
         data-lines={lines.length}
         data-gaps={gaps.length}
         data-lost={chart.states.filter((state) => state === 'lost').length}
         data-none={chart.states.filter((state) => state === 'none').length}
       />
+      {place && <Flags all={all} range={drawn} left={place.left} width={place.width} />}
       {under && (
         <Under
           chart={chart}

@@ -20,6 +20,8 @@ export interface PlotEvents {
   brush(range: Range): void;
   /** Step under the pointer, and where it is in the plot; undefined: it left. */
   point(step: number | undefined, x: number): void;
+  /** Where the plot lies in its box, whenever it is drawn. Unit: CSS pixels. */
+  placed?(left: number, width: number): void;
 }
 
 /** A brush narrower than this is a click. Unit: CSS pixels. */
@@ -121,7 +123,10 @@ export class Plot {
         bind: { dblclick: () => null },
       },
       hooks: {
-        draw: [(plot) => this.shade(plot, look)],
+        draw: [
+          (plot) => this.shade(plot, look),
+          ({ bbox }) => this.events.placed?.(bbox.left / devicePixelRatio, bbox.width / devicePixelRatio),
+        ],
         setSelect: [(plot) => this.select(plot)],
         setCursor: [(plot) => this.point(plot)],
       },

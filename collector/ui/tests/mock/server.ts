@@ -14,6 +14,7 @@ import { QueryService, type Selection } from '../../src/gen/fleetprof/collector/
 import * as answers from './answers';
 import { overview } from './overview';
 import { type FakeCaptures, captureService } from './captures';
+import { type FakeEvents, eventServices } from './events';
 
 /** As the collector sends it. */
 export const CSP =
@@ -41,6 +42,7 @@ export interface Mock {
   /** By how much its clock is ahead. Unit: milliseconds. */
   skewMs: number;
   captures: FakeCaptures;
+  events: FakeEvents;
   /** Who has logged in; nobody where the collector asks for no login. */
   session: { name: string; role: string } | undefined;
   close: () => Promise<void>;
@@ -65,17 +67,19 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     blind: new Map(),
     skewMs: 0,
     captures: { requests: [], left: 0, unknown: false, runs: [] },
+    events: { pins: [], annotations: [], asked: [], broken: false },
     session: undefined,
     close: async () => undefined,
   };
   const routes = (router: ConnectRouter) => {
     service(router, mock, started);
     mock.captures = captureService(router);
+    mock.events = eventServices(router, started);
   };
   const rpc = connectNodeAdapter({ routes, connect: false, grpc: false, grpcWeb: true });
   const server = createServer((request, response) => {
     if (request.url?.startsWith('/fleetprof.')) rpc(request, response);
-    else if (/^\/api\/(profile|capture)\./.test(request.url ?? '')) download(request, response);
+    else if (/^\/api\/(profile|capture|pin)\./.test(request.url ?? '')) download(request, response);
     else if (request.url === '/api/session') session(mock, response);
     else if (request.url === '/api/logout' && request.method === 'POST') {
       mock.session = undefined;

@@ -1,0 +1,400 @@
+//! The database: annotations, and what was seen of services and agents, so that a start of the
+//! collector announces nothing that was there before.
+
+use super::deploys::{Known, KnownValue, Note};
+use super::limits::{ANNOTATIONS_MAX, BACK_NS_MAX, COUNTING_NS};
+use crate::sync::lock;
+use proto::collector::Annotation;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS annotations (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    begun INTEGER NOT NULL,
+    ended INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    said TEXT NOT NULL,
+    url TEXT NOT NULL,
+    labels TEXT NOT NULL,
+    author TEXT NOT NULL,
+    hosts INTEGER NOT NULL,
+    added INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS annotations_begun ON annotations (begun);
+CREATE TABLE IF NOT EXISTS seen (
+    service INTEGER NOT NULL,
+    value INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    told INTEGER NOT NULL,
+    annotation INTEGER NOT NULL,
+    said TEXT NOT NULL,
+    PRIMARY KEY (service, value)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counted (
+    annotation INTEGER NOT NULL,
+    host INTEGER NOT NULL,
+    PRIMARY KEY (annotation, host)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS agents (
+    host INTEGER PRIMARY KEY,
+    version INTEGER NOT NULL,
+    said TEXT NOT NULL
+) STRICT;";
+
+/// The version of the tables.
+const VERSION: i64 = 1;
+
+/// Why annotations are not kept.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BookError {
+    /// Its directory cannot be made.
+    #[error("failed to make the directory `{}`", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A later version wrote it.
+    #[error("`{}` was written by a later version of the collector", .0.display())]
+    Later(PathBuf),
+    /// The database failed.
+    #[error("failed to use the database of annotations")]
+    Store(#[from] rusqlite::Error),
+}
+
+/// See the file.
+pub(super) struct Book {
+    database: Mutex<Connection>,
+}
+
+/// What a removal took.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Pruned {
+    /// Too old.
+    pub aged: usize,
+    /// Too many.
+    pub over: usize,
+}
+
+impl Book {
+    /// Opens it in a directory, makes it where there is none.
+    pub fn open(dir: &Path) -> Result<Book, BookError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|source| BookError::Directory {
+            path: dir.to_owned(),
+            source,
+        })?;
+        let path = dir.join("annotations.sqlite");
+        let database = Connection::open(&path)?;
+        database.pragma_update(None, "journal_mode", "WAL")?;
+        database.pragma_update(None, "synchronous", "FULL")?;
+        database.pragma_update(None, "temp_store", "MEMORY")?;
+        let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version > VERSION {
+            return Err(BookError::Later(path));
+        }
+        database.execute_batch(SCHEMA)?;
+        database.pragma_update(None, "user_version", VERSION)?;
+        Ok(Book {
+            database: Mutex::new(database),
+        })
+    }
+
+    /// Keeps one. Returns it as it is kept, and whether it was there already.
+    pub fn add(&self, new: &Annotation) -> rusqlite::Result<(Annotation, bool)> {
+        let mut database = lock(&self.database);
+        let change = database.transaction()?;
+        let labels = labels_text(new);
+        let same = change
+            .query_row(
+                "SELECT * FROM annotations WHERE begun = ?1 AND ended = ?2 AND kind = ?3 AND said = ?4 \
+                 AND url = ?5 AND labels = ?6 AND author = ?7",
+                params![
+                    new.start_unix_ns,
+                    new.end_unix_ns,
+                    new.kind,
+                    new.text,
+                    new.url,
+                    labels,
+                    new.by
+                ],
+                read,
+            )
+            .optional()?;
+        if let Some(same) = same {
+            return Ok((same, true));
+        }
+        let id = insert(&change, new)?;
+        change.commit()?;
+        let kept = Annotation {
+            id: id.unsigned_abs(),
+            ..new.clone()
+        };
+        Ok((kept, false))
+    }
+
+    /// Those that lie in a range, in part at least, the newest first, as many as `take` wants.
+    pub fn each(
+        &self,
+        range: Option<(i64, i64)>,
+        mut take: impl FnMut(Annotation),
+    ) -> rusqlite::Result<()> {
+        let (from, to) = range.unwrap_or((i64::MIN, i64::MAX));
+        let database = lock(&self.database);
+        let mut asked = database.prepare_cached(
+            "SELECT * FROM annotations WHERE begun < ?2 AND max(begun, ended) >= ?1 \
+             ORDER BY begun DESC, id DESC",
+        )?;
+        for row in asked.query_map(params![from, to], read)? {
+            take(row?);
+        }
+        Ok(())
+    }
+
+    /// The one of a number.
+    pub fn find(&self, id: u64) -> rusqlite::Result<Option<Annotation>> {
+        let database = lock(&self.database);
+        let id = i64::try_from(id).unwrap_or(-1);
+        let mut asked = database.prepare_cached("SELECT * FROM annotations WHERE id = ?1")?;
+        asked.query_row(params![id], read).optional()
+    }
+
+    /// Takes one back. False: there is none.
+    pub fn remove(&self, id: u64) -> rusqlite::Result<bool> {
+        let mut database = lock(&self.database);
+        let id = i64::try_from(id).unwrap_or(-1);
+        let change = database.transaction()?;
+        let gone = change.execute("DELETE FROM annotations WHERE id = ?1", params![id])?;
+        change.execute("DELETE FROM counted WHERE annotation = ?1", params![id])?;
+        change.commit()?;
+        Ok(gone > 0)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> rusqlite::Result<u64> {
+        let database = lock(&self.database);
+        let count = database.query_row("SELECT count(*) FROM annotations", [], |row| {
+            row.get::<_, i64>(0)
+        })?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// Removes what is over its age, then the oldest of what are too many.
+    pub fn prune(&self, now: i64, age_ns: i64) -> rusqlite::Result<Pruned> {
+        let mut database = lock(&self.database);
+        let change = database.transaction()?;
+        let aged = change.execute(
+            "DELETE FROM annotations WHERE max(begun, ended) < ?1",
+            params![now.saturating_sub(age_ns)],
+        )?;
+        let over = change.execute(
+            "DELETE FROM annotations WHERE id IN (SELECT id FROM annotations \
+             ORDER BY begun DESC, id DESC LIMIT -1 OFFSET ?1)",
+            params![ANNOTATIONS_MAX as i64],
+        )?;
+        change.execute(
+            "DELETE FROM counted WHERE annotation NOT IN \
+             (SELECT id FROM annotations WHERE added >= ?1)",
+            params![now.saturating_sub(COUNTING_NS)],
+        )?;
+        change.commit()?;
+        Ok(Pruned { aged, over })
+    }
+
+    /// What was seen, for a start.
+    pub fn known(&self, now: i64) -> rusqlite::Result<Known> {
+        let database = lock(&self.database);
+        let mut known = Known::default();
+        let mut asked = database.prepare(
+            "SELECT service, value, first, told, annotation, said FROM seen ORDER BY first",
+        )?;
+        let rows = asked.query_map([], |row| {
+            let value = KnownValue {
+                service: row.get(0)?,
+                value: row.get(1)?,
+                first: row.get(2)?,
+                told: row.get(3)?,
+                said: row.get(5)?,
+                hosts: Vec::new(),
+            };
+            Ok((value, row.get::<_, i64>(4)?))
+        })?;
+        let mut counted = database.prepare("SELECT host FROM counted WHERE annotation = ?1")?;
+        for row in rows {
+            let (mut value, annotation) = row?;
+            if value.told > now.saturating_sub(COUNTING_NS) {
+                let hosts = counted.query_map(params![annotation], |row| row.get(0))?;
+                value.hosts = hosts.collect::<rusqlite::Result<_>>()?;
+            }
+            known.values.push(value);
+        }
+        let mut asked = database.prepare("SELECT host, version, said FROM agents")?;
+        let rows = asked.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        known.agents = rows.collect::<rusqlite::Result<_>>()?;
+        Ok(known)
+    }
+
+    /// Writes what was found, all of it or nothing. Returns the deploys that are told.
+    pub fn write(&self, notes: &[Note], now: i64) -> rusqlite::Result<Vec<Annotation>> {
+        let mut database = lock(&self.database);
+        let change = database.transaction()?;
+        let mut told = Vec::new();
+        for note in notes {
+            told.extend(write(&change, note, now)?);
+        }
+        change.commit()?;
+        Ok(told)
+    }
+}
+
+/// Writes one thing that was found; a deploy is returned.
+fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Option<Annotation>> {
+    match note {
+        Note::Value {
+            service,
+            value,
+            first,
+            said,
+        } => {
+            change.execute(
+                "INSERT OR IGNORE INTO seen VALUES (?1, ?2, ?3, 0, 0, ?4)",
+                params![service, value, first, said],
+            )?;
+        }
+        Note::Deploy {
+            service,
+            value,
+            said,
+            host,
+            start,
+            text,
+            labels,
+        } => {
+            let mut annotation = Annotation {
+                start_unix_ns: *start,
+                text: text.clone(),
+                labels: labels.iter().cloned().collect(),
+                kind: super::DEPLOY.to_owned(),
+                by: super::FOUND.to_owned(),
+                hosts: 1,
+                added_unix_ns: now,
+                ..Annotation::default()
+            };
+            let id = insert(change, &annotation)?;
+            change.execute(
+                "INSERT INTO seen VALUES (?1, ?2, ?3, ?3, ?4, ?5) \
+                 ON CONFLICT DO UPDATE SET told = ?3, annotation = ?4",
+                params![service, value, now, id, said],
+            )?;
+            count(change, id, *host)?;
+            annotation.id = id.unsigned_abs();
+            return Ok(Some(annotation));
+        }
+        Note::Also {
+            service,
+            value,
+            host,
+            start,
+        } => {
+            let id: Option<i64> = change
+                .query_row(
+                    "SELECT annotation FROM seen WHERE service = ?1 AND value = ?2",
+                    params![service, value],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            let Some(id) = id.filter(|&id| id > 0) else {
+                return Ok(None);
+            };
+            if count(change, id, *host)? {
+                change.execute(
+                    "UPDATE annotations SET hosts = hosts + 1 WHERE id = ?1",
+                    params![id],
+                )?;
+            }
+            // A host that tells later may have been the first: its windows had waited.
+            change.execute(
+                "UPDATE annotations SET begun = ?2 WHERE id = ?1 AND begun > ?2 AND begun - ?2 <= ?3",
+                params![id, start, BACK_NS_MAX],
+            )?;
+        }
+        Note::Agent {
+            host,
+            version,
+            said,
+        } => {
+            change.execute(
+                "INSERT OR REPLACE INTO agents VALUES (?1, ?2, ?3)",
+                params![host, version, said],
+            )?;
+        }
+        Note::ForgetValue { service, value } => {
+            change.execute(
+                "DELETE FROM seen WHERE service = ?1 AND value = ?2",
+                params![service, value],
+            )?;
+        }
+        Note::ForgetService { service } => {
+            change.execute("DELETE FROM seen WHERE service = ?1", params![service])?;
+        }
+    }
+    Ok(None)
+}
+
+/// True when the host was not counted before.
+fn count(change: &Transaction<'_>, annotation: i64, host: i64) -> rusqlite::Result<bool> {
+    let added = change.execute(
+        "INSERT OR IGNORE INTO counted VALUES (?1, ?2)",
+        params![annotation, host],
+    )?;
+    Ok(added > 0)
+}
+
+fn insert(change: &Transaction<'_>, new: &Annotation) -> rusqlite::Result<i64> {
+    change.execute(
+        "INSERT INTO annotations (begun, ended, kind, said, url, labels, author, hosts, added) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            new.start_unix_ns,
+            new.end_unix_ns,
+            new.kind,
+            new.text,
+            new.url,
+            labels_text(new),
+            new.by,
+            i64::try_from(new.hosts).unwrap_or(i64::MAX),
+            new.added_unix_ns
+        ],
+    )?;
+    Ok(change.last_insert_rowid())
+}
+
+/// Labels in one order, so that equal ones are the same text.
+fn labels_text(of: &Annotation) -> String {
+    let sorted: BTreeMap<&String, &String> = of.labels.iter().collect();
+    serde_json::to_string(&sorted).unwrap_or_default()
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Annotation> {
+    let labels: String = row.get(6)?;
+    let labels: BTreeMap<String, String> = serde_json::from_str(&labels).unwrap_or_default();
+    let hosts: i64 = row.get(8)?;
+    Ok(Annotation {
+        id: row.get::<_, i64>(0)?.unsigned_abs(),
+        start_unix_ns: row.get(1)?,
+        end_unix_ns: row.get(2)?,
+        kind: row.get(3)?,
+        text: row.get(4)?,
+        url: row.get(5)?,
+        labels: labels.into_iter().collect(),
+        by: row.get(7)?,
+        hosts: hosts.unsigned_abs(),
+        added_unix_ns: row.get(9)?,
+    })
+}

@@ -1,0 +1,536 @@
+//! Finds deploys in what agents bring: a service with an image or a version that it never had, a
+//! host whose agent has another version.
+//!
+//! A service is told by the label `service`, by the repository of its image with its namespace, or
+//! by its unit, whichever is there: names of containers are made anew with each start in many
+//! fleets. What a service runs in its first minutes is what it runs, not a deploy. All is
+//! remembered as hashes, in memory and in the database (`book.rs`), so that a start announces
+//! nothing that was there before. Nothing here blocks: what is to be written waits.
+
+use super::limits::{
+    COUNTED_MAX, COUNTING_NS, DEPLOYS_PER_HOUR_MAX, HOSTS_MAX, LABEL_VALUE_BYTES_MAX, LEARN_NS,
+    SAME_NS, SERVICES_MAX, VALUES_MAX, WAITING_MAX,
+};
+use crate::store::{LabelSet, NewWindow};
+use profile::key;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Nanoseconds of an hour.
+const HOUR_NS: i64 = 3600 * 1_000_000_000;
+
+/// Longest version in a text. Unit: bytes.
+const SAID_BYTES_MAX: usize = 200;
+
+/// The label that names a service, and that of hosts that names what they run.
+const SERVICE: &str = "service";
+const VERSION: &str = "version";
+
+/// Something to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A service has this; nothing is told of it.
+    Value {
+        service: i64,
+        value: i64,
+        first: i64,
+        said: String,
+    },
+    /// A service has this, which is new.
+    Deploy {
+        service: i64,
+        value: i64,
+        said: String,
+        host: i64,
+        start: i64,
+        text: String,
+        labels: Vec<(String, String)>,
+    },
+    /// A host more has it.
+    Also {
+        service: i64,
+        value: i64,
+        host: i64,
+        start: i64,
+    },
+    /// The agent of a host has this version.
+    Agent {
+        host: i64,
+        version: i64,
+        said: String,
+    },
+    /// There was no room for it any more.
+    ForgetValue { service: i64, value: i64 },
+    /// There was no room for all of it any more.
+    ForgetService { service: i64 },
+}
+
+/// What was written before, for a start.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub values: Vec<KnownValue>,
+    /// Host, version, and the version as it is said.
+    pub agents: Vec<(i64, i64, String)>,
+}
+
+/// A value of a service.
+#[derive(Debug)]
+pub(super) struct KnownValue {
+    pub service: i64,
+    pub value: i64,
+    pub first: i64,
+    /// When it was told; 0: it was not.
+    pub told: i64,
+    pub said: String,
+    /// Hosts that were counted.
+    pub hosts: Vec<i64>,
+}
+
+#[derive(Debug, Default)]
+struct Service {
+    first: i64,
+    /// When any value was seen last.
+    last: i64,
+    values: HashMap<i64, Value>,
+    /// The value that came last, as it is said.
+    latest: String,
+}
+
+#[derive(Debug)]
+struct Value {
+    last: i64,
+    /// When it was told; 0: it was not.
+    told: i64,
+    /// Hosts that it was seen on, while they are counted.
+    hosts: HashSet<i64>,
+}
+
+/// What came of a look, beside what is to be written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Untold {
+    /// Deploys beyond what is told in an hour.
+    pub limited: u64,
+    /// What found no room to be remembered.
+    pub dropped: u64,
+}
+
+/// What is known of services and agents.
+#[derive(Debug, Default)]
+pub(super) struct Deploys {
+    services: HashMap<i64, Service>,
+    agents: HashMap<i64, (i64, String)>,
+    /// Hosts counted over all values.
+    counted: usize,
+    /// When deploys were told, in the last hour.
+    told: VecDeque<i64>,
+    /// Who was told of last, by which label, and the time of the deploy.
+    recent: VecDeque<(i64, i64, i64)>,
+    waiting: Vec<Note>,
+    untold: Untold,
+}
+
+/// Something of a service that may be new.
+struct Sight<'w> {
+    /// Who it is: hash of what tells the service.
+    identity: i64,
+    /// Of the label.
+    label: i64,
+    value: i64,
+    host: i64,
+    start: i64,
+    /// It changed, as is known otherwise: there is nothing to learn.
+    changed: bool,
+    /// As it is said.
+    said: &'w str,
+}
+
+/// What a label set says of a service.
+struct Claim<'s> {
+    set: &'s LabelSet,
+    name: &'s str,
+    value: &'s str,
+}
+
+impl Deploys {
+    /// What was known before.
+    pub fn new(known: Known) -> Deploys {
+        let mut deploys = Deploys::default();
+        for one in known.values {
+            let service = deploys.services.entry(one.service).or_insert(Service {
+                first: one.first,
+                ..Service::default()
+            });
+            service.last = service.last.max(one.first);
+            // They come by their age.
+            service.latest = one.said;
+            deploys.counted += one.hosts.len();
+            let value = Value {
+                last: one.first,
+                told: one.told,
+                hosts: one.hosts.into_iter().collect(),
+            };
+            service.values.insert(one.value, value);
+        }
+        let agents = known.agents.into_iter();
+        deploys.agents = agents
+            .map(|(host, version, said)| (host, (version, said)))
+            .collect();
+        deploys
+    }
+
+    /// Whether anything in a window may tell of a deploy.
+    pub fn has_something(window: &NewWindow) -> bool {
+        let mut sets = window.label_sets.iter();
+        sets.any(|set| claims(set).next().is_some())
+    }
+
+    /// Looks at a window that was stored.
+    pub fn window(&mut self, window: &NewWindow, now: i64) {
+        // Replicas on a host say the same.
+        let mut said = HashSet::new();
+        let host = hash(&[&window.origin.host.host_id]);
+        let start = window.range.start_unix_ns.min(now);
+        for set in &window.label_sets {
+            for claim in claims(set) {
+                let Some(identity) = identity(set, claim.name) else {
+                    continue;
+                };
+                let label = hash(&[claim.name]);
+                let value = hash(&[claim.value]);
+                if !said.insert((identity, label, value)) {
+                    continue;
+                }
+                let sight = Sight {
+                    identity,
+                    label,
+                    value,
+                    host,
+                    start,
+                    changed: false,
+                    said: short(claim.name, claim.value),
+                };
+                self.see(&sight, now, |before, said| told(&claim, before, said));
+            }
+        }
+    }
+
+    /// Looks at the version of a host's agent.
+    pub fn agent(&mut self, host_id: &str, version: &str, now: i64) {
+        if version.is_empty() {
+            return;
+        }
+        let (host, value) = (hash(&[host_id]), hash(&[version]));
+        let before = self.agents.get(&host).cloned();
+        if before.as_ref().is_some_and(|(known, _)| *known == value) {
+            return;
+        }
+        if self.waiting.len() >= WAITING_MAX || before.is_none() && self.agents.len() >= HOSTS_MAX {
+            self.untold.dropped += 1;
+            return;
+        }
+        let said = cut(version, SAID_BYTES_MAX).to_owned();
+        self.agents.insert(host, (value, said.clone()));
+        self.waiting.push(Note::Agent {
+            host,
+            version: value,
+            said: said.clone(),
+        });
+        // Of a host that is new it is not known that anything changed.
+        let Some((_, was)) = before else { return };
+        let sight = Sight {
+            identity: hash(&["agent"]),
+            label: hash(&["agent_version"]),
+            value,
+            host,
+            start: now,
+            changed: true,
+            said: &said,
+        };
+        self.see(&sight, now, |_, said| {
+            let labels = vec![("agent_version".to_owned(), said.to_owned())];
+            (format!("fleetprofd {said} (was {was})"), labels)
+        });
+    }
+
+    /// What is to be written, and what was not told of.
+    pub fn take(&mut self) -> (Vec<Note>, Untold) {
+        (
+            std::mem::take(&mut self.waiting),
+            std::mem::take(&mut self.untold),
+        )
+    }
+
+    /// It was not written: it waits before all that came since.
+    pub fn put_back(&mut self, mut notes: Vec<Note>) {
+        notes.append(&mut self.waiting);
+        self.waiting = notes;
+    }
+
+    fn see(
+        &mut self,
+        sight: &Sight<'_>,
+        now: i64,
+        text: impl FnOnce(&str, &str) -> (String, Vec<(String, String)>),
+    ) {
+        let service = combined(sight.identity, sight.label);
+        if let Some(known) = self.services.get_mut(&service) {
+            known.last = now;
+            if let Some(value) = known.values.get_mut(&sight.value) {
+                value.last = now;
+                let counts = value.told > now.saturating_sub(COUNTING_NS);
+                let again = sight.changed && !counts;
+                if counts && !value.hosts.contains(&sight.host) {
+                    if self.waiting.len() >= WAITING_MAX || self.counted >= COUNTED_MAX {
+                        self.untold.dropped += 1;
+                        return;
+                    }
+                    value.hosts.insert(sight.host);
+                    self.counted += 1;
+                    self.waiting.push(Note::Also {
+                        service,
+                        value: sight.value,
+                        host: sight.host,
+                        start: sight.start,
+                    });
+                } else if value.told != 0 && !counts && !value.hosts.is_empty() {
+                    self.counted -= value.hosts.len();
+                    value.hosts = HashSet::new();
+                }
+                if !again {
+                    return;
+                }
+            }
+        }
+        // Two may be needed to make room, and one for itself.
+        if self.waiting.len() + 3 > WAITING_MAX {
+            self.untold.dropped += 1;
+            return;
+        }
+        self.make_room(service);
+        let is_new = !self.services.contains_key(&service);
+        let known = self.services.entry(service).or_insert(Service {
+            first: now,
+            ..Service::default()
+        });
+        known.last = now;
+        let learning = !sight.changed && (is_new || now.saturating_sub(known.first) < LEARN_NS);
+        let before = std::mem::replace(&mut known.latest, sight.said.to_owned());
+        let is_told = !learning && self.may_tell(sight, now);
+        let mut value = Value {
+            last: now,
+            told: 0,
+            hosts: HashSet::new(),
+        };
+        if is_told {
+            value.told = now;
+            value.hosts.insert(sight.host);
+            self.counted += 1;
+            let (text, labels) = text(&before, sight.said);
+            self.waiting.push(Note::Deploy {
+                service,
+                value: sight.value,
+                said: sight.said.to_owned(),
+                host: sight.host,
+                start: sight.start,
+                text,
+                labels,
+            });
+        } else {
+            self.waiting.push(Note::Value {
+                service,
+                value: sight.value,
+                first: now,
+                said: sight.said.to_owned(),
+            });
+        }
+        if let Some(known) = self.services.get_mut(&service) {
+            known.values.insert(sight.value, value);
+        }
+    }
+
+    /// Whether a deploy is told: not when another label told of it a moment ago, nor when too many
+    /// were.
+    fn may_tell(&mut self, sight: &Sight<'_>, now: i64) -> bool {
+        let is_same = |&(identity, label, start): &(i64, i64, i64)| {
+            identity == sight.identity
+                && label != sight.label
+                && sight.start.abs_diff(start) < SAME_NS.unsigned_abs()
+        };
+        if self.recent.iter().any(is_same) {
+            return false;
+        }
+        while (self.told.front()).is_some_and(|&at| at < now.saturating_sub(HOUR_NS)) {
+            self.told.pop_front();
+        }
+        if self.told.len() >= DEPLOYS_PER_HOUR_MAX {
+            self.untold.limited += 1;
+            return false;
+        }
+        self.told.push_back(now);
+        self.recent
+            .push_back((sight.identity, sight.label, sight.start));
+        if self.recent.len() > DEPLOYS_PER_HOUR_MAX {
+            self.recent.pop_front();
+        }
+        true
+    }
+
+    /// Forgets what was not seen for longest, where there is no room for one more.
+    fn make_room(&mut self, service: i64) {
+        let is_full = self.services.len() >= SERVICES_MAX;
+        match self.services.get_mut(&service) {
+            Some(known) if known.values.len() >= VALUES_MAX => {
+                let oldest = known.values.iter().min_by_key(|(_, value)| value.last);
+                let Some(value) = oldest.map(|(value, _)| *value) else {
+                    return;
+                };
+                if let Some(gone) = known.values.remove(&value) {
+                    self.counted -= gone.hosts.len();
+                }
+                self.waiting.push(Note::ForgetValue { service, value });
+            }
+            None if is_full => {
+                let oldest = self.services.iter().min_by_key(|(_, known)| known.last);
+                let Some(service) = oldest.map(|(service, _)| *service) else {
+                    return;
+                };
+                if let Some(gone) = self.services.remove(&service) {
+                    let hosts = gone.values.values().map(|value| value.hosts.len());
+                    self.counted -= hosts.sum::<usize>();
+                }
+                self.waiting.push(Note::ForgetService { service });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a label set says of what runs there.
+fn claims(set: &LabelSet) -> impl Iterator<Item = Claim<'_>> {
+    let wanted = |(name, value): &(&str, &str)| {
+        !value.is_empty() && (*name == key::IMAGE || is_version(name))
+    };
+    let pairs = set.iter().filter(wanted);
+    pairs.map(move |(name, value)| Claim { set, name, value })
+}
+
+/// Labels in which versions stand: the fleet's own, and those of containers and pods.
+fn is_version(name: &str) -> bool {
+    let inner = name
+        .strip_prefix("container.label/")
+        .or_else(|| name.strip_prefix("pod.label/"));
+    match inner {
+        Some(inner) => {
+            let ends = inner.strip_suffix("version");
+            ends.is_some_and(|rest| rest.is_empty() || rest.ends_with(['/', '.']))
+        }
+        None => name == VERSION,
+    }
+}
+
+/// What tells a service from others; none: nothing does.
+fn identity(set: &LabelSet, name: &str) -> Option<i64> {
+    let (service, repository) = (set.get(SERVICE), repository(set.get(key::IMAGE)));
+    if name == VERSION {
+        // A label of the host: all that runs there has it.
+        return Some(hash(&[SERVICE, service]));
+    }
+    let place = [service, set.get(key::NAMESPACE), repository];
+    if !service.is_empty() || !repository.is_empty() {
+        return Some(hash(&place));
+    }
+    let unit = set.get(key::UNIT);
+    (!unit.is_empty()).then(|| hash(&[key::UNIT, unit]))
+}
+
+/// An image without its tag and digest; empty for one that has an id alone.
+fn repository(image: &str) -> &str {
+    let named = image.split('@').next().unwrap_or_default();
+    let name_at = named.rfind('/').map_or(0, |slash| slash + 1);
+    let repository = match named[name_at..].find(':') {
+        Some(tag) => &named[..name_at + tag],
+        None => named,
+    };
+    if repository == "sha256" {
+        return "";
+    }
+    repository
+}
+
+/// A value as it is said: of an image what is behind its repository.
+fn short<'v>(name: &str, value: &'v str) -> &'v str {
+    let said = match name == key::IMAGE {
+        true => {
+            let rest = value.strip_prefix(repository(value)).unwrap_or(value);
+            rest.trim_start_matches([':', '@'])
+        }
+        false => value,
+    };
+    cut(if said.is_empty() { value } else { said }, SAID_BYTES_MAX)
+}
+
+/// What is said of a deploy, and what it is about.
+fn told(claim: &Claim<'_>, before: &str, said: &str) -> (String, Vec<(String, String)>) {
+    let set = claim.set;
+    let repository = repository(set.get(key::IMAGE));
+    let mut names = vec![set.get(SERVICE)];
+    let mut places = vec![SERVICE];
+    if claim.name != VERSION {
+        names.extend([repository, set.get(key::UNIT)]);
+        places.push(key::NAMESPACE);
+        // The unit of a container is its own.
+        places.extend(repository.is_empty().then_some(key::UNIT));
+    }
+    let name = names.into_iter().find(|name| !name.is_empty());
+    let name = cut(name.unwrap_or("hosts"), SAID_BYTES_MAX);
+    let what = if claim.name == key::IMAGE {
+        "image"
+    } else {
+        "version"
+    };
+    let was = match before {
+        "" => String::new(),
+        before => format!(" (was {before})"),
+    };
+    let places = places.into_iter().map(|place| (place, set.get(place)));
+    let all = places.chain([(claim.name, claim.value)]);
+    let labels = all
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| {
+            (
+                name.to_owned(),
+                cut(value, LABEL_VALUE_BYTES_MAX).to_owned(),
+            )
+        });
+    (format!("{name}: {what} {said}{was}"), labels.collect())
+}
+
+fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+/// Of texts, each apart from the next.
+fn hash(texts: &[&str]) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    for text in texts {
+        hasher.update(&text.len().to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    first(&hasher)
+}
+
+fn combined(one: i64, other: i64) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&one.to_le_bytes());
+    hasher.update(&other.to_le_bytes());
+    first(&hasher)
+}
+
+fn first(hasher: &blake3::Hasher) -> i64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    i64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+#[path = "deploys_tests.rs"]
+mod tests;

@@ -1,0 +1,237 @@
+//! What happened to the fleet and when: annotations that people and their pipelines add, and
+//! deploys that the collector finds itself (`deploys.rs`).
+//!
+//! They are in a database of the collector (`book.rs`), with every engine of the store, and outlive
+//! the windows of their time. Whoever has a scope sees those whose labels are in it. Every bound is
+//! in `limits.rs`.
+
+mod book;
+mod check;
+mod deploys;
+pub mod limits;
+mod service;
+
+use crate::audit::{Audit, Event};
+use crate::ingest::{Watch, stopped};
+use crate::metrics::Metrics;
+use crate::store::{HostFacts, HostKey, NewWindow};
+use crate::sync::lock;
+use crate::time::Clock;
+use book::{Book, Pruned};
+use deploys::Deploys;
+use limits::{FLUSH_INTERVAL, PRUNE_ROUNDS};
+use profile::text::with_causes;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::{OnceCell, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::MissedTickBehavior;
+use tonic::Status;
+
+/// Kind of what changed the software of hosts.
+pub const DEPLOY: &str = "deploy";
+
+/// Kind of all else.
+pub const NOTE: &str = "note";
+
+/// Who adds what is found.
+pub const FOUND: &str = "collector";
+
+/// How annotations are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnotationOptions {
+    /// Where.
+    pub dir: PathBuf,
+    /// For how long after their time. Unit: nanoseconds.
+    pub age_ns: i64,
+    /// Whether deploys are found.
+    pub find_deploys: bool,
+}
+
+/// Answers people, and finds deploys; clones share everything.
+#[derive(Clone)]
+pub struct Annotations(Arc<Inner>);
+
+struct Inner {
+    options: AnnotationOptions,
+    /// Opened when it is first wanted, and tried again until it can be.
+    opened: OnceCell<Opened>,
+    clock: Clock,
+    audit: Audit,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+}
+
+struct Opened {
+    book: Book,
+    deploys: Mutex<Deploys>,
+}
+
+impl Annotations {
+    /// Annotations of a directory. While it cannot be used nothing is found, and people are told
+    /// why.
+    pub fn new(
+        options: AnnotationOptions,
+        clock: Clock,
+        audit: Audit,
+        metrics: Arc<Metrics>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Annotations {
+        Annotations(Arc::new(Inner {
+            options,
+            opened: OnceCell::new(),
+            clock,
+            audit,
+            metrics,
+            shutdown,
+        }))
+    }
+
+    /// Writes what is found, and removes what is over its age, until the end.
+    pub async fn keep(self) {
+        let mut shutdown = self.0.shutdown.clone();
+        let mut tick = tokio::time::interval(FLUSH_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut round, mut is_told) = (0, false);
+        loop {
+            tokio::select! {
+                () = stopped(&mut shutdown) => return,
+                _ = tick.tick() => {}
+            }
+            if let Err(status) = self.0.open().await {
+                if !is_told {
+                    tracing::warn!(reason = status.message(), "annotations are not kept");
+                }
+                is_told = true;
+                continue;
+            }
+            let inner = self.0.clone();
+            let prunes = round % PRUNE_ROUNDS == 0;
+            round += 1;
+            let work = move || {
+                inner.flush();
+                if prunes {
+                    inner.prune();
+                }
+            };
+            // A panic was told when it happened; the next round tries again.
+            let _ = spawn_blocking(work).await;
+        }
+    }
+
+    /// Writes what was found and is not written yet. Blocks.
+    pub fn close(&self) {
+        self.0.flush();
+    }
+}
+
+impl Inner {
+    /// The database, which is opened where it is not yet.
+    async fn open(&self) -> Result<&Opened, Status> {
+        let open = || async {
+            let dir = self.options.dir.clone();
+            let now = self.clock.now_unix_ns();
+            let opening = spawn_blocking(move || {
+                let book = Book::open(&dir)?;
+                let deploys = Mutex::new(Deploys::new(book.known(now)?));
+                let count = book.count()?;
+                Ok::<_, book::BookError>((Opened { book, deploys }, count))
+            });
+            let opened = opening.await;
+            let opened = opened.map_err(|_| Status::internal("annotations could not be opened"))?;
+            let (opened, count) = opened.map_err(|error| {
+                let reason = with_causes(&error);
+                Status::unavailable(format!(
+                    "annotations are not kept here: {reason}\nsee to the directory `annotations` in \
+                     data_dir of the collector"
+                ))
+            })?;
+            self.metrics.annotations.set(count);
+            Ok(opened)
+        };
+        self.opened.get_or_try_init(open).await
+    }
+
+    /// What is known of deploys, where that is wanted and can be kept.
+    fn deploys(&self) -> Option<MutexGuard<'_, Deploys>> {
+        let opened = self.opened.get().filter(|_| self.options.find_deploys)?;
+        Some(lock(&opened.deploys))
+    }
+
+    /// Writes what was found. Blocks.
+    fn flush(&self) {
+        let Some(opened) = self.opened.get() else {
+            return;
+        };
+        let (notes, untold) = lock(&opened.deploys).take();
+        self.metrics.deploys_limited.inc_by(untold.limited);
+        self.metrics.deploys_dropped.inc_by(untold.dropped);
+        if notes.is_empty() {
+            return;
+        }
+        match opened.book.write(&notes, self.clock.now_unix_ns()) {
+            Ok(told) => {
+                for annotation in &told {
+                    self.metrics.annotations_found.inc();
+                    tracing::info!(id = annotation.id, text = annotation.text, "deploy found");
+                    let event = Event::by(FOUND, String::new(), "deploy-found");
+                    let event = event.with("annotation", annotation.id);
+                    self.audit
+                        .note(event.with("text", annotation.text.as_str()));
+                }
+                if !told.is_empty() {
+                    self.measure(&opened.book);
+                }
+            }
+            Err(error) => {
+                self.metrics.annotations_failed.inc();
+                tracing::debug!(%error, "what was found is not written; it is tried again");
+                lock(&opened.deploys).put_back(notes);
+            }
+        }
+    }
+
+    /// Removes what is too old or too much. Blocks.
+    fn prune(&self) {
+        let Some(opened) = self.opened.get() else {
+            return;
+        };
+        let now = self.clock.now_unix_ns();
+        match opened.book.prune(now, self.options.age_ns) {
+            Ok(Pruned { aged, over }) => {
+                self.metrics.annotations_aged.inc_by(aged as u64);
+                self.metrics.annotations_over.inc_by(over as u64);
+            }
+            Err(error) => {
+                self.metrics.annotations_failed.inc();
+                tracing::debug!(%error, "old annotations are not removed; it is tried again");
+            }
+        }
+        self.measure(&opened.book);
+    }
+
+    fn measure(&self, book: &Book) {
+        if let Ok(count) = book.count() {
+            self.metrics.annotations.set(count);
+        }
+    }
+}
+
+impl Watch for Annotations {
+    fn host(&self, host: &HostKey, facts: &HostFacts) {
+        let now = self.0.clock.now_unix_ns();
+        if let Some(mut deploys) = self.0.deploys() {
+            deploys.agent(&host.host_id, &facts.agent_version, now);
+        }
+    }
+
+    fn stored(&self, window: &NewWindow) {
+        if !Deploys::has_something(window) {
+            return;
+        }
+        let now = self.0.clock.now_unix_ns();
+        if let Some(mut deploys) = self.0.deploys() {
+            deploys.window(window, now);
+        }
+    }
+}

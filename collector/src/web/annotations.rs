@@ -1,0 +1,273 @@
+//! `POST` and `GET /api/annotations`: what happened to the fleet, as JSON, for pipelines.
+//!
+//! A request that adds must say that it is JSON: no page of another site can send that without
+//! asking first, which is refused, even by a browser that names no origin.
+
+use super::{Peer, Site, http_status, plain};
+use crate::access::{self, Caller, Who};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::http::Extensions;
+use hyper::{HeaderMap, StatusCode};
+use proto::agent::TimeRange;
+use proto::collector::{Annotation, ListAnnotationsRequest};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tonic::Status;
+
+/// Path of both.
+pub(super) const PATH: &str = "/api/annotations";
+
+/// The call that adding one is.
+const ADD: &str = "/fleetprof.collector.v1.AnnotationService/Add";
+
+/// A time: text as RFC 3339 has it, or nanoseconds since the Unix epoch.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum When {
+    Text(String),
+    Number(i64),
+}
+
+/// What is sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct New {
+    text: String,
+    #[serde(default)]
+    time: Option<When>,
+    #[serde(default)]
+    end: Option<When>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    url: String,
+    #[serde(default)]
+    kind: String,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize)]
+struct Shown {
+    id: u64,
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<String>,
+    kind: String,
+    text: String,
+    labels: BTreeMap<String, String>,
+    url: String,
+    by: String,
+    hosts: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    annotations: Vec<Shown>,
+    left_out: u64,
+}
+
+impl From<Annotation> for Shown {
+    fn from(of: Annotation) -> Shown {
+        Shown {
+            id: of.id,
+            time: text(of.start_unix_ns),
+            end: (of.end_unix_ns != 0).then(|| text(of.end_unix_ns)),
+            kind: of.kind,
+            text: of.text,
+            labels: of.labels.into_iter().collect(),
+            url: of.url,
+            by: of.by,
+            hosts: of.hosts,
+        }
+    }
+}
+
+fn text(unix_ns: i64) -> String {
+    let time = OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into());
+    let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
+    text.unwrap_or_default()
+}
+
+fn instant(name: &str, when: &str) -> Result<i64, Status> {
+    if let Ok(number) = when.parse() {
+        return Ok(number);
+    }
+    let time = OffsetDateTime::parse(when, &Rfc3339).ok();
+    let unix_ns = time.and_then(|time| i64::try_from(time.unix_timestamp_nanos()).ok());
+    unix_ns.ok_or_else(|| {
+        Status::invalid_argument(format!(
+            "failed to take `{name}`: expected 2026-11-27T16:20:00Z or nanoseconds since the Unix epoch"
+        ))
+    })
+}
+
+fn optional(name: &str, when: Option<When>) -> Result<i64, Status> {
+    match when {
+        None => Ok(0),
+        Some(When::Number(number)) => Ok(number),
+        Some(When::Text(text)) => instant(name, &text),
+    }
+}
+
+fn parse(body: &[u8]) -> Result<Annotation, Status> {
+    let new: New = serde_json::from_slice(body).map_err(|error| {
+        Status::invalid_argument(format!(
+            "failed to read the annotation: {error}\nit is JSON with `text`, and as you like `time`, `end`, \
+             `labels`, `url` and `kind`"
+        ))
+    })?;
+    Ok(Annotation {
+        start_unix_ns: optional("time", new.time)?,
+        end_unix_ns: optional("end", new.end)?,
+        text: new.text,
+        labels: new.labels.into_iter().collect(),
+        url: new.url,
+        kind: new.kind,
+        ..Annotation::default()
+    })
+}
+
+fn refused(status: &Status) -> Response {
+    let text = format!("{}\n", status.message());
+    plain(http_status(status.code()), text).map(Body::from)
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    let kind = HeaderValue::from_static("application/json");
+    let cache = HeaderValue::from_static("no-store");
+    (status, [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)], text).into_response()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next());
+    kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Adds one: 201, or 200 when it was there already.
+pub(super) async fn add(
+    State(site): State<Site>,
+    peer: Option<Extension<Peer>>,
+    extensions: Extensions,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return refused(&status),
+    };
+    if let Some(status) = access::refusal(ADD, Who::Person(caller.role)) {
+        site.metrics.calls_denied.inc();
+        return refused(&status);
+    }
+    if !is_json(&headers) {
+        let text = "an annotation is sent with `Content-Type: application/json`\n";
+        return plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text).map(Body::from);
+    }
+    let added = match parse(&body) {
+        Ok(asked) => {
+            let peer = peer.map_or_else(String::new, |Extension(peer)| peer.0.to_string());
+            site.annotations.add(&caller, peer, asked).await
+        }
+        Err(status) => Err(status),
+    };
+    match added {
+        Ok((annotation, false)) => json(StatusCode::CREATED, &Shown::from(annotation)),
+        Ok((annotation, true)) => json(StatusCode::OK, &Shown::from(annotation)),
+        Err(status) => refused(&status),
+    }
+}
+
+fn question(pairs: Vec<(String, String)>) -> Result<ListAnnotationsRequest, Status> {
+    let mut asked = ListAnnotationsRequest::default();
+    let mut range: Option<TimeRange> = None;
+    for (name, value) in pairs {
+        match name.as_str() {
+            "from" => range.get_or_insert_default().start_unix_ns = instant("from", &value)?,
+            "to" => range.get_or_insert_default().end_unix_ns = instant("to", &value)?,
+            "kind" => asked.kind = value,
+            "limit" => {
+                asked.limit = value.parse().map_err(|_| {
+                    Status::invalid_argument("failed to take `limit`: expected a number")
+                })?;
+            }
+            _ => {
+                return Err(Status::invalid_argument(format!(
+                    "unknown parameter `{name}`: there are from, to, kind and limit"
+                )));
+            }
+        }
+    }
+    asked.range = range;
+    Ok(asked)
+}
+
+/// Lists them, the newest first.
+pub(super) async fn list(
+    State(site): State<Site>,
+    extensions: Extensions,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Response {
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return refused(&status),
+    };
+    let listed = match question(pairs) {
+        Ok(asked) => site.annotations.list(caller, asked).await,
+        Err(status) => Err(status),
+    };
+    match listed {
+        Ok(listed) => {
+            let annotations = listed.annotations.into_iter().map(Shown::from).collect();
+            let left_out = listed.left_out;
+            json(
+                StatusCode::OK,
+                &Listed {
+                    annotations,
+                    left_out,
+                },
+            )
+        }
+        Err(status) => refused(&status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_texts_or_nanoseconds_and_come_back_as_texts() {
+        let parsed = |body: &str| parse(body.as_bytes());
+        let one = parsed(r#"{"text":"v42","time":"2026-11-27T17:20:00.5+01:00"}"#).expect("sound");
+        assert_eq!(text(one.start_unix_ns), "2026-11-27T16:20:00.5Z");
+        assert_eq!(one.end_unix_ns, 0);
+        let number = format!(r#"{{"text":"v42","time":{},"end":7}}"#, one.start_unix_ns);
+        let other = parsed(&number).expect("sound");
+        assert_eq!(
+            (other.start_unix_ns, other.end_unix_ns),
+            (one.start_unix_ns, 7)
+        );
+        for wrong in [
+            "",
+            "[]",
+            r#"{"time":1}"#,
+            r#"{"text":"a","time":"yesterday"}"#,
+            r#"{"text":"a","txt":1}"#,
+            r#"{"text":"a","time":1.5}"#,
+            r#"{"text":"a","labels":{"a":1}}"#,
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

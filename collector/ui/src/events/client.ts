@@ -1,0 +1,63 @@
+// Asks the collector for what triggers pinned, and for what happened to the fleet.
+
+import { createClient } from '@connectrpc/connect';
+import { type Annotation, AnnotationService } from '../gen/fleetprof/collector/v1/annotations_pb';
+import { type HostPin, type ListHostPinsResponse, PinService } from '../gen/fleetprof/collector/v1/pins_pb';
+import { transport } from '../query/client';
+import { worded } from '../query/collectorErrors';
+import { timeRangeOf } from '../query/selection';
+import type { Range } from '../time/range';
+
+const pinClient = createClient(PinService, transport);
+const annotationClient = createClient(AnnotationService, transport);
+
+/** Most of each that a chart marks. */
+const MARKED_MAX = 200;
+
+/** Most pins of the list. */
+export const PINS_MAX = 1000;
+
+/** Pins that fired in a range, the newest first; without a range: all. */
+export function listPins(
+  asked: { range?: Range | undefined; host?: string; trigger?: string },
+  signal: AbortSignal,
+): Promise<ListHostPinsResponse> {
+  const { range, host, trigger } = asked;
+  return worded(
+    pinClient.list(
+      {
+        host: host ?? '',
+        trigger: trigger ?? '',
+        limit: PINS_MAX,
+        ...(range && { range: timeRangeOf(range) }),
+      },
+      { signal },
+    ),
+  );
+}
+
+/** The pin of a number; undefined: there is none, or none that may be seen. */
+export async function findPin(id: bigint, signal: AbortSignal): Promise<HostPin | undefined> {
+  const answer = await worded(pinClient.list({ id, limit: 1 }, { signal }));
+  return answer.pins[0];
+}
+
+/** What charts of a range mark. */
+export interface Events {
+  pins: readonly HostPin[];
+  annotations: readonly Annotation[];
+}
+
+export async function events(range: Range, signal: AbortSignal): Promise<Events> {
+  const asked = { range: timeRangeOf(range), limit: MARKED_MAX };
+  // A collector that has one of them only, or keeps none of them now, marks what there is.
+  const [pins, annotations] = await Promise.allSettled([
+    pinClient.list(asked, { signal }),
+    annotationClient.list(asked, { signal }),
+  ]);
+  signal.throwIfAborted();
+  return {
+    pins: pins.status === 'fulfilled' ? pins.value.pins : [],
+    annotations: annotations.status === 'fulfilled' ? annotations.value.annotations : [],
+  };
+}

@@ -1,0 +1,89 @@
+// What is marked on a chart: pins, deploys and notes as flags, those that would cover each other as
+// one.
+
+import type { Range } from '../time/range';
+import { toMs } from '../time/range';
+import type { Events } from './client';
+
+/** Something that happened. */
+export interface Happening {
+  key: string;
+  kind: 'pin' | 'deploy' | 'note';
+  /** Unit: milliseconds. */
+  at: number;
+  /** Where it has a length. */
+  until: number | undefined;
+  text: string;
+  /** More of it, in words. */
+  about: string;
+  /** Number of the pin; empty: none. */
+  pin: string;
+  /** A page elsewhere; empty: none. */
+  url: string;
+}
+
+/** Those of a place on a chart. */
+export interface Flag {
+  /** Part of the width. */
+  at: number;
+  of: readonly Happening[];
+}
+
+/** Only what leads to a page may be a link: the collector checks, and so does the page. */
+export function webUrl(text: string): string {
+  try {
+    const url = new URL(text);
+    return url.protocol === 'https:' || url.protocol === 'http:' ? url.href : '';
+  } catch {
+    return '';
+  }
+}
+
+/** All of them, the oldest first. */
+export function happenings({ pins, annotations }: Events): Happening[] {
+  const all: Happening[] = [];
+  for (const one of pins) {
+    const { pin } = one;
+    if (!pin) continue;
+    all.push({
+      key: `pin-${one.id}`,
+      kind: 'pin',
+      at: toMs(pin.firedUnixNs),
+      until: undefined,
+      text: pin.trigger || 'a trigger fired',
+      about: [one.hostname || one.hostId, pin.cause].filter(Boolean).join(': '),
+      pin: String(one.id),
+      url: '',
+    });
+  }
+  for (const one of annotations) {
+    const by = one.by === 'collector' ? 'found by the collector' : `by ${one.by}`;
+    const hosts = one.hosts > 0n ? `on ${one.hosts} ${one.hosts === 1n ? 'host' : 'hosts'}` : '';
+    all.push({
+      key: `event-${one.id}`,
+      kind: one.kind === 'deploy' ? 'deploy' : 'note',
+      at: toMs(one.startUnixNs),
+      until: one.endUnixNs > one.startUnixNs ? toMs(one.endUnixNs) : undefined,
+      text: one.text,
+      about: [hosts, by].filter(Boolean).join(', '),
+      pin: '',
+      url: webUrl(one.url),
+    });
+  }
+  return all.sort((left, right) => left.at - right.at);
+}
+
+/** Flags of a range that is drawn over so many pixels: each needs `room` of them. */
+export function flags(all: readonly Happening[], range: Range, width: number, room: number): Flag[] {
+  const made: { at: number; of: Happening[] }[] = [];
+  const length = Math.max(range.to - range.from, 1);
+  for (const one of all) {
+    // What began before the range and lasts stands at its edge.
+    const at = Math.max(0, (one.at - range.from) / length);
+    if (at > 1 || (one.at < range.from && (one.until ?? 0) < range.from)) continue;
+    const last = made.at(-1);
+    if (last && (at - last.at) * width < room) last.of.push(one);
+    else made.push({ at, of: [one] });
+  }
+  return made;
+}
