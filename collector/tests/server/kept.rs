@@ -1,7 +1,7 @@
 //! Captures that are kept: over restarts and without their client, on disks that are full, for
 //! people, and as files.
 
-use crate::captures::{finish, fleet, next, request};
+use crate::captures::{fleet, next, request};
 use crate::rig::{LIMIT, Options, Rig, until};
 use crate::web::get;
 use collector::pins::Bounds;
@@ -186,9 +186,6 @@ async fn one_larger_than_all_may_be_is_told_and_the_oldest_of_many_go() {
     };
     assert_eq!(kept(&rig.list().await), [3, 2]);
     assert_eq!(rig.metrics.captures_over_count.get(), 1);
-    rig.clock
-        .fetch_add(1_000_000_000_000_000, Ordering::Relaxed);
-    rig.capture(request("", LIMIT)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,8 +15,10 @@ use tokio::task::JoinSet;
 pub struct Reply {
     /// Of HTTP.
     pub status: u16,
-    head: String,
-    body: Vec<u8>,
+    /// Its first lines.
+    pub head: String,
+    /// What follows.
+    pub body: Vec<u8>,
 }
 
 impl Reply {
