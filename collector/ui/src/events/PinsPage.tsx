@@ -127,11 +127,13 @@ function columns(props: PageProps): ColumnOf<HostPin>[] {
       title: 'Trigger',
       by: triggerOf,
       cell: (one) => (
-        <span class="cell-name">
+        <span class="pin-why">
           <Name text={triggerOf(one)} max={60} empty="(not shown)" />
-          <span class="soft">
-            <Name text={causeOf(one)} max={160} empty="" />
-          </span>
+          {causeOf(one) !== '' && (
+            <span class="soft">
+              <Name text={causeOf(one)} max={160} />
+            </span>
+          )}
         </span>
       ),
     },
