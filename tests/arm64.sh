@@ -13,6 +13,8 @@ target=aarch64-unknown-linux-gnu
 packages=(host perf unwind symbolize jit sandbox)
 # What the emulator does not have: marks of memory for core dumps, filters of calls.
 skipped=(--skip left_out_of_core_dumps --skip the_kernel_refuses_what_the_list_has)
+# The vdso is the emulator's own.
+skipped+=(--skip the_vdso_has_names)
 # A file at the path of a process that ended is gone in the emulator, and another in a real system.
 skipped+=(--skip the_hosts_file_is_not_taken_for_a_containers_as_root)
 

@@ -77,18 +77,25 @@ fn depths_are_those_of_the_debug_information_at_every_instruction() {
             return;
         };
         // Around the system call of vfork the return address is in a register, and neither says so.
-        if offset == 0 {
+        // Below zero is where assembler takes off what its caller put there.
+        if offset <= 0 {
             return;
         }
         for address in range {
-            match go.rule(address.into()).map(|rule| rule.step) {
+            let rule = go.rule(address.into());
+            // What the runtime makes up as a call has two words more, of which the debug
+            // information says nothing.
+            let injected = rule.is_some_and(|rule| rule.signal) && arch::LINK_REGISTER.is_some();
+            let more = if injected { 2 } else { 0 };
+            match rule.map(|rule| rule.step) {
                 Some(Step::Saved {
                     base: own,
                     offset: depth,
                     places: own_places,
                 }) => {
                     compared += 1;
-                    if (own, depth, own_places[0]) != (base, offset, places[0]) {
+                    let said = (base, offset + i32::from(more) * 8, places[0] - more);
+                    if (own, depth, own_places[0]) != said {
                         other.push(address);
                     }
                 }
