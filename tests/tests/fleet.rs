@@ -216,7 +216,7 @@ fn the_page_shows_real_stacks_of_this_machine_within_half_a_minute_needs_root() 
     eprintln!("samples can be asked for {shown_after:?} after the first (aim: {SHOWN:?})");
     assert_eq!(hosts(&collector), 1);
     // Chromium's virtual time, on which the page is dumped, does not wait for its worker.
-    let page = format!("http://{}/?worker=off", options.http());
+    let page = format!("http://{}/?worker=off#view=profile", options.http());
     let shot = std::env::var_os("FLEETPROF_SHOTS").map_or_else(
         || dir.path().join("page.png"),
         |dir| Path::new(&dir).join("page.png"),

@@ -2,12 +2,13 @@
 //! people, and as files.
 
 use crate::captures::{fleet, next, request};
-use crate::rig::{LIMIT, Options, Rig, until};
+use crate::rig::{LIMIT, Options, Rig, SECOND, until};
 use crate::web::get;
 use collector::pins::Bounds;
 use proto::collector::fleet_capture_response::Body;
 use proto::collector::{CancelFleetCaptureRequest, DeleteFleetCaptureRequest, HostState};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use testkit::fake::control::Does;
 use tonic::Code;
 
@@ -179,6 +180,8 @@ async fn one_larger_than_all_may_be_is_told_and_the_oldest_of_many_go() {
     let _host = rig.host("web-1", Does::Answers(3)).await;
     for _ in 0..3 {
         assert!(rig.capture(request("", LIMIT)).await.result.kept);
+        // The one after it ends later, however long each took.
+        rig.clock.fetch_add(60 * SECOND, Ordering::Relaxed);
     }
     let kept = |list: &[proto::collector::FleetCaptureInfo]| {
         let kept = list.iter().filter(|info| info.kept);

@@ -114,6 +114,23 @@ async fn a_selection_and_a_baseline_are_honoured() {
 }
 
 #[tokio::test]
+async fn the_first_window_of_a_fleet_has_its_services() {
+    let rig = Rig::with(Options::default()).await;
+    let mut agent = rig.agent("a").await;
+    let mut part = window(1, &["main;read"]);
+    part.facts.as_mut().expect("facts").account_ns = vec![5_000_000_000];
+    let part = starting(NOW - 20 * SECOND, part);
+    agent.store_part(part, &["main;read"]).await;
+    rig.hosts.flush(&rig.open).expect("stored");
+    let mut client = rig.queries().await;
+    let mut hour = request();
+    hour.selection.as_mut().expect("some").range = range(NOW - 3600 * SECOND, NOW);
+    let answer = client.overview(hour).await.expect("an answer").into_inner();
+    let service = named(&answer.services, "web.service");
+    assert!((service.cores - 0.5).abs() < 0.01, "{service:?}");
+}
+
+#[tokio::test]
 async fn a_baseline_without_data_is_no_change() {
     let rig = filled().await;
     let mut client = rig.queries().await;

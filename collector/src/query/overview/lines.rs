@@ -6,8 +6,9 @@ use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
 use profile::{key, unit};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A step tells a rate of a host that sent windows for at least this share of it.
-const COVERED_MIN: f64 = 0.3;
+/// A step tells a rate of a host that sent about a window of it: the first of a new fleet counts.
+/// Unit: nanoseconds.
+const COVERED_NS_MIN: u64 = 9_000_000_000;
 
 /// Most lines (a service on a host) of a side, the heaviest: the others are one, named so.
 const CELLS_MAX: usize = 20_000;
@@ -229,11 +230,10 @@ pub fn hosts_of(side: &Side) -> BTreeMap<String, BTreeSet<String>> {
 
 /// Cores of a step; not finite where too little of it was sent.
 fn rate(ns: u64, covered_ns: u64, step_ns: u64) -> f64 {
-    let covered = covered_ns as f64;
-    if covered < COVERED_MIN * step_ns as f64 {
-        return f64::NAN;
+    match covered_ns >= COVERED_NS_MIN.min(step_ns / 2).max(1) {
+        true => ns as f64 / covered_ns as f64,
+        false => f64::NAN,
     }
-    ns as f64 / covered
 }
 
 /// The mean of the steps that are known; 0 where none is.

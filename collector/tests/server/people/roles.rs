@@ -54,8 +54,8 @@ fn least(path: &str) -> Option<Role> {
     let (service, method) = path[1..].split_once('/').expect("a service");
     match service.strip_prefix("fleetprof.collector.v1.")? {
         "QueryService" | "PinService" => Some(Role::Viewer),
-        "CaptureService" | "SymbolService" => Some(match method {
-            "List" => Role::Viewer,
+        "CaptureService" | "SymbolService" | "AnnotationService" => Some(match method {
+            "List" | "Profile" => Role::Viewer,
             _ => Role::Operator,
         }),
         "FleetService" => Some(Role::Admin),
