@@ -32,7 +32,6 @@ bench: check-tools ## Measures cost and accuracy beside other profilers (about 4
 	$(CARGO) run --release -p fleetprof-benches -- offcpu
 	$(CARGO) run --release -p fleetprof-benches -- fleet
 	$(CARGO) run --release -p fleetprof-benches -- queries
-	$(CARGO) run --release -p fleetprof-benches -- rights
 
 fmt: ## Formats the code.
 	$(CARGO) fmt
