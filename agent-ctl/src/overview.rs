@@ -117,6 +117,12 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         args: &args,
     };
     out.write(&view.show(out))?;
+    for service in &answer.functions_missing {
+        let service = name(service);
+        note!(
+            "functions of {service} took too long or too much to compare: ask for a shorter range"
+        );
+    }
     fleet.note_damage();
     Ok(code)
 }
@@ -411,6 +417,7 @@ struct Json<'a> {
     host_rows: Vec<JsonRow<'a>>,
     host_rows_left_out: u64,
     functions: Vec<JsonFunction<'a>>,
+    functions_missing: &'a [String],
     outliers: Vec<JsonOutlier<'a>>,
 }
 
@@ -480,6 +487,7 @@ impl<'a> Json<'a> {
             host_rows: answer.hosts.iter().map(JsonRow::of).collect(),
             host_rows_left_out: answer.hosts_left_out,
             functions: answer.functions.iter().map(JsonFunction::of).collect(),
+            functions_missing: &answer.functions_missing,
             outliers: answer.outliers.iter().map(JsonOutlier::of).collect(),
         }
     }

@@ -7,6 +7,7 @@
 //! minutes. Hosts number and time their windows as agents do. What real loads do beyond that is not
 //! in it.
 
+use crate::fleet::Random;
 use crate::machine::Machine;
 use crate::report::{self, Table, number};
 use anyhow::ensure;
@@ -352,7 +353,7 @@ fn part(
 
 /// The load of a host in a trial.
 struct Load {
-    state: u64,
+    random: Random,
     host: usize,
     /// Of the service that changes, from then on.
     more: f64,
@@ -368,7 +369,7 @@ impl Load {
             0.0
         };
         Load {
-            state: SEED ^ (trial << 32) ^ ((host as u64) << 8) ^ u64::from(change),
+            random: Random::new(SEED ^ (trial << 32) ^ ((host as u64) << 8) ^ u64::from(change)),
             host,
             more: 1.0 + more / 100.0,
             waves: [0.0; SERVICES.len()],
@@ -376,24 +377,16 @@ impl Load {
         }
     }
 
-    fn unit(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
     /// Cores of each service in a window.
     fn next(&mut self, window: u64, at: i64) -> [f64; SERVICES.len()] {
         let day = (at as f64 / 86_400e9 * std::f64::consts::TAU).sin();
         let mut cores = [0.0; SERVICES.len()];
         for (service, (_, level)) in SERVICES.into_iter().enumerate() {
-            let normal: f64 = (0..12).map(|_| self.unit()).sum::<f64>() - 6.0;
             // Fades within a minute, and is about a tenth.
-            self.waves[service] = 0.6 * self.waves[service] + 0.08 * normal;
+            self.waves[service] = 0.6 * self.waves[service] + 0.08 * self.random.normal();
             if self.bursts[service] > 0 {
                 self.bursts[service] -= 1;
-            } else if self.unit() < 1.0 / 360.0 {
+            } else if self.random.unit() < 1.0 / 360.0 {
                 self.bursts[service] = 6;
             }
             let burst = if self.bursts[service] > 0 { 1.3 } else { 1.0 };

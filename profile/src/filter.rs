@@ -137,6 +137,18 @@ pub struct LabelMatcher {
 }
 
 impl LabelMatcher {
+    /// Takes any of these values.
+    ///
+    /// # Errors
+    /// See [`LabelMatcher::new`].
+    pub fn one_of<'v>(
+        label: impl Into<String>,
+        values: impl IntoIterator<Item = &'v str>,
+    ) -> Result<LabelMatcher, FilterError> {
+        let values: Vec<String> = values.into_iter().map(regex::escape).collect();
+        LabelMatcher::new(label, MatchOp::Regex, values.join("|"))
+    }
+
     /// Builds a matcher; patterns are compiled here, once.
     ///
     /// # Errors
@@ -322,6 +334,15 @@ mod tests {
 
     fn check(op: MatchOp, value: &str, text: &str) -> bool {
         LabelMatcher::new("label", op, value).unwrap().matches(text)
+    }
+
+    #[test]
+    fn one_of_some_values_takes_them_alone() {
+        for name in ["web-1.example", "a|b", "(x", "größe", "a b"] {
+            let matcher = LabelMatcher::one_of("host", [name, "other"]).unwrap();
+            assert!(matcher.matches(name) && matcher.matches("other"), "{name}");
+            assert!(!matcher.matches("web-12example"), "{name}");
+        }
     }
 
     #[test]

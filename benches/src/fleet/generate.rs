@@ -48,14 +48,19 @@ impl Random {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
-    fn unit(&mut self) -> f64 {
+    /// Between 0 and 1.
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Normal around 0.
+    pub fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
 
     /// Log-normal around 1.
     fn spread(&mut self, sigma: f64) -> f64 {
-        let normal: f64 = (0..12).map(|_| self.unit()).sum::<f64>() - 6.0;
-        (normal * sigma).exp()
+        (self.normal() * sigma).exp()
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use testkit::fleet::{Collector, Options};
 use tokio::task::LocalSet;
 
+pub use generate::Random;
 pub use queries::Args as QueriesArgs;
 pub use queries::run as queries;
 pub use rights::Args as RightsArgs;

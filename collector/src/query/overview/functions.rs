@@ -3,6 +3,7 @@
 use super::Row;
 use crate::query::Failed;
 use crate::query::compare::compare;
+use crate::query::request::invalid;
 use crate::store::{Limits, StoreQueries, TimeRange};
 use profile::{GroupBy, LabelMatcher, MatchOp, Query, Selector, key, unit};
 use proto::collector as wire;
@@ -26,21 +27,15 @@ pub fn of_service(
     limits: &Limits,
 ) -> Result<Vec<wire::OverviewFunction>, Failed> {
     let mut matchers = selector.matchers().to_vec();
-    let mut narrow = |label: &str, op, value: &str| {
-        let matcher = LabelMatcher::new(label, op, value);
-        matchers.push(matcher.map_err(crate::query::request::invalid)?);
-        Ok::<(), Failed>(())
-    };
-    narrow(label, MatchOp::Equal, &row.name)?;
+    matchers.push(LabelMatcher::new(label, MatchOp::Equal, &*row.name).map_err(invalid)?);
     // What changed on few hosts is lost among the others.
     if !row.changed_hosts.is_empty() && row.changed_hosts.len() * 2 <= row.hosts {
         let hosts = row.changed_hosts.iter().take(HOSTS_MAX);
-        let hosts: Vec<String> = hosts.map(|host| escaped(host)).collect();
-        narrow(key::HOST, MatchOp::Regex, &hosts.join("|"))?;
+        let hosts = LabelMatcher::one_of(key::HOST, hosts.map(String::as_str));
+        matchers.push(hosts.map_err(invalid)?);
     }
-    let selector = Selector::new(matchers).map_err(crate::query::request::invalid)?;
-    let query = Query::new(selector, Vec::new(), GroupBy::Keys(Vec::new()));
-    let query = query.map_err(crate::query::request::invalid)?;
+    let selector = Selector::new(matchers).map_err(invalid)?;
+    let query = Query::new(selector, Vec::new(), GroupBy::Keys(Vec::new())).map_err(invalid)?;
     let ranges = [last(baseline), last(now)];
     let compared = compare(store, ranges, &[query.clone(), query], limits)?;
     let diff = &compared.diff;
@@ -90,32 +85,5 @@ fn last(range: TimeRange) -> TimeRange {
     TimeRange {
         start_unix_ns: range.start_unix_ns.max(from),
         ..range
-    }
-}
-
-/// A name as a pattern that matches it alone.
-fn escaped(name: &str) -> String {
-    let mut pattern = String::with_capacity(name.len());
-    for letter in name.chars() {
-        if letter.is_ascii() && !letter.is_ascii_alphanumeric() && letter != '_' {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_hosts_match_themselves_alone() {
-        for name in ["web-1.example", "a|b", "(x", "größe", "a b"] {
-            let matcher = LabelMatcher::new("host", MatchOp::Regex, escaped(name));
-            let matcher = matcher.expect("a pattern");
-            assert!(matcher.matches(name), "{name}");
-            assert!(!matcher.matches("web-12example"), "{name}");
-        }
     }
 }

@@ -143,18 +143,18 @@ impl Side {
     /// that a sum over hosts does not dip where one of them was silent; nothing where it had not
     /// come yet, or had gone.
     fn fill(&mut self) {
-        let mut spans: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        let mut spans: BTreeMap<String, (usize, usize)> = BTreeMap::new();
         for ((_, host), line) in &self.cells {
-            let known = line.iter().enumerate().filter(|(_, rate)| rate.is_finite());
-            for (at, _) in known {
-                let span = spans.entry(host).or_insert((at, at));
-                *span = (span.0.min(at), span.1.max(at));
+            let known = |rate: &f64| rate.is_finite();
+            let ends = line
+                .iter()
+                .position(known)
+                .zip(line.iter().rposition(known));
+            if let Some((first, last)) = ends {
+                let span = spans.entry(host.clone()).or_insert((first, last));
+                *span = (span.0.min(first), span.1.max(last));
             }
         }
-        let spans: BTreeMap<String, (usize, usize)> = spans
-            .into_iter()
-            .map(|(host, span)| (host.to_owned(), span))
-            .collect();
         for ((_, host), line) in &mut self.cells {
             let known = || line.iter().filter(|rate| rate.is_finite());
             let mean = known().sum::<f64>() / known().count().max(1) as f64;
@@ -184,17 +184,25 @@ impl Side {
         self.dark.iter().map(of).collect()
     }
 
-    /// The sum of the cells that `take`.
-    pub fn sum(&self, take: impl Fn(&str, &str) -> bool) -> Vec<f64> {
+    /// Start of a step.
+    pub fn at(&self, step: usize) -> i64 {
+        let ns = (self.step_ns as i64).saturating_mul(step as i64);
+        self.start_unix_ns.saturating_add(ns)
+    }
+
+    /// The sum of all cells.
+    pub fn whole(&self) -> Vec<f64> {
         let mut sum = self.nothing();
-        for ((service, host), line) in &self.cells {
-            if take(service, host) {
-                for (sum, rate) in sum.iter_mut().zip(line) {
-                    *sum += rate;
-                }
-            }
+        for line in self.cells.values() {
+            add(&mut sum, line);
         }
         sum
+    }
+}
+
+fn add(sum: &mut [f64], line: &[f64]) {
+    for (sum, rate) in sum.iter_mut().zip(line) {
+        *sum += rate;
     }
 }
 
@@ -206,10 +214,7 @@ pub fn by_name(
     let mut lines: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (names, line) in &side.cells {
         let sum = lines.entry(of(names).clone());
-        let sum = sum.or_insert_with(|| side.nothing());
-        for (sum, rate) in sum.iter_mut().zip(line) {
-            *sum += rate;
-        }
+        add(sum.or_insert_with(|| side.nothing()), line);
     }
     lines
 }

@@ -5,6 +5,8 @@
 
 mod functions;
 mod lines;
+#[cfg(test)]
+mod noise;
 mod peers;
 mod shift;
 
@@ -12,9 +14,10 @@ use super::chance::discoveries;
 use super::request::{Selected, check, invalid, limit, whole_steps};
 use super::{Ask, Failed, Queries, answer, resolved};
 use crate::access::Caller;
-use crate::store::{DataQuality, Limits, Scope, StoreQueries, TimeRange};
+use crate::store::{DataQuality, Limits, Scope, StoreError, StoreQueries, TimeRange};
 use lines::{Side, by_name, hosts_of, mean};
 use peers::Outlier;
+use profile::Selector;
 use proto::collector as wire;
 use shift::{Shift, shift};
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,7 +118,7 @@ impl Queries {
                 };
                 let (before, after) = (side(baseline)?, side(range)?);
                 let judged = judge(&before, &after);
-                let mut found = Vec::new();
+                let mut found = Functions::default();
                 if !asked.without_functions {
                     let about = (label.as_str(), &selected.selector);
                     found = functions(store, &judged, about, (baseline, &after), limits)?;
@@ -152,8 +155,7 @@ fn step(range: TimeRange, baseline: TimeRange) -> u64 {
 
 /// Holds every line against its baseline, and hosts against each other.
 fn judge(before: &Side, after: &Side) -> Judged {
-    let whole = |side: &Side| side.sum(|_, _| true);
-    let mut fleet = Row::new(String::new(), whole(before), whole(after));
+    let mut fleet = Row::new(String::new(), before.whole(), after.whole());
     fleet.hosts = after
         .cells
         .keys()
@@ -339,30 +341,39 @@ impl Surprise {
     }
 }
 
-/// Functions of the services that changed most. What takes too long or too much is left out: the
-/// rest of the answer stands without it.
+/// Functions of services that changed.
+#[derive(Default)]
+struct Functions {
+    rows: Vec<wire::OverviewFunction>,
+    /// Services of which they took too long or too much.
+    missing: Vec<String>,
+}
+
+/// Functions of the services that changed most. The rest of the answer stands without those that
+/// take too long or too much.
 fn functions(
     store: &dyn StoreQueries,
     judged: &Judged,
-    about: (&str, &profile::Selector),
+    about: (&str, &Selector),
     (baseline, after): (TimeRange, &Side),
     limits: &Limits,
-) -> Result<Vec<wire::OverviewFunction>, Failed> {
+) -> Result<Functions, Failed> {
     let changed = judged.services.iter().filter(|row| row.significant);
-    let mut found = Vec::new();
+    let mut found = Functions::default();
     for row in changed.take(SERVICES_MAX) {
         let Some(shift) = row.shift else { continue };
-        let at = |step: usize| {
-            let ns = (after.step_ns as i64).saturating_mul(step as i64);
-            after.start_unix_ns.saturating_add(ns)
-        };
         let now = TimeRange {
-            start_unix_ns: at(shift.steps.0),
-            end_unix_ns: at(shift.steps.1).min(after.quality.covered.end_unix_ns),
+            start_unix_ns: after.at(shift.steps.0),
+            end_unix_ns: after
+                .at(shift.steps.1)
+                .min(after.quality.covered.end_unix_ns),
         };
         match functions::of_service(store, row, about, (baseline, now), limits) {
-            Ok(rows) => found.extend(rows),
-            Err(Failed::Store(crate::store::StoreError::TooLarge(_))) => {}
+            Ok(rows) => found.rows.extend(rows),
+            Err(Failed::Store(StoreError::TooLarge(_))) => found.missing.push(row.name.clone()),
+            Err(Failed::Store(StoreError::Cancelled)) if !limits.cancel.is_cancelled() => {
+                found.missing.push(row.name.clone());
+            }
             Err(error) => return Err(error),
         }
     }
@@ -374,13 +385,9 @@ fn answer_of(
     judged: Judged,
     (before, after): (Side, Side),
     rows: usize,
-    functions: Vec<wire::OverviewFunction>,
+    functions: Functions,
     quality: impl Fn(DataQuality) -> wire::DataQuality,
 ) -> wire::OverviewResponse {
-    let at = |step: usize| {
-        let ns = (after.step_ns as i64).saturating_mul(step as i64);
-        after.start_unix_ns.saturating_add(ns)
-    };
     let steps = after.len();
     let row = |row: Row| {
         let (cores, baseline_cores) = (mean(&row.now), mean(&row.baseline));
@@ -391,12 +398,12 @@ fn answer_of(
             since_unix_ns: if shift.steps.0 == 0 {
                 0
             } else {
-                at(shift.steps.0)
+                after.at(shift.steps.0)
             },
             until_unix_ns: if shift.steps.1 >= steps {
                 0
             } else {
-                at(shift.steps.1)
+                after.at(shift.steps.1)
             },
             appeared: baseline_cores < NOTHING && cores >= NOTHING,
             vanished: cores < NOTHING && baseline_cores >= NOTHING,
@@ -442,7 +449,8 @@ fn answer_of(
         services_left_out,
         hosts,
         hosts_left_out,
-        functions,
+        functions: functions.rows,
+        functions_missing: functions.missing,
         outliers: outliers.collect(),
         accounted: after.accounted && before.accounted,
         now: Some(quality(after.quality)),

@@ -1,27 +1,11 @@
 //! What an overview says of fleets that are written down.
 
+use super::noise::Noise;
 use super::*;
 use crate::store::{Resolution, TimeRange};
 use profile::{Quality, Value};
 
 const STEPS: usize = 60;
-
-/// Numbers around 1 that repeat for each run of the tests.
-struct Load(u64);
-
-impl Load {
-    fn next(&mut self, deviation: f64) -> f64 {
-        let mut uniform = || {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 11) as f64 / (1u64 << 53) as f64
-        };
-        let sum: f64 = (0..12).map(|_| uniform()).sum();
-        1.0 + (sum - 6.0) * deviation
-    }
-}
 
 fn quality() -> DataQuality {
     DataQuality {
@@ -51,11 +35,11 @@ fn quality() -> DataQuality {
 }
 
 /// Twelve hosts that run `api`, `db` and `cron`; `cores` says how much, by service, host and step.
-fn side(load: &mut Load, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
+fn side(load: &mut Noise, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
     let mut cells = BTreeMap::new();
     for service in ["api", "cron", "db"] {
         for host in 0..12 {
-            let rates = (0..STEPS).map(|step| cores(service, host, step) * load.next(0.05));
+            let rates = (0..STEPS).map(|step| cores(service, host, step) * (1.0 + load.next(0.05)));
             let name = (service.to_owned(), format!("web-{host:02}"));
             cells.insert(name, rates.collect());
         }
@@ -82,7 +66,7 @@ fn usual(service: &str, host: usize, step: usize) -> f64 {
 }
 
 fn judged(seed: u64, now: impl Fn(&str, usize, usize) -> f64) -> Judged {
-    let mut load = Load(seed);
+    let mut load = Noise(seed);
     let before = side(&mut load, usual);
     judge(&before, &side(&mut load, now))
 }
@@ -152,7 +136,7 @@ fn a_host_that_is_held_back_differs_from_its_peers() {
 
 #[test]
 fn a_host_that_was_different_all_the_time_is_no_news() {
-    let mut load = Load(10);
+    let mut load = Noise(10);
     let large = |service: &str, host: usize, step: usize| {
         usual(service, host, step) * if host == 2 { 4.0 } else { 1.0 }
     };
@@ -165,7 +149,7 @@ fn a_host_that_was_different_all_the_time_is_no_news() {
 
 #[test]
 fn a_service_that_starts_and_one_that_ends_are_changes() {
-    let mut load = Load(11);
+    let mut load = Noise(11);
     let without = |gone: &'static str| {
         move |service: &str, host: usize, step: usize| {
             usual(service, host, step) * f64::from(u8::from(service != gone))
@@ -174,7 +158,7 @@ fn a_service_that_starts_and_one_that_ends_are_changes() {
     let before = side(&mut load, without("api"));
     let after = side(&mut load, without("db"));
     let found = judge(&before, &after);
-    let answer = answer_of(found, (before, after), 10, Vec::new(), |_| {
+    let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()
     });
     let change = |name: &str| {
@@ -188,7 +172,7 @@ fn a_service_that_starts_and_one_that_ends_are_changes() {
 
 #[test]
 fn steps_without_data_are_told_as_such() {
-    let mut load = Load(12);
+    let mut load = Noise(12);
     let mut before = side(&mut load, usual);
     let mut after = side(&mut load, usual);
     for side in [&mut before, &mut after] {
@@ -199,7 +183,7 @@ fn steps_without_data_are_told_as_such() {
     }
     let found = judge(&before, &after);
     assert_eq!(changed(&found.services), []);
-    let answer = answer_of(found, (before, after), 10, Vec::new(), |_| {
+    let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()
     });
     let fleet = answer.fleet.expect("the fleet");

@@ -5,10 +5,10 @@ import { Filters } from '../app/Filters';
 import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
-import { Answer, Choice, Empty, Icon, Module, Name } from '../app/parts';
+import { Answer, Choice, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
 import type { Host, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { hosts, overview } from '../query/client';
-import { useQuery } from '../query/useQuery';
+import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
@@ -54,7 +54,8 @@ export function OverviewPage(props: PageProps) {
   const key = `${label} ${was.from} ${was.to}\n${selectionKey}`;
   // First what is quick; functions of what changed follow.
   const quick = useQuery(`overview\n${key}`, (signal) => overview(selection, was, label, false, signal));
-  const whole = useQuery(quick.data && `overview whole\n${key}`, (signal) =>
+  const changed = quick.data?.services.some(isSignificant) === true;
+  const whole = useQuery(changed ? `overview whole\n${key}` : undefined, (signal) =>
     overview(selection, was, label, true, signal),
   );
   const fleet = useQuery(`hosts\n${selectionKey}`, (signal) => hosts(range, signal));
@@ -92,8 +93,7 @@ export function OverviewPage(props: PageProps) {
         {(answer) => (
           <Overview
             answer={answer}
-            functions={whole.data?.functions}
-            looking={whole.waiting}
+            whole={whole}
             hosts={fleet.data?.hosts ?? []}
             of={{ query: selection.query, label, baseline: was, range, words }}
           />
@@ -115,13 +115,13 @@ interface Of {
 
 interface OverviewProps {
   answer: OverviewResponse;
-  functions: OverviewResponse['functions'] | undefined;
-  looking: boolean;
+  /** The same with functions, asked where something changed. */
+  whole: Query<OverviewResponse>;
   hosts: readonly Host[];
   of: Of;
 }
 
-function Overview({ answer, functions, looking, hosts, of }: OverviewProps) {
+function Overview({ answer, whole, hosts, of }: OverviewProps) {
   const fleet = answer.fleet;
   if (!fleet || answer.services.length === 0) {
     return (
@@ -167,7 +167,7 @@ function Overview({ answer, functions, looking, hosts, of }: OverviewProps) {
       <div class="overview-columns">
         <section class="panel-box" aria-label="What changed">
           <h3>What changed</h3>
-          <Functions answer={answer} functions={functions} looking={looking && changed.length > 0} of={of} />
+          <Functions whole={whole} of={of} />
           <Rows
             answer={answer}
             rows={changedHosts}
@@ -288,16 +288,25 @@ function share(row: OverviewRow): string {
   return text === '' ? '' : ` (${text})`;
 }
 
-interface FunctionsProps {
-  answer: OverviewResponse;
-  functions: OverviewResponse['functions'] | undefined;
-  looking: boolean;
-  of: Of;
+function Functions({ whole, of }: { whole: Query<OverviewResponse>; of: Of }) {
+  const answer = whole.data;
+  if (whole.waiting && !answer) return <p class="soft">Comparing functions …</p>;
+  if (whole.trouble) return <TroubleBox trouble={whole.trouble} again={whole.again} />;
+  if (!answer) return null;
+  return (
+    <>
+      {answer.functionsMissing.map((service) => (
+        <p key={service} class="notice">
+          Functions of <Name text={service} empty="(none)" max={60} /> took too long or too much to compare. Take a
+          shorter range.
+        </p>
+      ))}
+      {answer.functions.length > 0 && <FunctionTable answer={answer} of={of} />}
+    </>
+  );
 }
 
-function Functions({ answer, functions, looking, of }: FunctionsProps) {
-  if (looking && !functions) return <p class="soft">Comparing functions …</p>;
-  if (!functions?.length) return null;
+function FunctionTable({ answer, of }: { answer: OverviewResponse; of: Of }) {
   return (
     <div class="table-wrap">
       <table class="overview-table">
@@ -314,7 +323,7 @@ function Functions({ answer, functions, looking, of }: FunctionsProps) {
           </tr>
         </thead>
         <tbody>
-          {functions.map((row) => (
+          {answer.functions.map((row) => (
             <tr key={`${row.service} ${row.module} ${row.name}`}>
               <td class="wide">
                 <Link to={functionIn(answer, row, of.query, of.label, of.baseline, of.range)}>

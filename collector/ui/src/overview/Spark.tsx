@@ -29,7 +29,7 @@ export function Spark({ row, startUnixNs, stepNs }: { row: OverviewRow; startUni
 }
 
 /** Marks the time that differs. */
-export function Stretch(props: {
+function Stretch(props: {
   change: NonNullable<OverviewRow['change']>;
   startUnixNs: bigint;
   stepNs: bigint;
