@@ -226,6 +226,7 @@ pub async fn serve_confined(
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));
     let annotations = annotations(config, (&clock, &audit), &metrics, &ending);
+    annotations.ready().await;
     ingest.watched_by(Arc::new(annotations.clone()));
     let annotating = tokio::spawn(annotations.clone().keep());
     let pins = pins(config, &queries, clock, &metrics, &ending);

@@ -312,14 +312,18 @@ impl People {
             .collect()
     }
 
-    /// How many sessions of the page were started with somebody's token.
-    pub fn sessions_of(&self, person: &Person) -> u32 {
+    /// How many sessions of the page were started with each token, by its id.
+    pub fn sessions_by_token(&self) -> HashMap<[u8; ID_BYTES], u32> {
         let now = self.now();
-        let open = lock(&self.sessions().open);
-        let own = open.values().filter(|session| {
-            session.is_good(now) && matches!(session.whose, Whose::Token(id) if id == person.id())
-        });
-        u32::try_from(own.count()).unwrap_or(u32::MAX)
+        let mut counts = HashMap::new();
+        for session in lock(&self.sessions().open).values() {
+            if let Whose::Token(id) = &session.whose
+                && session.is_good(now)
+            {
+                *counts.entry(*id).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Ends a session. Blocks.

@@ -130,6 +130,14 @@ const PATHS: [(&str, May); 13] = [
     ("/index.html", People(Viewer)),
 ];
 
+/// How calls begin that read what is stored, for `audit.queries`.
+pub const READS: [&str; 4] = [
+    "/fleetprof.collector.v1.QueryService/",
+    "/fleetprof.collector.v1.PinService/",
+    "/fleetprof.collector.v1.CaptureService/Profile",
+    "/fleetprof.collector.v1.AnnotationService/List",
+];
+
 /// Starts of paths: downloads, and the page's own files.
 const FOLDERS: [(&str, May); 4] = [
     ("/api/capture.", People(Viewer)),

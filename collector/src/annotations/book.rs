@@ -343,6 +343,9 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
         Note::ForgetService { service } => {
             change.execute("DELETE FROM seen WHERE service = ?1", params![service])?;
         }
+        Note::ForgetAgent { host } => {
+            change.execute("DELETE FROM agents WHERE host = ?1", params![host])?;
+        }
     }
     Ok(None)
 }

@@ -2,8 +2,8 @@
 //! host whose agent has another version.
 //!
 //! A service is told by the label `service`, by the repository of its image with its namespace, or
-//! by its unit, whichever is there: names of containers are made anew with each start in many
-//! fleets. What a service runs in its first minutes is what it runs, not a deploy. All is
+//! by its unit, whichever is there: in many fleets a container has another name after each start.
+//! What a service runs in its first minutes is what it runs, not a deploy. All is
 //! remembered as hashes, in memory and in the database (`book.rs`), so that a start announces
 //! nothing that was there before. Nothing here blocks: what is to be written waits.
 
@@ -62,6 +62,8 @@ pub(super) enum Note {
     ForgetValue { service: i64, value: i64 },
     /// There was no room for all of it any more.
     ForgetService { service: i64 },
+    /// The same of the agent of a host.
+    ForgetAgent { host: i64 },
 }
 
 /// What was written before, for a start.
@@ -104,6 +106,16 @@ struct Value {
     hosts: HashSet<i64>,
 }
 
+/// The agent of a host.
+#[derive(Debug)]
+struct Agent {
+    version: i64,
+    /// Its version, as it is said.
+    said: String,
+    /// When it was seen last; 0: not since the start.
+    last: i64,
+}
+
 /// What came of a look, beside what is to be written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Untold {
@@ -117,7 +129,7 @@ pub(super) struct Untold {
 #[derive(Debug, Default)]
 pub(super) struct Deploys {
     services: HashMap<i64, Service>,
-    agents: HashMap<i64, (i64, String)>,
+    agents: HashMap<i64, Agent>,
     /// Hosts counted over all values.
     counted: usize,
     /// When deploys were told, in the last hour.
@@ -125,6 +137,8 @@ pub(super) struct Deploys {
     /// Who was told of last, by which label, and the time of the deploy.
     recent: VecDeque<(i64, i64, i64)>,
     waiting: Vec<Note>,
+    /// How many were taken and are being written.
+    writing: usize,
     untold: Untold,
 }
 
@@ -150,6 +164,46 @@ struct Claim<'s> {
     value: &'s str,
 }
 
+/// What a window says of a service, to be looked at.
+pub(super) struct WindowSight<'w> {
+    sight: Sight<'w>,
+    claim: Claim<'w>,
+}
+
+/// What a window says of services. Takes no lock: there may be many label sets.
+pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
+    // Processes of a service say the same, and replicas on a host, too.
+    let (mut seen, mut said) = (HashSet::new(), HashSet::new());
+    let host = hash(&[&window.origin.host.host_id]);
+    let start = window.range.start_unix_ns.min(now);
+    let mut sights = Vec::new();
+    for set in &window.label_sets {
+        for claim in claims(set) {
+            let of = [SERVICE, key::NAMESPACE, key::IMAGE, key::UNIT].map(|name| set.get(name));
+            if !seen.insert((claim.name, claim.value, of)) {
+                continue;
+            }
+            let Some(identity) = identity(set, claim.name) else {
+                continue;
+            };
+            let (label, value) = (hash(&[claim.name]), hash(&[claim.value]));
+            if said.insert((identity, label, value)) {
+                let sight = Sight {
+                    identity,
+                    label,
+                    value,
+                    host,
+                    start,
+                    changed: false,
+                    said: short(claim.name, claim.value),
+                };
+                sights.push(WindowSight { sight, claim });
+            }
+        }
+    }
+    sights
+}
+
 impl Deploys {
     /// What was known before.
     pub fn new(known: Known) -> Deploys {
@@ -171,45 +225,23 @@ impl Deploys {
             service.values.insert(one.value, value);
         }
         let agents = known.agents.into_iter();
-        deploys.agents = agents
-            .map(|(host, version, said)| (host, (version, said)))
-            .collect();
+        let agent = |(host, version, said)| {
+            let last = 0;
+            let agent = Agent {
+                version,
+                said,
+                last,
+            };
+            (host, agent)
+        };
+        deploys.agents = agents.map(agent).collect();
         deploys
     }
 
-    /// Whether anything in a window may tell of a deploy.
-    pub fn has_something(window: &NewWindow) -> bool {
-        let mut sets = window.label_sets.iter();
-        sets.any(|set| claims(set).next().is_some())
-    }
-
-    /// Looks at a window that was stored.
-    pub fn window(&mut self, window: &NewWindow, now: i64) {
-        // Replicas on a host say the same.
-        let mut said = HashSet::new();
-        let host = hash(&[&window.origin.host.host_id]);
-        let start = window.range.start_unix_ns.min(now);
-        for set in &window.label_sets {
-            for claim in claims(set) {
-                let Some(identity) = identity(set, claim.name) else {
-                    continue;
-                };
-                let label = hash(&[claim.name]);
-                let value = hash(&[claim.value]);
-                if !said.insert((identity, label, value)) {
-                    continue;
-                }
-                let sight = Sight {
-                    identity,
-                    label,
-                    value,
-                    host,
-                    start,
-                    changed: false,
-                    said: short(claim.name, claim.value),
-                };
-                self.see(&sight, now, |before, said| told(&claim, before, said));
-            }
+    /// Looks at what a window says.
+    pub fn look(&mut self, sights: &[WindowSight<'_>], now: i64) {
+        for WindowSight { sight, claim } in sights {
+            self.see(sight, now, |before, said| told(claim, before, said));
         }
     }
 
@@ -219,23 +251,36 @@ impl Deploys {
             return;
         }
         let (host, value) = (hash(&[host_id]), hash(&[version]));
-        let before = self.agents.get(&host).cloned();
-        if before.as_ref().is_some_and(|(known, _)| *known == value) {
-            return;
+        if let Some(agent) = self.agents.get_mut(&host) {
+            agent.last = now;
+            if agent.version == value {
+                return;
+            }
         }
-        if self.waiting.len() >= WAITING_MAX || before.is_none() && self.agents.len() >= HOSTS_MAX {
+        // One may be needed to make room.
+        if self.pending() + 2 > WAITING_MAX {
             self.untold.dropped += 1;
             return;
         }
+        if !self.agents.contains_key(&host) && self.agents.len() >= HOSTS_MAX {
+            self.forget_agent();
+        }
         let said = cut(version, SAID_BYTES_MAX).to_owned();
-        self.agents.insert(host, (value, said.clone()));
+        let agent = Agent {
+            version: value,
+            said: said.clone(),
+            last: now,
+        };
+        let before = self.agents.insert(host, agent);
         self.waiting.push(Note::Agent {
             host,
             version: value,
             said: said.clone(),
         });
         // Of a host that is new it is not known that anything changed.
-        let Some((_, was)) = before else { return };
+        let Some(Agent { said: was, .. }) = before else {
+            return;
+        };
         let sight = Sight {
             identity: hash(&["agent"]),
             label: hash(&["agent_version"]),
@@ -251,18 +296,50 @@ impl Deploys {
         });
     }
 
-    /// What is to be written, and what was not told of.
+    /// What is to be written, and what was not told of. It is being written until
+    /// [`Deploys::written`] or [`Deploys::put_back`].
     pub fn take(&mut self) -> (Vec<Note>, Untold) {
+        self.writing = self.waiting.len();
         (
             std::mem::take(&mut self.waiting),
             std::mem::take(&mut self.untold),
         )
     }
 
+    /// What was taken is written.
+    pub fn written(&mut self) {
+        self.writing = 0;
+    }
+
     /// It was not written: it waits before all that came since.
     pub fn put_back(&mut self, mut notes: Vec<Note>) {
+        self.writing = 0;
         notes.append(&mut self.waiting);
         self.waiting = notes;
+    }
+
+    /// Gives the hosts of deploys up that are not counted any more.
+    pub fn expire(&mut self, now: i64) {
+        let values = self.services.values_mut();
+        for value in values.flat_map(|service| service.values.values_mut()) {
+            if value.told <= now.saturating_sub(COUNTING_NS) {
+                self.counted -= value.hosts.len();
+                value.hosts = HashSet::new();
+            }
+        }
+    }
+
+    /// How much is to be written, or is being written.
+    fn pending(&self) -> usize {
+        self.waiting.len() + self.writing
+    }
+
+    fn forget_agent(&mut self) {
+        let oldest = self.agents.iter().min_by_key(|(_, agent)| agent.last);
+        if let Some(host) = oldest.map(|(host, _)| *host) {
+            self.agents.remove(&host);
+            self.waiting.push(Note::ForgetAgent { host });
+        }
     }
 
     fn see(
@@ -279,7 +356,9 @@ impl Deploys {
                 let counts = value.told > now.saturating_sub(COUNTING_NS);
                 let again = sight.changed && !counts;
                 if counts && !value.hosts.contains(&sight.host) {
-                    if self.waiting.len() >= WAITING_MAX || self.counted >= COUNTED_MAX {
+                    if self.waiting.len() + self.writing >= WAITING_MAX
+                        || self.counted >= COUNTED_MAX
+                    {
                         self.untold.dropped += 1;
                         return;
                     }
@@ -291,9 +370,6 @@ impl Deploys {
                         host: sight.host,
                         start: sight.start,
                     });
-                } else if value.told != 0 && !counts && !value.hosts.is_empty() {
-                    self.counted -= value.hosts.len();
-                    value.hosts = HashSet::new();
                 }
                 if !again {
                     return;
@@ -301,7 +377,7 @@ impl Deploys {
             }
         }
         // Two may be needed to make room, and one for itself.
-        if self.waiting.len() + 3 > WAITING_MAX {
+        if self.pending() + 3 > WAITING_MAX {
             self.untold.dropped += 1;
             return;
         }

@@ -38,6 +38,10 @@ fn window(host: &str, start: i64, sets: &[&[(&str, &str)]]) -> NewWindow {
 }
 
 /// The same with one image in a namespace.
+fn look(deploys: &mut Deploys, window: &NewWindow, now: i64) {
+    deploys.look(&sights(window, now), now);
+}
+
 fn image(host: &str, start: i64, image: &str) -> NewWindow {
     window(host, start, &[&[("namespace", "shop"), ("image", image)]])
 }
@@ -55,7 +59,8 @@ fn told(deploys: &mut Deploys) -> Vec<String> {
 /// A service that has been there for an hour.
 fn settled() -> Deploys {
     let mut deploys = Deploys::default();
-    deploys.window(
+    look(
+        &mut deploys,
         &image("a", NOW - 60 * MINUTE, "r.io:5000/api:v41"),
         NOW - 60 * MINUTE,
     );
@@ -70,10 +75,14 @@ fn settled() -> Deploys {
 #[test]
 fn a_new_image_of_a_service_is_told_once_over_its_hosts() {
     let mut deploys = settled();
-    deploys.window(&image("a", NOW - MINUTE, "r.io:5000/api:v42"), NOW);
-    deploys.window(&image("a", NOW, "r.io:5000/api:v42"), NOW);
-    deploys.window(&image("b", NOW, "r.io:5000/api:v42"), NOW);
-    deploys.window(&image("b", NOW, "r.io:5000/api:v41"), NOW);
+    look(
+        &mut deploys,
+        &image("a", NOW - MINUTE, "r.io:5000/api:v42"),
+        NOW,
+    );
+    look(&mut deploys, &image("a", NOW, "r.io:5000/api:v42"), NOW);
+    look(&mut deploys, &image("b", NOW, "r.io:5000/api:v42"), NOW);
+    look(&mut deploys, &image("b", NOW, "r.io:5000/api:v41"), NOW);
     let (notes, untold) = deploys.take();
     assert_eq!(untold, Untold::default());
     let [
@@ -98,24 +107,24 @@ fn a_new_image_of_a_service_is_told_once_over_its_hosts() {
 #[test]
 fn other_repositories_and_namespaces_are_other_services() {
     let mut deploys = settled();
-    deploys.window(&image("a", NOW, "r.io:5000/web:v42"), NOW);
+    look(&mut deploys, &image("a", NOW, "r.io:5000/web:v42"), NOW);
     let elsewhere = window(
         "a",
         NOW,
         &[&[("namespace", "lab"), ("image", "r.io:5000/api:v42")]],
     );
-    deploys.window(&elsewhere, NOW);
+    look(&mut deploys, &elsewhere, NOW);
     assert_eq!(told(&mut deploys), [""; 0]);
 }
 
 #[test]
 fn what_a_service_runs_in_its_first_minutes_is_no_deploy() {
     let mut deploys = Deploys::default();
-    deploys.window(&image("a", NOW, "api:1"), NOW);
-    deploys.window(&image("b", NOW, "api:2"), NOW + 9 * MINUTE);
-    deploys.window(&image("c", NOW, "api:2"), NOW + 30 * MINUTE);
+    look(&mut deploys, &image("a", NOW, "api:1"), NOW);
+    look(&mut deploys, &image("b", NOW, "api:2"), NOW + 9 * MINUTE);
+    look(&mut deploys, &image("c", NOW, "api:2"), NOW + 30 * MINUTE);
     assert_eq!(told(&mut deploys), [""; 0]);
-    deploys.window(&image("c", NOW, "api:3"), NOW + 30 * MINUTE);
+    look(&mut deploys, &image("c", NOW, "api:3"), NOW + 30 * MINUTE);
     assert_eq!(told(&mut deploys), ["api: image 3 (was 2)"]);
 }
 
@@ -139,8 +148,16 @@ fn versions_are_labels_of_hosts_containers_and_pods() {
     }
     let mut deploys = Deploys::default();
     let set = |version| [("unit", "api.service"), ("pod.label/version", version)];
-    deploys.window(&window("a", NOW, &[&set("1")]), NOW - 60 * MINUTE);
-    deploys.window(&window("a", NOW, &[&set("2"), &set("2")]), NOW);
+    look(
+        &mut deploys,
+        &window("a", NOW, &[&set("1")]),
+        NOW - 60 * MINUTE,
+    );
+    look(
+        &mut deploys,
+        &window("a", NOW, &[&set("2"), &set("2")]),
+        NOW,
+    );
     assert_eq!(told(&mut deploys), ["api.service: version 2 (was 1)"]);
     // A host's label is on all that runs there: that is one deploy.
     let all = |version| {
@@ -150,8 +167,8 @@ fn versions_are_labels_of_hosts_containers_and_pods() {
         ];
         window("a", NOW, &[&sets[0], &sets[1]])
     };
-    deploys.window(&all("7"), NOW);
-    deploys.window(&all("8"), NOW + 60 * MINUTE);
+    look(&mut deploys, &all("7"), NOW);
+    look(&mut deploys, &all("8"), NOW + 60 * MINUTE);
     assert_eq!(told(&mut deploys), ["hosts: version 8 (was 7)"]);
 }
 
@@ -159,8 +176,12 @@ fn versions_are_labels_of_hosts_containers_and_pods() {
 fn an_image_and_a_version_that_change_together_are_one_deploy() {
     let mut deploys = Deploys::default();
     let set = |tag| [("image", tag), ("container.label/version", tag)];
-    deploys.window(&window("a", NOW, &[&set("api:1")]), NOW - 60 * MINUTE);
-    deploys.window(&window("a", NOW, &[&set("api:2")]), NOW);
+    look(
+        &mut deploys,
+        &window("a", NOW, &[&set("api:1")]),
+        NOW - 60 * MINUTE,
+    );
+    look(&mut deploys, &window("a", NOW, &[&set("api:2")]), NOW);
     assert_eq!(told(&mut deploys).len(), 1);
 }
 
@@ -191,8 +212,8 @@ fn a_start_announces_nothing_that_was_there_before() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut deploys = settled();
     deploys.agent("a", "0.1.0", NOW);
-    deploys.window(&image("a", NOW, "r.io:5000/api:v42"), NOW);
-    deploys.window(&image("b", NOW, "r.io:5000/api:v42"), NOW);
+    look(&mut deploys, &image("a", NOW, "r.io:5000/api:v42"), NOW);
+    look(&mut deploys, &image("b", NOW, "r.io:5000/api:v42"), NOW);
     let keep = |deploys: &mut Deploys, now: i64| {
         let book = Book::open(dir.path()).expect("it opens");
         let told = book.write(&deploys.take().0, now).expect("written");
@@ -200,13 +221,18 @@ fn a_start_announces_nothing_that_was_there_before() {
     };
     // What was settled was taken by the test: it is told again to the book.
     let mut first = Deploys::default();
-    first.window(&image("a", NOW, "r.io:5000/api:v41"), NOW - 60 * MINUTE);
+    look(
+        &mut first,
+        &image("a", NOW, "r.io:5000/api:v41"),
+        NOW - 60 * MINUTE,
+    );
     keep(&mut first, NOW);
     let (found, mut deploys) = keep(&mut deploys, NOW);
     assert_eq!(found.len(), 1);
     for host in ["a", "b"] {
         for tag in ["v41", "v42"] {
-            deploys.window(
+            look(
+                &mut deploys,
                 &image(host, NOW, &format!("r.io:5000/api:{tag}")),
                 NOW + MINUTE,
             );
@@ -214,7 +240,11 @@ fn a_start_announces_nothing_that_was_there_before() {
         deploys.agent("a", "0.1.0", NOW + MINUTE);
     }
     assert_eq!(deploys.take().0, [], "neither a deploy nor a host more");
-    deploys.window(&image("c", NOW - MINUTE, "r.io:5000/api:v42"), NOW + MINUTE);
+    look(
+        &mut deploys,
+        &image("c", NOW - MINUTE, "r.io:5000/api:v42"),
+        NOW + MINUTE,
+    );
     deploys.agent("a", "0.2.0", NOW + MINUTE);
     let (found, _) = keep(&mut deploys, NOW + MINUTE);
     assert_eq!(found[0].text, "fleetprofd 0.2.0 (was 0.1.0)");
@@ -228,10 +258,10 @@ fn what_is_found_is_bounded_in_an_hour_in_values_and_in_what_waits() {
     let mut deploys = Deploys::default();
     let service = |at: usize, tag: i64| image("a", NOW, &format!("s{at}:{tag}"));
     for at in 0..DEPLOYS_PER_HOUR_MAX + 10 {
-        deploys.window(&service(at, 1), NOW - 60 * MINUTE);
+        look(&mut deploys, &service(at, 1), NOW - 60 * MINUTE);
     }
     for at in 0..DEPLOYS_PER_HOUR_MAX + 10 {
-        deploys.window(&service(at, 2), NOW);
+        look(&mut deploys, &service(at, 2), NOW);
     }
     let (notes, untold) = deploys.take();
     let count = notes
@@ -239,18 +269,18 @@ fn what_is_found_is_bounded_in_an_hour_in_values_and_in_what_waits() {
         .filter(|note| matches!(note, Note::Deploy { .. }));
     assert_eq!((count.count(), untold.limited), (DEPLOYS_PER_HOUR_MAX, 10));
     for tag in 0..200 {
-        deploys.window(&service(0, 1000 + tag), NOW + MINUTE);
+        look(&mut deploys, &service(0, 1000 + tag), NOW + MINUTE);
     }
     let most = deploys.services.values().map(|of| of.values.len()).max();
     assert_eq!(most, Some(VALUES_MAX));
     deploys.take();
     for at in 0..2 * WAITING_MAX {
-        deploys.window(&service(1000 + at, 1), NOW);
+        look(&mut deploys, &service(1000 + at, 1), NOW);
     }
     let (notes, untold) = deploys.take();
     assert!(notes.len() <= WAITING_MAX && untold.dropped > 0);
     // What found no room is taken up later.
-    deploys.window(&service(1000 + 2 * WAITING_MAX - 1, 1), NOW);
+    look(&mut deploys, &service(1000 + 2 * WAITING_MAX - 1, 1), NOW);
     assert_eq!(deploys.take().0.len(), 1);
 }
 
@@ -258,11 +288,15 @@ fn what_is_found_is_bounded_in_an_hour_in_values_and_in_what_waits() {
 fn services_that_were_not_seen_for_longest_make_room() {
     let mut deploys = Deploys::default();
     for at in 0..SERVICES_MAX + 5 {
-        deploys.window(&image("a", NOW, &format!("s{at}:1")), NOW + at as i64);
+        look(
+            &mut deploys,
+            &image("a", NOW, &format!("s{at}:1")),
+            NOW + at as i64,
+        );
         deploys.take();
     }
     assert_eq!(deploys.services.len(), SERVICES_MAX);
-    deploys.window(&image("a", NOW, "s0:2"), NOW + 60 * MINUTE);
+    look(&mut deploys, &image("a", NOW, "s0:2"), NOW + 60 * MINUTE);
     assert_eq!(told(&mut deploys), [""; 0], "it is new again");
 }
 
@@ -280,4 +314,45 @@ fn images_are_told_by_their_repositories() {
         assert_eq!(super::repository(image), repository, "{image}");
         assert_eq!(short("image", image), said, "{image}");
     }
+}
+
+#[test]
+fn hosts_of_a_version_that_another_replaced_are_not_counted_for_ever() {
+    let mut deploys = settled();
+    look(&mut deploys, &image("a", NOW, "r.io:5000/api:v42"), NOW);
+    look(&mut deploys, &image("b", NOW, "r.io:5000/api:v42"), NOW);
+    assert_eq!(deploys.counted, 2);
+    let later = NOW + COUNTING_NS;
+    look(&mut deploys, &image("a", later, "r.io:5000/api:v43"), later);
+    deploys.expire(later);
+    assert_eq!(deploys.counted, 1, "the newest alone");
+}
+
+#[test]
+fn what_waits_is_bounded_while_nothing_can_be_written() {
+    let mut deploys = Deploys::default();
+    for round in 0..3 {
+        for host in 0..WAITING_MAX {
+            deploys.agent(&format!("{round} {host}"), "1", NOW);
+        }
+        let (notes, _) = deploys.take();
+        deploys.agent(&format!("{round} beside"), "1", NOW);
+        deploys.put_back(notes);
+        assert!(deploys.pending() <= WAITING_MAX, "{}", deploys.pending());
+    }
+}
+
+#[test]
+fn agents_that_were_not_seen_for_longest_make_room() {
+    let mut deploys = Deploys::default();
+    for host in 0..HOSTS_MAX {
+        deploys.agent(&host.to_string(), "1", NOW + host as i64);
+        deploys.take();
+        deploys.written();
+    }
+    deploys.agent("0", "1", NOW + HOSTS_MAX as i64);
+    deploys.agent("new", "1", NOW + HOSTS_MAX as i64);
+    assert_eq!(deploys.agents.len(), HOSTS_MAX);
+    let known = |host: &str| deploys.agents.contains_key(&hash(&[host]));
+    assert!(known("0") && known("new") && !known("1"));
 }

@@ -22,6 +22,7 @@ use deploys::Deploys;
 use limits::{FLUSH_INTERVAL, PRUNE_ROUNDS};
 use profile::text::with_causes;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{OnceCell, watch};
 use tokio::task::spawn_blocking;
@@ -56,6 +57,8 @@ struct Inner {
     options: AnnotationOptions,
     /// Opened when it is first wanted, and tried again until it can be.
     opened: OnceCell<Opened>,
+    /// What was found could not be written, and that was said.
+    is_failing: AtomicBool,
     clock: Clock,
     audit: Audit,
     metrics: Arc<Metrics>,
@@ -80,11 +83,18 @@ impl Annotations {
         Annotations(Arc::new(Inner {
             options,
             opened: OnceCell::new(),
+            is_failing: AtomicBool::new(false),
             clock,
             audit,
             metrics,
             shutdown,
         }))
+    }
+
+    /// Opens the database: agents that come before that are not looked at. Why it cannot be is told
+    /// by [`Annotations::keep`].
+    pub async fn ready(&self) {
+        let _ = self.0.open().await;
     }
 
     /// Writes what is found, and removes what is over its age, until the end.
@@ -171,6 +181,8 @@ impl Inner {
         }
         match opened.book.write(&notes, self.clock.now_unix_ns()) {
             Ok(told) => {
+                lock(&opened.deploys).written();
+                self.is_failing.store(false, Ordering::Relaxed);
                 for annotation in &told {
                     self.metrics.annotations_found.inc();
                     tracing::info!(id = annotation.id, text = annotation.text, "deploy found");
@@ -185,7 +197,12 @@ impl Inner {
             }
             Err(error) => {
                 self.metrics.annotations_failed.inc();
-                tracing::debug!(%error, "what was found is not written; it is tried again");
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        error = with_causes(&error),
+                        "deploys that were found are not written; it is tried again"
+                    );
+                }
                 lock(&opened.deploys).put_back(notes);
             }
         }
@@ -197,6 +214,7 @@ impl Inner {
             return;
         };
         let now = self.clock.now_unix_ns();
+        lock(&opened.deploys).expire(now);
         match opened.book.prune(now, self.options.age_ns) {
             Ok(Pruned { aged, over }) => {
                 self.metrics.annotations_aged.inc_by(aged as u64);
@@ -226,12 +244,16 @@ impl Watch for Annotations {
     }
 
     fn stored(&self, window: &NewWindow) {
-        if !Deploys::has_something(window) {
+        let now = self.0.clock.now_unix_ns();
+        let sights = match self.0.options.find_deploys {
+            true => deploys::sights(window, now),
+            false => return,
+        };
+        if sights.is_empty() {
             return;
         }
-        let now = self.0.clock.now_unix_ns();
         if let Some(mut deploys) = self.0.deploys() {
-            deploys.window(window, now);
+            deploys.look(&sights, now);
         }
     }
 }

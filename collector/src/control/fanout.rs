@@ -8,15 +8,16 @@
 use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count, in_part};
 use super::host_capture::{Event, HostCapture};
-use super::limits::{KEEP_PATIENCE, QUIET_MAX};
+use super::limits::{KEEP_PATIENCE, LISTED_REQUEST_BYTES_MAX, QUIET_MAX};
 use super::merge::{Arrived, Bounds, MergeError, Merged, Span};
 use super::peer::PeerCollector;
 use super::select::{Checked, Chosen, Place, Plan, to_wire};
 use crate::audit::{self, DONE, HOSTS_NAMED};
+use crate::evidence;
 use crate::ingest::stopped;
 use crate::memory::Reservation;
-use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT, of_samples};
-use profile::{Coverage, FrameFilter, GroupBy, Profile, Query, Selector};
+use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT};
+use profile::{FrameFilter, GroupBy, Profile, Query, Selector};
 use proto::collector::{
     FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, FleetPlan, HostProgress,
     HostState, KeptCapture, fleet_capture_response::Body,
@@ -496,6 +497,7 @@ impl Run {
     fn tick(&mut self) {
         if self.alone {
             self.telling.clear();
+            self.told = Instant::now();
         }
         if self.telling.is_empty() {
             if self.changed.is_empty() && self.told.elapsed() >= QUIET_MAX {
@@ -593,24 +595,27 @@ async fn keep(
     mut info: FleetCaptureInfo,
     finished: Arc<Finished>,
 ) -> Outcome {
-    let outcome = match (&fanout.keeps, &finished.own) {
-        (Ok(false), _) | (_, None) => None,
-        (Err(reason), Some(_)) => Some(Err(reason.clone())),
-        (Ok(true), Some(_)) => {
-            let head = KeptCapture {
-                info: Some(info.clone()),
-                selection: fanout.checked.selector.to_string(),
-                filtered: fanout.filtered,
-                in_part: finished.in_part,
-                owner: fanout.checked.caller.name.clone(),
-            };
-            let kept = fanout.control.0.kept.clone();
-            let file = finished.clone();
-            let write = move || kept.keep(head, file.past.as_ref(), file.own.as_ref());
-            let kept = tokio::task::spawn_blocking(write).await;
-            Some(kept.unwrap_or_else(|_| Err("it failed in the collector".to_owned())))
-        }
-    };
+    let outcome =
+        match (&fanout.keeps, &finished.own) {
+            (Ok(false), _) | (_, None) => None,
+            (Err(reason), Some(_)) => Some(Err(lost(&fanout, reason.clone()))),
+            (Ok(true), Some(_)) => {
+                let head = KeptCapture {
+                    info: Some(info.clone()),
+                    selection: selection(&fanout.checked.selector),
+                    filtered: fanout.filtered,
+                    in_part: finished.in_part,
+                    owner: fanout.checked.caller.name.clone(),
+                };
+                let kept = fanout.control.0.kept.clone();
+                let file = finished.clone();
+                let write = move || kept.keep(head, file.past.as_ref(), file.own.as_ref());
+                let kept = tokio::task::spawn_blocking(write).await;
+                Some(kept.unwrap_or_else(|_| {
+                    Err(lost(&fanout, "it failed in the collector".to_owned()))
+                }))
+            }
+        };
     match &outcome {
         Some(Ok(kept)) => info.kept = kept.kept,
         Some(Err(reason)) => {
@@ -621,6 +626,23 @@ async fn keep(
     }
     record(&fanout, &refusals, &info);
     outcome
+}
+
+/// Counts and logs a capture whose file was not even begun.
+fn lost(fanout: &Fanout, reason: String) -> String {
+    fanout.control.0.metrics.captures_kept_failed.inc();
+    tracing::warn!(id = fanout.slot.id, reason, "a capture is not kept");
+    reason
+}
+
+/// What is selected, as it is kept: of one that would fill the list with itself nothing, and then
+/// nobody with a scope is shown the capture.
+fn selection(selector: &Selector) -> String {
+    let text = selector.to_string();
+    match text.len() <= LISTED_REQUEST_BYTES_MAX {
+        true => text,
+        false => String::new(),
+    }
 }
 
 fn not_kept(reason: &str) -> String {
@@ -648,16 +670,15 @@ fn record(fanout: &Fanout, refusals: &[String], info: &FleetCaptureInfo) {
 /// What of a captured profile those may see who see a part of the host: not who ended waits, and
 /// not what is counted over all of the host.
 fn part_of(profile: Profile, filters: &[FrameFilter]) -> Profile {
-    let mut part = profile.without_wakers().unwrap_or(profile);
-    if !filters.is_empty()
-        && let Ok(query) = Query::new(Selector::default(), filters.to_vec(), GroupBy::All)
-    {
-        part = part.query(&query);
+    // Filters find nothing that is not shown; what they count anew is of all of the host again.
+    let part = evidence::in_part(profile);
+    if filters.is_empty() {
+        return part;
     }
-    part.info.quality = of_samples(part.info.quality);
-    part.info.coverage = Coverage::default();
-    part.info.waits_cause.clear();
-    part
+    match Query::new(Selector::default(), filters.to_vec(), GroupBy::All) {
+        Ok(query) => evidence::in_part(part.query(&query)),
+        Err(_) => part,
+    }
 }
 
 /// Sends the profiles, waits until they are kept, and sends the result; false when the client does

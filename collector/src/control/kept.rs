@@ -13,6 +13,7 @@ use crate::access::Caller;
 use crate::durable::replace;
 use crate::evidence::{Bounds, Facts, Files, KeepError, OpenError, ProfileKind, Removed};
 use crate::metrics::Metrics;
+use crate::sync::lock;
 use crate::time::Clock;
 use profile::text::with_causes;
 use profile::{OFF_CPU, Profile, Selector};
@@ -20,7 +21,7 @@ use prost::Message;
 use proto::Chunks;
 use proto::collector::{FleetCaptureInfo, HostState, KeptCapture};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tonic::Status;
@@ -107,6 +108,8 @@ pub struct KeptCaptures {
     dir: PathBuf,
     bounds: Bounds,
     files: OnceCell<Files<KeptCapture>>,
+    /// The number that was put on the disk last.
+    used: Mutex<u64>,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
@@ -122,6 +125,7 @@ impl KeptCaptures {
             dir,
             bounds,
             files: OnceCell::new(),
+            used: Mutex::default(),
             clock,
             metrics,
         }
@@ -167,12 +171,18 @@ impl KeptCaptures {
     /// Notes that a number was given. Blocks.
     pub fn use_up(&self, id: u64) {
         let path = self.dir.join(LAST);
-        if let Err(error) = replace(&path, format!("{id}\n").as_bytes(), 0o600) {
-            tracing::warn!(
+        // Several captures start at a time: the highest number is what stays.
+        let mut used = lock(&self.used);
+        if id <= *used {
+            return;
+        }
+        match replace(&path, format!("{id}\n").as_bytes(), 0o600) {
+            Ok(()) => *used = id,
+            Err(error) => tracing::warn!(
                 file = %path.display(),
                 %error,
                 "the number of a capture is not on the disk: after a restart it may be given again"
-            );
+            ),
         }
     }
 
@@ -232,6 +242,7 @@ impl KeptCaptures {
     pub fn remove(&self, id: u64) -> Result<bool, Status> {
         let files = self.files()?;
         let removed = files.remove(id).map_err(|error| {
+            tracing::warn!(id, %error, "the file of a removed capture stays: it is back after a restart");
             Status::unavailable(format!(
                 "failed to remove the file of capture `{id}`: {error}"
             ))

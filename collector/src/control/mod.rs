@@ -128,7 +128,8 @@ impl Control {
         }
     }
 
-    /// The files of kept captures. Numbers go on after those that were given before a restart.
+    /// The files of kept captures. Once they are open, numbers go on after those that were given
+    /// before a restart; until then, nobody knows which those are.
     async fn open_kept(&self) -> Result<&Files<KeptCapture>, tonic::Status> {
         let fanouts = &self.0.fanouts;
         self.0.kept.open(|last| fanouts.go_on_from(last)).await

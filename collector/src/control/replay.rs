@@ -1,7 +1,7 @@
 //! Kept captures, asked for: the list, the profile of one, and its end.
 
 use super::Control;
-use super::kept::shown;
+use super::kept::{KeptCaptures, shown};
 use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
 use crate::access::Caller;
 use crate::evidence::{Asked, ProfileKind, ReadError, in_part, refused, send};
@@ -19,18 +19,38 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::Status;
 
 /// Parts of a kept capture, for a client.
 type Parts = mpsc::Receiver<Result<FleetCaptureProfileResponse, Status>>;
 
+/// Kept captures that `caller` may see, and how many more there are. Blocks.
+fn kept_for(
+    kept: &KeptCaptures,
+    caller: &Caller,
+    wanted: impl Fn(u64) -> bool,
+) -> (Vec<FleetCaptureInfo>, u64) {
+    let Ok(files) = kept.files() else {
+        return Default::default();
+    };
+    let visible = |kept: &KeptCapture| {
+        let id = kept.info.as_ref().map_or(0, |info| info.id);
+        // Without a scope all is shown, and nothing is to be copied.
+        wanted(id) && (caller.scope.is_none() || shown(kept.clone(), caller).is_some())
+    };
+    let (kept, more) = files.list(LIST_MAX, visible);
+    let kept = kept.into_iter().filter_map(|kept| shown(kept, caller));
+    (kept.collect(), more)
+}
+
 impl Control {
     /// Those that run, that ended and that are kept, newest first, as many as fit an answer.
     pub(super) async fn listed(
         &self,
         asked: &ListFleetCapturesRequest,
-        caller: &Caller,
+        caller: &Arc<Caller>,
     ) -> ListFleetCapturesResponse {
         let wanted = |id: u64| asked.id == 0 || asked.id == id;
         let limit = match asked.limit {
@@ -40,16 +60,13 @@ impl Control {
         let mut all: BTreeMap<u64, FleetCaptureInfo> = BTreeMap::new();
         let mut left_out = 0;
         // Why there are none is in the log, and told to whoever captures.
-        if let Ok(files) = self.open_kept().await {
-            let visible = |kept: &KeptCapture| {
-                let id = kept.info.as_ref().map_or(0, |info| info.id);
-                // Without a scope all is shown, and nothing is to be copied.
-                wanted(id) && (caller.scope.is_none() || shown(kept.clone(), caller).is_some())
-            };
-            let (kept, more) = files.list(limit, visible);
+        if self.open_kept().await.is_ok() {
+            let (kept, caller, id) = (self.0.kept.clone(), caller.clone(), asked.id);
+            // With a scope, each is looked at.
+            let listing = move || kept_for(&kept, &caller, |one| id == 0 || id == one);
+            let (kept, more) = spawn_blocking(listing).await.unwrap_or_default();
             left_out = more;
-            let kept = kept.into_iter().filter_map(|kept| shown(kept, caller));
-            all.extend(kept.map(|info| (info.id, info)));
+            all.extend(kept.into_iter().map(|info| (info.id, info)));
         }
         for info in self.0.fanouts.list(caller) {
             if wanted(info.id) {

@@ -82,9 +82,11 @@ impl CaptureService for Control {
             ..FleetCaptureInfo::default()
         };
         let owner = Owner::new(&caller, &checked.selector);
-        // Those of other collectors are kept where somebody asked for them.
+        // Opened first in any case: numbers go on after those of captures that are kept. Those of
+        // other collectors are kept where somebody asked for them.
+        let opened = self.open_kept().await;
         let keeps = match checked.host_ids.is_empty() {
-            true => self.open_kept().await.map(|_| true),
+            true => opened.map(|_| true),
             false => Ok(false),
         };
         let slot = inner.fanouts.start(info, owner);

@@ -2,6 +2,7 @@
 
 use super::ReadError;
 use crate::query::{Failed, STALL_TIMEOUT, of_samples};
+use profile::text::with_causes;
 use profile::{Coverage, GroupBy, Moments, Profile, Query, Selector};
 use proto::agent::{FrameFilter, LabelMatcher};
 use tokio::sync::mpsc;
@@ -66,6 +67,9 @@ pub(crate) fn in_part(profile: Profile) -> Profile {
 /// What somebody is told of what cannot be read.
 pub(crate) fn refused(error: ReadError) -> Failed {
     let text = error.to_string();
+    if matches!(error, ReadError::Read { .. } | ReadError::Assemble { .. }) {
+        tracing::warn!("{}", with_causes(&error));
+    }
     Failed::from(match error {
         ReadError::Unknown { .. } => Status::not_found(text),
         ReadError::Memory { .. } => Status::resource_exhausted(text),

@@ -401,6 +401,14 @@ impl<F: Facts> Files<F> {
             .truncate(true)
             .open(&path)?;
         let facts = about.encode_to_vec();
+        if facts.len() > F::HEAD_BYTES_MAX {
+            return Err(io::Error::other(format!(
+                "what is to be said of the {} takes {} bytes, more than {}",
+                F::WHAT,
+                facts.len(),
+                F::HEAD_BYTES_MAX
+            )));
+        }
         let mut upload = Upload {
             files: self,
             path,

@@ -26,13 +26,6 @@ const AGAIN_S: u64 = 1;
 /// Time without a call after which a token's use is on record again. Unit: seconds.
 const LOGIN_AGAIN_S: i64 = 3600;
 
-/// Services whose calls are reads, for `audit.queries`.
-const READS: [&str; 3] = [
-    "/fleetprof.collector.v1.QueryService/",
-    "/fleetprof.collector.v1.PinService/",
-    "/fleetprof.collector.v1.AnnotationService/List",
-];
-
 /// See the file.
 #[derive(Clone)]
 pub struct Gatekeeper {
@@ -85,7 +78,7 @@ impl Gatekeeper {
             let event = person.caller.event(told.clone(), "login");
             self.people.audit().note(event);
         }
-        if self.reads && READS.iter().any(|service| path.starts_with(service)) {
+        if self.reads && access::READS.iter().any(|call| path.starts_with(call)) {
             let call = path.rsplit('/').next().unwrap_or_default();
             let event = person.caller.event(told, "read").with("call", call);
             self.people.audit().note(event);

@@ -182,7 +182,7 @@ impl Pins {
             let files = inner.files()?;
             if caller.scope.is_some() {
                 let labels = inner.queries.labels_of_hosts();
-                let found = files.list(1, |pin| pin.id == asked.id).0.pop();
+                let found = files.get(asked.id);
                 let sight = found.map(|pin| inner.sight(&caller, &pin, &labels, limits));
                 if matches!(sight.transpose()?, None | Some(Sight::Nothing)) {
                     return Err(refused(ReadError::unknown::<HostPin>(asked.id)));

@@ -3,7 +3,7 @@
 //! FORMAT is as of profiles. `past=1`: the time before, in place of the capture; `frame` and
 //! `group_by` are as of profiles, where without `group_by` all labels stay that the capture kept.
 
-use super::download::{File, file, filter, finished, format, named, plain_name};
+use super::download::{File, file, filter, finished, format, named, plain_name, too_large};
 use crate::access::Caller;
 use crate::control::Control;
 use crate::evidence::{Asked, ProfileKind};
@@ -87,7 +87,7 @@ pub(super) async fn make(
         true => &all[..],
         false => &group_by[..],
     };
-    let query = Asked::new((Vec::new(), None), filters, labels, true)?;
+    let query = Asked::new((Vec::new(), None), filters, labels, format.has_times())?;
     let mut place = queries.response_slot()?;
     let kind = match past {
         true => ProfileKind::Minutes,
@@ -96,12 +96,18 @@ pub(super) async fn make(
     let made = control.kept((id, kind), caller, move |info, profile, limits| {
         let answer = query.answer(&profile);
         drop(profile);
+        if answer.total().is_capped() {
+            return Err(too_large().into());
+        }
         let request = info.request.unwrap_or_default();
         let event = plain_name(&answer.info.event);
-        let side = if past { "-before" } else { "" };
+        let (side, time) = match past {
+            true => ("-before", ": the time before"),
+            false => ("", ""),
+        };
         let title = match request.selector.as_str() {
-            "" => format!("Capture {id} of the fleet"),
-            selector => format!("Capture {id} of {selector}"),
+            "" => format!("Capture {id} of the fleet{time}"),
+            selector => format!("Capture {id} of {selector}{time}"),
         };
         let pieces = file(&answer, format, (title, &group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;

@@ -31,6 +31,7 @@ use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
 use crate::oidc;
+use crate::percent;
 use crate::pins::Pins;
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use axum::body::Body;
@@ -374,10 +375,13 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     let Some(asking) = asking else {
         return next.run(request).await;
     };
-    let is_read = path == annotations::PATH && request.method() == Method::GET
-        || READS.iter().any(|start| path.starts_with(start));
+    // As the router reads it: `%63` is a `c`.
+    let plain = percent::unescaped(&path).unwrap_or_default();
+    let mut reads = access::READS.iter().chain(&READ_FILES);
+    let is_read = plain == annotations::PATH && request.method() == Method::GET
+        || reads.any(|start| plain.starts_with(start));
     if door.audit_reads && is_read {
-        let call = path.rsplit('/').next().unwrap_or_default();
+        let call = plain.rsplit('/').next().unwrap_or_default();
         let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
         let event = asking.caller.event(peer, "read").with("call", call);
         door.people.audit().note(event);
@@ -402,15 +406,8 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     }
 }
 
-/// How paths of what reads begin.
-const READS: [&str; 6] = [
-    "/api/profile.",
-    "/api/capture.",
-    "/api/pin.",
-    "/fleetprof.collector.v1.QueryService/",
-    "/fleetprof.collector.v1.PinService/",
-    "/fleetprof.collector.v1.AnnotationService/List",
-];
+/// How paths of files begin, which are reads, too.
+const READ_FILES: [&str; 3] = ["/api/profile.", "/api/capture.", "/api/pin."];
 
 /// The status of HTTP that stands for one of gRPC.
 fn http_status(code: Code) -> StatusCode {

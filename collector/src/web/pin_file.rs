@@ -2,15 +2,14 @@
 //!
 //! FORMAT as for `profile.FORMAT` (`download.rs`). `id` is the collector's number of the pin;
 //! `captured=1` takes what its trigger captured instead of the minutes; `selector`, `frame` and
-//! `group_by` mean what they do there. JSON has the times of samples.
+//! `group_by` mean what they do there. Formats that can have them have the times of samples.
 
-use super::download::{File, file, filter, finished, format, too_large};
+use super::download::{File, file, filter, finished, format, named, too_large};
 use crate::access::Caller;
 use crate::pins::Pins;
 use crate::query::Queries;
 use hyper::body::Bytes;
 use profile::Selector;
-use profile::formats::Format;
 use proto::collector::PinProfileRequest;
 use std::sync::Arc;
 use tonic::Status;
@@ -63,20 +62,22 @@ pub(super) async fn make(
 ) -> Result<File, Status> {
     let format = format("pin", name)?;
     let mut asked = parse(pairs)?;
-    asked.times = matches!(format, Format::Json);
+    asked.times = format.has_times();
     let (id, group_by) = (asked.id, asked.group_by.clone());
-    let part = if asked.captured { "-captured" } else { "" };
+    let (part, time) = match asked.captured {
+        true => ("-captured", ": what was captured"),
+        false => ("", ""),
+    };
     let mut place = queries.response_slot()?;
     let made = pins.make(caller, asked, move |profile, limits| {
         if profile.total().is_capped() {
             return Err(too_large().into());
         }
-        let title = format!("Pin {id}{part}");
+        let title = format!("Pin {id}{time}");
         let pieces = file(&profile, format, (title, &group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
-        Ok((pieces, place))
+        let name = named(&format!("pin-{id}{part}"), &profile);
+        Ok((pieces, name, place))
     });
-    let (pieces, place) = made.await?;
-    let name = format!("fleetprof-pin-{id}{part}");
-    Ok(finished(format, (pieces, name, place)))
+    Ok(finished(format, made.await?))
 }
