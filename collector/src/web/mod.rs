@@ -375,13 +375,9 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     let Some(asking) = asking else {
         return next.run(request).await;
     };
-    // As the router reads it: `%63` is a `c`.
-    let plain = percent::unescaped(&path).unwrap_or_default();
-    let mut reads = access::READS.iter().chain(&READ_FILES);
-    let is_read = plain == annotations::PATH && request.method() == Method::GET
-        || reads.any(|start| plain.starts_with(start));
-    if door.audit_reads && is_read {
-        let call = plain.rsplit('/').next().unwrap_or_default();
+    if door.audit_reads
+        && let Some(call) = read_of(request.method(), &path)
+    {
         let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
         let event = asking.caller.event(peer, "read").with("call", call);
         door.people.audit().note(event);
@@ -404,6 +400,16 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
         Ok(guard) => next.run(request).await.map(|body| Body::new(guard(body))),
         Err(status) => turned_away(&path, status),
     }
+}
+
+/// What a request reads of what is stored; `None`: nothing that is on record.
+fn read_of(method: &Method, path: &str) -> Option<String> {
+    // As the router reads it: `%63` is a `c`.
+    let plain = percent::unescaped(path)?;
+    let mut reads = access::READS.iter().chain(&READ_FILES);
+    let is_read = plain == annotations::PATH && method == Method::GET
+        || reads.any(|start| plain.starts_with(start));
+    is_read.then(|| plain.rsplit('/').next().unwrap_or_default().to_owned())
 }
 
 /// How paths of files begin, which are reads, too.
@@ -575,4 +581,31 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> hyper::Response<Bytes> {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_is_on_record_however_its_path_is_spelled() {
+        let get = |path| read_of(&Method::GET, path);
+        assert_eq!(get("/api/capture.svg").as_deref(), Some("capture.svg"));
+        assert_eq!(get("/api/%63apture.svg").as_deref(), Some("capture.svg"));
+        let profile = "/fleetprof.collector.v1.CaptureService/Profile";
+        assert_eq!(read_of(&Method::POST, profile).as_deref(), Some("Profile"));
+    }
+
+    #[test]
+    fn what_reads_nothing_stored_is_not_on_record() {
+        let capture = "/fleetprof.collector.v1.CaptureService/Capture";
+        assert_eq!(read_of(&Method::POST, capture), None);
+        assert_eq!(read_of(&Method::GET, "/index.html"), None);
+    }
+
+    #[test]
+    fn deploys_are_read_with_get_and_told_with_post() {
+        assert!(read_of(&Method::GET, annotations::PATH).is_some());
+        assert_eq!(read_of(&Method::POST, annotations::PATH), None);
+    }
 }
