@@ -26,7 +26,7 @@ export interface Collector {
   profile(request: object, options: CallOptions): AsyncIterable<ProfileResponse>;
   capture(request: FleetCaptureRequest, options: CallOptions): AsyncIterable<FleetCaptureResponse>;
   kept(request: object, options: CallOptions): AsyncIterable<FleetCaptureProfileResponse>;
-  pin?(request: object, options: CallOptions): AsyncIterable<PinProfileResponse>;
+  pin(request: object, options: CallOptions): AsyncIterable<PinProfileResponse>;
 }
 
 /** The collector at an address. */
@@ -121,7 +121,7 @@ export class CollectorService extends Service {
   ): Promise<LoadedProfile> {
     const assembler = new Assembler();
     const asked = { id: BigInt(pin), captured, groupBy: ['*'], times: true };
-    for await (const message of this.collector(baseUrl).pin?.(asked, { signal }) ?? []) {
+    for await (const message of this.collector(baseUrl).pin(asked, { signal })) {
       if (message.chunk) assembler.addChunk(message.chunk);
       this.send({ number, progress: assembler.stacks }, []);
     }

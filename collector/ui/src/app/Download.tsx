@@ -5,7 +5,7 @@ import type { Selection } from '../query/selection';
 import { toNs } from '../time/range';
 
 /** Every format that the collector writes. */
-export const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [
+const FORMATS: readonly (readonly [extension: string, name: string, about: string])[] = [
   ['pprof', 'pprof', 'go tool pprof, and most viewers'],
   ['folded', 'Folded stacks', 'one line a stack, for scripts'],
   ['speedscope.json', 'Speedscope', 'for speedscope.app'],
@@ -46,18 +46,27 @@ export function FormatMenu({ url, note }: { url: (extension: string) => string; 
         </>
       }
     >
-      {(close) => (
-        <ul class="menu">
-          {FORMATS.map(([extension, name, about]) => (
-            <li key={extension}>
-              <a href={url(extension)} download onClick={() => close()}>
-                <b>{name}</b> <span class="soft">{about}</span>
-              </a>
-            </li>
-          ))}
-          {note && <li class="soft">{note}</li>}
-        </ul>
-      )}
+      {(close) => <FormatList url={url} note={note} close={close} />}
     </Popover>
+  );
+}
+
+/** The links of a menu. */
+export function FormatList(props: {
+  url: (extension: string) => string;
+  note?: string | undefined;
+  close: () => void;
+}) {
+  return (
+    <ul class="menu">
+      {FORMATS.map(([extension, name, about]) => (
+        <li key={extension}>
+          <a href={props.url(extension)} download onClick={() => props.close()}>
+            <b>{name}</b> <span class="soft">{about}</span>
+          </a>
+        </li>
+      ))}
+      {props.note && <li class="soft">{props.note}</li>}
+    </ul>
   );
 }

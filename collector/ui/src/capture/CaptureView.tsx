@@ -7,7 +7,7 @@ import type { FileKind, LoadedProfile } from '../analysis/protocol';
 import { useGraph } from '../analysis/useGraph';
 import { Answer, Choice, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
-import { FORMATS } from '../app/Download';
+import { FormatList } from '../app/Download';
 import { Link } from '../app/Link';
 import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { FlamePanel } from '../flame/FlamePanel';
@@ -17,17 +17,16 @@ import { type Trouble, troubleOf } from '../query/errors';
 import { lossOf, samplingNotes } from '../query/quality';
 import { TopTable } from '../tables/TopTable';
 import * as format from '../text/format';
+import { clipped } from '../text/printable';
 import { toMs } from '../time/range';
 import { type Kept, captureUrl } from './address';
 import { LeftOut, whatOf } from './CaptureDialog';
 import { HostLines, tallyText } from './HostLines';
+import { Notices } from './Notices';
 import { save } from './save';
 import { linesDraft } from './form';
 import { type Shown, tallyOf } from './session';
 import { idOf } from './store';
-
-/** Most notices written out at once. */
-const NOTICES_SHOWN = 8;
 
 /** `hasPast`: there is a profile of the time before, here or at the collector. */
 export function CaptureView(props: PageProps & { session: Shown; hasPast: boolean }) {
@@ -108,7 +107,6 @@ function Hosts({ session, profile }: { session: Shown; profile: LoadedProfile })
   const partial = tally.answered < tally.all || tally.partial > 0;
   const [open, setOpen] = useState(false);
   const { result } = session;
-  const notices = result ? [...(result.endedBy ? [result.endedBy] : []), ...result.notices] : [];
   const { about } = profile;
   const loss = lossOf(about.sampling, `of ${format.duration(Number(about.durationNs))}`);
   // What is said in full is not said again in figures.
@@ -122,7 +120,7 @@ function Hosts({ session, profile }: { session: Shown; profile: LoadedProfile })
         <span class="soft">
           {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} ·{' '}
           {format.plural(profile.taken, 'sample')}
-          {about.event !== '' && ` of ${about.event.slice(0, 60)}`}
+          {about.event !== '' && ` of ${clipped(about.event, 60)}`}
         </span>
         <ul class="capture-notes">
           {notes.map((note) => (
@@ -137,18 +135,7 @@ function Hosts({ session, profile }: { session: Shown; profile: LoadedProfile })
         </button>
       </div>
       {!result && <LeftOut session={session} />}
-      {notices.length > 0 && (
-        <ul class="capture-notices">
-          {notices.slice(0, NOTICES_SHOWN).map((notice, at) => (
-            <li key={`${at}`} class="warned">
-              <Name text={notice} max={300} />
-            </li>
-          ))}
-          {notices.length > NOTICES_SHOWN && (
-            <li class="soft">and {format.count(notices.length - NOTICES_SHOWN)} more</li>
-          )}
-        </ul>
-      )}
+      {result && <Notices of={result} />}
       {open && <HostLines session={session} />}
     </div>
   );
@@ -238,16 +225,11 @@ function Files({ profile, pick, name, kept }: FilesProps) {
             </>
           )}
           {kept ? (
-            <ul class="menu">
-              {FORMATS.map(([extension, title, about]) => (
-                <li key={extension}>
-                  <a href={captureUrl(kept, extension)} download onClick={() => close()}>
-                    <b>{title}</b> <span class="soft">{about}</span>
-                  </a>
-                </li>
-              ))}
-              {pick && <li class="soft">These are of all of the time, not of the picked part.</li>}
-            </ul>
+            <FormatList
+              url={(extension) => captureUrl(kept, extension)}
+              note={pick && 'These are of all of the time, not of the picked part.'}
+              close={close}
+            />
           ) : (
             <p class="soft">
               {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with

@@ -1,7 +1,7 @@
 // A capture that another page or program took, or this one before it was loaded again: how far it
 // is while it runs, and its profile once the collector keeps it.
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { analysis } from '../analysis/client';
 import type { LoadedProfile } from '../analysis/protocol';
 import { useReloads } from '../analysis/useReloads';
@@ -19,14 +19,12 @@ import { CaptureView } from './CaptureView';
 import { runningText, whatOf } from './CaptureDialog';
 import { cancelCapture, findCapture } from './client';
 import { HostLines, steady } from './HostLines';
+import { Notices } from './Notices';
 import { shownOf, tallyOf } from './session';
 import { captureTrouble, keptTrouble } from './trouble';
 
 /** Time between questions how far a capture is. Unit: milliseconds. */
 const ASK_MS = 1000;
-
-/** Most notices written out of a capture without a profile. */
-const NOTICES_SHOWN = 8;
 
 export function KeptPage(props: PageProps & { capture: string }) {
   const id = numberOf(props.capture);
@@ -43,10 +41,13 @@ function Known(props: PageProps & { capture: string; id: bigint }) {
     { words: captureTrouble },
   );
   const runs = query.data?.info?.running === true && query.trouble === undefined;
+  // A question under way is not given up for the next one: a slow collector would never answer.
+  const waits = useRef(false);
+  waits.current = query.waiting;
   useEffect(() => {
     if (!runs) return;
     const timer = setInterval(() => {
-      if (!document.hidden) setTurn((value) => value + 1);
+      if (!document.hidden && !waits.current) setTurn((value) => value + 1);
     }, ASK_MS);
     return () => clearInterval(timer);
   }, [runs]);
@@ -149,7 +150,6 @@ function Running({ info }: { info: FleetCaptureInfo }) {
 /** One that ended, and of which there is no profile. */
 function WithoutProfile({ info }: { info: FleetCaptureInfo }) {
   const session = shownOf(info);
-  const notices = [...(info.endedBy ? [info.endedBy] : []), ...info.notices];
   return (
     <section class="page" aria-label="Capture">
       <Head capture={String(info.id)} what={whatOf(session.request)} />
@@ -158,13 +158,7 @@ function WithoutProfile({ info }: { info: FleetCaptureInfo }) {
           ? 'No host had a profile to give.'
           : 'The collector has no profile of it: who started it has, or had, its files.'}
       </p>
-      <ul class="capture-notices">
-        {notices.slice(0, NOTICES_SHOWN).map((notice, at) => (
-          <li key={`${at}`} class="warned">
-            <Name text={notice} max={300} />
-          </li>
-        ))}
-      </ul>
+      <Notices of={info} />
       {session.hosts.size > 0 && <HostLines session={session} />}
     </section>
   );

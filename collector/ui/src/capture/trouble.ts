@@ -1,7 +1,7 @@
 // What goes wrong with captures, as sentences.
 
 import { Code, ConnectError } from '@connectrpc/connect';
-import { collectorTrouble } from '../query/collectorErrors';
+import { collectorTrouble, isUnknownCall } from '../query/collectorErrors';
 import type { Trouble } from '../query/errors';
 
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
@@ -41,7 +41,7 @@ export function captureTrouble(error: unknown): Trouble {
       retry: true,
       code: 'given_up',
     };
-  const code = error instanceof ConnectError ? (isNoCall(error) ? Code.Unimplemented : error.code) : undefined;
+  const code = error instanceof ConnectError ? (isUnknownCall(error) ? Code.Unimplemented : error.code) : undefined;
   const own = code === undefined ? undefined : SENTENCES[code];
   return own
     ? { title: own[0], detail: found.detail, advice: own[1], retry: own[2], code: Code[code ?? Code.Unknown] }
@@ -62,9 +62,4 @@ export function keptTrouble(error: unknown): Trouble | undefined {
         : 'The collector’s log names the file.',
     retry: false,
   };
-}
-
-/** A server of files answers a call that it does not know so. */
-function isNoCall(error: ConnectError): boolean {
-  return error.code === Code.Unknown && /^HTTP (404|405)$/.test(error.rawMessage);
 }

@@ -1,9 +1,8 @@
 // Flags over a chart, each with what happened there.
 
-import { Name } from '../app/parts';
 import { Link } from '../app/Link';
+import { Name, say } from '../app/parts';
 import * as format from '../text/format';
-import { say } from '../app/parts';
 import type { Range } from '../time/range';
 import { type Happening, flags } from './flags';
 
@@ -12,8 +11,6 @@ const ROOM = 24;
 
 /** Most that one flag tells of. */
 const TOLD_MAX = 12;
-
-const WORDS = { pin: 'pin', deploy: 'deploy', note: 'note' } as const;
 
 interface Props {
   all: readonly Happening[];
@@ -54,7 +51,7 @@ export function Flags({ all, range, left, width }: Props) {
 
 function spoken(of: readonly Happening[]): string {
   const [first] = of;
-  const text = `${WORDS[first.kind]} at ${format.stamp(first.at)}: ${say(first.text)}`;
+  const text = `${first.kind} at ${format.stamp(first.at)}: ${say(first.text)}`;
   return of.length > 1 ? `${text}, and ${of.length - 1} more` : text;
 }
 
@@ -62,7 +59,7 @@ function Told({ one }: { one: Happening }) {
   return (
     <div class="flag-told">
       <div class="soft">
-        {WORDS[one.kind]} · {format.stamp(one.at)}
+        {one.kind} · {format.stamp(one.at)}
         {one.until !== undefined && ` to ${format.clock(one.until)}`}
       </div>
       <div>

@@ -11,10 +11,12 @@ import { Link } from '../app/Link';
 import type { PageProps } from '../app/page';
 import { Answer, Choice, Empty, Icon, Name } from '../app/parts';
 import { type ColumnOf, SortedTable } from '../app/sorting';
+import { numberOf } from '../capture/address';
 import { linesDraft } from '../capture/form';
 import { FlamePanel } from '../flame/FlamePanel';
 import type { HostPin } from '../gen/fleetprof/collector/v1/pins_pb';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
+import { baselineOf } from '../overview/overview';
 import { lossOf, samplingNotes } from '../query/quality';
 import { writeAll } from '../query/selector';
 import { readPick, writePick } from '../query/timestamps';
@@ -23,12 +25,9 @@ import type { State } from '../state/address';
 import { setState, useSelectionState, useViewState } from '../state/store';
 import { TopTable } from '../tables/TopTable';
 import * as format from '../text/format';
-import { shown } from '../text/printable';
+import { clipped, shown } from '../text/printable';
 import { type Range, absoluteSpec, toMs } from '../time/range';
 import { findPin, listPins } from './client';
-
-/** Time between a pin and what it is compared with. Unit: milliseconds. */
-const DAY_MS = 86_400_000;
 
 export function PinsPage(props: PageProps) {
   const { pin } = useViewState('pin');
@@ -43,7 +42,7 @@ const lengthOf = (one: HostPin) => Number((one.pin?.range?.endUnixNs ?? 0n) - (o
 function List(props: PageProps) {
   const { pinTimes } = useViewState('pinTimes');
   const range = pinTimes === 'range' ? props.range : undefined;
-  const query = useQuery(`pins ${pinTimes}\n${props.selectionKey}`, (signal) => listPins({ range }, signal));
+  const query = useQuery(`pins ${pinTimes}\n${props.selectionKey}`, (signal) => listPins(range, signal));
   return (
     <section class="page" aria-label="Pins">
       <header class="page-head">
@@ -165,10 +164,10 @@ function columns(props: PageProps): ColumnOf<HostPin>[] {
 }
 
 function One(props: PageProps & { id: string }) {
-  const number = /^\d{1,19}$/.test(props.id) ? BigInt(props.id) : 0n;
-  const query = useQuery(`pin ${props.id}`, (signal) =>
-    number > 0n ? findPin(number, signal) : Promise.resolve(undefined),
-  );
+  const number = numberOf(props.id);
+  const query = useQuery(`pin ${props.id}`, async (signal) => ({
+    of: number === undefined ? undefined : await findPin(number, signal),
+  }));
   return (
     <section class="capture-view pin-view" aria-label="Pin">
       <header class="page-head">
@@ -177,10 +176,7 @@ function One(props: PageProps & { id: string }) {
         </Link>
         <h2>Pin {shown(props.id, 20)}</h2>
       </header>
-      <Answer
-        query={{ ...query, data: query.data ? { of: query.data } : query.waiting ? undefined : { of: undefined } }}
-        what="the pin"
-      >
+      <Answer query={query} what="the pin">
         {({ of }) =>
           of ? (
             <Opened {...props} one={of} />
@@ -207,7 +203,7 @@ function leads(one: HostPin): { profile: Partial<State>; before: Partial<State> 
   const { range } = one.pin ?? {};
   if (!range || range.endUnixNs <= range.startUnixNs) return undefined;
   const times: Range = { from: toMs(range.startUnixNs), to: toMs(range.endUnixNs) };
-  const was = absoluteSpec({ from: times.from - DAY_MS, to: times.to - DAY_MS });
+  const was = absoluteSpec(baselineOf(times, 'day'));
   const common = {
     ...absoluteSpec(times),
     live: false,
@@ -318,7 +314,7 @@ function Stacks(props: PageProps & { one: HostPin; profile: LoadedProfile; captu
     <Timed onEscape={pick && (() => setState({ pick: '' }))}>
       <p class="soft">
         {format.plural(profile.taken, 'sample')}
-        {about.event !== '' && ` of ${about.event.slice(0, 60)}`}
+        {about.event !== '' && ` of ${clipped(about.event, 60)}`}
         {samplingNotes(about).map((note) => ` · ${note.text}`)}
       </p>
       {loss && <strong class={loss.bad ? 'wrong' : 'warned'}>{loss.text}</strong>}

@@ -7,6 +7,7 @@ import { transport } from '../query/client';
 import { worded } from '../query/collectorErrors';
 import { timeRangeOf } from '../query/selection';
 import type { Range } from '../time/range';
+import { missingOf } from './flags';
 
 const pinClient = createClient(PinService, transport);
 const annotationClient = createClient(AnnotationService, transport);
@@ -15,25 +16,11 @@ const annotationClient = createClient(AnnotationService, transport);
 const MARKED_MAX = 200;
 
 /** Most pins of the list. */
-export const PINS_MAX = 1000;
+const PINS_MAX = 1000;
 
 /** Pins that fired in a range, the newest first; without a range: all. */
-export function listPins(
-  asked: { range?: Range | undefined; host?: string; trigger?: string },
-  signal: AbortSignal,
-): Promise<ListHostPinsResponse> {
-  const { range, host, trigger } = asked;
-  return worded(
-    pinClient.list(
-      {
-        host: host ?? '',
-        trigger: trigger ?? '',
-        limit: PINS_MAX,
-        ...(range && { range: timeRangeOf(range) }),
-      },
-      { signal },
-    ),
-  );
+export function listPins(range: Range | undefined, signal: AbortSignal): Promise<ListHostPinsResponse> {
+  return worded(pinClient.list({ limit: PINS_MAX, ...(range && { range: timeRangeOf(range) }) }, { signal }));
 }
 
 /** The pin of a number; undefined: there is none, or none that may be seen. */
@@ -46,6 +33,8 @@ export async function findPin(id: bigint, signal: AbortSignal): Promise<HostPin 
 export interface Events {
   pins: readonly HostPin[];
   annotations: readonly Annotation[];
+  /** What is not marked and why, as sentences. */
+  missing: readonly string[];
 }
 
 export async function events(range: Range, signal: AbortSignal): Promise<Events> {
@@ -59,5 +48,6 @@ export async function events(range: Range, signal: AbortSignal): Promise<Events>
   return {
     pins: pins.status === 'fulfilled' ? pins.value.pins : [],
     annotations: annotations.status === 'fulfilled' ? annotations.value.annotations : [],
+    missing: [...missingOf(pins, 'pins'), ...missingOf(annotations, 'deploys and notes')],
   };
 }

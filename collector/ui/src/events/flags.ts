@@ -1,8 +1,9 @@
 // What is marked on a chart: pins, deploys and notes as flags, those that would cover each other as
 // one.
 
-import type { Range } from '../time/range';
-import { toMs } from '../time/range';
+import { collectorTrouble, isUnknownCall } from '../query/collectorErrors';
+import * as format from '../text/format';
+import { type Range, toMs } from '../time/range';
 import type { Events } from './client';
 
 /** Something that happened. */
@@ -40,7 +41,7 @@ export function webUrl(text: string): string {
 }
 
 /** All of them, the oldest first. */
-export function happenings({ pins, annotations }: Events): Happening[] {
+export function happenings({ pins, annotations }: Pick<Events, 'pins' | 'annotations'>): Happening[] {
   const all: Happening[] = [];
   for (const one of pins) {
     const { pin } = one;
@@ -58,7 +59,7 @@ export function happenings({ pins, annotations }: Events): Happening[] {
   }
   for (const one of annotations) {
     const by = one.by === 'collector' ? 'found by the collector' : `by ${one.by}`;
-    const hosts = one.hosts > 0n ? `on ${one.hosts} ${one.hosts === 1n ? 'host' : 'hosts'}` : '';
+    const hosts = one.hosts > 0n ? `on ${format.plural(Number(one.hosts), 'host')}` : '';
     all.push({
       key: `event-${one.id}`,
       kind: one.kind === 'deploy' ? 'deploy' : 'note',
@@ -86,4 +87,19 @@ export function flags(all: readonly Happening[], range: Range, width: number, ro
     else made.push({ at, of: [one] });
   }
   return made;
+}
+
+/** What of an answer is not marked, if anything. */
+export function missingOf(answer: PromiseSettledResult<{ leftOut: bigint }>, what: string): string[] {
+  if (answer.status === 'fulfilled') {
+    const { leftOut } = answer.value;
+    return leftOut > 0n
+      ? [`${format.count(Number(leftOut))} older ${what} are not marked: choose a shorter range`]
+      : [];
+  }
+  // An older collector has none.
+  if (isUnknownCall(answer.reason)) return [];
+  const trouble = collectorTrouble(answer.reason);
+  const said = trouble ? trouble.detail || trouble.title : 'given up';
+  return [`No ${what} are marked: ${said}`];
 }

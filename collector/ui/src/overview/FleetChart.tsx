@@ -3,9 +3,10 @@
 
 import { useRef, useState } from 'preact/hooks';
 import type { OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
+import { Name } from '../app/parts';
 import { setState } from '../state/store';
 import * as format from '../text/format';
-import { absoluteSpec } from '../time/range';
+import { absoluteSpec, toMs } from '../time/range';
 import { cores, dark, isSignificant, kindOf, paths, spoken } from './overview';
 import { stretched } from './Spark';
 
@@ -32,7 +33,7 @@ export function FleetChart({
   const [under, setUnder] = useState<number>();
   const steps = row.steps.length;
   if (steps === 0) return null;
-  const start = Number(answer.startUnixNs / 1_000_000n);
+  const start = toMs(answer.startUnixNs);
   const stepMs = Number(answer.stepNs) / 1e6;
   const was = stretched(row.baselineSteps, steps);
   const most = [...row.steps, ...was].reduce((one, other) => Math.max(one, other), 0) * 1.08;
@@ -127,7 +128,9 @@ function Mark({ row, at, place }: { row: OverviewRow; at: number; place: number 
   const side = at > 0.7 ? 'left' : 'right';
   return (
     <span class={`fleet-mark ${tone} ${side}`} style={{ left: `${at * 100}%` }}>
-      <span style={{ top: `${place * 16}px` }}>{row.name.slice(0, 40) || '(none)'}</span>
+      <span style={{ top: `${place * 16}px` }}>
+        <Name text={row.name} empty="(none)" max={40} />
+      </span>
     </span>
   );
 }

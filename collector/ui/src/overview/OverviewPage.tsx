@@ -1,18 +1,17 @@
 // The landing page: what changed, where, since when, and how sure that is.
 
-import { useMemo } from 'preact/hooks';
+import { useMemo, useRef } from 'preact/hooks';
 import { Filters } from '../app/Filters';
 import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
 import { Answer, Choice, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
-import type { Host, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
+import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { hosts, overview } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
-import { shown } from '../text/printable';
 import type { Range } from '../time/range';
 import { FleetChart } from './FleetChart';
 import {
@@ -43,8 +42,8 @@ const SENTENCES_MAX = 3;
 /** Hosts named where something changed on some. */
 const HOSTS_NAMED = 3;
 
-/** Hosts with warnings that are listed. */
-const TROUBLED_MAX = 6;
+/** Hosts listed that differ from their peers, and with warnings. */
+const LISTED_MAX = 6;
 
 export function OverviewPage(props: PageProps) {
   const { range, selection, selectionKey, labels } = props;
@@ -55,7 +54,10 @@ export function OverviewPage(props: PageProps) {
   // First what is quick; functions of what changed follow.
   const quick = useQuery(`overview\n${key}`, (signal) => overview(selection, was, label, false, signal));
   const changed = quick.data?.services.some(isSignificant) === true;
-  const whole = useQuery(changed ? `overview whole\n${key}` : undefined, (signal) =>
+  // What changed is known of the answer only, not of the question under way.
+  const answered = useRef(key);
+  if (!quick.waiting) answered.current = key;
+  const whole = useQuery(changed ? `overview whole\n${answered.current}` : undefined, (signal) =>
     overview(selection, was, label, true, signal),
   );
   const fleet = useQuery(`hosts\n${selectionKey}`, (signal) => hosts(range, signal));
@@ -94,7 +96,7 @@ export function OverviewPage(props: PageProps) {
           <Overview
             answer={answer}
             whole={whole}
-            hosts={fleet.data?.hosts ?? []}
+            hosts={fleet}
             of={{ query: selection.query, label, baseline: was, range, words }}
           />
         )}
@@ -117,7 +119,7 @@ interface OverviewProps {
   answer: OverviewResponse;
   /** The same with functions, asked where something changed. */
   whole: Query<OverviewResponse>;
-  hosts: readonly Host[];
+  hosts: Query<HostsResponse>;
   of: Of;
 }
 
@@ -133,7 +135,6 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
   const changed = answer.services.filter(isSignificant);
   const changedHosts = answer.hosts.filter(isSignificant);
   const outliers = answer.outliers.filter((one) => !one.inBaseline);
-  const troubled = hosts.filter((host) => host.blind || host.warnings.length > 0);
   const hasBaseline = (answer.baseline?.hosts ?? 0n) > 0n;
   return (
     <>
@@ -160,6 +161,9 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
             <Sentence key={row.name} row={row} of={of} />
           ))}
         </ul>
+        {changed.length > SENTENCES_MAX && (
+          <p class="soft">and {format.plural(changed.length - SENTENCES_MAX, 'more service')}, below</p>
+        )}
       </section>
       <section class="panel-box" aria-label="CPU over time">
         <FleetChart answer={answer} row={fleet} baseline={of.words} />
@@ -176,13 +180,18 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
               comparedWith({ query: of.query, label: 'host', name: row.name }, row.change, of.baseline, of.range)
             }
           />
+          {changedHosts.length === answer.hosts.length && answer.hostsLeftOut > 0n && (
+            <p class="soft">
+              {format.plural(Number(answer.hostsLeftOut), 'more host')} not listed; what changed there is smaller
+            </p>
+          )}
           {changed.length === 0 && changedHosts.length === 0 && <p class="soft">Nothing.</p>}
         </section>
         <section class="panel-box" aria-label="Outliers and trouble">
           <h3>Hosts that differ from their peers</h3>
           {outliers.length === 0 && <p class="soft">None.</p>}
           <ul class="outliers">
-            {outliers.slice(0, TROUBLED_MAX).map((one) => (
+            {outliers.slice(0, LISTED_MAX).map((one) => (
               <li key={`${one.host} ${one.service}`}>
                 <Link to={profileOf(profileQuery(of, one.service), 'host', one.host)}>
                   <Name text={one.host} max={40} />
@@ -193,21 +202,11 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
               </li>
             ))}
           </ul>
+          <More of={outliers.length} shown={LISTED_MAX} />
           <h3>Hosts with warnings</h3>
-          {troubled.length === 0 && <p class="soft">None.</p>}
-          <ul class="outliers">
-            {troubled.slice(0, TROUBLED_MAX).map((host) => (
-              <li key={host.hostId}>
-                <Icon of="warn" /> <Name text={host.facts?.hostname || host.hostId} max={40} />:{' '}
-                {shown(host.warnings[0] ?? 'sends no usable samples').slice(0, 160)}
-              </li>
-            ))}
-          </ul>
-          {troubled.length > TROUBLED_MAX && (
-            <p>
-              <Link to={{ view: 'hosts' }}>{format.plural(troubled.length - TROUBLED_MAX, 'more host')}</Link>
-            </p>
-          )}
+          <Answer query={hosts} what="the hosts">
+            {(answer) => <Troubled answer={answer} />}
+          </Answer>
         </section>
       </div>
       <section class="panel-box" aria-label="Services">
@@ -235,6 +234,33 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
           <p class="soft">Cores are of samples: the kernel does not account by the labels of this selection.</p>
         )}
       </section>
+    </>
+  );
+}
+
+/** How many of a list are not listed. */
+function More({ of, shown }: { of: number; shown: number }) {
+  return of > shown ? <p class="soft">and {format.count(of - shown)} more</p> : null;
+}
+
+function Troubled({ answer }: { answer: HostsResponse }) {
+  const troubled = answer.hosts.filter((host) => host.blind || host.warnings.length > 0);
+  if (!troubled.length) return <p class="soft">None.</p>;
+  return (
+    <>
+      <ul class="outliers">
+        {troubled.slice(0, LISTED_MAX).map((host) => (
+          <li key={host.hostId}>
+            <Icon of="warn" /> <Name text={host.facts?.hostname || host.hostId} max={40} />:{' '}
+            <Name text={host.warnings[0] ?? 'sends no usable samples'} max={160} />
+          </li>
+        ))}
+      </ul>
+      {troubled.length > LISTED_MAX && (
+        <p>
+          <Link to={{ view: 'hosts' }}>{format.plural(troubled.length - LISTED_MAX, 'more host')}</Link>
+        </p>
+      )}
     </>
   );
 }

@@ -5,7 +5,7 @@ import { type Matcher, withMatcher } from '../query/selector';
 import type { State } from '../state/address';
 import type { Baseline } from '../state/selection';
 import * as format from '../text/format';
-import { type Range, absoluteSpec, before } from '../time/range';
+import { type Range, absoluteSpec, before, toMs } from '../time/range';
 
 const DAY_MS = 86_400_000;
 
@@ -43,7 +43,7 @@ export const error = (value: number) => `± ${value < 0.1 ? value.toFixed(3) : v
 
 /** When a change began: `since 14:22:00`. */
 export function when(change: Change): string {
-  const time = (ns: bigint) => format.clock(Number(ns / 1_000_000n));
+  const time = (ns: bigint) => format.clock(toMs(ns));
   const since = change.sinceUnixNs === 0n ? 'since before this range' : `since ${time(change.sinceUnixNs)}`;
   return change.untilUnixNs === 0n ? since : `${since}, until ${time(change.untilUnixNs)}`;
 }
@@ -69,7 +69,7 @@ export function comparedWith(
 ): Partial<State> {
   let query = selected(of.query, of.label, of.name);
   if (of.hosts?.length === 1) query = selected(query, 'host', of.hosts[0]);
-  const ms = (ns: bigint, otherwise: number) => (ns === 0n ? otherwise : Number(ns / 1_000_000n));
+  const ms = (ns: bigint, otherwise: number) => (ns === 0n ? otherwise : toMs(ns));
   const after = change
     ? { from: ms(change.sinceUnixNs, range.from), to: ms(change.untilUnixNs, range.to) }
     : { from: range.from, to: range.to };

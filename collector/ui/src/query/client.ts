@@ -70,7 +70,7 @@ export async function diff(before: Selection, after: Selection, signal: AbortSig
 }
 
 /** Most rows of each table of an overview. */
-export const OVERVIEW_ROWS = 50;
+const OVERVIEW_ROWS = 50;
 
 /** A range against a baseline. Functions take most of the time, so they can be left out. */
 export function overview(

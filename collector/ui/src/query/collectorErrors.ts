@@ -90,6 +90,14 @@ export function collectorTrouble(error: unknown): Trouble | undefined {
   return { title, detail: connect.rawMessage, advice, retry, code: Code[code] };
 }
 
+/** The collector is older than the call; a server of files answers one that it does not know with HTTP. */
+export function isUnknownCall(error: unknown): boolean {
+  if (!(error instanceof ConnectError)) return false;
+  return (
+    error.code === Code.Unimplemented || (error.code === Code.Unknown && /^HTTP (404|405)$/.test(error.rawMessage))
+  );
+}
+
 /** An answer of the collector; what goes wrong with it rejects with its trouble. */
 export async function worded<T>(answer: Promise<T>): Promise<T> {
   try {

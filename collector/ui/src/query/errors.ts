@@ -43,7 +43,7 @@ export function troubleOf(error: unknown): Trouble | undefined {
     return {
       title: 'The profile is not in memory any more',
       detail: '',
-      advice: 'The page loads it again. A capture cannot be loaded again: start a new one.',
+      advice: 'The page loads it again. A capture that the collector does not keep is gone: start a new one.',
       retry: false,
       code: NOT_HELD,
     };

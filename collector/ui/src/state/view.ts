@@ -1,7 +1,7 @@
 // Slice of the state: what of the data is looked at, and from where.
 
 export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'pins' | 'collector';
-export type Side = 'during' | 'before';
+type Side = 'during' | 'before';
 export type Panel = 'flame' | 'both' | 'table';
 
 export interface ViewState {

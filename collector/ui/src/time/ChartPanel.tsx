@@ -5,13 +5,14 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon, Name } from '../app/parts';
 import { events } from '../events/client';
 import { Flags } from '../events/Flags';
-import { happenings } from '../events/flags';
+import { type Happening, happenings } from '../events/flags';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { useQuery } from '../query/useQuery';
 import { withMatcher } from '../query/selector';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import { useTheme } from '../state/theme';
 import * as format from '../text/format';
+import { shown } from '../text/printable';
 import type { Mark } from './plot';
 import { Plot } from './plot';
 import type { Range } from './range';
@@ -36,11 +37,17 @@ export function ChartPanel(props: Props) {
   const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden]);
+  // As the axis has it: steps may begin before the range.
+  const drawn = { from: (chart.times[0] ?? 0) * 1000, to: (chart.times.at(-1) ?? 0) * 1000 };
+  const happened = useQuery(drawn.to > drawn.from ? `events\n${drawn.from}\n${drawn.to}` : undefined, (signal) =>
+    events(drawn, signal),
+  ).data;
+  const flags = useMemo(() => (happened ? happenings(happened) : []), [happened]);
   if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;
   const lacks = missing(chart, (props.range.to - props.range.from) * 1e6);
   return (
     <div class="chart">
-      <Drawing {...props} chart={chart} lines={lines} gaps={gaps} />
+      <Drawing {...props} chart={chart} lines={lines} gaps={gaps} flags={flags} drawn={drawn} />
       <div class="legend-side">
         {lacks !== '' && (
           <p
@@ -50,6 +57,11 @@ export function ChartPanel(props: Props) {
             {lacks}
           </p>
         )}
+        {happened?.missing.map((text) => (
+          <p key={text} class="chart-lacks">
+            {shown(text, 200)}
+          </p>
+        ))}
         <Legend chart={chart} by={by} hidden={hidden} />
       </div>
     </div>
@@ -61,8 +73,17 @@ function rateUnit(chart: Chart): string {
   return chart.unit === 'nanoseconds' ? 'cores' : `${chart.unit || 'samples'}/s`;
 }
 
-function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: readonly Gap[] }) {
-  const { chart, lines, gaps, marks } = props;
+interface DrawingProps extends Props {
+  chart: Chart;
+  lines: readonly Line[];
+  gaps: readonly Gap[];
+  flags: readonly Happening[];
+  /** From the first step to behind the last. */
+  drawn: Range;
+}
+
+function Drawing(props: DrawingProps) {
+  const { chart, lines, gaps, marks, flags, drawn } = props;
   const dark = useTheme() === 'dark';
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | undefined>(undefined);
@@ -70,12 +91,6 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
   brush.current = props.onBrush;
   const [point, setPoint] = useState<{ step: number; x: number }>();
   const [place, setPlace] = useState<{ left: number; width: number }>();
-  // As the axis has it: steps may begin before the range.
-  const drawn = { from: (chart.times[0] ?? 0) * 1000, to: (chart.times.at(-1) ?? 0) * 1000 };
-  const happened = useQuery(drawn.to > drawn.from ? `events\n${drawn.from}\n${drawn.to}` : undefined, (signal) =>
-    events(drawn, signal),
-  );
-  const all = useMemo(() => (happened.data ? happenings(happened.data) : []), [happened.data]);
   useEffect(() => {
     if (!box.current) return;
     const made = new Plot(box.current, {
@@ -106,7 +121,7 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
         data-lost={chart.states.filter((state) => state === 'lost').length}
         data-none={chart.states.filter((state) => state === 'none').length}
       />
-      {place && <Flags all={all} range={drawn} left={place.left} width={place.width} />}
+      {place && <Flags all={flags} range={drawn} left={place.left} width={place.width} />}
       {under && (
         <Under
           chart={chart}

@@ -50,6 +50,7 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
     },
     async *capture() {},
     async *kept() {},
+    async *pin() {},
   };
   return { fake, seen };
 }
@@ -191,6 +192,7 @@ describe('the worker', () => {
       },
       capture: async function* () {},
       kept: async function* () {},
+      pin: async function* () {},
     }).analysis;
     expect(await troubleIn(failing.load(SELECTION, '', never()))).toMatchObject({
       code: 'ResourceExhausted',

@@ -319,6 +319,7 @@ describe('a capture that the collector keeps', () => {
           for (const body of bodies) yield create(FleetCaptureProfileResponseSchema, { body });
           if (error) throw error;
         },
+        async *pin() {},
       }),
       'b',
     );

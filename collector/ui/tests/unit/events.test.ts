@@ -1,8 +1,9 @@
 // What happened, as flags of a chart; and the address of a pin.
 
+import { Code, ConnectError } from '@connectrpc/connect';
 import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
-import { flags, happenings, webUrl } from '../../src/events/flags';
+import { flags, happenings, missingOf, webUrl } from '../../src/events/flags';
 import { AnnotationSchema } from '../../src/gen/fleetprof/collector/v1/annotations_pb';
 import { HostPinSchema } from '../../src/gen/fleetprof/collector/v1/pins_pb';
 import { DEFAULTS, changed, read, write } from '../../src/state/address';
@@ -65,5 +66,24 @@ describe('the address of a pin', () => {
     expect(changed(at, { view: 'profile' })).toMatchObject({ pin: '', part: '', pick: '', zoom: '' });
     expect(changed(at, { pin: '13' })).toMatchObject({ pin: '13', part: '', pick: '', zoom: '' });
     expect(changed(at, { part: '' })).toMatchObject({ pin: '12', part: '', pick: '' });
+  });
+});
+
+describe('what a chart does not mark', () => {
+  const of = (reason: unknown) => missingOf({ status: 'rejected', reason }, 'pins');
+
+  test('is said with its cause', () => {
+    expect(of(new ConnectError('the file is damaged', Code.Unavailable))).toEqual([
+      'No pins are marked: the file is damaged',
+    ]);
+    expect(missingOf({ status: 'fulfilled', value: { leftOut: 1200n } }, 'pins')).toEqual([
+      '1,200 older pins are not marked: choose a shorter range',
+    ]);
+  });
+
+  test('is nothing where all is marked, or the collector has none', () => {
+    expect(missingOf({ status: 'fulfilled', value: { leftOut: 0n } }, 'pins')).toEqual([]);
+    expect(of(new ConnectError('', Code.Unimplemented))).toEqual([]);
+    expect(of(new ConnectError('HTTP 404', Code.Unknown))).toEqual([]);
   });
 });
