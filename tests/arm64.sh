@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the unit tests whose subject is the architecture as programs for arm64, by qemu's emulation of its
-# instructions: of host, perf, unwind, symbolize, jit and the sandbox. On Debian, as root, installs what is missing.
-# Words go to every test program. Takes about twenty minutes the first time: everything that the tests use is built
-# again.
+# Runs the unit tests whose subject is the architecture as programs for arm64, by qemu's emulation
+# of its instructions: of host, perf, unwind, symbolize, jit and the sandbox. On Debian, as root,
+# installs what is missing. Words go to every test program. Takes about twenty minutes the first
+# time: everything that the tests use is built again.
 #
-# No system of arm64 runs: what the kernel does (samples, filters of calls) is this machine's. Such a system is that of
-# tests/arm64-system/run.
+# No system of arm64 runs: what the kernel does (samples, filters of calls) is this machine's. Such
+# a system is that of tests/arm64-system/run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,7 +31,8 @@ if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross >/dev/null
 fi
 
-# The emulator of Debian 12 has no openat2, by which files of strangers are opened; that of its backports has.
+# The emulator of Debian 12 has no openat2, by which files of strangers are opened; that of its
+# backports has.
 qemu="${QEMU_AARCH64:-}"
 if [ -z "$qemu" ]; then
   for found in qemu-aarch64-static qemu-aarch64; do

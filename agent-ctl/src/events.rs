@@ -1,5 +1,5 @@
-//! `agent-ctl events`: what happened to a fleet and when: deploys that its collector found, and what
-//! people and pipelines note.
+//! `agent-ctl events`: what happened to a fleet and when: deploys that its collector found, and
+//! what people and pipelines note.
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
@@ -73,10 +73,11 @@ impl Kind {
 enum Action {
     /// Note that something happened
     #[command(after_help = "\
-It needs the role operator. The same text at the same time is noted once, so a pipeline may try again.
+It needs the role operator. The same text with the same --at is noted once, so a pipeline may try again.
 
 In CI, after a deploy:
-  agent-ctl --collector c1 events add \"api $VERSION\" --deploy --label unit=api.service --url \"$RUN_URL\"
+  agent-ctl --collector c1 events add \"api $VERSION\" --deploy --at \"$DEPLOYED_AT\" --label unit=api.service \\
+    --url \"$RUN_URL\"
 
 Examples:
   agent-ctl events add 'failover of db-1' --at 14:03

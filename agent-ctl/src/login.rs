@@ -37,7 +37,8 @@ pub struct Args {
     /// Where the collector takes people of other machines: HOST or HOST:PORT
     #[arg(value_name = "COLLECTOR")]
     address: String,
-    /// -: the token is read from standard input. The string of a token is taken too, and seen by everybody here
+    /// -: the token is read from standard input. The string of a token is taken too, and seen by
+    /// everybody here
     #[arg(value_name = "TOKEN")]
     token: String,
     /// By which --collector names it [default: its host]

@@ -53,7 +53,7 @@ Examples:
   benches queries              how long that collector takes to answer
   benches overview             how often it finds a change, and how often it says so without one
   benches rights               what TLS, certificates, tokens and scopes cost there
-  make bench                   all of them"
+  make bench                   micro, accuracy, overhead, offcpu, fleet and queries"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -1,7 +1,7 @@
 //! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
 //! EvidenceService (their pins), for people QueryService, CaptureService, PinService,
-//! AnnotationService, SymbolService, FleetService and AccessService, with health and reflection. That for other
-//! machines: the same without reflection, with EnrollmentService, behind the gate
+//! AnnotationService, SymbolService, FleetService and AccessService, with health and reflection.
+//! That for other machines: the same without reflection, with EnrollmentService, behind the gate
 //! (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};

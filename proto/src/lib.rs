@@ -82,8 +82,8 @@ pub const COLLECTOR_TLS_PORT: u16 = 7601;
 /// or tunnel leads there, this is who must answer.
 pub const COLLECTOR_NAME: &str = "collector.fleetprof.internal";
 
-/// Longest id and longest name of a host. A node of Kubernetes is called by up to 253 bytes, and the
-/// name of its cluster (32 bytes) and a slash may stand before it. Unit: bytes.
+/// Longest id and longest name of a host. A node of Kubernetes is called by up to 253 bytes, and
+/// the name of its cluster (32 bytes) and a slash may stand before it. Unit: bytes.
 pub const HOST_ID_BYTES_MAX: usize = 288;
 /// See [`HOST_ID_BYTES_MAX`].
 pub const HOST_NAME_BYTES_MAX: usize = 288;

@@ -10,8 +10,8 @@ import sys
 COMPLETE = {"complete", "stitched", "alike", "scanned", "lent_frame", "known_callers"}
 
 DEEP = ["main", "run_deep", "deep_outer", *["deep_inner"] * 41, "spin_leaf"]
-# Of each program: the function that samples must be in to be judged, who is on the way there, outermost first,
-# others in between allowed, and what else must be in them to be judged.
+# Of each program: the function that samples must be in to be judged, who is on the way there,
+# outermost first, others in between allowed, and what else must be in them to be judged.
 RIGHT = {
     "split": ("run_part", ["main", "run_part"]),
     "deep": ("spin_leaf", DEEP),
@@ -105,7 +105,7 @@ def judged(program, recording):
 
 def main():
     systems = [read(console) for console in sys.argv[1:3]]
-    print("| program | samples | complete | named | right | samples | complete | named | right | what is not |")
+    print("| program | samples | complete | named | right | samples | complete | named | right | what is not right |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")
     programs = [*systems[0][1], *(name for name in systems[1][1] if name not in systems[0][1])]
     for program in programs:

@@ -266,8 +266,8 @@ async fn on_loopback(side: &Side) -> anyhow::Result<Channel> {
         .await?)
 }
 
-/// Has all hosts join by one invitation. Returns how long it took, and the CPU time of the collector
-/// for each, in milliseconds.
+/// Has all hosts join by one invitation. Returns how long it took, and the CPU time of the
+/// collector for each, in milliseconds.
 async fn enroll(side: &mut Side, fleet: &Fleet) -> anyhow::Result<(Duration, f64)> {
     let mut admin = FleetServiceClient::new(on_loopback(side).await?);
     let request = InviteRequest {

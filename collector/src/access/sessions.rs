@@ -153,12 +153,12 @@ impl People {
         self.start(Some(person.id()))
     }
 
-    /// Starts a session of whoever a link was made for. In a browser that somebody is logged in with
-    /// already it changes nothing: none, where it was for the same one. Blocks.
+    /// Starts a session of whoever a link was made for. In a browser that somebody is logged in
+    /// with already it changes nothing: none, where it was for the same one. Blocks.
     ///
     /// # Errors
-    /// As [`People::log_in`]; ALREADY_EXISTS where somebody else is logged in: a link that a stranger
-    /// made would have them go on as the stranger, and tell him what they look at.
+    /// As [`People::log_in`]; ALREADY_EXISTS where somebody else is logged in: a link that a
+    /// stranger made would have them go on as the stranger, and tell him what they look at.
     pub fn follow(
         &self,
         link: &str,

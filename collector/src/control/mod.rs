@@ -12,8 +12,8 @@
 //! ```
 //!
 //! What came of a capture is kept in a file (`kept.rs`), which its link opens for everyone who may
-//! see it (`replay.rs`). No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have
-//! as much memory as one query (`memory.rs`).
+//! see it (`replay.rs`). No port is open on hosts. Every bound is in `limits.rs`; results of all
+//! fan-outs together have as much memory as one query (`memory.rs`).
 
 mod agent_registry;
 mod fanout;

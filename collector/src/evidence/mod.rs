@@ -35,7 +35,7 @@ pub trait Facts: Message + Default + Clone + 'static {
 
     /// Its number; 0: it has none yet.
     fn id(&self) -> u64;
-    /// Whose it is: those who have most lose their oldest first.
+    /// Who it is counted for: where room is short, whoever has the most loses their oldest first.
     fn owner(&self) -> &str;
     /// When it was, by which the oldest go first. Unit: nanoseconds since the Unix epoch.
     fn was_unix_ns(&self) -> i64;

@@ -70,7 +70,8 @@ fn ln_gamma(x: f64) -> f64 {
 }
 
 /// Which of these p-values are discoveries, at most a share `rate` of them false (Benjamini and
-/// Hochberg): the largest rank whose chance is below its part of what is allowed, and all before it.
+/// Hochberg): the largest rank whose chance is below its part of what is allowed, and all before
+/// it.
 pub fn discoveries(chances: &[f64], rate: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..chances.len()).collect();
     order.sort_by(|left, right| chances[*left].total_cmp(&chances[*right]));

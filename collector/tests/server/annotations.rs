@@ -1,5 +1,5 @@
-//! Annotations: over HTTP as pipelines send them, over gRPC, found in what agents bring, and after a
-//! restart.
+//! Annotations: over HTTP as pipelines send them, over gRPC, found in what agents bring, and after
+//! a restart.
 
 use crate::rig::{NOW, Options, Rig, SECOND, hello, labels, window};
 use crate::web::{get, send};

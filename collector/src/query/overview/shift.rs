@@ -2,8 +2,8 @@
 //!
 //! Every stretch of the range is held against the mean of the baseline. The error of a mean comes
 //! from how much the line moves from step to step, pooled over both, and is widened where
-//! neighbours are alike: load comes in waves, and a wave is no change. The stretch is taken whose own
-//! level explains most (least squares), and its p-value is multiplied by how many were tried.
+//! neighbours are alike: load comes in waves, and a wave is no change. The stretch is taken whose
+//! own level explains most (least squares), and its p-value is multiplied by how many were tried.
 
 use crate::query::chance::two_sided;
 

@@ -179,8 +179,8 @@ interface FilesProps {
 }
 
 /**
- * Files of what is shown: the collector writes those of what it keeps, and the page what nobody else
- * has, such as the part of the time that is picked.
+ * Files of what is shown: the collector writes those of what it keeps, and the page what nobody
+ * else has, such as the part of the time that is picked.
  */
 function Files({ profile, pick, name, kept }: FilesProps) {
   const { samples } = useDisplayState('samples');

@@ -43,7 +43,8 @@ impl Rig {
         }
     }
 
-    /// What a runtime wrote on x86-64, as if on this machine: names and places have no architecture.
+    /// What a runtime wrote on x86-64, as if on this machine: names and places have no
+    /// architecture.
     fn of(file: &[u8]) -> Rig {
         let mut file = file.to_vec();
         if file[12..16] == u32::from(X86_64).to_le_bytes() {

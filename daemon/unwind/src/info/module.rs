@@ -65,8 +65,8 @@ pub struct Module {
     plts: Box<[Plt]>,
     /// Where signal handlers return to, as addresses, where no table says so.
     signal_returns: Box<[u64]>,
-    /// The kernel's own code (vdso) without tables, as arm64 has it: no function there calls another
-    /// or keeps anything on the stack.
+    /// The kernel's own code (vdso) without tables, as arm64 has it: no function there calls
+    /// another or keeps anything on the stack.
     leaves: bool,
     /// Where the kernel enters it; 0 when it does not.
     entry: u64,
