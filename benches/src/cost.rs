@@ -18,7 +18,7 @@ pub struct Usage {
     pub waits_by_thread: BTreeMap<String, u64>,
     /// Resident memory. Unit: bytes.
     pub rss_bytes: u64,
-    /// Of it, memory of no file. Unit: bytes.
+    /// The part of `rss_bytes` that belongs to no file. Unit: bytes.
     pub rss_anon_bytes: u64,
     /// Most resident memory ever. Unit: bytes.
     pub rss_peak_bytes: u64,

@@ -128,7 +128,7 @@ struct DaemonCost {
     /// Waits that ended, all threads; and all switches, with those forced on it by the load.
     wakeups_per_s: f64,
     switches_per_s: f64,
-    /// Of the sampler, by the daemon's own counter.
+    /// Wake-ups of the sampler alone, by the daemon's own counter.
     sampler_wakeups_per_s: f64,
     rss_mib: f64,
     rss_anon_mib: f64,

@@ -355,7 +355,7 @@ fn part(
 struct Load {
     random: Random,
     host: usize,
-    /// Of the service that changes, from then on.
+    /// Factor on the load of the service that changes, from the change on.
     more: f64,
     waves: [f64; SERVICES.len()],
     bursts: [u64; SERVICES.len()],

@@ -17,13 +17,13 @@ pub struct Program {
     pub name: String,
     /// Samples.
     pub samples: u64,
-    /// Of them with stacks that are whole.
+    /// Samples with a complete stack.
     pub whole: u64,
     /// Frames, times samples.
     pub frames: u64,
-    /// Of them with a name.
+    /// Those of the frames that have a name.
     pub named: u64,
-    /// Of the others those of files that have no symbols at all.
+    /// Frames without a name whose file has no symbols at all.
     pub without_symbols: u64,
     /// Samples that are not complete, by the reason.
     pub ends: BTreeMap<&'static str, u64>,

@@ -12,7 +12,7 @@ use testkit::{ViewFrame, ViewSample};
 pub struct Shares {
     /// Samples taken.
     pub samples: u64,
-    /// Of those, with a stack that is there up to its start function, by the profiler's own word.
+    /// Samples whose stack reaches its start function, by the profiler's own word.
     pub complete: u64,
     /// The same by the rule that holds for every profiler: see `stacks.rs`.
     pub complete_by_names: u64,
@@ -20,7 +20,7 @@ pub struct Shares {
     pub leaves_named: u64,
     /// Frames of all samples.
     pub frames: u64,
-    /// Of those, with a name.
+    /// Frames that have a name.
     pub with_name: u64,
     /// Samples by how their stack was cut, frames by why they have no name.
     pub causes: BTreeMap<&'static str, u64>,
@@ -89,7 +89,7 @@ impl Shares {
         self.complete += is_whole;
         self.complete_by_names += is_whole;
         self.leaves_named += u64::from(names().next().as_ref().is_some_and(is_named));
-        // Of some samples it prints no frame, although each has an address.
+        // perf prints no frame for some samples, although each has an address.
         self.frames += sample.frames.len().max(1) as u64;
         self.with_name += names().filter(is_named).count() as u64;
     }

@@ -23,7 +23,7 @@ pub struct Reread<T> {
 }
 
 impl<T> Reread<T> {
-    /// Of these files, of which nothing was made yet.
+    /// Watches these files; nothing was made of them yet.
     pub fn of(files: Vec<PathBuf>) -> Reread<T> {
         Reread {
             files,

@@ -576,7 +576,7 @@ fn collectors_tell_each_other_which_hosts_are_connected() {
     };
     let database = fresh_name();
     let (one, other) = (open(&front.url(), &database), open(&front.url(), &database));
-    // Of today: rows go after a day.
+    // The rows are of today, because rows are removed after a day.
     let now = collector::time::Clock::system().now_unix_ns();
     let host = |name: &str, collector: &str, seen_s: i64| ConnectedHost {
         host_id: format!("id-{name}"),

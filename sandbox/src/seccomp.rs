@@ -169,7 +169,7 @@ fn program(refused: &[c_long]) -> Vec<sock_filter> {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let answer = |what| statement(libc::BPF_RET | libc::BPF_K, what);
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    // Of another architecture the numbers mean something else.
+    // On another architecture the numbers mean other calls, so all calls are refused.
     let mut program = vec![
         statement(load, ARCHITECTURE_AT),
         jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),

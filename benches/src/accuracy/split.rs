@@ -32,7 +32,7 @@ pub struct Split {
 /// A true share and what was seen of it.
 #[derive(Debug, Serialize)]
 pub struct Share {
-    /// Of what.
+    /// What the share is of: a function, a cgroup, …
     pub name: String,
     /// By the program's own account, or by cpu.stat.
     pub truth: f64,

@@ -24,7 +24,7 @@ const DEPTH_MIN: usize = 10;
 const TAIL: (f64, f64) = (1.55, 4.0);
 /// Entries of the table of quantiles: a rank is drawn by one look-up.
 const QUANTILES: usize = 1 << 16;
-/// Of every so many samples of a container one is from its own part of the call tree.
+/// One sample in so many of a container comes from its own part of the call tree.
 const OWN_PART: u64 = 16;
 
 /// SplitMix64: small, fast, the same everywhere.

@@ -175,7 +175,7 @@ impl Person {
         if now.saturating_sub(seen) < after_s {
             return false;
         }
-        // Of calls at the same time one notices.
+        // When calls come at the same time, one of them succeeds.
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
         self.seen.compare_exchange(seen, now, set, get).is_ok()
     }

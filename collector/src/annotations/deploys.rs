@@ -146,7 +146,7 @@ pub(super) struct Deploys {
 struct Sight<'w> {
     /// Who it is: hash of what tells the service.
     identity: i64,
-    /// Of the label.
+    /// Which label it is: hash of the label's name.
     label: i64,
     value: i64,
     host: i64,
@@ -277,7 +277,7 @@ impl Deploys {
             version: value,
             said: said.clone(),
         });
-        // Of a host that is new it is not known that anything changed.
+        // A new host has no earlier version, so it is not known whether anything changed.
         let Some(Agent { said: was, .. }) = before else {
             return;
         };
@@ -584,7 +584,7 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
-/// Of texts, each apart from the next.
+/// Hashes texts, each with its length, so that the boundaries between them count.
 fn hash(texts: &[&str]) -> i64 {
     let mut hasher = blake3::Hasher::new();
     for text in texts {

@@ -62,7 +62,8 @@ pub const BEGUN: &str = "begun";
 pub const DONE: &str = "done";
 
 impl Event {
-    /// Of somebody without a role: a host, the collector itself, who failed to log in.
+    /// Creates an event of somebody without a role: a host, the collector itself, or somebody who
+    /// failed to log in.
     pub fn by(who: &str, peer: String, action: &'static str) -> Event {
         Event {
             who: cut(who),
@@ -74,14 +75,14 @@ impl Event {
         }
     }
 
-    /// Of somebody with this role.
+    /// Sets the role that somebody acted in.
     #[must_use]
     pub fn as_role(mut self, role: &'static str) -> Event {
         self.role = role;
         self
     }
 
-    /// With a detail.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Event {
         let value = match value.into() {

@@ -64,7 +64,7 @@ struct Pings {
     ahead_ns: i64,
 }
 
-/// Of a ping that will not be answered.
+/// Stands for the number of a ping once no ping will be answered any more.
 const NEVER: u64 = u64::MAX;
 
 /// What an agent reported of a command, for who sent it.
@@ -265,7 +265,7 @@ impl ConnectedAgent {
         let mut pings = lock(&self.pings);
         let last = pings.last;
         if pong.number != last && pong.number != 0 {
-            // Of one before: the newer is on its way.
+            // It answers an earlier ping; the answer to the newer one is on its way.
             return;
         }
         if pong.number != 0 && pong.now_unix_ns != 0 {
@@ -494,7 +494,8 @@ mod tests {
             agent.pong(pong(number, agents), &clock);
             assert_eq!(lock(&agent.pings).ahead_ns, ahead, "asked at {sent}");
         }
-        // Of a ping that another has followed, of none, of an older version.
+        // None of these counts: the answer to an earlier ping, to one that was not sent, or from an
+        // older version.
         let number = agent.ping(&clock);
         for (number, agents) in [(number - 1, 77), (number + 1, 77), (0, 0), (number, 0)] {
             agent.pong(pong(number, agents), &clock);

@@ -51,7 +51,7 @@ pub type Client = mpsc::Sender<Result<FleetCaptureResponse, Status>>;
 
 /// A fan-out that was planned.
 pub struct Fanout {
-    /// Of which collector.
+    /// The control of the collector that asks.
     pub control: Control,
     /// Its place.
     pub slot: Slot,
@@ -331,7 +331,7 @@ impl Run {
                     }
                 },
                 done = merged(&mut self.merging) => self.merge_done(done),
-                // Of one that has left the branch above learns.
+                // The branch above notices a client that has left.
                 Ok(permit) = client.reserve(), if news && !self.alone => {
                     if let Some(body) = self.news() {
                         permit.send(Ok(FleetCaptureResponse { body: Some(body) }));

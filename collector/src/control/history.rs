@@ -37,7 +37,7 @@ struct Inner {
     ended: VecDeque<(FleetCaptureInfo, Owner)>,
 }
 
-/// Who asked for a capture, and of what it was, so that it is shown to those who may see it.
+/// Who asked for a capture and what it selects, so that only those who may see it do.
 pub struct Owner {
     name: String,
     /// Hashes of the matchers of its selector, which themselves may be large.
@@ -45,7 +45,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Of a capture of what `selector` takes.
+    /// Creates the owner of a capture of what `selector` takes.
     pub fn new(caller: &Caller, selector: &Selector) -> Owner {
         let matchers = selector.matchers().iter();
         Owner {

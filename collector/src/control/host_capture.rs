@@ -167,7 +167,7 @@ impl HostCapture {
                         incoming.own(chunk).map_err(|error| self.unusable(error))?;
                     }
                     Some(capture_response::Body::Result(info)) => return Ok(info),
-                    // Of a later version.
+                    // A later version sends kinds of messages that this one does not know.
                     None => {}
                 },
             }

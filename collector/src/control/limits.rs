@@ -91,7 +91,7 @@ pub const MOMENT_BYTES: usize = 48;
 pub const TIMES_PART: usize = 4;
 
 /// Most times of samples in one result, of captures and of the time before each, however much
-/// memory there is. Of hosts beyond it the times are left out, which is said.
+/// memory there is. The times of further hosts are left out, and the result says so.
 pub const MOMENTS_MAX: usize = 2_000_000;
 
 /// Largest profile of a result, past and capture each. Unit: encoded bytes; as readers take. Beyond

@@ -16,9 +16,9 @@ const PAST_SLACK_NS: i64 = 3_600_000_000_000;
 
 /// What came of one host, or of another collector's hosts, complete.
 pub struct Arrived {
-    /// Of the flight recorder.
+    /// The flight recorder's profile.
     pub past: Option<Profile>,
-    /// Of the capture.
+    /// The capture's profile.
     pub own: Option<Profile>,
     /// Labels of the host that the result is grouped by.
     pub labels: Vec<(String, String)>,
@@ -63,9 +63,9 @@ impl Bounds {
 
 /// All that came so far.
 pub struct Merged {
-    /// Of the flight recorders.
+    /// The flight recorders' profiles, merged.
     pub past: Option<Profile>,
-    /// Of the captures.
+    /// The captures' profiles, merged.
     pub own: Option<Profile>,
     /// Samples whose times found no room.
     pub times_shed: u64,
@@ -344,8 +344,8 @@ fn label(profile: &mut Profile, labels: &[(String, String)]) {
         *known.entry(id).or_insert_with(|| {
             let own = dict.labels(id);
             let own: Vec<_> = own.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-            // Of equal names the first stays: nothing that an agent sends replaces what its host
-            // is.
+            // If names are equal, the first wins: nothing that an agent sends replaces what its
+            // host is.
             let all = labels.iter().chain(&own);
             dict.intern_labels(all.map(|(name, value)| (name.as_str(), value.as_str())))
         })

@@ -136,7 +136,8 @@ impl PeerCollector {
     ) -> Result<Got, PeerError> {
         let mut got = Got {
             profiles: {
-                // Of many hosts, each of which has its bound there: all memory that is free.
+                // It brings profiles of many hosts, each within its bound there: allow all memory
+                // that is free.
                 let heap_max = self.memory.bytes_max();
                 Incoming::new(self.memory.reserve(), PEER_BYTES_MAX, heap_max)
             },
@@ -171,7 +172,7 @@ impl PeerCollector {
                     taken.map_err(|error| self.unusable(error))?;
                 }
                 Some(Body::Result(result)) => got.result = Some(result),
-                // Of a later version.
+                // A later version sends kinds of messages that this one does not know.
                 None => {}
             }
         }
@@ -209,7 +210,7 @@ impl PeerCollector {
         let whole = got.profiles.whole();
         let (past, own, held) = whole.map_err(|error| self.unusable(error))?;
         let result = got.result.unwrap_or_default();
-        // Of all its hosts, and so of each of them.
+        // These notices concern all hosts of that collector, and so each of them.
         let of_all = notices(result.notices).into_iter();
         let of_all: Vec<_> = of_all
             .map(|notice| bounded(&format!("collector {}: {notice}", self.collector)))

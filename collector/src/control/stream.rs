@@ -250,7 +250,8 @@ fn received(message: Result<Option<ControlRequest>, Status>) -> Result<ControlRe
         Ok(Some(request)) => Ok(request),
         Ok(None) => Err(End::Gone),
         Err(status) => Err(match status.code() {
-            // Of the decoder: too large, or no message at all. All else is the connection's.
+            // The decoder reports these: the message is too large, or is no message at all. All
+            // other errors come from the connection.
             Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::Unimplemented => {
                 fault(status.message())
             }

@@ -86,7 +86,7 @@ pub enum OpenError {
     /// It cannot be made or opened.
     #[error("failed to open directory of {what}s `{}`", path.display())]
     Open {
-        /// Of which files.
+        /// What the files hold, as messages call it.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -96,7 +96,7 @@ pub enum OpenError {
     /// Another collector has it.
     #[error("failed to lock directory of {what}s `{}`: another collector uses it", path.display())]
     Locked {
-        /// Of which files.
+        /// What the files hold, as messages call it.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -109,7 +109,7 @@ pub enum ReadError {
     /// There is none, or not this part of it.
     #[error("there is no {what} `{id}`, or it has no such profile")]
     Unknown {
-        /// Of which files.
+        /// What the files hold, as messages call it.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -117,7 +117,7 @@ pub enum ReadError {
     /// Its file.
     #[error("failed to read {what} `{id}`: {source}")]
     Read {
-        /// Of which files.
+        /// What the files hold, as messages call it.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -127,7 +127,7 @@ pub enum ReadError {
     /// Its profile.
     #[error("failed to read {what} `{id}`: {source}")]
     Assemble {
-        /// Of which files.
+        /// What the files hold, as messages call it.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -137,7 +137,7 @@ pub enum ReadError {
     /// It does not fit.
     #[error("{what} `{id}` takes more than {mib} MiB (`query.memory_mib`)")]
     Memory {
-        /// Of which files.
+        /// What the files hold, as messages call it.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -459,7 +459,8 @@ impl<F: Facts> Files<F> {
         let read = |source| ReadError::Read { what, id, source };
         let broken = |what| read(damaged(what));
         let mut file = BufReader::new(File::open(self.path(id)).map_err(read)?);
-        // Of this file, whatever the index says by now: it may have been replaced.
+        // The head of this file counts, whatever the index says by now: the file may have been
+        // replaced.
         let (_, sizes, _) = read_head::<F>(&mut file).map_err(read)?;
         if sizes[part as usize - 1] == 0 {
             return Err(ReadError::unknown::<F>(id));

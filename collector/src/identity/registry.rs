@@ -652,7 +652,7 @@ fn invitation(
         )
         .optional()?;
     let (secret, invitation, (expires, hosts, made)) = found.ok_or(Refused::Unknown)?;
-    // Of hashes: comparing them in whatever time tells nothing of the secret.
+    // Both are hashes, so the time that the comparison takes tells nothing about the secret.
     if secret != hashed(credential) {
         return Err(Refused::Unknown);
     }

@@ -451,16 +451,17 @@ impl Survey {
         self.blind.iter().any(|(blind, ..)| blind == key)
     }
 
-    /// Hosts that were blind before and are so no longer. Of hosts beyond the bound nothing is
-    /// known.
+    /// Returns the hosts that were blind before and are no longer. When more hosts are blind than
+    /// the survey keeps, it returns none, because the missing ones may still be blind.
     fn over<'a>(&'a self, before: &'a Survey) -> impl Iterator<Item = &'a Blind> {
         let all_told = self.blind_total <= BLIND_HOSTS_MAX as u64;
         let over = before.blind.iter().filter(|(key, ..)| !self.has(key));
         over.filter(move |_| all_told)
     }
 
-    /// Of hosts beyond the bound nothing is logged one by one: the number says enough. `over` are
-    /// those that are blind no longer, and whether they are heard of.
+    /// Logs what changed since `before`. Hosts beyond the bound are not logged one by one: their
+    /// number says enough. `over` are those that are no longer blind, and whether they are still
+    /// heard of.
     fn log_after(&self, before: &Survey, over: &[(&Blind, bool)]) {
         for (key, host, why) in self.blind.iter().filter(|(key, ..)| !before.has(key)) {
             let (host_id, reason) = (&key.host_id, &why.message);

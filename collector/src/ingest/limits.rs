@@ -54,7 +54,7 @@ pub const STACKS_PER_STREAM_MAX: usize =
     proto::definitions::dictionary_stacks_max(*DICTIONARY_STACKS.end(), usize::MAX)
         + ROWS_PER_WINDOW_MAX;
 
-/// Most labels of a set. Of more, those that sort last by name are left out, and counted.
+/// Most labels of a set. If there are more, those that sort last by name are left out and counted.
 pub const LABELS_PER_SET_MAX: usize = 32;
 
 /// Longest name of a label. Unit: bytes. A longer one is left out, and counted.

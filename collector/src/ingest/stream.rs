@@ -120,7 +120,8 @@ fn received(
     message: Result<Option<PushRequest>, Status>,
 ) -> Result<Option<PushRequest>, End> {
     message.map_err(|status| match status.code() {
-        // Of the decoder: too large, or no message at all. All else is the connection's.
+        // The decoder reports these: the message is too large, or is no message at all. All other
+        // errors come from the connection.
         Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::Unimplemented => {
             ingest.fault(status.message())
         }

@@ -149,7 +149,7 @@ pub(super) fn name<'a>(claims: &'a Claims, claim: &str) -> Result<&'a str, Strin
 pub(super) fn groups<'a>(claims: &'a Claims, claim: &str) -> Result<Vec<&'a str>, String> {
     let shown = config::shown(claim);
     match claims.get(claim) {
-        // Of somebody in one group some write that alone.
+        // Some providers send a single group as a string.
         Some(Value::String(group)) => Ok(vec![group.as_str()]),
         Some(Value::Array(all)) if all.len() > GROUPS_MAX => Err(format!(
             "the claim `{shown}` has {} groups, and at most {GROUPS_MAX} are read",

@@ -68,7 +68,7 @@ pub struct OidcSettings {
 }
 
 impl OidcSettings {
-    /// Of a section, and of `web.external_url`. None: nobody logs in so.
+    /// Reads the section, with `web.external_url`. `None`: single sign-on is not configured.
     ///
     /// # Errors
     /// Which key is wrong, and why.

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 /// How long somebody has to log in at the provider.
 pub const LASTS: Duration = Duration::from_secs(600);
 
-/// Logins at a time: of one address, and of all. Of more the oldest goes, of who has most. Each
-/// takes 2.5 KiB at most. Behind a proxy all have its address, and nobody is told apart: there the
-/// second bound alone counts.
+/// Most logins under way: from one address, and from all. Beyond either bound the oldest login is
+/// dropped, at the second one the oldest of the address that has most. A login takes 2.5 KiB at
+/// most. Behind a proxy all logins have the proxy's address and cannot be told apart, so only the
+/// second bound applies.
 const OF_NETWORK_MAX: usize = 256;
 const ALL_MAX: usize = 4096;
 
@@ -67,11 +68,12 @@ fn is_mark(text: &str) -> bool {
 }
 
 impl Pending {
-    /// Begins one; says how many went for it. None: there are no random numbers.
+    /// Starts a login. Returns its ticket and how many logins were dropped for it; `None` when
+    /// there are no random numbers.
     pub(super) fn begin(&self, beginner: Beginner<'_>, now: Instant) -> Option<(Ticket, u64)> {
         let (state, nonce, verifier) = (secret().ok()?, secret().ok()?, secret().ok()?);
         let browser = match beginner.browser.filter(|mark| is_mark(mark)) {
-            // Of several tabs each can come back.
+            // Several tabs of one browser share its mark, so that each can come back.
             Some(mark) => mark.to_owned(),
             None => secret().ok()?,
         };

@@ -36,7 +36,8 @@ pub const PINS_MAX: usize = 10_000;
 /// otherwise; more are refused until the next day.
 pub const HOST_PINS_PER_DAY_MAX: u32 = 256;
 
-/// Hosts whose pins of the day are counted. Of more none are taken until the next day.
+/// Most hosts whose pins of the day are counted. Pins of further hosts are refused until the next
+/// day.
 pub const HOSTS_PER_DAY_MAX: usize = 65_536;
 
 /// Longest name of a trigger. Unit: bytes. Longer texts of agents are cut.

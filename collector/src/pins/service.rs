@@ -148,7 +148,8 @@ async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Sta
         Status::deadline_exceeded(format!("the agent sent nothing for {seconds} s"))
     })?;
     let message = message.map_err(|status| match status.code() {
-        // Of the decoder: too large, or no message at all. All else is the connection's.
+        // The decoder reports these: the message is too large, or is no message at all. All other
+        // errors come from the connection.
         Code::OutOfRange | Code::ResourceExhausted | Code::Internal => fault(status.message()),
         _ => Status::cancelled("the agent has left"),
     })?;

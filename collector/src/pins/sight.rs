@@ -1,9 +1,10 @@
-//! What of a pin somebody with a scope may see.
+//! Decides what somebody with a scope may see of a pin.
 //!
-//! A pin has all that ran on its host, with all labels but the host's. Of a host that is in the
-//! scope as a whole all of it is shown; of others the samples in the scope, and that there is a pin
-//! only when it has some. What the trigger saw is shown when all samples of its cgroup are in the
-//! scope. That takes a look at the pin's samples, whose outcome is remembered.
+//! A pin has all that ran on its host, with all labels but the host's. When the whole host is in
+//! the scope, all of the pin is shown. Otherwise only the samples in the scope are shown, and the
+//! pin is listed only when it has some. What the trigger saw is shown when all samples of its
+//! cgroup are in the scope. To find that out, the pin's samples are read, and the outcome is
+//! remembered.
 
 use super::Inner;
 use crate::access::{Caller, Scope};
@@ -116,7 +117,7 @@ impl Inner {
 struct Seen {
     /// In the scope.
     own: bool,
-    /// Of the trigger's cgroup, and those of it that are not in the scope.
+    /// Some are of the trigger's cgroup; some of these are not in the scope.
     of_trigger: bool,
     others_of_trigger: bool,
 }
@@ -127,7 +128,7 @@ impl Seen {
         let trigger = LabelMatcher::new(key::CGROUP, MatchOp::Subtree, cgroup).ok();
         let mut known: HashMap<LabelSetId, (bool, bool)> = HashMap::new();
         for sample in profile.samples.keys() {
-            // Of a lost sample little is known, and nothing is shown but that it was lost.
+            // Little is known about a lost sample; it is shown only that it was lost.
             if sample.end == StackEnd::Lost {
                 continue;
             }

@@ -9,7 +9,7 @@ use profile::{CostBy, CostDiff, Costs, Query, Value};
 pub(super) struct Compared {
     /// By function.
     pub diff: CostDiff,
-    /// Of each of its functions.
+    /// The verdict on each function of `diff`.
     pub verdicts: Vec<Certainty>,
     /// What each side is made of, and how many parts its spread is of.
     pub before: (DataQuality, usize),

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 /// Units of hosts that did something.
 pub struct Units {
-    /// Of all of them, where the store says so.
+    /// The unit of all hosts, when the store knows it.
     all: Option<String>,
     each: HashMap<HostKey, String>,
 }
@@ -98,7 +98,7 @@ pub fn of_hosts(
         selector: Selector::default(),
     };
     let all = match store.totals(&scope, &[], limits) {
-        // Of each host the store tells the unit that agents send.
+        // The store gives each host's weights in the unit that its agent sends.
         Ok(answer) => Some(unit::base(&answer.quality.unit).0.to_owned()),
         Err(StoreError::Units(_)) => None,
         Err(error) => return Err(error.into()),

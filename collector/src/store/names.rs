@@ -96,7 +96,7 @@ impl NamedBy {
         for (build_id, build) in builds.iter_mut() {
             let version = known.version(build_id);
             if version != build.version {
-                // Of another table, or of none any more: each name is replaced as it is met.
+                // The table was replaced, or is gone: each name is replaced as it is met.
                 (build.version, build.looked_up) = (version, 0);
             }
             if version.is_none() && !build.named {

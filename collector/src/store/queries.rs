@@ -105,9 +105,9 @@ pub trait StoreQueries: Send + Sync + 'static {
         limits: &Limits,
     ) -> Result<QueryResult<Profile>, StoreError>;
 
-    /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the
-    /// same samples as [`StoreQueries::profile`]'s answer, but an engine need not build it, and
-    /// must not prune: what is cut off would be charged to callers.
+    /// Returns what functions or modules cost in what `query` selects; labels are not kept apart.
+    /// It covers the same samples as the answer of [`StoreQueries::profile`]. An engine need not
+    /// build that profile, and must not prune: what is cut off would be charged to callers.
     ///
     /// # Errors
     /// See [`StoreError`].

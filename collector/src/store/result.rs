@@ -112,9 +112,9 @@ pub struct DataQuality {
     pub gaps_total: u64,
     /// Unit: nanoseconds.
     pub gap_ns_total: u64,
-    /// Of the hosts as a whole: idle, lost records, throttled. `taken`, `lost_samples`,
-    /// `truncated`, `depth_limit`, `unnamed` and `folded` are of the selection where the answer has
-    /// stacks.
+    /// What the hosts as a whole report: idle, lost records, throttled. `taken`, `lost_samples`,
+    /// `truncated`, `depth_limit`, `unnamed` and `folded` are those of the selection where the
+    /// answer has stacks.
     pub sampling: Quality,
     /// What the answer adds up to, before limits.
     pub total: Value,
@@ -123,8 +123,8 @@ pub struct DataQuality {
     pub unit: String,
     /// Weight of what limits folded into parents.
     pub pruned_weight: u64,
-    /// Of the answer's samples, those whose leaf the agent could not name and the collector did, by
-    /// where the name came from. Answers with functions only.
+    /// The answer's samples whose leaf the agent could not name and the collector did, by where the
+    /// name came from. Only answers with functions have it.
     pub named_later: NamedLater,
     /// Partitions set aside that would have answered.
     pub damaged: Vec<String>,
@@ -235,7 +235,7 @@ impl LabelTotals {
 pub struct HostRange {
     /// Windows.
     pub windows: u64,
-    /// Of those: without any accounting.
+    /// The windows without any accounting.
     pub windows_unmeasured: u64,
     /// Samples taken in them.
     pub taken: Value,

@@ -22,7 +22,7 @@ pub struct TimeRange {
 pub struct HostKey {
     /// Stays over reboots. At most 128 bytes.
     pub host_id: String,
-    /// Of one boot; two machines with one id differ in it.
+    /// Differs at each boot, so two machines with one id differ in it.
     pub boot_id: [u8; 16],
 }
 
@@ -139,12 +139,12 @@ impl NewWindow {
     }
 }
 
-/// Frames that come with windows. To compute contents costs more than anything else that is done
+/// Frames that come with windows. Computing contents costs more than anything else that is done
 /// with frames, so they are computed once, from the frames and not from what an agent says, and
 /// kept.
 ///
-/// Some stacks may have no frames here, and be named by their contents: those the store should
-/// know. Of what is called from them the contents follow.
+/// Some stacks have no frames here and are named by their contents, which the store should know.
+/// The contents of what is called from them follow from these.
 #[derive(Default)]
 pub struct Defined {
     /// Strings and frames.

@@ -1,6 +1,6 @@
 //! Names of functions that agents could not give: symbol tables by build id, uploaded or fetched.
 //!
-//! An agent names what its host has names for. Of the rest a frame says which function of which
+//! An agent names what its host has names for. For the rest, a frame says which function of which
 //! build it is ([`profile::Place`]), and that is stored. The names are looked up when an answer is
 //! made, so windows that were stored before a symbol table came have them too, and nothing stored
 //! is changed.

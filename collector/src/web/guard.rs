@@ -62,7 +62,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Of a listener on loopback without logins.
+    /// Returns the names of a listener on loopback without logins.
     pub fn loopback() -> Names {
         Names {
             scheme: "http",
@@ -337,7 +337,7 @@ mod tests {
             for site in ["cross-site", "same-site"] {
                 assert!(!check_at(path, &link(site), Method::GET), "{path}");
             }
-            // Of the page's own links, and of addresses that were typed.
+            // Links within the page send the first, addresses typed by hand the second.
             for site in ["same-origin", "none"] {
                 assert!(check_at(path, &link(site), Method::GET), "{path}");
             }

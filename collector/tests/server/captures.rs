@@ -341,7 +341,7 @@ async fn what_a_host_sends_wrong_costs_its_own_part_alone() {
         let good = rig.host("a", Does::Answers(3)).await;
         let bad = rig.host("b", does).await;
         let outcome = rig.capture(request("", LIMIT)).await;
-        // Of two units the one that comes first counts.
+        // When units differ, the one that comes first wins.
         let (host, other) = match (does, outcome.host("b").state()) {
             (Does::Cycles(_), HostState::Done) => ("a", 5),
             _ => ("b", 3),

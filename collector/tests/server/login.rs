@@ -96,7 +96,7 @@ impl Site {
         Site::of(running).await
     }
 
-    /// Of one that runs.
+    /// Wraps a collector that runs.
     pub async fn of(running: Running) -> Site {
         let token = running.token("whoever", Role::Metrics).await;
         running.remove("whoever").await;

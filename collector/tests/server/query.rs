@@ -398,7 +398,7 @@ async fn cgroups_are_rolled_up_over_hosts() {
         ("/system.slice/web.service", 2, 0),
     ];
     assert_eq!(rows, only);
-    // Of a part of the samples nothing is expected.
+    // A selection of some of the samples has no expected CPU time.
     let request = wire::CgroupsRequest {
         selection: selection("comm!=\"x\""),
     };

@@ -37,11 +37,12 @@ use tonic::transport::Channel;
 
 /// What a test may change.
 pub struct Options {
-    /// Of ingest.
+    /// Options of ingest.
     pub ingest: IngestOptions,
-    /// Of queries.
+    /// Options of queries.
     pub query: QueryOptions,
-    /// Of captures over the fleet; without a directory they are kept in one that goes with the rig.
+    /// Options of captures over the fleet; without a directory they are kept in one that goes with
+    /// the rig.
     pub control: ControlOptions,
     /// Where pins are kept; none: in a directory that goes with the rig.
     pub pins_dir: Option<PathBuf>,
@@ -49,7 +50,7 @@ pub struct Options {
     pub annotations_dir: Option<PathBuf>,
     /// For how long connections may be without a call.
     pub patience: Patience,
-    /// Of pins.
+    /// Bounds of pins.
     pub pins: Bounds,
     /// Where the fleet's authority is, and how long certificates last; none: no port for hosts.
     pub fleet: Option<(PathBuf, Duration)>,

@@ -29,8 +29,8 @@ pub struct Draft {
 
 impl Draft {
     /// A window of a host, of 10 s, that starts `start_s` seconds after the start of the tests'
-    /// time. Of windows that start together `number` tells one from another, in the order in which
-    /// the agent would number them.
+    /// time. `number` tells windows that start together apart, in the order in which the agent
+    /// would number them.
     pub fn new(host: &str, number: u64, start_s: i64) -> Draft {
         let start_unix_ns = BEGIN_NS + start_s * SECOND;
         Draft {

@@ -309,7 +309,7 @@ impl Decoder {
             let assigned = self.assigned.iter().cloned();
             let own = own.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
             let configured = self.host_labels.iter().cloned();
-            // Of equal names the first stays.
+            // If names are equal, the first wins.
             LabelSet::new(host.chain(assigned).chain(own).chain(configured))
         });
         if open.label_sets.len() >= LABEL_SETS_PER_WINDOW_MAX {

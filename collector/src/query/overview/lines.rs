@@ -26,7 +26,7 @@ pub struct Side {
     pub dark: Vec<bool>,
     /// What it is made of.
     pub quality: DataQuality,
-    /// Of the kernel's accounts.
+    /// True when the numbers are the kernel's accounts, not samples.
     pub accounted: bool,
 }
 
@@ -76,7 +76,7 @@ impl Side {
             side.cells.insert(names, of_host);
         }
         if data.rest_lines > 0 {
-            // Of many hosts: for how long they sent on the mean.
+            // The rest is of many hosts, so it is divided by how long they sent on average.
             let mean = |at: usize| {
                 let sum: u64 = data.hosts.keys().map(|host| covered(host, at)).sum();
                 sum / data.hosts.len().max(1) as u64

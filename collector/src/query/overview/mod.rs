@@ -23,7 +23,7 @@ use shift::{Shift, shift};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::Status;
 
-/// Of what is marked as changed, so much is chance.
+/// The part of the changes marked as significant that may be due to chance.
 const FALSE_DISCOVERIES: f64 = 0.01;
 
 /// A change that is smaller does not matter. Cores, and share of the larger side.

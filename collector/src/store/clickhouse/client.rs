@@ -156,13 +156,13 @@ const NUMBER_LEN_MAX: usize = 21;
 /// A value that stands in a statement by its name.
 #[derive(Clone, Debug)]
 pub(super) enum Param {
-    /// Of type `String`.
+    /// A value of type `String`.
     Text(String),
-    /// Of type `Array(String)`.
+    /// A value of type `Array(String)`.
     Texts(Vec<String>),
-    /// Of type `Array(UInt64)`.
+    /// A value of type `Array(UInt64)`.
     Numbers(Vec<u64>),
-    /// Of type `Array(Tuple(UInt64, UInt64))`.
+    /// A value of type `Array(Tuple(UInt64, UInt64))`.
     Pairs(Vec<(u64, u64)>),
 }
 
@@ -255,7 +255,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Of what `options` name; nothing is asked yet.
+    /// Creates the client of the server that `options` name; it asks nothing yet.
     pub fn new(options: &Options, password: Option<&str>, name: String) -> Client {
         let mut outside = ::clickhouse::Client::default()
             .with_url(&options.url)

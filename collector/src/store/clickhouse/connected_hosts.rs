@@ -48,7 +48,7 @@ pub(super) async fn find(
     limits: &Limits,
 ) -> Result<Vec<ConnectedHost>, Fault> {
     let most = limits.lines;
-    // Of one row, not of several: a host that moved has the labels it has now.
+    // The values come from one row, not from several: a host that moved has the labels it has now.
     let statement = Statement::of(format!(
         "SELECT host_id, newest.1 AS hostname, newest.2 AS labels, newest.3 AS collector, last_ns
         FROM (

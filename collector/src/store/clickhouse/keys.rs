@@ -110,7 +110,7 @@ pub(super) struct TimeSlot {
 }
 
 impl TimeSlot {
-    /// Of a window that starts then; `None` where the engine's times do not reach.
+    /// Returns the slot of a window that starts then; `None` where the engine's times do not reach.
     pub fn of(start_unix_ns: i64) -> Option<TimeSlot> {
         let seconds = start_unix_ns.div_euclid(NS_PER_S);
         if seconds >= SECONDS_END {

@@ -197,7 +197,7 @@ async fn match_values(
                      select by `=` or `^=`, or narrow the range"
                 )));
             }
-            // Of hosts only those that have the label are judged by it.
+            // A label selects only among the hosts that have it.
             if labels == Labels::Host && row.value.is_empty() {
                 return Ok(());
             }

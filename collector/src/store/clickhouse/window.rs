@@ -42,7 +42,7 @@ pub(super) fn rejection(window: &NewWindow, options: &Options, now_unix_ns: i64)
     Some(reason.to_owned())
 }
 
-/// Of each account what its cgroup has alone: its subtree less the nearest accounted ones below it.
+/// Returns what each account's cgroup has alone: its subtree less the nearest accounts below it.
 pub(super) fn alone(window: &NewWindow) -> Vec<(i64, i64)> {
     let accounts = window.accounts.iter().zip(accounted_below(window));
     // Below WEIGHT_MAX each, so that sums of thousands fit.

@@ -317,8 +317,8 @@ impl Services {
         Ok(moved)
     }
 
-    /// A summary with the label sets of the new dictionary. Of accounts each cgroup keeps what it
-    /// has alone: of services those add up.
+    /// Makes a summary with the label sets of the new dictionary. Each cgroup's account keeps only
+    /// what the cgroup has alone, because the accounts of a service are added up.
     fn summary(&self, finer: Summary) -> Summary {
         let service = |labels: u32| self.services.get(labels as usize).copied().unwrap_or(0);
         let mut summary = Summary::default();

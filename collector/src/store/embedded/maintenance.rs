@@ -52,7 +52,7 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Of a store that is opened now.
+    /// Creates the upkeep of a store that is opened now.
     pub fn new(catalog: Arc<Catalog>, log: Arc<LogWriter>, now_unix_ns: i64) -> Maintenance {
         Maintenance {
             catalog,

@@ -132,9 +132,9 @@ pub enum OpenError {
     LogVersion {
         /// The directory.
         path: PathBuf,
-        /// Of the directory.
+        /// The version that the directory has.
         found: u64,
-        /// Of this program.
+        /// The version that this program reads.
         wanted: u64,
     },
     /// A file or directory could not be used.

@@ -140,7 +140,8 @@ pub fn sampling_quality_is_added_up(_: &dyn Engine, place: Box<dyn Place>) {
                     malformed: 1000 * factor,
                     reduced: 10_000 * factor,
                     lost_late: 100_000 * factor,
-                    // Of single label sets: counted from the rows.
+                    // The store must ignore this and count the rows: windows carry it for single
+                    // label sets.
                     taken: 77,
                     ..Quality::default()
                 }

@@ -112,7 +112,7 @@ impl Kept {
             })
     }
 
-    /// Of each account what its cgroup has alone: less the nearest accounted ones below it.
+    /// Returns what each account's cgroup has alone: less the nearest accounted ones below it.
     fn alone(&self) -> Vec<(i128, i128)> {
         let accounts = &self.window.accounts;
         let path =

@@ -30,7 +30,7 @@ export async function* captureNews(
         if (now.complete) yield { case: 'profile', value: engine.add(now.finish()) };
         break;
       case undefined:
-        // Of a newer collector.
+        // A newer collector sends more kinds of news than this page knows.
         break;
       default:
         ended ||= body.case === 'result';

@@ -84,8 +84,8 @@ export interface FunctionColumns {
   own: Float64Array;
   total: Float64Array;
   /**
-   * Of waits: who ended the most of them, and how much that is; name 0: nobody. Empty: nobody
-   * waits.
+   * Who ended most of the waits in each function, and how much of them; name 0 is nobody. Both
+   * columns are empty when nobody waits.
    */
   waker: Uint32Array;
   woken: Float64Array;

@@ -89,7 +89,7 @@ export function buffersOf(answer: unknown, found = new Set<ArrayBuffer>()): Arra
   if (ArrayBuffer.isView(answer)) {
     if (answer.buffer instanceof ArrayBuffer) found.add(answer.buffer);
   } else if (Array.isArray(answer)) {
-    // Of pairs of columns. Lists of rows have none.
+    // Pairs of columns have buffers; lists of rows have none.
     if (ArrayBuffer.isView(answer[0])) for (const one of answer) buffersOf(one, found);
   } else if (typeof answer === 'object' && answer !== null && !(answer instanceof Blob)) {
     for (const one of Object.values(answer)) buffersOf(one, found);

@@ -225,8 +225,8 @@ export function buildTree(names: Names, profile: Profile, options: Options): Tre
 }
 
 /**
- * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was
- * lost would be as wide as nothing else, and nobody knows what it was.
+ * The tree of two profiles: column 0 is before, column 1 is after. It shows sampled time only: lost
+ * samples would make the widest frame, and nobody knows what they were.
  */
 export function buildDiffTree(
   names: Names,

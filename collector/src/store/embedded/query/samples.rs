@@ -24,7 +24,7 @@ const SCAN_SHARE: usize = 4;
 
 /// What one partition adds to the answer.
 struct Found {
-    /// Of the partition.
+    /// The partition's dictionary.
     dict: Arc<RwLock<Dict>>,
     /// By rollup.
     lists: Vec<LeafSums>,

@@ -26,11 +26,11 @@ use std::sync::Arc;
 /// some seconds longer changes little. Shorter: ranges of a day read the facts of every window.
 const SUMMED_FROM_NS: u64 = 60_000_000_000;
 
-/// Names of the labels that the hosts of a partition have as a whole, by the value of `host`.
+/// Names of the labels that the hosts of a partition have, by the value of `host`.
 pub struct HostLabels(HashMap<String, Vec<String>>);
 
 impl HostLabels {
-    /// Of the hosts that a partition has windows of.
+    /// Reads them for the hosts that a partition has windows of.
     pub fn of(partition: &Partition) -> Result<HostLabels, FileError> {
         let mut hosts: HashMap<String, Vec<String>> = HashMap::new();
         for state in partition.all_hosts()?.states.values() {
