@@ -287,7 +287,7 @@ lint_libraries() {
         grep -Ev '^(linux-vdso|libc|libm|libgcc_s|libdl|libpthread|librt|/lib.*/ld-linux.*)\.so' |
         sed 's/^/not a dependency of the packages: /'
 }
-# Of any build: all link alike.
+# Any build will do: all link the same libraries.
 for program in fleetprofd fleetprof-collector agent-ctl; do
     for profile in release debug; do
         built=${CARGO_TARGET_DIR:-../target}/$profile/$program

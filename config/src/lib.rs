@@ -274,7 +274,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// Of a key and others.
+    /// Creates the conflict of a key with others.
     pub fn new(key: &'static str, message: String) -> Conflict {
         Conflict {
             key,

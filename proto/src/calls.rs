@@ -57,7 +57,7 @@ struct State {
 }
 
 impl Calls {
-    /// Of a connection made now.
+    /// Creates the calls of a connection made now.
     pub fn new(patience: Patience) -> Arc<Calls> {
         Arc::new(Calls {
             patience,
@@ -117,7 +117,7 @@ pub struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// Of a connection with these calls.
+    /// Creates the timer of a connection with these calls.
     pub fn new(calls: Arc<Calls>) -> IdleTimer {
         let patience = calls.patience;
         let sleep = tokio::time::sleep(patience.first_call.min(patience.idle));

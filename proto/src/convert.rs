@@ -569,7 +569,7 @@ impl From<&Info> for wire::Info {
             period: info.period,
             quality: Some(info.quality.into()),
             coverage: (info.coverage != Coverage::default()).then(|| info.coverage.into()),
-            // Of the moments, which stand beside the info.
+            // It comes from the moments, which are next to the info.
             times: None,
             waits: (info.waits != Waits::default()).then(|| info.waits.into()),
             waits_cause: info.waits_cause.clone(),

@@ -73,12 +73,13 @@ impl From<LedgerRow> for agent::Cgroup {
     }
 }
 
-/// The tree of cgroups with CPU time as a flat list: every cgroup with samples and all its parents,
-/// ordered by path, with totals over what is below. At most `limit`, and how many more there are.
+/// Returns the tree of cgroups with CPU time as a flat list: every cgroup with samples and all its
+/// parents, ordered by path, with totals over what is below. It has at most `limit` entries; the
+/// second value is how many more there are.
 ///
-/// Of too many those with the least CPU time are left out. A parent has never less than its
-/// children, so the tree stays whole. Samples whose cgroup is not known are an entry with an empty
-/// path.
+/// If there are too many, those with the least CPU time are left out. A parent never has less than
+/// its children, so the tree stays complete. Samples whose cgroup is not known are an entry with an
+/// empty path.
 pub fn cgroups(rows: Vec<LedgerRow>, limit: usize) -> (Vec<agent::Cgroup>, usize) {
     let mut list: Vec<agent::Cgroup> = rows
         .into_iter()

@@ -8,8 +8,8 @@ use profile::Profile;
 const VARINT64: usize = 10;
 /// Tag and length of one string.
 const STRING_HEAD: usize = 1 + 4;
-/// Of one frame beside its ids of strings: tags of seven fields, kind, reason, line, the message's
-/// own head.
+/// Most bytes of one frame without its ids of strings: tags of seven fields, kind, reason, line,
+/// the message's own head.
 const FRAME_REST: usize = 7 + 1 + 1 + 5 + 2;
 /// Heads of one label set and of its ids.
 const LABEL_SET_HEAD: usize = 2 * (1 + 5);

@@ -223,7 +223,7 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
 /// Reads an entry, or a map in it.
 struct ItemSeed<'a> {
     items: &'static Items,
-    /// Of the entry: `triggers[0]`.
+    /// Path of the entry: `triggers[0]`.
     path: &'a str,
     /// Name of the map in the entry; empty for the entry itself.
     within: &'a str,

@@ -140,20 +140,20 @@ pub struct RawBatch {
     pub files_announced: u64,
     /// True when kernel code came or went since the last batch.
     pub kernel_changed: bool,
-    /// Of a capture: samples its pre-filter refused, which are not among those taken. Losses are of
-    /// all.
+    /// Samples that a capture's pre-filter refused. They are not among those taken. Losses are
+    /// counted over all samples.
     pub passed_over: u64,
-    /// Of a capture: samples that were there and that the sampler had no time to take; counted as
-    /// lost too.
+    /// Samples that were there for a capture and that the sampler had no time to take; they are
+    /// counted as lost too.
     pub dropped: u64,
-    /// Of a capture: CPUs that came or went while it ran, which it sampled in part.
+    /// CPUs that came or went while a capture ran: it sampled them in part.
     pub cpus_changed: u32,
-    /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
+    /// cgroups made below those that a capture is about, for which its pre-filter had no room.
     pub cgroups_refused: u64,
-    /// Of a capture of an event of the processor, in the batches in which a set of its rings ends:
-    /// for how long it was to be counted on all CPUs, and was. Unit: nanoseconds.
+    /// For how long a capture's processor event was to be counted on all CPUs, and was. It is set
+    /// in the batches in which a set of the capture's rings ends. Unit: nanoseconds.
     pub counted_ns: (u64, u64),
-    /// Of a capture of waits: what was seen, and what could not be.
+    /// What a capture of waits saw, and what it could not see.
     pub waits: WaitCounts,
     /// What was taken and missed. The symbolizer adds what only naming can tell.
     pub quality: Quality,

@@ -443,8 +443,9 @@ impl BatchSymbolizer {
             let outer = named(at).last();
             outer.map_or(Start::No, |&outer| names.start(outer))
         };
-        // Of a waker, which stands before the thread's own frames root first, alike: what lies
-        // behind its start function is no frame, and with one it is not cut.
+        // The waker's frames, which stand before the thread's own, root first, are treated alike:
+        // what lies behind the waker's start function is no frame, and a stack with a start
+        // function is not cut.
         let outermost = frames[..own]
             .iter()
             .rposition(|at| start(at) == Start::Outermost);
@@ -546,8 +547,9 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Adds the batch to the ledger; when it closes its window, whose the losses were and what the
-    /// kernel accounts, with label sets of `label_sets`. Of a capture: whose its losses were.
+    /// Adds the batch to the ledger. When the batch closes its window, returns whose the losses
+    /// were and what the kernel accounts, with label sets of `label_sets`; for a capture, whose its
+    /// losses were.
     fn keep_ledger(&mut self, batch: &RawBatch, is_time: bool) -> Closed {
         let mut sums: HashMap<LabelSetId, Value> = HashMap::new();
         for sample in &batch.samples {
@@ -709,7 +711,7 @@ fn label_set(
     }
     add(key::COMM, &process.comm.text());
     add(key::THREAD, &thread.text());
-    // Of a task without an id it is -1, as the kernel says.
+    // The pid of a task without an id is -1, as the kernel says.
     add(key::PID, &process.pid.0.cast_signed().to_string());
     add(key::CONTEXT, context.word());
     dict.label_sets.intern(&mut pairs)

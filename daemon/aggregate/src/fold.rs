@@ -42,13 +42,13 @@ pub struct FoldBounds {
 }
 
 impl FoldBounds {
-    /// Of the continuous profile, which fills a batch for a whole window.
+    /// Bounds of the continuous profile, which fills a batch for a complete window.
     pub const WINDOW: FoldBounds = FoldBounds {
         frames: FRAMES_MAX,
         samples: SAMPLES_MAX,
     };
-    /// Of a capture, which fills one for a part of a second and has it handed over when it is half
-    /// full: 12 MiB, and there are two.
+    /// Bounds of a capture, which fills a batch for a part of a second and has it handed over when
+    /// it is half full: 12 MiB, and there are two.
     pub const CAPTURE: FoldBounds = FoldBounds {
         frames: 1 << 19,
         samples: 1 << 16,

@@ -51,10 +51,10 @@ pub struct BatchTotals {
     pub cpus_changed: u64,
     /// cgroups made for which its pre-filter had no room.
     pub cgroups_refused: u64,
-    /// Of events of the processor: for how long they were to be counted on all CPUs, and were.
-    /// Unit: nanoseconds.
+    /// For how long events of the processor were to be counted on all CPUs, and were. Unit:
+    /// nanoseconds.
     pub counted_ns: (u64, u64),
-    /// Of event `off-cpu`: what was seen of waits, and what could not be.
+    /// What was seen of the waits of event `off-cpu`, and what could not be.
     pub waits: WaitCounts,
 }
 

@@ -27,7 +27,7 @@ pub struct RuntimeWatch {
     looking: Vec<(ProcessId, Pending<Option<Facts>>)>,
     /// Counts of one batch by process, kept for the next.
     counts: HashMap<ProcessId, StackCounts>,
-    /// Of each stack of a batch, likewise.
+    /// Counts of each stack of a batch, kept for the next.
     stacks: Vec<Option<(ProcessId, StackCounts)>>,
     /// Processes that were there before the daemon started before this.
     created: MonotonicTime,

@@ -71,7 +71,7 @@ impl Target {
 pub(super) struct Targets(HashMap<Option<CaptureId>, Target>);
 
 impl Targets {
-    /// Of the batch's recorder.
+    /// Returns what is known of the batch's recorder.
     pub fn of(&mut self, capture: Option<CaptureId>) -> &mut Target {
         self.0.entry(capture).or_default()
     }

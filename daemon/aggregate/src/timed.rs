@@ -237,7 +237,7 @@ impl Timed {
             }
         }
         if batch.times_refused > 0 {
-            // Of rows that have no time at all one sample is enough to split them by.
+            // Rows without any time need only one sample to be split.
             for (number, row) in batch.samples.iter().enumerate() {
                 if changes[row.stack as usize] {
                     let process = batch.processes[row.process as usize].id;
@@ -435,7 +435,7 @@ mod tests {
         folder: Folder,
         known: GeneratedCode,
         counters: SymbolCounters,
-        /// Of every sample its time and names, once the rows were split.
+        /// The time and names of every sample, once the rows were split.
         moments: Vec<(u64, String)>,
     }
 

@@ -51,11 +51,11 @@ pub enum StoreError {
 pub struct Membership {
     /// Where the collector is: `HOST:PORT`.
     pub collector: String,
-    /// Of the fleet.
+    /// The fleet's id.
     pub fleet_id: String,
-    /// The id for which the certificate is.
+    /// The host id that the certificate is for.
     pub host_id: String,
-    /// By which the fleet knows the host.
+    /// The name by which the fleet knows the host.
     pub name: String,
     /// Labels that the fleet gave it.
     pub labels: BTreeMap<String, String>,

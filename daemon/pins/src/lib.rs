@@ -342,7 +342,8 @@ impl Pins {
         };
         self.change(id, |entry| entry.uploaded = Some(uploaded.clone()));
         if refused {
-            // Of this run alone: another version may take it, and a start asks once.
+            // This holds for this run only: another version may take the pin, and a start asks
+            // once.
             return;
         }
         let noted = self.disk.get().map(|disk| disk.note(id, &uploaded));

@@ -265,7 +265,7 @@ impl Agent {
         }
     }
 
-    /// Of the reasons found, the one that explains the others.
+    /// Returns why the daemon is blind now, if it is: the reason that explains the others.
     fn blind_now(&self, now: MonotonicTime, list: &[Degradation]) -> Option<Blind> {
         let why = list.iter().find(|found| blinds(found.id))?.clone();
         let newest = MonotonicTime(self.sampling.sampler.newest_sample.load(Ordering::Relaxed));

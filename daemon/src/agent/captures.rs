@@ -223,7 +223,7 @@ impl CaptureBackend for AgentWorld {
             Every::Rate(rate) => Every::Rate(rate.min(rate_max)),
             each => each,
         };
-        // Of one subtree the kernel knows best what is in it.
+        // If the target is one subtree, the kernel knows best what is in it.
         let filter = filter(scope, subtree.is_none());
         let started = self.engine.start(engine::EventCapture {
             id,
@@ -306,7 +306,7 @@ impl CaptureBackend for AgentWorld {
             withhold: &wanted.withhold,
         };
         let mut answer = recorder::query(&agent.recorder, span, asked, cancel).ok()?;
-        // Of no window it is the start that was asked for.
+        // If there is no window, the profile starts at the time that was asked for.
         answer.date(answer.covered.start, |at| agent.clock.to_unix_ns(at));
         Some(answer.profile)
     }

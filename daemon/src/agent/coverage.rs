@@ -95,7 +95,7 @@ impl Cause {
 
 /// What is known of the last minute.
 pub(super) struct LastMinute<'a> {
-    /// Of the windows that closed in it.
+    /// The ledger of the windows that closed in it.
     pub(super) ledger: &'a Ledger,
     /// Their time, and what was missed before it had a cgroup.
     pub(super) covered: &'a Covered,

@@ -197,8 +197,8 @@ impl Sampling {
         Ok(rings)
     }
 
-    /// Busy CPUs whose event has died in silence, with the time of the last sample. Of other events
-    /// than the clock silence says nothing.
+    /// Returns busy CPUs whose event has died in silence, with the time of the last sample. Only
+    /// the clock's event tells by its silence; other events may just not happen.
     fn silent_cpus(&self) -> Vec<(CpuId, MonotonicTime)> {
         if lock(&self.facts).event != EventKind::CpuClock {
             return Vec::new();

@@ -365,7 +365,7 @@ metrics::counted! {
         "capture_start" capture [metrics::CALL_SECONDS];
 }
 
-/// Of the process, as its service is.
+/// Times of the calls, kept once for the process because it has one service.
 pub static TIMES: LazyLock<CallTimes> = LazyLock::new(CallTimes::default);
 
 /// Runs `work` on a blocking thread within the limit, and notes in `time` how long it took. When
