@@ -47,7 +47,7 @@ const COUNTED: u64 = 10;
 /// Within this the files of the replayed samples are read, also on a busy machine.
 const READ_WITHIN: Duration = Duration::from_secs(120);
 
-/// Of so many samples one is in generated code.
+/// One sample in so many is in generated code.
 const GENERATED_EVERY: usize = 8;
 /// A process with generated code at this address, which is nobody's pid.
 const RUNTIME: Pid = Pid(0x3fff_fff0);

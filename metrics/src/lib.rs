@@ -62,7 +62,7 @@ pub type LabelSet = Vec<(&'static str, Cow<'static, str>)>;
 /// A number as it was read.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Of a counter or a gauge.
+    /// The value of a counter or a gauge.
     Number(u64),
     /// Shared with who counts in it.
     Histogram(Histogram),

@@ -22,7 +22,7 @@ pub struct OwnCost {
     pub cpu_ns: u64,
     /// Memory in use. Unit: bytes.
     pub rss_bytes: u64,
-    /// Of it, what is no file's. Unit: bytes.
+    /// The part of it that belongs to no file. Unit: bytes.
     pub rss_anon_bytes: u64,
     /// Open file descriptors.
     pub open_fds: u64,

@@ -14,8 +14,8 @@
 //! It is the binomial standard error of a difference with one pretended hit and miss added on each
 //! side (Agresti and Caffo 2000), which stays honest where `k` is 0 or small: a function that one
 //! side lacks does not get an error of nothing. It assumes that samples are independent; those of
-//! one thread within a few milliseconds are not quite, so the true error is somewhat larger. Of a
-//! hundred functions about five differ by more than 1.96 errors by chance alone.
+//! one thread within a few milliseconds are not quite, so the true error is somewhat larger. About
+//! five in a hundred functions differ by more than 1.96 errors by chance alone.
 
 use crate::dictionary::Remap;
 use crate::frame::FrameKind;

@@ -80,10 +80,10 @@ pub struct Frame {
     /// The function as the runtime or linker spells it; empty where that is `function`, or not
     /// kept.
     ///
-    /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
-    /// tier of the compiler left it, are frames of their own that share a function. Of a frame
-    /// without a symbol it is the [`Place`] of its function, where that is known, and
-    /// of native code in a capture of instructions that of the instruction.
+    /// It is part of what a frame is: overloads of one Java method, and one JavaScript function as
+    /// each tier of the compiler left it, are frames of their own that share a function. For a
+    /// frame without a symbol it is the [`Place`] of its function, if that is known; for native
+    /// code in a capture of instructions it is the place of the instruction.
     pub system_name: StrId,
     /// Base name or path of the file the code came from; empty when there is none.
     pub module: StrId,

@@ -59,13 +59,13 @@ pub struct Tally {
     pub lost: u64,
     /// Their weight.
     pub lost_weight: u64,
-    /// Of those taken: with a stack that is known to be cut, for whatever cause.
+    /// Samples taken with a stack that is known to be cut, for whatever cause.
     pub truncated: u64,
-    /// Of those truncated: cut by the depth limit.
+    /// Truncated samples that were cut by the depth limit.
     pub depth_limit: u64,
-    /// Of those taken: without a symbol at the leaf.
+    /// Samples taken without a symbol at the leaf.
     pub unnamed: u64,
-    /// Of those taken: folded under `[other]`.
+    /// Samples taken that were folded under `[other]`.
     pub folded: u64,
 }
 

@@ -29,7 +29,7 @@ pub struct Info {
     pub quality: Quality,
     /// What the kernel's own accounting says of the same CPU time.
     pub coverage: Coverage,
-    /// Of a profile of waits: what is known of them; else zero.
+    /// What is known of the waits, in a profile of waits; otherwise zero.
     pub waits: Waits,
     /// Why the ends of some waits were not seen, and on which CPUs; empty when all were.
     pub waits_cause: String,

@@ -285,11 +285,11 @@ impl<'q> QueryRunner<'q> {
 
     /// Ends the query.
     ///
-    /// `info` describes the time and source that were asked. Of its quality, what was missed before
-    /// it had labels (idle, lost, late, throttled, malformed, reduced) is kept as it is: it cannot
-    /// be divided among selections. The counts of samples (taken, lost samples, folded, truncated,
-    /// depth limit, unnamed) are those of the samples that were kept, before frame filters changed
-    /// their stacks.
+    /// `info` describes the time and source that were asked for. The parts of its quality that were
+    /// missed before samples had labels (idle, lost, late, throttled, malformed, reduced) are kept
+    /// as they are: they cannot be divided among selections. The counts of samples (taken, lost
+    /// samples, folded, truncated, depth limit, unnamed) are those of the samples that were kept,
+    /// before frame filters changed their stacks.
     pub fn finish(self, info: Info) -> Profile {
         let quality = self.counted.quality().of_selection(info.quality);
         let mut answer = self.answer;
@@ -408,7 +408,7 @@ impl<'q> QueryRunner<'q> {
                 }
                 let frame = source.frames.get(frame);
                 text_matches(frame.function)
-                    // Of a frame without a name it is a place, whose digits spell words.
+                    // If the frame has no name, this is a place, whose digits spell words.
                     || frame.system_name != StrId::EMPTY
                         && frame.unnamed == Unnamed::No
                         && text_matches(frame.system_name)
@@ -521,7 +521,7 @@ impl Counted {
         self.quality
     }
 
-    /// Of the samples counted, those whose leaf has a name that it got later.
+    /// Returns those of the counted samples whose leaf got its name later.
     pub fn named_later(&self) -> NamedLater {
         self.named_later
     }

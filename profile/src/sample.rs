@@ -60,7 +60,8 @@ counters! {
         /// Samples whose stack is known to be cut, for whatever cause: see
         /// [`StackEnd::is_truncated`].
         pub truncated: u64,
-        /// Of those: cut by the depth limit. The unwinder could not go on with the others.
+        /// Truncated samples that were cut by the depth limit. The unwinder could not go on with
+        /// the others.
         pub depth_limit: u64,
         /// Samples whose leaf frame has no symbol.
         pub unnamed: u64,
@@ -71,8 +72,8 @@ counters! {
         pub lost_samples: u64,
         /// Samples taken while the daemon's budget had lowered the rate or the copy of the stack.
         pub reduced: u64,
-        /// Of the records lost: while the daemon came late to empty the rings, so that their size
-        /// is not to blame.
+        /// Records lost while the daemon came late to empty the rings, so that their size is not to
+        /// blame.
         pub lost_late: u64,
     }
 }
@@ -107,7 +108,7 @@ counters! {
         pub cut_ns: u64,
         /// Estimates of outer callers that a larger copy of the same wait could check.
         pub alike_checked: u64,
-        /// Of those: wrong.
+        /// Checked estimates that were wrong.
         pub alike_wrong: u64,
     }
 }

@@ -17,7 +17,7 @@ impl StackId {
 #[derive(Clone)]
 pub struct StackTrie {
     nodes: Vec<(StackId, FrameId)>,
-    /// Of the first `indexed` nodes.
+    /// Finds the first `indexed` nodes; those after them are added when one is looked for.
     index: HashTable<u32>,
     indexed: usize,
     hasher: DefaultHashBuilder,

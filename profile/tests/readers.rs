@@ -97,7 +97,7 @@ fn inferno_draws_a_differential_as_wide_as_the_second_side() {
 
 /// Samples of a thread by their stack, root first, as the tables of a thread say them.
 ///
-/// Of the format's version 55: `samples.stack` → `stackTable` (`prefix`, `frame`) →
+/// It reads version 55 of the format: `samples.stack` → `stackTable` (`prefix`, `frame`) →
 /// `frameTable.func` → `funcTable.name` → `stringArray`; all columns of a table are as long as its
 /// `length`.
 fn by_stack(thread: &Value) -> BTreeMap<String, u64> {

@@ -116,7 +116,7 @@ fn why_a_frame_has_no_symbol_comes_back_from_pprof() {
         found
     };
     assert_eq!(reasons(&back), reasons(&profile));
-    // Of a part of it the same is counted.
+    // A query of the file read back counts the same.
     assert_eq!(back.query(&Query::default()).info.quality.unnamed, 4);
 }
 

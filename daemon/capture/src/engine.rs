@@ -114,7 +114,7 @@ struct OpenSet {
     spec: Spec,
     started: Started,
     users: Vec<CaptureId>,
-    /// Of [`RingSet::seen`].
+    /// The count of [`RingSet::seen`].
     seen: Arc<AtomicU64>,
 }
 

@@ -49,7 +49,7 @@ pub enum EventError {
         /// What it should look like.
         form: &'static str,
     },
-    /// Of a tracepoint.
+    /// The event is a tracepoint that cannot be used.
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
     /// The kernel has no uprobes.

@@ -38,8 +38,8 @@ const WINDOW_PART: usize = 2;
 /// The part of a capture's memory that the times of its samples may take.
 const TIMES_SHARE: usize = 4;
 
-/// Largest request that is listed as it was. Unit: encoded bytes. Of a larger one the matchers and
-/// filters are left out, so that the history stays small.
+/// Largest request that is listed as it was. Unit: encoded bytes. The matchers and filters of a
+/// larger one are left out, so that the history stays small.
 const REQUEST_LISTED_MAX: usize = 4096;
 
 impl CaptureTable {
@@ -111,7 +111,7 @@ impl CaptureTable {
         let (messages, receiver) = mpsc::channel(MESSAGES_MAX);
         // There is room for the first.
         let _ = messages.try_send(message(capture_response::Body::Accepted(info)));
-        // Of rings that others opened it counts from here.
+        // If others opened the rings before, its count starts here.
         let counted = (started_at, self.backend.seen(id));
         let course = CaptureMonitor::new(id, counted, scope.presence, started.excess);
         let run = Run::new(

@@ -65,7 +65,7 @@ pub(super) struct CaptureMonitor {
 }
 
 impl CaptureMonitor {
-    /// Of a capture that started when its events had brought so many samples.
+    /// Starts to watch a capture that started when its events had brought so many samples.
     pub fn new(
         id: CaptureId,
         counted: (MonotonicTime, u64),
@@ -116,7 +116,7 @@ impl CaptureMonitor {
         if gone == Some(Gone::Processes) {
             return false;
         }
-        // Of one cgroup more is known.
+        // For a capture bound to one cgroup, `follow` above knows more.
         if !self.bound {
             self.note(gone == Some(Gone::Cgroups), now);
         }

@@ -607,7 +607,8 @@ impl Cost {
         captures.backend.cpu_ns().saturating_sub(naming_ns)
     }
 
-    /// Of the threads that sample and name, since the start, with so many samples of its own.
+    /// Returns its share of what the threads that sample and name took since the start, with so
+    /// many samples of its own.
     fn share(&self, captures: &CaptureTable, own: u64) -> u64 {
         let cpu_ns = Cost::shared_ns(captures).saturating_sub(self.cpu_ns);
         let all = captures.backend.samples() + captures.recorders.samples();

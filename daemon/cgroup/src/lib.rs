@@ -149,7 +149,7 @@ pub struct CgroupStats {
     pub known: u64,
     /// What they take. Unit: bytes.
     pub bytes: u64,
-    /// Of them, removed ones and ids without a name.
+    /// Entries of the table for removed cgroups and ids without a name.
     pub gone: u64,
     /// Entries dropped because the table was full.
     pub evicted: u64,

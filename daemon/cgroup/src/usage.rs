@@ -9,9 +9,9 @@
 //! A window is over before it can be read, sometimes long before, when the daemon was stopped. So
 //! time is laid straight between two readings, and a window gets what lies within it. Where the
 //! reading is late because nothing could be sampled until then, more is known: what was sampled
-//! stays where it was sampled, and the rest was used while samples were lost ([`Blind`]). Of a
-//! cgroup that had no samples since its last reading, all that it used since belongs to the window
-//! that brought some.
+//! stays where it was sampled, and the rest was used while samples were lost ([`Blind`]). If a
+//! cgroup had no samples since its last reading, all that it used since belongs to the window that
+//! brought some.
 //!
 //! Threads: the symbolizer's alone; [`Meters::close`] blocks on small reads of cgroupfs,
 //! [`READS_MAX`] of them and [`TIME_MAX`] at most.
@@ -109,7 +109,7 @@ pub struct UsageStats {
     pub reads: u64,
     /// Cgroups that had samples in a window and no reading.
     pub unmeasured: u64,
-    /// Of them, because a bound on readings was met.
+    /// Those of the unmeasured cgroups that were left out at a bound on readings.
     pub over_bound: u64,
     /// Cgroups whose last reading was dropped because there were too many.
     pub evicted: u64,

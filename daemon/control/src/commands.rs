@@ -37,9 +37,9 @@ pub enum CommandError {
     /// Numbers grow.
     #[error("the collector sent command `{number}` after `{last}`")]
     Number {
-        /// The command's.
+        /// The number of this command.
         number: u64,
-        /// Of the one before.
+        /// The number of the one before.
         last: u64,
     },
     /// It only talks.

@@ -32,7 +32,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Of a configuration.
+    /// Reads the policy from a configuration.
     pub fn of(config: &Captures) -> Policy {
         Policy {
             level: config.remote,

@@ -192,7 +192,7 @@ async fn run_stream_on(
                     // What makes captures refuses those that come while it stops.
                     Some(CollectorMessage::Command(command)) => commands.take(command)?,
                     Some(CollectorMessage::Ping(ping)) => {
-                        // Of two the newer tells the time as well.
+                        // If two came, the answer to the newer tells the time just as well.
                         pong = Some(ping.number);
                         new_facts = control.exporter.facts_version() != facts;
                     }

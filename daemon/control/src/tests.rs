@@ -234,7 +234,7 @@ async fn what_the_operator_or_the_host_refuses_is_told() {
     commands.take(capture(2, "")).unwrap();
     let (_, what) = reported(&mut commands, &mut reports).await;
     assert!(refusal(what).message.contains("`captures.remote`"));
-    // Of a later version.
+    // A later version may send a command that this one does not know.
     let unknown = Command {
         number: 3,
         what: None,
@@ -257,7 +257,7 @@ async fn a_cancel_waits_for_the_id_and_a_drop_gives_up() {
         what: Some(command::What::Cancel(of)),
     };
     commands.take(cancel(2, 1)).unwrap();
-    // Of no command, or one that has ended: nothing.
+    // Cancelling a command that never was, or that has ended, does nothing.
     commands.take(cancel(3, 77)).unwrap();
     assert!(fake.cancelled.lock().unwrap().is_empty());
     fake.started(1).await;

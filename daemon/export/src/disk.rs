@@ -86,15 +86,15 @@ impl Dir {
         self.dir.reader(&SEGMENT, id)
     }
 
-    /// Removes a segment and its acknowledgements. One that is gone is removed.
+    /// Removes a segment and its acknowledgements. A segment that is gone counts as removed.
     pub fn remove(&self, id: u64) {
         // The notes first: without them what is left is sent again, which is harmless; left alone
         // they would speak of a later segment with this number.
         self.dir.remove(id, &[ACKS, SEGMENT.extension]);
     }
 
-    /// Notes that a record was acknowledged. Not synced: a lost note costs a repeat. Of segments
-    /// that are in memory only, or removed by now, there is nothing to note.
+    /// Notes that a record was acknowledged. The note is not synced: if it is lost, the record is
+    /// sent again. For segments that are in memory only, or removed by now, it does nothing.
     pub fn ack(&self, id: u64, record: u32) -> io::Result<()> {
         if !self.dir.path(id, SEGMENT.extension).exists() {
             return Ok(());

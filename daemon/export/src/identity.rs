@@ -95,7 +95,7 @@ pub struct HostInfo {
 }
 
 impl HostInfo {
-    /// Of this machine.
+    /// Collects the facts of this machine.
     pub fn of(environment: &Environment) -> HostInfo {
         HostInfo {
             hostname: environment.host.clone(),

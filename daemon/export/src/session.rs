@@ -471,8 +471,8 @@ impl<'a> Session<'a> {
         };
         let outcome = ack.outcome();
         if outcome == wire::Outcome::Unspecified {
-            // Of a later version, or none at all: whatever it means, the window is not said to be
-            // safe, nor that it never will be.
+            // A later version sent it, or there is none at all. Whatever it means, the window is
+            // neither said to be safe nor said never to be.
             self.misunderstood = true;
             lock(&self.exporter.shared.progress).unknown_outcomes += 1;
             return Err(SessionError::UnknownOutcome {

@@ -100,7 +100,7 @@ impl JitSymbolLookup {
 }
 
 impl CodeMaps {
-    /// Of what `fp-jit` shares.
+    /// Creates the maps from what `fp-jit` shares.
     pub fn new(shared: Vec<SharedCodeMap>) -> CodeMaps {
         CodeMaps {
             by_process: shared.into_iter().map(|one| (one.id, one)).collect(),

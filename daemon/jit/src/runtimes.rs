@@ -93,7 +93,7 @@ pub struct RuntimeEntry {
     pub comm: Comm,
     /// What is known of it; nothing before it was looked at, or when it ended before.
     pub facts: Option<Facts>,
-    /// Of the last one to two minutes.
+    /// Counts of the last one to two minutes.
     pub counts: StackCounts,
     /// What came of asking it, if it was.
     pub asked: Option<AskReport>,

@@ -195,7 +195,7 @@ pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unname
         OpenError::Gone => Unnamed::JitNoMap,
         _ => Unnamed::JitMapRefused,
     })?;
-    // Of what was opened, whatever is at the path by now.
+    // These are the facts of the file that was opened, whatever is at the path by now.
     let facts = file.metadata().map_err(|_| Unnamed::JitMapRefused)?;
     let plain = facts.is_file() && facts.nlink() == 1;
     if !plain || !target.may_own(facts.uid()) {

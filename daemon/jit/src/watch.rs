@@ -212,7 +212,7 @@ impl Watcher {
         counters: Arc<SymbolCounters>,
         rules: SyncSender<Generated>,
     ) -> Watcher {
-        // Of the clock as the daemon found it.
+        // This notes the clock as the daemon found it.
         target::least_ahead();
         Watcher {
             defaults: Defaults {

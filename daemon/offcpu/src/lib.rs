@@ -49,7 +49,7 @@ pub const WAKER_FRAMES_MAX: usize = 64;
 pub struct Who {
     /// Its process.
     pub pid: Pid,
-    /// Of which lifetime; `None` when the process is not known.
+    /// The process in this lifetime; `None` when the process is not known.
     pub process: Option<ProcessId>,
     /// Its name.
     pub thread: Comm,
@@ -186,23 +186,23 @@ macro_rules! wait_counts {
 wait_counts! {
     /// Waits given out, those that go on at the end included.
     waits,
-    /// Their length. Unit: nanoseconds, as of all that end in `_ns`.
+    /// Their length. Unit: nanoseconds, as for every field that ends in `_ns`.
     waits_ns,
-    /// Of those, the time from the wake-up until the thread ran.
+    /// The part of it from the wake-up until the thread ran.
     delay_ns,
-    /// Of those, waits that go on at the end.
+    /// Waits given out that go on at the end.
     ongoing,
     /// Their length up to the end.
     ongoing_ns,
-    /// Of those, waits whose end was not seen: they end with their wake-up.
+    /// Waits given out whose end was not seen: they end with their wake-up.
     estimated,
     /// Their length up to the wake-up.
     estimated_ns,
-    /// Of those, waits that ended and whose wake-up was not seen.
+    /// Waits given out that ended and whose wake-up was not seen.
     wakers_unseen,
     /// Large copies that showed what likeness would have said of the same wait.
     alike_checked,
-    /// Of those, copies that showed it wrong.
+    /// Those of these copies that showed the likeness to be wrong.
     alike_wrong,
     /// Waits shorter than was asked for: left out.
     short,
@@ -220,7 +220,7 @@ wait_counts! {
     unknown,
     /// The most that they can have lasted, as far as a start is known.
     unknown_ns,
-    /// Of those, waits that went on while records were lost.
+    /// Those of the unknown waits that went on while records were lost.
     unknown_lost,
     /// Times a thread was not followed because [`THREADS_MAX`] are.
     threads_refused,

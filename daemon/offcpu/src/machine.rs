@@ -29,7 +29,7 @@ use host::time::MonotonicTime;
 use profile::{StackEnd, Unnamed};
 use std::time::Duration;
 
-/// Of a stack that found no room.
+/// Frames of a stack that found no room.
 const NO_ROOM: [RawFrame; 1] = [RawFrame::Unknown(Unnamed::Limit)];
 
 /// CPUs that are told apart; `NR_CPUS` of the largest kernels is 8,192.

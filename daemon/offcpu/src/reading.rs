@@ -19,9 +19,9 @@ pub mod event {
 /// How samples of the set are read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// Of switches.
+    /// How samples of switches are read.
     pub switch: SwitchFormat,
-    /// Of wake-ups.
+    /// How samples of wake-ups are read.
     pub waking: WakingFormat,
     /// Address ranges of the kernel's entries into interrupts, sorted; empty when its symbols are
     /// hidden.

@@ -3,8 +3,8 @@
 //! From the root: the stack of the thread that waits; `[uninterruptible]` or `[stopped]` where it
 //! was; a frame that names who woke it; the waker's stack turned over, so that its leaf, the
 //! wake-up, stands next to the wait and its root at the tip. A flame graph so tells the waits of
-//! one place apart by who ended them, the way off-wake graphs are drawn. Of an interrupt only its
-//! own frames are there: what it had interrupted has nothing to do with the wait.
+//! one place apart by who ended them, the way off-wake graphs are drawn. An interrupt has only its
+//! own frames: what it had interrupted has nothing to do with the wait.
 
 use super::format::{Leaving, Within};
 use super::{Ending, WAKER_FRAMES_MAX, Wait, Waker};

@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-/// Counts of one CPU. Of a scan of its ring, and added up since the daemon started.
+/// Counts of one CPU: those of a scan of its ring, or added up since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
     /// Samples read.
@@ -69,7 +69,7 @@ impl CpuCounts {
 #[derive(Clone, Copy, Debug)]
 struct RingState {
     meter: LossMeter,
-    /// Of the scan alone.
+    /// Counts of the scan alone.
     counts: CpuCounts,
     /// Records lost by the `LOST` records.
     told: u64,
@@ -168,10 +168,10 @@ pub(super) enum OverflowPolicy {
 
 /// The rings through which the continuous profile samples a CPU.
 pub struct CpuRings {
-    /// Of the samples.
+    /// The ring of the samples.
     pub samples: CpuRing,
-    /// Of the side band, where it has its own: whoever maps, forks or renames without end fills
-    /// that one, and no sample is lost.
+    /// The ring of the side band, where it has its own: whoever maps, forks or renames without end
+    /// fills that one, and no sample is lost.
     pub side_band: Option<CpuRing>,
 }
 

@@ -178,11 +178,11 @@ impl Probe {
         }
     }
 
-    /// What each sample stands for, where that is not asked of the kernel; else 0. Of events that
-    /// the kernel counts itself it takes a sample each time they happen, whatever the period, when
-    /// it is to say the period of each (`perf_swevent_event` in kernel/events/core.c; seen on Linux
-    /// 6.18). What happens several times at once is one sample with a period of one, and would be
-    /// many without.
+    /// Returns what each sample stands for, if the kernel is not asked for it; otherwise 0. If it
+    /// is asked for the period of each sample of an event that it counts itself, the kernel takes a
+    /// sample each time the event happens, whatever the period (`perf_swevent_event` in
+    /// kernel/events/core.c; seen on Linux 6.18). What happens several times at once is one sample
+    /// with a period of one, and would be many without.
     pub(super) fn fixed_period(&self) -> u64 {
         match self.every {
             Every::Period(period) if period > 1 && self.is_counted_by_kernel() => period,

@@ -314,9 +314,9 @@ pub enum FlowEvent {
     Other,
 }
 
-/// The flow event of a record, without parsing the rest. A field past its end makes it
-/// [`FlowEvent::Other`], and so does a count of lost records that cannot be. Of an event that does
-/// not say the period of each sample, what stands for it means nothing.
+/// Returns the flow event of a record, without parsing the rest. A field past its end makes it
+/// [`FlowEvent::Other`], and so does a count of lost records that cannot be. If the event does not
+/// say the period of each sample, the value of [`FlowEvent::Sample`] means nothing.
 pub fn flow_event(record: &[u8]) -> FlowEvent {
     let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
     let count = |at: usize| match word(at) {

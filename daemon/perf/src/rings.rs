@@ -59,11 +59,11 @@ const DROP_SIDE_BAND_FULL: u64 = 176;
 
 /// How far a scan came: before the first record that found no room in the index.
 struct Reached {
-    /// Of the continuous profile's samples.
+    /// For the continuous profile's samples.
     samples: MonotonicTime,
-    /// Of these and the side band.
+    /// For these and the side band.
     continuous: MonotonicTime,
-    /// Of captures as well.
+    /// For captures as well.
     all: MonotonicTime,
 }
 

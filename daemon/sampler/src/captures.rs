@@ -44,7 +44,7 @@ pub const CAPTURE_BATCHES: usize = 4 * CAPTURES_MAX;
 #[derive(Default)]
 pub(super) struct CaptureFolders {
     list: Vec<Running>,
-    /// Of the continuous profile.
+    /// Empty batches of the continuous profile.
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
     closing: VecDeque<RingSet>,

@@ -74,7 +74,7 @@ pub struct CaptureStart {
     pub window: Duration,
     /// Weight of one sample; 0 when it varies.
     pub period: u64,
-    /// Of event `off-cpu`: makes waits of the samples of its set.
+    /// Makes waits of the samples of the set, for event `off-cpu`.
     pub waits: Option<Box<Waits>>,
     /// What it folds into.
     pub(super) batches: [RawBatch; 2],

@@ -45,9 +45,9 @@ impl Filter {
         self
     }
 
-    /// Only these cgroups, and those that are made at or below one of these paths of their
-    /// hierarchy while the capture runs. Of more than [`CGROUPS_MAX`] ids none is left out: then
-    /// any cgroup passes.
+    /// Takes only these cgroups, and those that are made at or below one of these paths of their
+    /// hierarchy while the capture runs. If there are more than [`CGROUPS_MAX`] ids, no cgroup is
+    /// left out.
     pub fn cgroups<'a>(
         mut self,
         ids: impl IntoIterator<Item = CgroupId>,

@@ -169,7 +169,7 @@ pub struct Sampler {
 struct Repair {
     wanted: bool,
     not_before: MonotonicTime,
-    /// Of the table's counts, when they were last looked at.
+    /// How many events had left the table unsure when they were last counted.
     uncertain: u64,
     /// Readings in a row that left something to be read again.
     in_row: u32,

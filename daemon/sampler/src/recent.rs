@@ -31,10 +31,10 @@ struct Made {
 pub(super) struct RecentCgroups {
     /// The oldest first.
     list: VecDeque<Made>,
-    /// Of their paths.
+    /// Bytes of the paths.
     bytes: usize,
-    /// Of those that are young enough, how many went for want of room, and when the last of them
-    /// was made.
+    /// How many of those that are young enough were dropped because there was no room, and when the
+    /// last of them was made.
     forgotten: (u64, MonotonicTime),
 }
 

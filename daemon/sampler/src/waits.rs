@@ -309,8 +309,8 @@ fn add(
 ) {
     let who = &wait.who;
     let process = processes.get(who.pid);
-    // Of an earlier program of the process only what it was called is lost; of an earlier process
-    // all.
+    // If the process has run another program since, only its earlier name is lost; if it is another
+    // process by now, everything is.
     let Some(process) = process.or_else(|| processes.get(IDLE)) else {
         return;
     };

@@ -207,7 +207,7 @@ pub fn scan(file: &File, kind: &Kind, check_tail: bool) -> Result<Scanned, ReadE
         });
         at += head.record_bytes();
     }
-    // Of records that were made durable together several may be torn.
+    // If records were made durable together, several may be torn.
     while check_tail
         && let Some(last) = records.last()
         && let Err(error) = read_record(file, last.offset, last.len)

@@ -100,7 +100,7 @@ pub enum ElfError {
     /// Not an ELF image.
     #[error("failed to read the image: not an ELF file")]
     NotElf,
-    /// Of a byte order this build does not read.
+    /// The file has a byte order that this build does not read.
     #[error("failed to read the image: of another kind of machine")]
     Foreign,
     /// Headers contradict themselves or are over a limit.

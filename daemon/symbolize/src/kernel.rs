@@ -183,7 +183,7 @@ impl KernelSymbols {
         if address - start >= FUNCTION_BYTES_MAX {
             return None;
         }
-        // Of aliases the first listed, as the kernel's own tools do.
+        // The first listed of several aliases wins, as in the kernel's own tools.
         while index > 0 && self.symbols[index - 1].start == start {
             index -= 1;
         }

@@ -219,8 +219,8 @@ const AT_ONCE: usize = 16;
 /// The sections whose shape is looked at: entries, what they are made of, and line programs.
 const INSPECTED: [&[u8]; 3] = [b".debug_info", b".debug_abbrev", b".debug_line"];
 
-/// The sections to copy and how long each is in the copy. Of several with one name the first, so
-/// that the library reads what was looked at.
+/// Returns the sections to copy and how long each is in the copy. If several have one name, it is
+/// the first, so that the library reads what was looked at.
 fn wanted<'h, R: ReadAt + ?Sized>(
     image: &R,
     headers: &'h Headers,

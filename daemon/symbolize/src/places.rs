@@ -170,9 +170,9 @@ pub struct Places {
     /// Looked for with the first place; `Some(None)` when there is none.
     table: Option<Option<Table>>,
     seen: Seen,
-    /// Of functions by their first address: the first address after each, and its frame.
+    /// Functions by their first address: the first address after each, and its frame.
     functions: BTreeMap<u64, (u64, FrameId)>,
-    /// Of what no description covers, by offset in the file.
+    /// Frames of addresses that no description covers, by offset in the file.
     frames: HashMap<u64, FrameId>,
 }
 

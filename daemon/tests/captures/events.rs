@@ -39,7 +39,7 @@ fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
         their_weight / 1_000_000,
         got.lost
     );
-    // Of one clock each, over the same time: 300 samples are right to a few of a hundred.
+    // Both are of one clock and the same time: 300 samples are right to a few per cent.
     let ratio = weight as f64 / their_weight as f64;
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
     assert_eq!(got.quality[&0].lost, 0);

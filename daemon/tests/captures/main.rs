@@ -300,7 +300,7 @@ fn followed(seam: RingSetSwitch) -> Rig {
     let SetOf::New(mut next) = set_of(NEXT, SampleSpacing::Counted) else {
         panic!("a new one");
     };
-    // Of both, before the change and after it.
+    // Both sets have samples from before the change and from after it.
     rig.captured(0, 100, 5);
     let (_, ring) = next.rings_mut().next().expect("there");
     assert_eq!(write(ring, rig.now, 101, 4), 4);

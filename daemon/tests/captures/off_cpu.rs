@@ -344,7 +344,8 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     let mostly = |place: &str, waker: &str| {
         let of_waker = |waker| of("ocpu-waiter", place, waker);
         let all = of_waker("");
-        // Of an interrupt that came while a CPU idled whose idle task tells nothing nobody knows.
+        // Nobody knows about an interrupt that came while a CPU idled whose idle task does not
+        // report.
         let hidden = match captured.waits.silent.is_empty() || !waker.contains("interrupt") {
             true => 0,
             false => of_waker("[waker unseen]"),

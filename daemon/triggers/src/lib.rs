@@ -34,7 +34,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use watcher::{Event, Issue, Issues, Past, Watcher};
 
-/// Most cgroups of one trigger. Of more the others are not looked at, and that is told.
+/// Most cgroups of one trigger. Further ones are not watched, and the trigger says so.
 pub const CGROUPS_MAX: usize = 64;
 
 /// How often targets are looked at.
@@ -50,7 +50,7 @@ pub struct Tally {
     pub fired: u64,
     /// Kept from it by its cooldown.
     pub cooled: u64,
-    /// Of these, since it last fired.
+    /// How many times since it last fired.
     pub cooled_since: u64,
     /// Kept from it by its daily limit.
     pub limited: u64,
@@ -236,7 +236,7 @@ pub struct Stage {
     pub triggers: Arc<Triggers>,
     /// The pins.
     pub pins: Arc<Pins>,
-    /// Of this machine.
+    /// The cgroup hierarchy of this machine.
     pub hierarchy: Hierarchy,
     /// The anchor of wall time.
     pub clock: Arc<WallAnchor>,

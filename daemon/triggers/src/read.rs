@@ -86,7 +86,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Of this machine.
+    /// Finds the sources on this machine.
     pub fn new(hierarchy: Hierarchy, proc_root: &Path) -> Sources {
         Sources {
             hierarchy,

@@ -284,7 +284,7 @@ fn whole(profile: Profile) -> Import {
     }
 }
 
-/// The bytes without gzip. Of a file that ends in the middle what is there is taken.
+/// Returns the bytes without gzip. If the file ends in the middle, it returns what is there.
 fn unpack(bytes: &[u8], limit: u64) -> Result<(Cow<'_, [u8]>, Vec<String>), ImportError> {
     let marks: [(&[u8], &'static str); 4] = [
         (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -309,7 +309,7 @@ fn unpack(bytes: &[u8], limit: u64) -> Result<(Cow<'_, [u8]>, Vec<String>), Impo
         Ok(_) => Ok((unpacked.into(), Vec::new())),
         Err(error) if unpacked.is_empty() => Err(ImportError::Unpack(error)),
         Err(error) => {
-            // Of what is no text only whole files are worth anything.
+            // Only complete files are worth anything if they are not text.
             if !is_text(&unpacked) {
                 return Err(ImportError::Unpack(error));
             }

@@ -48,7 +48,7 @@ pub enum RuleError {
     /// Its condition.
     #[error("`{name}`: failed to read `when: {text}`: {source}")]
     When {
-        /// Of the trigger.
+        /// Name of the trigger.
         name: String,
         /// As given.
         text: String,
@@ -58,7 +58,7 @@ pub enum RuleError {
     /// Its target.
     #[error("`{name}`: failed to read `target: {text}`: {source}")]
     Target {
-        /// Of the trigger.
+        /// Name of the trigger.
         name: String,
         /// As given.
         text: String,
@@ -68,7 +68,7 @@ pub enum RuleError {
     /// The host alone has this quantity.
     #[error("`{name}`: `{quantity}` is of the host alone: set `target: host`")]
     HostOnly {
-        /// Of the trigger.
+        /// Name of the trigger.
         name: String,
         /// As written.
         quantity: &'static str,
@@ -76,7 +76,7 @@ pub enum RuleError {
     /// A cgroup alone has this quantity.
     #[error("`{name}`: `{quantity}` is of cgroups alone: the host is never throttled")]
     CgroupOnly {
-        /// Of the trigger.
+        /// Name of the trigger.
         name: String,
         /// As written.
         quantity: &'static str,
@@ -84,11 +84,11 @@ pub enum RuleError {
     /// It would be armed again where it fires.
     #[error("`{name}`: `clear` is {clear}, above the {above} at which it fires: make it less")]
     Clear {
-        /// Of the trigger.
+        /// Name of the trigger.
         name: String,
         /// As given.
         clear: f64,
-        /// Of the condition.
+        /// The limit in the condition.
         above: f64,
     },
 }

@@ -12,13 +12,13 @@ use thiserror::Error;
 /// Whose matter it is that a capture cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of who asked: nothing will make it right but another request.
+    /// The request is at fault: only another request can succeed.
     Request,
-    /// Of this machine, or of what the daemon may do on it.
+    /// This machine is, or what the daemon may do on it.
     Machine,
-    /// What was asked for is not there any more.
+    /// The target of the request is not there any more.
     Gone,
-    /// Of the moment: captures that run or start have what it takes.
+    /// Only the moment is wrong: captures that run or start have what it takes.
     Moment,
 }
 

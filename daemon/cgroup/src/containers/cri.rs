@@ -1,6 +1,6 @@
 //! Asks containerd and CRI-O by the Container Runtime Interface, `runtime.v1` of Kubernetes.
 //!
-//! Of its messages only the fields that are read are here, by the numbers of the published
+//! Only the message fields that are read are declared here, by the numbers of the published
 //! protocol; the others are skipped. The container's list entry has the id of its pod, which its
 //! status has not.
 

@@ -280,9 +280,10 @@ impl Cause {
 pub struct ProviderCounts {
     /// Containers asked for.
     pub asked: AtomicU64,
-    /// Of them, those somebody knew.
+    /// Containers asked for that somebody knew.
     pub found: AtomicU64,
-    /// Of them, those nobody knew, or nobody there could tell; asked again later.
+    /// Containers asked for that nobody knew, or nobody there could tell; they are asked for again
+    /// later.
     pub unknown: AtomicU64,
     /// Calls that failed, by [`Cause::ALL`].
     pub failed: [AtomicU64; Cause::ALL.len()],

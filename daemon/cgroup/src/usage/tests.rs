@@ -125,7 +125,7 @@ fn a_late_reading_gives_each_window_its_own_time() {
 
 #[test]
 fn what_was_used_while_nothing_was_sampled_lies_where_samples_are_missing() {
-    // Of two CPUs one is busy from 8 s on; the daemon stands still from 8.5 s to 18.5 s.
+    // One of two CPUs is busy from 8 s on; the daemon stands still from 8.5 s to 18.5 s.
     let mut meter = Meter::new(1, (MonotonicTime(0), 0));
     let reading = (MonotonicTime(18 * S + S / 2), 10 * S + S / 2);
     let mut first = span(0, 10);

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct DotNetProcesses {
     known: HashMap<ProcessId, DotNetProcess>,
-    /// Of processes that are forgotten, under way or still to be started.
+    /// Perf maps being enabled for processes that are forgotten meanwhile.
     enabling: Vec<Pending<Result<Writing, DotNetError>>>,
     ending: Vec<Ending>,
     to_end: Vec<Writing>,

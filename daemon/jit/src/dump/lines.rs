@@ -92,7 +92,7 @@ impl Pending {
             });
         let mut rows: Vec<(u32, u32, u32)> = rows.collect();
         let dropped = all - rows.len();
-        // Of two at one place the later one counts; it stays behind the other.
+        // If two rows are at one place, the later counts; a stable sort keeps it behind the other.
         rows.sort_by_key(|row| row.0);
         let lines = Lines {
             files: function.files.into(),

@@ -204,7 +204,7 @@ fn a_comm_record_says_whether_it_was_exec() {
 fn a_thread_that_comes_to_a_cpu_tells_of_it_and_one_that_leaves_does_not() {
     let told = |misc: u32| {
         let trailer = [pair(10, 12), 777, pair(3, 0), 0];
-        // Of a whole CPU the body says who ran before.
+        // A CPU-wide record says in its body who ran before.
         let body = [&[pair(8, 9)][..], &trailer].concat();
         let bytes = record(sys::PERF_RECORD_SWITCH_CPU_WIDE, misc as u16, &body);
         match parse(&bytes, &LAYOUT) {

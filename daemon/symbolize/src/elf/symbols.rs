@@ -61,9 +61,9 @@ fn rank(size: u64, kind: elf::SymbolType, bind: elf::SymbolBind) -> u8 {
 impl SymbolTable {
     /// Reads a symbol table, `.symtab` or `.dynsym`, keeping functions of executable segments.
     ///
-    /// Of several symbols at one address the sized, the typed and the global is kept, in this order
-    /// of weight. `None` when there is no such table or it names no function. `code` are the
-    /// segments of the file that ran: a separate debug file has no content for its own.
+    /// If several symbols are at one address, a sized one wins, then a typed one, then a global
+    /// one. `None` when there is no such table or it names no function. `code` are the segments of
+    /// the file that ran: a separate debug file has no content for its own.
     ///
     /// # Errors
     /// When reading fails or takes more than `budget` has left.

@@ -350,7 +350,7 @@ fn lines_are_those_of_the_source() {
 
 #[test]
 fn inlined_calls_stand_above_what_they_were_inlined_into() {
-    // Of the others the linker of C leaves the place of the trees to the loader.
+    // The others are position-independent: the place of their trees is left to the loader.
     for how in [Build::Whole, Build::Stripped, Build::External] {
         let Some((image, headers)) = program(how) else {
             return;

@@ -97,9 +97,10 @@ pub fn has_passed(slot: u64, sp: u64, before: bool) -> bool {
     !before && slot < sp
 }
 
-/// The frame of a function of Go: at its lowest address the return address, below that, outside,
-/// the caller's frame pointer. Of one that the runtime made up as a call of the instruction that a
-/// signal struck (`injected`), the return address of that function is in two words more.
+/// Returns the frame of a function of Go: at its lowest address the return address, below that,
+/// outside, the caller's frame pointer. If the runtime made the frame up as a call from the
+/// instruction that a signal struck (`injected`), two more words hold the return address of the
+/// function that was struck.
 pub fn go_frame(depth: i32, injected: bool) -> Option<GoFrame> {
     let cfa = depth.checked_add(if injected { 16 } else { 0 })?;
     Some(GoFrame {

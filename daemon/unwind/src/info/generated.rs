@@ -54,7 +54,7 @@ pub struct BeamStacks {
 }
 
 impl GeneratedRules {
-    /// Of pieces of code in order, without overlap: begin, end, rows.
+    /// Makes the rules of pieces of code in order, without overlap: start, end, rows.
     pub fn of<'r>(pieces: impl Iterator<Item = (u64, u64, &'r Rows)>) -> GeneratedRules {
         let mut numbers: HashMap<*const (u32, Rule), u32> = HashMap::new();
         let mut rows: Vec<Rows> = Vec::new();

@@ -208,7 +208,7 @@ impl Module {
         };
         let go = go::table(image, headers, bases.code, budget)?;
         let eh_frame = eh_frame(image, headers, bases, budget)?;
-        // Of a program in Go it repeats what Go's own tables say, but for what its runtime does.
+        // In a Go program it repeats what Go's own tables say, except for what the Go runtime does.
         let section = headers.section(b".debug_frame").filter(|_| go.is_none());
         let debug_frame = table(Dialect::Debug, image, section, bases, budget)?;
         let tables = [go, eh_frame, debug_frame].into_iter().flatten();

@@ -235,7 +235,7 @@ const ENTRIES_PER_BLOCK: usize = 8;
 /// Where in the index to search, by blocks of code of equal size, each a power of two.
 #[derive(Debug)]
 struct Blocks {
-    /// Of the size of a block.
+    /// Base-2 logarithm of the size of a block.
     shift: u32,
     /// Number of entries that start before each block.
     before: Box<[u32]>,

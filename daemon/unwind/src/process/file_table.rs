@@ -38,7 +38,7 @@ pub struct FileTable {
     ids: HashMap<FileIdentity, FileId>,
     entries: HashMap<FileId, Entry>,
     next: u32,
-    /// Of the paths.
+    /// Bytes of the paths.
     path_bytes: usize,
     /// Files forgotten at the bound.
     pub forgotten: u64,

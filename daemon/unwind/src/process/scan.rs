@@ -20,7 +20,7 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 /// stream already, or will be in a moment.
 const PF_EXITING: u32 = 0x0000_0004;
 
-/// Threads per process whose name is read: each costs about 10 µs. Of the others only the id is
+/// Threads per process whose name is read: each costs about 10 µs. Only the id of the others is
 /// read; they go by the name of their process until they change it.
 const NAMES_PER_PROCESS_MAX: usize = 4096;
 

@@ -62,21 +62,21 @@ enum Used {
 /// What the engine did, since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindCounts {
-    /// Of scans for the caller of generated code.
+    /// Counts of scans for the caller of generated code.
     pub scans: ScanCounts,
-    /// Of modules and rules.
+    /// Counts of modules and rules.
     pub modules: ModuleCounts,
-    /// Of looks at the memory of threads.
+    /// Counts of looks at the memory of threads.
     pub looks: LookCounts,
-    /// Of pages that end copies of stacks.
+    /// Counts of pages that end copies of stacks.
     pub holes: HoleCounts,
     /// What is known of functions at which copies end.
     pub known_callers: KnownCallersCounts,
-    /// Of waits that were recognized.
+    /// Counts of waits that were recognized.
     pub recall: RecallCounts,
     /// Frames whose rule had to be computed from its row, each time.
     pub computed: u64,
-    /// Frames passed by frame pointer for want of unwind information.
+    /// Frames passed by frame pointer because there is no unwind information.
     pub by_frame_pointer: u64,
     /// Frames passed by rows that were derived from instructions.
     pub by_derived_rule: u64,

@@ -1,11 +1,11 @@
 //! What one look at the memory of a thread's stack brought: addresses, and the proof that they
 //! hold.
 //!
-//! Stack bytes hold secrets. Of all that is read only words are kept that can be steps of a stack:
-//! a return address, which is one into executable memory, and a saved frame address, which is one
+//! Stack bytes hold secrets. Only words that can be steps of a stack are kept of what is read: a
+//! return address, which points into executable memory, and a saved frame address, which is one
 //! further out on the same stack. Everything else is left in the buffer it was read into.
 //!
-//! The look is worth something only for the very call whose return address it begins with. A frame
+//! The look is worth something only for the very call whose return address it starts with. A frame
 //! of the same function at the same place may have been called by somebody else meanwhile, and no
 //! sample tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before
 //! it is read, and a sample may be completed with the look while nothing has been written there.

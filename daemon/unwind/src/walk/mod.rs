@@ -92,9 +92,9 @@ impl StackBuffer {
 /// Most frames of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
-    /// Of a callchain, kernel and user frames together: the kernel cuts it there.
+    /// Most frames of a callchain, kernel and user frames together: the kernel cuts it there.
     pub chain: usize,
-    /// Of user frames walked by unwind information.
+    /// Most user frames walked by unwind information.
     pub walk: usize,
 }
 
@@ -313,7 +313,7 @@ impl Unwinder {
         }
         let end = self.walk(sample, (process, registers), near_bytes, stack);
         if end.is_complete() {
-            // Of the chain the kernel's frames alone are wanted, which is nearly always.
+            // Only the kernel's frames of the chain are needed, which is nearly always the case.
             if chain_end.is_none() {
                 callchain::kernel_frames(sample, out);
             }

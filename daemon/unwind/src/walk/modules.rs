@@ -467,7 +467,7 @@ const _: () = assert!(
 
 impl Default for Rules {
     fn default() -> Self {
-        // Of what is never touched there is no memory.
+        // The kernel gives no memory to pages that are never touched.
         let words: Box<[u64]> = vec![0; 2 * PLACES].into();
         let address = words.as_ptr().addr();
         let first = (address.next_multiple_of(LARGE_PAGE) - address) / size_of::<u64>();

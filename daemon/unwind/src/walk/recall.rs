@@ -50,9 +50,9 @@ pub struct RecallCounts {
     pub alike: u64,
     /// Estimates that a large copy of the same wait checked.
     pub checked: u64,
-    /// Of those: wrong.
+    /// Those of the checked estimates that were wrong.
     pub wrong: u64,
-    /// Walks forgotten for want of room.
+    /// Walks forgotten because there was no room.
     pub forgotten: u64,
     /// Memory of what is remembered now. Unit: bytes.
     pub bytes: u64,
@@ -68,13 +68,13 @@ struct Walk {
     registers: RegisterSet,
     /// Words that a small copy has, counted from the stack pointer.
     near: Box<[u16]>,
-    /// Of these and the registers.
+    /// Hash of these words and the registers.
     hash: u64,
     /// There are no others.
     whole: bool,
     /// Walks with the same words near by went elsewhere.
     refuted: bool,
-    /// Of the address space.
+    /// How often the address space had been replaced when the walk was noted.
     replaced: u32,
     frames: Box<[RawFrame]>,
     files: Box<[Mapping]>,
@@ -116,7 +116,7 @@ pub struct Recall {
     threads: HashMap<ThreadKey, Thread>,
     /// Memory of the threads of each process. Unit: bytes.
     processes: HashMap<ProcessId, usize>,
-    /// Of all. Unit: bytes.
+    /// Memory of all processes. Unit: bytes.
     bytes: usize,
     hasher: DefaultHashBuilder,
     /// Words within a small copy, of the walk under way.

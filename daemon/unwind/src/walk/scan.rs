@@ -41,7 +41,7 @@ const TRIES_MAX: u32 = 32;
 /// Frames walked in all tries for one stack. At 40 ns each they cost 40 µs.
 const STEPS_MAX: u32 = 1024;
 
-/// Of so many frames of generated code whose caller is known one is scanned to compare.
+/// For comparison, one in so many frames of generated code whose caller is known is scanned too.
 const CHECK_EVERY: u64 = 16;
 
 /// What scans found.

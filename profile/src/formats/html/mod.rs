@@ -71,7 +71,7 @@ struct Data<'a> {
     nodes: Nodes,
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<&'a Times>,
-    /// Of a comparison.
+    /// The earlier side, when the page is a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<diff::Before>,
     about: About<'a>,

@@ -1,9 +1,9 @@
 //! Reading the text of `perf script`, of any version and with any fields.
 //!
-//! The text is a stranger's. A line that cannot be read is left out and counted; the stack of an
-//! event is cut where it is deeper than is kept; names are cut where they are longer. Of a file of
-//! several events the first is taken, as other readers do. One number before the time is taken for
-//! the process, though perf may mean the thread; CPUs are not kept.
+//! The text comes from a stranger. A line that cannot be read is left out and counted; the stack of
+//! an event is cut where it is deeper than the limit; names are cut where they are longer. If a
+//! file has several events, the first is taken, as other readers do. One number before the time is
+//! taken for the process, though perf may mean the thread; CPUs are not kept.
 
 use crate::formats::{Import, Known, is_dateless};
 use crate::frame::{FrameId, FrameKind, FrameRef};

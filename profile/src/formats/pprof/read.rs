@@ -65,8 +65,8 @@ pub enum DecodeError {
 
 /// Decodes a pprof file, packed or not, of at most `limit` bytes unpacked.
 ///
-/// Of a foreign profile, the value type with unit `count` (or the type `samples`) is the count, and
-/// the default type, or else the last, is the weight; where there is only one, it is both.
+/// In a foreign profile, the value type with unit `count` (or the type `samples`) is the count, and
+/// the default type, or else the last, is the weight; if there is only one, it is both.
 ///
 /// # Errors
 /// When the bytes are damaged, inconsistent, or over a limit.

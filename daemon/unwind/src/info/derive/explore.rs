@@ -108,7 +108,7 @@ impl Outcome {
 
 struct Explorer<'a, 'c> {
     code: Code<'a, 'c>,
-    /// Of each of `entries`, whether it comes back.
+    /// For each of `entries`, whether it comes back.
     comes_back: Vec<bool>,
     accesses: Accesses,
     /// By address; see [`known`].

@@ -105,7 +105,7 @@ static void handler(int number) {
   (void)number;
   callers[depth++] = 0;
   callers[depth++] = (uint64_t)strike_here;
-  /* Of code outside the program, which is looked at. */
+  /* It lies in code outside the program, and that code is read. */
   uint64_t back = CALLER;
   callers[depth++] = back;
   words("returns", (uint64_t *)(back & ~(uint64_t)7), 2);
