@@ -17,11 +17,11 @@ pub const PERMISSION: u8 = 4;
 /// No agent or collector answers.
 pub const UNREACHABLE: u8 = 5;
 /// There is a result, but it misses something: `doctor` found problems, a range holds no samples,
-/// or more was lost of it than taken. The status of an agent has an error, that of a collector
-/// warnings or hosts without samples. Of a fleet: partitions are damaged, more than a tenth of the
-/// time of its hosts has no data (the newest windows are always on their way, so not any gap),
-/// weights are larger than an answer can say, or a host is silent or has warnings. What a bound
-/// pruned is no part of it: its weight is in the answer, under the callers.
+/// or more of it was lost than taken. The status of an agent has an error, that of a collector
+/// warnings or hosts without samples. For a fleet: partitions are damaged, more than a tenth of the
+/// time of its hosts has no data (the newest windows are always on their way, so a gap alone does
+/// not count), weights are larger than an answer can say, or a host is silent or has warnings. What
+/// a bound pruned does not count: its weight is in the answer, under the callers.
 pub const PARTIAL: u8 = 6;
 /// Ended by SIGINT, as shells count it.
 pub const INTERRUPTED: u8 = 130;

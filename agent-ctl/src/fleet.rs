@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(covered(260, 900), (260, 300));
         // The newest window is not closed yet.
         assert_eq!(covered(0, 290), (0, 290));
-        // Of a range before that there is nothing to tell.
+        // The answer ends before the range that is kept, so nothing is cut off.
         assert_eq!(covered(800, 900), (0, 300));
     }
 

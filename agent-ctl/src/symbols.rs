@@ -126,7 +126,8 @@ async fn upload_all(
                     replaced: answer.replaced,
                 });
             }
-            // Of many files one may be a script. Where nobody answers, nobody does for the next.
+            // One of many files may be a script, so the others still go up. If nobody answers,
+            // nobody will for the next file either.
             Err(error) => {
                 note!("agent-ctl: {}", clean_lines(&format!("{error:#}")));
                 code = exit::FAILURE;

@@ -121,7 +121,7 @@ pub fn spool_segments(data: &[u8]) {
     std::fs::write(file("seg"), segment).expect("a file of our own");
     std::fs::write(file("ack"), acks).expect("a file of our own");
     let Ok(first) = dir.scan(ID, how & 1 == 1) else {
-        // Of another version.
+        // The file is of another version.
         drop(dir);
         let _ = std::fs::remove_dir_all(&path);
         return;

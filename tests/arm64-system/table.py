@@ -10,7 +10,7 @@ import sys
 COMPLETE = {"complete", "stitched", "alike", "scanned", "lent_frame", "known_callers"}
 
 DEEP = ["main", "run_deep", "deep_outer", *["deep_inner"] * 41, "spin_leaf"]
-# Of each program: the function that samples must be in to be judged, who is on the way there,
+# For each program: the function that samples must be in to be judged, who is on the way there,
 # outermost first, others in between allowed, and what else must be in them to be judged.
 RIGHT = {
     "split": ("run_part", ["main", "run_part"]),

@@ -189,7 +189,7 @@ struct Outputs {
     cgroups_text: testkit::process::Output,
     top: testkit::process::Output,
     tail: testkit::process::Output,
-    /// Of the time of the windows that `tail` told of.
+    /// The output for the time of the windows that `tail` showed.
     tailed: testkit::process::Output,
     config: testkit::process::Output,
     folded: testkit::process::Output,

@@ -32,13 +32,13 @@ const EVIL_VALUE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7};<script>\n\"'&\u{202e}";
 const STRIPPED: &[&str] = &["-s", "-rdynamic"];
 
 struct Recording {
-    /// While all ran.
+    /// The view while all ran.
     running: View,
-    /// When one was removed and the engine had gone and come back.
+    /// The view when one was removed and the engine had gone and come back.
     whole: View,
-    /// Of a daemon that may only read files.
+    /// The view of a daemon that may only read files.
     by_files: View,
-    /// Of a container that was gone before the window that it ran in ended.
+    /// The view of a container that was gone before the window that it ran in ended.
     brief: View,
     /// Ids by name.
     ids: BTreeMap<&'static str, String>,

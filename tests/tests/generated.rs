@@ -66,7 +66,7 @@ fn samples_before_and_after_code_is_written_over_have_their_own_names_needs_root
             reason => assert_eq!(reason, Unnamed::JitReused, "{}", view.dump()),
         }
     }
-    // Of three seconds one at most lies between two readings, and what load adds to it.
+    // At most one second in three lies between two readings, and what load adds to it.
     let named = view.only(|sample| sample.frames[0].unnamed == Unnamed::No);
     assert!(named.count() * 3 > view.count(), "{}", view.dump());
     daemon.stop();

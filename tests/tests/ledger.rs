@@ -154,7 +154,7 @@ fn a_cgroup_without_samples_of_its_own_stands_above_those_with_needs_root() {
 
 fn contexts(view: &View) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    // Of what was lost nobody knows what ran.
+    // Nobody knows what ran when samples were lost.
     let taken = view.only(|sample| sample.end != StackEnd::Lost);
     for sample in &taken.samples {
         *counts

@@ -140,7 +140,7 @@ fn uploaded_symbols_name_what_was_stored_before_needs_root() {
     let (program, debug) = stripped(dir.path());
     let stored = Stored::of(&program, Options::new(), dir.path());
     let (program, debug) = (program.to_str().unwrap(), debug.to_str().unwrap());
-    // Of several files those that have symbols are taken.
+    // Only the files that have symbols are stored.
     let said = stored.ask(&["symbols", "upload", program, debug]);
     assert_eq!(said.code, Some(1), "{}", said.stderr);
     assert!(said.stderr.contains("it was stripped"), "{}", said.stderr);

@@ -282,7 +282,7 @@ fn every_sample_has_the_name_of_its_time_needs_root() {
         witness,
         preempted,
     } = record(Tells::Dump, "torture");
-    // Of a second each, and longer where others have the CPUs.
+    // Windows last a second, and longer where others have the CPUs.
     assert!(
         windows.len() as u64 >= RUN_S / 4,
         "{} windows",

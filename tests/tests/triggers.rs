@@ -292,7 +292,7 @@ fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs
         captured.lines().any(|line| line.starts_with("sh;")),
         "{captured}"
     );
-    // Of the target alone, which the minutes are not.
+    // The capture has only the target; the minutes have everything.
     assert!(
         captured.lines().all(|line| line.starts_with("sh")),
         "{captured}"

@@ -174,7 +174,7 @@ fn a_kept_capture_is_written_with_the_time_before_in_any_format() {
     for (end, start) in [("html", "<!doctype html>"), ("folded", ""), ("json", "{")] {
         let file = dir.path().join(format!("api.{end}"));
         let ended = running.ask(&["captures", "get", "5", "-o", file.to_str().unwrap()]);
-        // Of five hosts two did not answer.
+        // Two of the five hosts did not answer.
         assert_eq!(ended.code, 6, "{}", ended.all());
         assert!(ended.err.contains("3 of 5 hosts answered"), "{}", ended.err);
         let text = std::fs::read_to_string(file).unwrap();

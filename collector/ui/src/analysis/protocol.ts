@@ -63,16 +63,16 @@ export interface GraphRequest {
   };
 }
 
-/** A layout on its way: names are told once for all of a tree. */
+/** A layout that is sent: names are sent once for all of a tree. */
 export interface PackedShape {
   layout: Omit<Layout, 'tree'>;
-  /** By tree node. Of a profile alone the second columns are empty. */
+  /** By tree node. The second columns are empty when it is one profile, not a comparison. */
   own: [Float64Array, Float64Array];
   total: [Float64Array, Float64Array];
   change: Change | undefined;
 }
 
-/** Of a comparison, by layout node: the step on the scale of colours, and 1 for what is gone. */
+/** What a comparison shows of each layout node: its step on the colour scale, and 1 if it is gone. */
 export interface Change {
   steps: Int8Array;
   vanished: Uint8Array;
@@ -115,7 +115,7 @@ export type CaptureNews =
   /** Stacks of the profile so far. */
   | { case: 'stacks'; value: number }
   | { case: 'profile'; value: LoadedProfile }
-  /** Of the flight recorders, of the time before. */
+  /** The profile of the time before, from the flight recorders. */
   | { case: 'past'; value: LoadedProfile };
 
 /** Kinds of files that are written from a profile of this page. */

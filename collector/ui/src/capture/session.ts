@@ -104,7 +104,7 @@ export class Session implements Shown {
   hostsUnheld = 0;
   result: FleetCaptureInfo | undefined;
   profile: LoadedProfile | undefined;
-  /** Of the flight recorders, of the time before. */
+  /** The profile of the time before, from the flight recorders. */
   past: LoadedProfile | undefined;
   /** Why it failed, or what is missing although there is a profile. */
   trouble: Trouble | undefined;

@@ -48,7 +48,7 @@ export function changesBetween(before: Profile, after: Profile, samples: boolean
 
 const part = (value: number, whole: number) => (whole > 0 ? value / whole : 0);
 
-/** Of a share, with a pretended hit and miss: it stays honest where there are few. */
+/** The variance of a share, with one pretended hit and miss: it stays honest for few samples. */
 function variance(count: number, all: number): number {
   const share = (count + 1) / (all + 2);
   return (share * (1 - share)) / (all + 2);

@@ -7,7 +7,7 @@ import type { Profile } from '../query/profile';
 export interface LineRow {
   file: string;
   line: number;
-  /** Of the line itself. */
+  /** Samples of the line itself. */
   own: number;
   /** With what is called from there; recursion counts once. */
   total: number;

@@ -246,7 +246,7 @@ export interface Row {
   name: number;
   own: number;
   total: number;
-  /** Of waits in the function: who ended the most of them, and how much that is. */
+  /** Who ended most of the waits in the function, and how much that is. */
   waker?: { name: number; value: number };
 }
 

@@ -20,9 +20,9 @@ export interface HeatMapProps {
   profile: number;
   timestamps: NonNullable<LoadedProfile['timestamps']>;
   grid: Grid;
-  /** Time that putting timestamps into cells took. Unit: milliseconds. */
+  /** How long it took to put timestamps into cells. Unit: milliseconds. */
   gridMs: number;
-  /** Of weights. */
+  /** The unit of weights. */
   unit: string;
   pick: Pick | undefined;
   onPick: (pick: Pick | undefined) => void;

@@ -1,9 +1,9 @@
 // The tables of the profile format that the page shows: kinds of frames, ends of stacks, reasons
-// for a missing name. Ids are stable; an id that is not in a table is of a newer agent.
+// for a missing name. Ids are stable; an id that is not in a table comes from a newer agent.
 
 export const KIND = { native: 0, kernel: 1, jit: 2, interpreted: 3, inlined: 4, synthetic: 5 } as const;
 
-/** Of rows that stand for labels. */
+/** The kind of rows that stand for labels. */
 export const KIND_NONE = 255;
 
 export const KIND_WORDS: readonly string[] = ['native', 'kernel', 'jit', 'interpreted', 'inlined', 'synthetic'];

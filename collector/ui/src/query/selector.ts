@@ -40,7 +40,7 @@ const BARE_END = /[\s,{}"'`]/;
 /** What the caret stands in. */
 export interface Place {
   kind: 'label' | 'value';
-  /** Of a value: whose. */
+  /** The label, when it is a label's value. */
   label: string;
   op: Op;
   /** What is written of it, escapes taken back. */

@@ -11,7 +11,7 @@ export const PATIENCE_MS = 300;
 export interface Query<T> {
   /** The newest answer; that of the query before while the new one is under way. */
   data: T | undefined;
-  /** Of the newest query. */
+  /** What went wrong with the newest query. */
   trouble: Trouble | undefined;
   /** The newest query has no answer yet. */
   waiting: boolean;
@@ -24,7 +24,7 @@ export interface Query<T> {
 }
 
 interface Held<T> {
-  /** Of the newest query that was answered; undefined when it is to be sent again. */
+  /** Key of the newest query that was answered; undefined when it is to be sent again. */
   key: string | undefined;
   /** What `data` is of. */
   kind: string | undefined;

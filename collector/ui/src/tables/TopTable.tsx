@@ -20,7 +20,7 @@ export interface TopRow {
   kind: number;
   own: number;
   total: number;
-  /** Of waits: who ended the most of them. */
+  /** Who ended most of the waits in it. */
   waker?: { name: string; value: number };
 }
 

@@ -21,7 +21,7 @@ export interface ChangeRow {
 
 /** One side of a comparison. */
 export interface Side {
-  /** Of what was sampled. */
+  /** Samples taken; lost ones do not count. */
   samples: number;
   weight: number;
   /** Parts of its time that the error is from; less than 2: it is that of sampling alone. */
