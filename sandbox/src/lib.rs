@@ -25,7 +25,7 @@ mod sys;
 
 pub use seccomp::Calls;
 
-/// The newest rules that are known here. Of these, the kernel applies those it has.
+/// The newest rules that are known here. The kernel enforces those of them that it has.
 const NEWEST: ABI = ABI::V7;
 
 /// Version of the rules since which they are also of TCP ports (Linux 6.7).
