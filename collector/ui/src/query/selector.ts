@@ -40,7 +40,7 @@ const BARE_END = /[\s,{}"'`]/;
 /** What the caret stands in. */
 export interface Place {
   kind: 'label' | 'value';
-  /** The label, when it is a label's value. */
+  /** The label whose value it is. Only kind `value` has one. */
   label: string;
   op: Op;
   /** What is written of it, escapes taken back. */
