@@ -1,5 +1,5 @@
-//! `agent-ctl pins`: the minutes that triggers pinned, and their profiles, of one agent or of all
-//! that a collector keeps.
+//! `agent-ctl pins`: lists the minutes that triggers pinned, and gets their profiles, from one
+//! agent or from all that a collector keeps.
 
 use crate::client::Client;
 use crate::collector::Collector;

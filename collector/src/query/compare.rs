@@ -44,7 +44,8 @@ pub(super) fn compare(
     queries: &[Query; 2],
     limits: &Limits,
 ) -> Result<Compared, Failed> {
-    // Never of profiles: what is cut off one to fit is charged to callers, and looks like a change.
+    // It always asks for costs, never for profiles: what is cut off to make a profile fit is
+    // charged to callers, and looks like a change.
     let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
         let by = CostBy::Function;
         let QueryResult { data, quality } =

@@ -35,11 +35,11 @@ use unwind::process::{DUMPS_MAX, DumpSeen, ProcessInstance};
 /// file.
 pub const PROCESSES_MAX: usize = 1024;
 
-/// How often files are read on while there are samples. Between two readings the time of a line of
-/// a perf map is known no better.
+/// How often files are read while there are samples. The time at which a line came into a perf map
+/// is known no better than this.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The same while there are processes, but none of them has samples: only to forget them in time.
+/// The same while there are processes but none has samples: only to forget them in time.
 const LAZY_TICK: Duration = Duration::from_secs(60);
 
 /// How long after its last sample a process's files are read on. Three default windows.

@@ -179,8 +179,8 @@ impl LossMeter {
         gap
     }
 
-    /// All records up to `time` have been seen: what is missing so far. Half a period is left for a
-    /// sample that is on its way.
+    /// Returns what is missing so far, once all records up to `time` have been seen. Half a period
+    /// is left for a sample that is on its way.
     pub fn up_to(&mut self, time: MonotonicTime) -> Option<LossGap> {
         if !self.is_losing() {
             return None;

@@ -399,8 +399,8 @@ impl Sampler {
         });
     }
 
-    /// Takes in what `fp-look` saw since the last pass, and drops what does not hold any more. All
-    /// samples of the drain that follows are older than `now`.
+    /// Takes what `fp-look` saw since the last pass, and drops what no longer holds. All samples of
+    /// the drain that follows are older than `now`.
     fn take_looks(&mut self, now: MonotonicTime) {
         let Sampler {
             queues,

@@ -159,8 +159,8 @@ pub(super) fn of_costly_files(
     })
 }
 
-/// Says what the process table had to refuse: the bounds are fixed, so all there is to say is what
-/// is missing for it.
+/// Says what the process table had to refuse. Its bounds are fixed, so there is no key to raise:
+/// the message says what is missing because of them.
 pub(super) fn of_process_table(counts: &ProcessCounts) -> Vec<Degradation> {
     let remedy = "find who maps so many: grep -c r-xp /proc/[0-9]*/maps | sort -t: -k2 -n | tail";
     let say = |id, message: String| Degradation::new(id, Severity::Warning, message, remedy);

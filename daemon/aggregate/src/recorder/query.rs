@@ -36,9 +36,9 @@ pub struct RecorderAnswer {
     pub profile: Profile,
     /// Time and windows it was made of.
     pub covered: Covered,
-    /// Since when it is known when each sample was taken, up to the end; `None`: of none, or not
-    /// asked.
-    /// `profile.moments.start_unix_ns` is this time, and left 0 likewise.
+    /// From this time to the end it is known when each sample was taken; `None` when it is not
+    /// known for any, or was not asked for. `profile.moments.start_unix_ns` is the same time, and
+    /// is left 0 until [`RecorderAnswer::date`] sets it.
     pub times_from: Option<MonotonicTime>,
 }
 

@@ -233,8 +233,7 @@ impl ProcessTable {
         }
     }
 
-    /// Takes in the threads of a process that is known, as they were at `asked`, if they `may`
-    /// still run.
+    /// Adds the threads of a known process as they were at `asked`, if they `may` still run.
     fn take_in_threads(
         &mut self,
         scanned: &ScannedProcess,

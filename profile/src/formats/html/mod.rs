@@ -6,15 +6,15 @@
 //! The profile is embedded as JSON in which `<`, `>`, `&`, control, separator and bidirectional
 //! characters are escaped, and the script puts text into the page as text only.
 //!
-//! Data: nodes of the merged call tree in depth-first order as columns (depth, name, own samples,
-//! own weight), names as columns (function, module, kind). Bars beyond [`Options::max_bars`] are
-//! folded into `[other]` before, smallest first.
+//! The data are the nodes of the merged call tree in depth-first order as columns (depth, name, own
+//! samples, own weight), and names as columns (function, module, kind). Bars beyond
+//! [`Options::max_bars`] are folded into `[other]` first, smallest first.
 //!
-//! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks
-//! the range whose flame graph is shown, and [`write_bundle`], which says besides all that is known
-//! of the profile and is bounded in size. Title, quality and facts are part of the page's text:
-//! they can be read without the script. A third one, [`write_diff`], shows what changed between two
-//! profiles. [`read()`] takes the profile out of any of them.
+//! Three more pages use the same parts. In [`write_heat_map`] a heat map of time picks the range
+//! whose flame graph is shown. [`write_bundle`] also says all that is known of the profile, and its
+//! size is bounded. [`write_diff`] shows what changed between two profiles. Title, quality and
+//! facts are part of the page's text, so they can be read without the script. [`read()`] takes the
+//! profile out of any of these pages.
 
 mod diff;
 mod facts;
