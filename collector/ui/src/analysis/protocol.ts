@@ -72,7 +72,7 @@ export interface PackedShape {
   change: Change | undefined;
 }
 
-/** What a comparison shows of each layout node: its step on the colour scale, and 1 if it is gone. */
+/** What a comparison shows of each layout node: its step on the colour scale; 1 if it is gone. */
 export interface Change {
   steps: Int8Array;
   vanished: Uint8Array;
