@@ -30,7 +30,7 @@ const HTTP1_BYTES: usize = 16 << 10;
 /// Time from connecting to these.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause after a failed accept, most likely for want of file descriptors.
+/// Pause after a failed accept, most likely for lack of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Why there is no listening.

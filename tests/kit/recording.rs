@@ -103,7 +103,7 @@ pub fn wait_until_read(daemon: &Daemon) {
     wait_until(daemon, &own);
 }
 
-/// Waits until no walk at all was cut for want of unwind information that is still being read.
+/// Waits until no walk at all was cut for lack of unwind information that is still being read.
 pub fn wait_until_idle(daemon: &Daemon) {
     wait_until(daemon, "");
 }

@@ -65,7 +65,7 @@ pub fn skip(reason: impl Display) {
     assert!(!fails, "skipped where {SKIP_FAILS} forbids it: {reason}");
 }
 
-/// Reports that a test did not run for want of what this machine cannot have, whatever is
+/// Reports that a test did not run for lack of what this machine cannot have, whatever is
 /// installed: another architecture, systemd as the first process, an idle CPU while others use all.
 /// It fails nothing.
 pub fn cannot(reason: impl Display) {

@@ -1,5 +1,5 @@
 //! The corpus of the fuzz targets, run through them with the product's own compiler: what was once
-//! mended stays mended, and a target that no longer fits the code under test does not compile.
+//! fixed stays fixed, and a target that no longer fits the code under test does not compile.
 //! `fuzz/README.md` tells how to search for more.
 
 use std::collections::BTreeSet;

@@ -237,7 +237,7 @@ fn where_many_stacks_are_deeper_than_the_copy_more_is_copied_needs_root() {
     let cgroup = Cgroup::new("looks-deeper");
     let program = bare_c("bigframe.c", &["-DFRAME_BYTES=24576"]).named("deeper");
     let _running = program.start_in(&cgroup, &["long"]);
-    // An answer begins with a window, which is to be one with the larger copy.
+    // An answer starts with a window, which is to be one with the larger copy.
     let daemon = Daemon::with()
         .set("unwind.look=false")
         .set("windows.length_s=1")

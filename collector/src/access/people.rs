@@ -457,7 +457,7 @@ impl People {
         (right && credential.authority == self.authority).then_some(person)
     }
 
-    /// Refuses somebody by a provider's word, or for want of it. Each is on record, with why, until
+    /// Refuses somebody by a provider's word, or for lack of it. Each is on record, with why, until
     /// there are too many from their address. `asked`: the provider was.
     pub fn refuse_sign_in(
         &self,

@@ -391,7 +391,7 @@ impl People {
 }
 
 impl Session {
-    /// Ends what is under way in it alone: what a token began ends with the token.
+    /// Ends what is under way in it alone: what a token started ends with the token.
     pub(super) fn end(&self) {
         if let Some(signed_in) = self.whose.signed_in() {
             signed_in.end();

@@ -130,7 +130,7 @@ const PATHS: [(&str, May); 13] = [
     ("/index.html", People(Viewer)),
 ];
 
-/// How calls begin that read what is stored, for `audit.queries`.
+/// How calls start that read what is stored, for `audit.queries`.
 pub const READS: [&str; 4] = [
     "/fleetprof.collector.v1.QueryService/",
     "/fleetprof.collector.v1.PinService/",

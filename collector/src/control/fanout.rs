@@ -628,7 +628,7 @@ async fn keep(
     outcome
 }
 
-/// Counts and logs a capture whose file was not even begun.
+/// Counts and logs a capture whose file was not even started.
 fn lost(fanout: &Fanout, reason: String) -> String {
     fanout.control.0.metrics.captures_kept_failed.inc();
     tracing::warn!(id = fanout.slot.id, reason, "a capture is not kept");
@@ -670,7 +670,7 @@ fn record(fanout: &Fanout, refusals: &[String], info: &FleetCaptureInfo) {
 /// What of a captured profile those may see who see a part of the host: not who ended waits, and
 /// not what is counted over all of the host.
 fn part_of(profile: Profile, filters: &[FrameFilter]) -> Profile {
-    // Filters find nothing that is not shown; what they count anew is of all of the host again.
+    // Filters find nothing that is not shown, but they count again over the complete host.
     let part = evidence::in_part(profile);
     if filters.is_empty() {
         return part;

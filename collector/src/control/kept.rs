@@ -52,7 +52,7 @@ impl Facts for KeptCapture {
         self.came_unix_ns()
     }
 
-    /// Its end: a long one is not old because it began long ago.
+    /// Its end: a long one is not old because it started long ago.
     fn came_unix_ns(&self) -> i64 {
         self.info.as_ref().map_or(0, |info| {
             let elapsed = i64::try_from(info.elapsed_ns).unwrap_or(i64::MAX);

@@ -123,7 +123,7 @@ async fn the_oldest_go_first_and_are_counted_by_why() {
     let dir = tempfile::tempdir().expect("a directory");
     let few = Bounds { count: 2, ..BOUNDS };
     let (kept, _) = open(&dir.path().join("count"), few).await;
-    // One that took long ends last, though it began first.
+    // One that took long ends last, though it started first.
     let mut long = capture(1);
     long.info.as_mut().expect("facts").elapsed_ns = 90 * SECOND as u64;
     kept.keep(long, None, Some(&profile("long"))).expect("kept");

@@ -28,7 +28,7 @@ pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
     pub(super) client_id: &'a str,
     pub(super) nonce: &'a str,
-    /// When the login was begun. Unit: seconds since the Unix epoch.
+    /// When the login was started. Unit: seconds since the Unix epoch.
     pub(super) since: i64,
     pub(super) now: i64,
 }

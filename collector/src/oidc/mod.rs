@@ -2,7 +2,7 @@
 //!
 //! A browser is sent to the provider and comes back with a code, which the collector itself changes
 //! for a token at the provider. What a browser brings is believed only where it fits a login that
-//! was begun in it (`pending.rs`); what the provider says, only where it is for that login
+//! was started in it (`pending.rs`); what the provider says, only where it is for that login
 //! (`claims.rs`). Groups become a role and a scope by rules; who is in none is refused.
 
 mod claims;
@@ -211,7 +211,7 @@ impl From<&'static str> for Refused {
 }
 
 impl Refused {
-    /// By the provider, or for want of it.
+    /// By the provider, or for lack of it.
     fn provider(why: String) -> Refused {
         Refused {
             why,
@@ -258,7 +258,7 @@ impl Oidc {
         Refused::provider(why)
     }
 
-    /// Begins a login, at a time in seconds since the Unix epoch, of a browser that goes `back`
+    /// Starts a login, at a time in seconds since the Unix epoch, of a browser that goes `back`
     /// to a path of the page then.
     ///
     /// # Errors

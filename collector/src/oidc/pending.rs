@@ -1,5 +1,5 @@
-//! Logins that were begun and have not come back: each once, for a while, in the browser that began
-//! it.
+//! Keeps logins that were started and have not come back: each once, for a while, for the browser
+//! that started it.
 
 use crate::access::{Hash, SECRET_BYTES, hash, network, secret};
 use crate::sync::lock;
@@ -47,7 +47,7 @@ pub(super) struct Ticket {
     pub(super) browser: String,
 }
 
-/// Who begins one.
+/// Who starts one.
 pub(super) struct Beginner<'a> {
     /// What the browser is known by already.
     pub(super) browser: Option<&'a str>,
@@ -101,7 +101,7 @@ impl Pending {
         let full = match many {
             true => Some(begun.network),
             false if all.len() >= ALL_MAX => {
-                // Each is looked at once: anyone may begin a login, so it must stay cheap.
+                // Each is looked at once: anyone may start a login, so it must stay cheap.
                 let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
                 for it in all.values() {
                     *counts.entry(it.network).or_default() += 1;
@@ -121,7 +121,7 @@ impl Pending {
         Some((ticket, gone))
     }
 
-    /// Takes the one with this state, where it was begun in this browser.
+    /// Takes the one with this state, where it was started in this browser.
     pub(super) fn take(
         &self,
         state: &str,

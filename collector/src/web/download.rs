@@ -218,8 +218,8 @@ pub(super) fn plain_name(text: &str) -> String {
     plain.trim_matches(['-', '.']).to_owned()
 }
 
-/// The name of a file without its end: what it is of, when that began, and how long it is, such as
-/// `fleetprof-api.service-20261122T162500Z-240s`.
+/// Returns the name of a file without its extension: what it is of, when that started, and how long
+/// it is, such as `fleetprof-api.service-20261122T162500Z-240s`.
 pub(super) fn named(called: &str, profile: &Profile) -> String {
     let seconds = profile.info.start_unix_ns.div_euclid(1_000_000_000);
     let when = crate::time::compact(seconds);

@@ -132,7 +132,8 @@ pub(super) fn refusal(
     // foreign.
     let link = method == Method::GET && text("sec-fetch-mode") == Some("navigate");
     let path = uri.path();
-    // A provider of identities sends browsers back, and only who began a login gets anything there.
+    // An identity provider sends browsers back; only the browser that started a login gets
+    // anything.
     let opens = page::is_page(path) || [login::PATH, sign_in::PATH, oidc::CALLBACK].contains(&path);
     if foreign && !(link && opens) {
         return Some("requests from pages of other sites are refused");

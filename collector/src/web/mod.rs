@@ -412,7 +412,7 @@ fn read_of(method: &Method, path: &str) -> Option<String> {
     is_read.then(|| plain.rsplit('/').next().unwrap_or_default().to_owned())
 }
 
-/// How paths of files begin, which are reads, too.
+/// How paths of files start, which are reads, too.
 const READ_FILES: [&str; 3] = ["/api/profile.", "/api/capture.", "/api/pin."];
 
 /// The status of HTTP that stands for one of gRPC.

@@ -16,7 +16,7 @@ use hyper::{HeaderMap, StatusCode};
 use std::sync::Arc;
 use tonic::{Code, Status};
 
-/// Where a login with a provider begins.
+/// Where a login with a provider starts.
 pub(super) const PATH: &str = "/login/oidc";
 
 /// What a browser is known by between going and coming back.
@@ -116,7 +116,7 @@ pub(super) async fn begin(
         return redirect(&format!("{scheme}://{own}{PATH}?{query}"));
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
-    // Behind a proxy all have its address: one who begins many would be all of them.
+    // Behind a proxy all have its address: one who starts many would be all of them.
     let is_direct = site.entrance.tls.is_some();
     let (address, now) = (is_direct.then(|| peer.0.ip()), door.people.now());
     match oidc.begin(browser.as_deref(), address, now, back).await {
@@ -155,7 +155,7 @@ pub(super) async fn finish(
     }
     let browser = named_cookie(&headers, COOKIE_NAME);
     // What comes of it is on record and counted, also when the browser does not wait for it. Each
-    // takes a login that was begun, and those are bounded.
+    // takes a login that was started, and those are bounded.
     let working = tokio::spawn(let_in(door, oidc, peer, pairs, browser));
     let done = working.await;
     done.unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "logging in failed"))

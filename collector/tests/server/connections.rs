@@ -20,7 +20,7 @@ async fn rig(first_call: Duration, idle: Duration) -> Rig {
     Rig::with(options).await
 }
 
-/// Waits until a connection is closed for want of calls and no other is open.
+/// Waits until a connection is closed for lack of calls and no other is open.
 async fn closed(rig: &Rig) {
     let metrics = &rig.metrics;
     let is_closed = async {

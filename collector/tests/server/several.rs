@@ -23,7 +23,7 @@ async fn beside(first: &Running) -> Running {
     start_in(dir, Arc::default()).await
 }
 
-/// How a host's stream begins.
+/// How a host's stream starts.
 async fn push(running: &Running, host: &Host, membership: &Membership) -> Result<(), Status> {
     let channel = host.connect(running.tls(), membership).await;
     let stream = PushStream::connect(channel.expect("one authority")).await;

@@ -13,7 +13,7 @@ const hashOf = (text: string) => createHash('sha256').update(text).digest('base6
 
 /**
  * A script as it may stand in a page. Characters beyond ASCII are escaped, since some of them are
- * hostile when they are printed; what would end the script, or begin a comment, must not be in it.
+ * hostile when they are printed; what would end the script, or start a comment, must not be in it.
  */
 function inPage(script: string): string {
   const ascii = script.replace(/[^\n -~]/g, (unit) => `\\u${(unit.codePointAt(0) ?? 0).toString(16).padStart(4, '0')}`);

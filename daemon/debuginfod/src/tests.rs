@@ -41,7 +41,7 @@ fn says(status: &'static str, body: &'static str) -> (String, Arc<AtomicUsize>) 
     })
 }
 
-/// Fetches what begins as it should; how that came out, and the file.
+/// Fetches what starts as it should; how that came out, and the file.
 fn fetch(servers: &mut Servers) -> (FetchOutcome, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("file");

@@ -7,7 +7,7 @@ pub struct Degradation {
     pub id: &'static str,
     /// What is so and what it means for profiles.
     pub message: String,
-    /// Command that mends it; empty when there is none.
+    /// Command that fixes it; empty when there is none.
     pub remedy: String,
     /// How bad it is.
     pub severity: Severity,

@@ -39,7 +39,7 @@ pub const PIECES_MAX: usize = 65_536;
 /// once; optimised JavaScript has five each.
 pub const ROWS_MAX: usize = 131_072;
 
-/// How the names of PHP's stubs begin, which are in every perf map and jitdump it writes.
+/// How the names of PHP's stubs start, which are in every perf map and jitdump it writes.
 const PHP_STUBS: &str = "JIT$$";
 
 /// The function whose frame PHP's compiled code runs in.
@@ -168,7 +168,7 @@ impl RulesBuilder {
         let first = below.filter(|(_, piece)| piece.end > range.start);
         let first = first.map_or(range.start, |(&start, _)| start);
         while let Some((&start, _)) = self.pieces.range(first..range.end).next() {
-            // A piece that lost a part lost its code: offsets count from its begin.
+            // A piece that lost a part lost its code: offsets count from its start.
             self.pieces.remove(&start);
             self.changed = true;
         }

@@ -410,7 +410,7 @@ impl Watcher {
             }
         }
         self.see_through(&turn);
-        // Untouched for want of time or helpers.
+        // Untouched for lack of time or helpers.
         while let Some(work) = turn.take() {
             bump(&self.counters.perf_maps_late);
             if let Some(watched) = self.processes.get_mut(&work.id) {

@@ -179,7 +179,7 @@ struct Repair {
     scanned: Option<Scanned>,
 }
 
-/// What the sampler begins with.
+/// What the sampler starts with.
 pub struct SamplerStart {
     /// Opened and enabled.
     pub rings: Rings,
@@ -530,7 +530,7 @@ impl Sampler {
         while end < now {
             end = self.drain_up_to(now)?;
         }
-        // One that was asked for and never began ends like the others.
+        // One that was asked for and never started ends like the others.
         self.take_commands();
         while let Some(command) = self.commands.pop_front() {
             if let Command::BeginCapture(_) = command {

@@ -1,4 +1,4 @@
-//! What `status` says of stacks: how they ended, why leaves have no symbol, and what would mend it.
+//! What `status` says of stacks: how they ended, why leaves have no symbol, and what would fix it.
 
 use agent_config::{Unwind, UnwindMode};
 use aggregate::recorder::Outcomes;
@@ -187,7 +187,7 @@ pub(super) fn of_process_table(counts: &ProcessCounts) -> Vec<Degradation> {
     files.into_iter().chain(mappings).collect()
 }
 
-/// Says when many stacks end too early, why most of them do, and what mends it.
+/// Says when many stacks end too early, why most of them do, and what fixes it.
 pub(super) fn degradation(
     outcomes: &Outcomes,
     unwind: &Unwind,

@@ -22,7 +22,7 @@ use tonic::transport::server::Connected;
 /// Bytes of the HTTP/2 connection preface; until these have come a connection is a stranger's.
 const PREFACE_BYTES: usize = 24;
 
-/// Pause after a failed accept, most likely for want of file descriptors.
+/// Pause after a failed accept, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often one who waits for a place has others looked at again: calls that were under way end.

@@ -58,7 +58,7 @@ impl Missing {
         }
     }
 
-    /// What mends it; empty where nothing does.
+    /// What fixes it; empty where nothing does.
     pub fn remedy(self) -> &'static str {
         match self {
             Missing::Pressure => {

@@ -262,7 +262,7 @@ fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
     }
 }
 
-/// What changes on several hosts add up to. When it began is told by the surest of them.
+/// What changes on several hosts add up to. When it started is told by the surest of them.
 fn together(cells: &[Row], steps: usize) -> Option<Shift> {
     let shifts = || cells.iter().filter_map(|cell| cell.shift);
     let surest = shifts().max_by(|a, b| {

@@ -14,7 +14,7 @@ import { type Captures, idOf, useNews } from './store';
 
 interface Props {
   captures: Captures;
-  /** What the fields begin with. */
+  /** What the fields start with. */
   draft: Draft;
   range: Range | undefined;
   onClose: () => void;

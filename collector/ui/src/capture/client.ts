@@ -36,7 +36,7 @@ export async function deleteCapture(id: bigint): Promise<void> {
   await client.delete({ id });
 }
 
-/** Ends a capture, whoever began it, with what there is. */
+/** Ends a capture, whoever started it, with what there is. */
 export async function cancelCapture(id: bigint): Promise<void> {
   await client.cancel({ id });
 }

@@ -41,7 +41,7 @@ export const DRAFT: Draft = {
   reason: '',
 };
 
-/** What a capture of a function's source lines begins with. */
+/** What a capture of a function's source lines starts with. */
 export function linesDraft(text: string): Partial<Draft> {
   return { duration: '10s', detail: 'lines', reason: `lines of ${text}`.slice(0, REASON_CHARS) };
 }

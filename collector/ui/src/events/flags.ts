@@ -79,7 +79,7 @@ export function flags(all: readonly Happening[], range: Range, width: number, ro
   const made: { at: number; of: Happening[] }[] = [];
   const length = Math.max(range.to - range.from, 1);
   for (const one of all) {
-    // What began before the range and lasts stands at its edge.
+    // What started before the range and lasts stands at its edge.
     const at = Math.max(0, (one.at - range.from) / length);
     if (at > 1 || (one.at < range.from && (one.until ?? 0) < range.from)) continue;
     const last = made.at(-1);

@@ -28,7 +28,7 @@ export interface Found {
 export const SEARCH_LEN_MAX = 1024;
 
 /**
- * Longest name a regular expression is tried on; of longer ones the begin is. Unit: UTF-16 units.
+ * Longest name a regular expression is tried on; of longer ones the start is. Unit: UTF-16 units.
  */
 export const NAME_LEN_MAX = 2048;
 

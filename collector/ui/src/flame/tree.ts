@@ -182,7 +182,7 @@ function stacksWith(profile: Profile, nameOf: Uint32Array, wanted: Set<number>):
   return holds;
 }
 
-/** The node that a sample's stack begins at: the root, its label, and the mark of a cut stack. */
+/** The node that a sample's stack starts at: the root, its label, and the mark of a cut stack. */
 function rootOfSamples(
   builder: TreeBuilder,
   names: Names,

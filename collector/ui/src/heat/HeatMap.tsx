@@ -34,7 +34,7 @@ const REST_MS = 150;
 /** What is picked and where the keys are: picks are shown at once and told when the hand rests. */
 function usePicking(grid: Grid, { pick, onPick }: HeatMapProps) {
   const [cursor, setCursor] = useState<number>();
-  // Where a pick began, while it may still be made longer.
+  // Where a pick started, while it may still be made longer.
   const [anchor, setAnchor] = useState<number>();
   const [shown, setShown] = useState(pick);
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
@@ -132,7 +132,7 @@ function useCanvas(look: HeatLook, picking: Picking) {
       },
       click: (cell, { extend, touch }) => {
         const { anchor, setAnchor, between } = latest.current;
-        // A finger has no Shift and its drag scrolls: the second touch ends what the first began.
+        // A finger has no Shift and its drag scrolls: the second touch ends what the first started.
         const goesOn = anchor !== undefined && (extend || touch);
         setAnchor(goesOn && touch ? undefined : goesOn ? anchor : cell);
         between(goesOn ? anchor : cell, cell);
@@ -163,7 +163,7 @@ const MOVES: Record<string, [columns: number, rows: number]> = {
   End: [0, Infinity],
 };
 
-/** Offsets along a column, from its begin. */
+/** Offsets along a column, from its start. */
 function axisTexts(columnNs: number): string[] {
   if (columnNs === 1e9) return ['0 ms', '250', '500', '750', '1 s'];
   return [0, 1, 2, 3, 4].map((quarter) => (quarter === 0 ? '0' : format.duration((columnNs * quarter) / 4)));

@@ -1,8 +1,8 @@
 // Timestamps as cells: a column is a second, a row a part of it, from the top down.
 //
-// Columns begin with whole seconds of the clock, so that what happens at the same part of every
+// Columns start with whole seconds of the clock, so that what happens at the same part of every
 // second, on whichever host, stands in one row. A file may have cut its times otherwise: then its
-// columns are of another length, and begin with whole ones.
+// columns are of another length, and start with whole ones.
 
 import type { Timestamps, Pick } from '../query/timestamps';
 
@@ -29,12 +29,12 @@ export interface Grid {
   first: number;
   end: number;
   /**
-   * Begin of the first column. Unit: nanoseconds since the begin of the time covered; not above 0.
+   * Start of the first column. Unit: nanoseconds since the start of the time covered; not above 0.
    */
   originNs: number;
   /** Length of the time covered. Unit: nanoseconds. */
   durationNs: number;
-  /** Begin of the first column. Unit: milliseconds since the epoch. */
+  /** Start of the first column. Unit: milliseconds since the epoch. */
   startMs: number;
   /** Timestamps behind the last column. */
   beyond: number;
@@ -86,7 +86,7 @@ export function gridOf(timestamps: Timestamps): Grid {
   return grid;
 }
 
-/** Begin of a cell. Unit: nanoseconds since the begin of the time covered. */
+/** Start of a cell. Unit: nanoseconds since the start of the time covered. */
 export function beginOf(grid: Grid, cell: number): number {
   return grid.originNs + cell * grid.rowNs;
 }

@@ -31,7 +31,7 @@ export class SelectorError extends Error {
 /** Longest selector the collector reads. Unit: bytes; characters are never fewer bytes. */
 export const SELECTOR_LEN_MAX = 64 << 10;
 
-// Longest first, because `=` begins `=~`.
+// Longest first, because `=` starts `=~`.
 const OPS: readonly Op[] = ['!=', '=~', '!~', '^=', '='];
 const LABEL_START = /[A-Za-z_]/;
 const LABEL_PART = /[A-Za-z0-9_./-]/;

@@ -51,7 +51,7 @@ export interface Cells {
   count: Float64Array;
 }
 
-/** A part of the time that timestamps cover: from, until. Unit: nanoseconds since its begin. */
+/** A part of the time that timestamps cover: from, until. Unit: nanoseconds since its start. */
 export interface Pick {
   from: number;
   until: number;

@@ -37,7 +37,7 @@ export function ChartPanel(props: Props) {
   const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden]);
-  // As the axis has it: steps may begin before the range.
+  // As the axis has it: steps may start before the range.
   const drawn = { from: (chart.times[0] ?? 0) * 1000, to: (chart.times.at(-1) ?? 0) * 1000 };
   const happened = useQuery(drawn.to > drawn.from ? `events\n${drawn.from}\n${drawn.to}` : undefined, (signal) =>
     events(drawn, signal),

@@ -34,7 +34,7 @@ export const LOST_FROM = 0.1;
 const ARRIVED_NS = 30e9;
 
 export interface Chart {
-  /** Begin of each step, and the end of the last. Unit: seconds since the epoch. */
+  /** Start of each step, and the end of the last. Unit: seconds since the epoch. */
   times: number[];
   stepMs: number;
   lines: Line[];
@@ -106,7 +106,7 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
   });
   const states: StepState[] = [];
   for (let at = 0; at < steps; at++) {
-    // A window that began in a step before has the samples of this one: it is as good.
+    // A window that started in a step before has the samples of this one: it is as good.
     if (hosts(at) > 0 && covered(at) === 0) {
       states.push(states[at - 1] ?? 'none');
       lost[at] = lost[at - 1] ?? 0;

@@ -23,7 +23,7 @@ export interface Files {
 
 const pwned = (page: Page) => page.evaluate(() => (window as never as { __pwned?: number }).__pwned);
 
-/** Prepares a browser for tests. `prefix`: what the names of their pictures begin with. */
+/** Prepares a browser for tests. `prefix`: what the names of their pictures start with. */
 export function useFiles(prefix: string): Files {
   let browser: Browser;
   let contexts: BrowserContext[] = [];

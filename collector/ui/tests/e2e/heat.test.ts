@@ -11,7 +11,7 @@ const range = `from=${new Date(FROM).toISOString()}&to=${new Date(FROM + 60_000)
 const timed = `${range}&query=${encodeURIComponent('scenario="moments"')}`;
 
 /**
- * Where a time since the begin of the moments is, in the window. They begin a quarter past a
+ * Where a time since the start of the moments is, in the window. They start a quarter past a
  * second.
  */
 async function place(page: Page, ms: number): Promise<{ x: number; y: number }> {

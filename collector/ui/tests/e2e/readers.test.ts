@@ -83,7 +83,7 @@ describe.skipIf(DIR === '')('files of agent-ctl', () => {
       for (const [at, count] of counts.entries())
         expect(Math.abs((row?.[at] ?? NaN) - count * one), of).toBeLessThanOrEqual(count * one * 0.005);
     }
-    // Folded stacks begin with the process.
+    // Folded stacks start with the process.
     const processes = file === 'profile.folded' ? 2 : 0;
     expect(found.size).toBe(Object.keys(functions).length + processes);
   });

@@ -91,7 +91,7 @@ describe.skipIf(!SEEDED)('lost samples', () => {
     const whole = await site.open(`${HOUR}&${of('unit="redis.service"')}`);
     await drawn(whole);
     await settled(whole);
-    // Twelve minutes in steps of ten seconds, and what hosts that begin between steps make of it.
+    // Twelve minutes in steps of ten seconds, and what hosts that start between steps make of it.
     expect(await steps(page, 'lost')).toBeGreaterThanOrEqual(71);
     expect(await steps(whole, 'lost')).toBe(0);
     const [lossy, known] = [await cores(page, 'cache-1'), await cores(whole, 'cache-1')];

@@ -179,7 +179,7 @@ const STEPS_S = [
 
 export function series(of: Asked, groupBy: readonly string[], limit: number) {
   const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= 300) ?? 604_800) * 1000;
-  // The range is widened to whole steps; windows are of the step in which they begin.
+  // The range is widened to whole steps; windows are of the step in which they start.
   const from = Math.floor(of.fromMs / stepMs) * stepMs;
   const steps = Math.max(0, Math.ceil((of.toMs - from) / stepMs));
   const first = of.scenario === 'young' ? YOUNG_MS : 0;
@@ -219,7 +219,7 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
     for (const one of made) {
       const ms = covered.get(host)?.[one.step] ?? 0;
       one.coveredNs += ns(ms);
-      // A window that began before may cover the start of the step.
+      // A window that started before may cover the start of the step.
       if (ms > 0 || windowsOf(host, from + one.step * stepMs - WINDOW_MS + 1, from + one.step * stepMs, first) > 0)
         one.hosts++;
       const weight = mine.reduce((sum, entity) => sum + weightIn(entity, one.step), 0);

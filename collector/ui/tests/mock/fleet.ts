@@ -153,8 +153,8 @@ export const LOSSY = { from: DEPLOYED_MS + 10 * 60_000, to: DEPLOYED_MS + 22 * 6
 export const YOUNG_MS = DEPLOYED_MS - 16 * 60_000;
 
 /**
- * Windows of a host that begin in a time and have come by now. As of real agents they are ten
- * seconds long and begin whenever the agent was started, another part of ten seconds on each host.
+ * Windows of a host that start in a time and have come by now. As of real agents they are ten
+ * seconds long and start whenever the agent was started, another part of ten seconds on each host.
  */
 export function windowsOf(host: string, fromMs: number, toMs: number, firstMs: number): number {
   const length = 10_000;

@@ -22,7 +22,7 @@ export interface Timed {
   waits?: boolean;
 }
 
-/** When the burst is, since the begin, and how long. Unit: milliseconds. */
+/** When the burst is, since the start, and how long. Unit: milliseconds. */
 export const BURST = { at: 7_400, long: 300, fn: 'billing::close_month' } as const;
 
 /** Function of the beat, at 900 ms of each second of the clock. */

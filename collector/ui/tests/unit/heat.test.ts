@@ -184,7 +184,7 @@ describe('the grid', () => {
   test('has seconds of the clock across and parts of them down', () => {
     const { timestamps } = profileOf([0, 1], [750_000_000, 1], [750_000_001, 1], [2_999_999_999, 1]);
     const grid = gridOf(timestamps);
-    // Begins at a quarter past a second, and covers three.
+    // Starts at a quarter past a second, and covers three.
     expect([grid.columns, grid.first, grid.end, grid.originNs]).toEqual([4, 12, 3 * ROWS + 13, -250_000_000]);
     const cells = [...grid.count.entries()].filter(([, count]) => count > 0);
     expect(cells).toEqual([

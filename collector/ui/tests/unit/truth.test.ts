@@ -19,7 +19,7 @@ import { bandsOf, chartOf, hostsLost, meanOf, missing } from '../../src/time/ser
 const SECOND = 1_000_000_000n;
 
 interface StepOf {
-  /** Seconds of windows that begin in it, over its hosts. */
+  /** Seconds of windows that start in it, over its hosts. */
   covered: number;
   hosts?: number;
   /** Core seconds of its hosts, and lost ones. */

@@ -130,7 +130,7 @@ fn returns_from<R: ReadAt + ?Sized>(
     Some(found)
 }
 
-/// Where calls of a function return to, in code that begins at `base`.
+/// Where calls of a function return to, in code that starts at `base`.
 fn calls_in(code: &[u8], base: u64, function: u64) -> impl Iterator<Item = u64> {
     let calls = code.windows(CALL_BYTES).enumerate();
     calls.filter_map(move |(at, bytes)| {

@@ -206,7 +206,7 @@ proptest::proptest! {
         loads in proptest::collection::vec((0u64..40, proptest::bool::ANY), 0..30),
     ) {
         let mut builder = RulesBuilder::default();
-        // Which piece each address belongs to, by its begin.
+        // Which piece each address belongs to, by its start.
         let mut owners: Vec<Option<u64>> = vec![None; 1000];
         for (place, known) in loads {
             let start = 16 + place * 7;

@@ -29,7 +29,7 @@ const ARENAS_A_LOOK: usize = 16;
 /// Longest list of mappings read. Unit: bytes, as in `workers/stack_reader.rs`.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
 
-/// What the names of trampolines begin with.
+/// What the names of trampolines start with.
 const PREFIX: &str = "py::";
 
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -43,14 +43,14 @@ const PUSHES: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3];
 /// A kind of trampoline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Begins with `endbr64`.
+    /// Starts with `endbr64`.
     protected: bool,
     /// Pushes the frame pointer.
     pushes: bool,
 }
 
 impl Shape {
-    /// The trampoline that `code` begins with.
+    /// The trampoline that `code` starts with.
     fn of(code: &[u8]) -> Option<Shape> {
         let bare = code.strip_prefix(ENDBR64);
         let protected = bare.is_some();
@@ -203,7 +203,7 @@ fn is_python(mapping: &Map) -> bool {
     mapping.is_file() && (name.starts_with(b"python") || name.starts_with(b"libpython"))
 }
 
-/// The trampolines in `code`, which begins at `base`.
+/// The trampolines in `code`, which starts at `base`.
 fn scan(code: &[u8], base: u64) -> Vec<(u64, Shape)> {
     let mut found = Vec::new();
     let mut at = 0;

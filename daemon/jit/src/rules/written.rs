@@ -51,7 +51,7 @@ impl<'a> Unwinding<'a> {
     }
 }
 
-/// True for what begins as an `.eh_frame_hdr` of version 1 with pointers of four bytes.
+/// True for what starts as an `.eh_frame_hdr` of version 1 with pointers of four bytes.
 fn is_header(bytes: &[u8]) -> bool {
     const SIGNED_4: u8 = gimli::DW_EH_PE_sdata4.0;
     matches!(bytes, [1, pointer, _, _, ..] if pointer & 0x0f == SIGNED_4)

@@ -70,7 +70,7 @@ pub const CFI_VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
 /// The register that has the return address until it is saved.
 pub const LINK_REGISTER: Option<u16> = Some(number::LR);
 
-/// The saved frame pointer and return address are anywhere in their frame, mostly where it begins.
+/// The saved frame pointer and return address are anywhere in their frame, mostly where it starts.
 pub const FRAME_RECORD_IS_LAST: bool = false;
 
 /// Code that nothing describes is read for what its instructions tell: those of x86-64 alone.
@@ -131,7 +131,7 @@ pub const SIGNAL_ORDER: [u16; 32] = {
     order
 };
 
-/// What the function begins with that a signal handler returns to, where nothing describes it: `mov
+/// What the function starts with that a signal handler returns to, where nothing describes it: `mov
 /// x8, #139; svc #0`. The kernel's has no unwind information on purpose
 /// (`arch/arm64/kernel/vdso/sigreturn.S`): all who unwind know it by these instructions.
 pub const SIGNAL_RETURN: Option<[u8; 8]> = Some([0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4]);

@@ -120,7 +120,7 @@ pub const SIGNAL_ORDER: [u16; 16] = [
     number::RSP,
 ];
 
-/// What the function begins with that a signal handler returns to, where nothing describes it.
+/// What the function starts with that a signal handler returns to, where nothing describes it.
 pub const SIGNAL_RETURN: Option<[u8; 8]> = None;
 
 /// Length of the first entry of a procedure linkage table that leads to the dynamic linker, and of
@@ -129,7 +129,7 @@ pub const PLT_FIRST_BYTES: u64 = 16;
 const PLT_ENTRY_BYTES: u64 = 16;
 
 /// Where in the first entry of a procedure linkage table, which starts so, it has pushed, if it is
-/// the way to the dynamic linker: `push [rip + GOT + 8]` begins that and nothing else.
+/// the way to the dynamic linker: `push [rip + GOT + 8]` starts that and nothing else.
 pub fn plt_pushes_at(first: &[u8; 8]) -> Option<u64> {
     (first[..2] == [0xff, 0x35]).then_some(6)
 }

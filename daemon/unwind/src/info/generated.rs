@@ -21,7 +21,7 @@ pub struct Generated {
     pub rules: Arc<GeneratedRules>,
 }
 
-/// The rules of one piece of code: offset from its begin from which on, sorted, each up to the
+/// The rules of one piece of code: offset from its start from which on, sorted, each up to the
 /// next. The first is of offset 0.
 pub type Rows = Arc<[(u32, Rule)]>;
 
@@ -30,7 +30,7 @@ pub type Rows = Arc<[(u32, Rule)]>;
 struct Run {
     start: u64,
     end: u64,
-    /// Distance from one begin to the next, and how long each piece is.
+    /// Distance from one start to the next, and how long each piece is.
     stride: u32,
     len: u32,
     rows: u32,

@@ -310,13 +310,13 @@ impl Module {
     }
 
     /// A return address that is the first of a function was put there by hand (makecontext does
-    /// it): nobody called, and the stack begins there.
+    /// it): nobody called, and the stack starts there.
     fn entered_rule(&self, address: u64) -> Option<Rule> {
         let begins = |table: &Table| table.begins_at(address.wrapping_add(1));
         self.tables.iter().any(begins).then_some(Rule::ENTERED)
     }
 
-    /// Code at the entry: the kernel began the stack there, and no return address is on it.
+    /// Code at the entry: the kernel started the stack there, and no return address is on it.
     fn entry_rule(&self, address: u64) -> Option<Rule> {
         let into = address.wrapping_sub(self.entry);
         (self.entry != 0 && into < ENTRY_BYTES_MAX).then_some(Rule::OUTERMOST)

@@ -216,7 +216,7 @@ impl Table {
         }
     }
 
-    /// True when a function that is described begins at `address` (SVMA).
+    /// True when a function that is described starts at `address` (SVMA).
     pub fn begins_at(&self, address: u64) -> bool {
         let relative = address.checked_sub(self.base).map(u32::try_from);
         let Some(Ok(relative)) = relative else {
@@ -245,7 +245,7 @@ impl Blocks {
     fn of(index: &[PackedEntry]) -> Blocks {
         let last = index.last().map_or(0, |entry| entry.start);
         let blocks_max = (index.len() / ENTRIES_PER_BLOCK).max(1) as u32;
-        // As many blocks as that at most, but for the one that the last entry begins.
+        // As many blocks as that at most, but for the one that the last entry starts.
         let shift = u32::BITS - (last / blocks_max).leading_zeros();
         let blocks = last.checked_shr(shift).unwrap_or(0) + 1;
         let mut at = 0;

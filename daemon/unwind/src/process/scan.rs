@@ -81,7 +81,7 @@ impl ScannedProcess {
 pub struct Scan {
     /// The processes.
     pub processes: Vec<ScannedProcess>,
-    /// False when it may have missed processes that run: for want of descriptors, or because /proc
+    /// False when it may have missed processes that run: for lack of descriptors, or because /proc
     /// shows the daemon only a part of them. Nothing may be thought gone because it is not in here.
     pub complete: bool,
 }

@@ -312,7 +312,7 @@ impl DeepStacks {
         true
     }
 
-    /// Begins a drain of samples older than `now`: drops looks whose call has returned, or whose
+    /// Starts a drain of samples older than `now`: drops looks whose call has returned, or whose
     /// program `lives` no more.
     pub fn begin(&mut self, now: MonotonicTime, mut lives: impl FnMut(Thread, Pid) -> bool) {
         let DeepStacks {

@@ -214,7 +214,7 @@ impl<'a> Cursor<'a> {
         caller.ip() == 0 || self.process.space().find(before).is_some()
     }
 
-    /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the
+    /// A walk that is cut here, for lack of the return address at `slot`, if that lies beyond the
     /// copy.
     pub(super) fn cut_at(&self, slot: u64) -> Option<Cut> {
         self.stack.ends_before(slot).then_some(Cut {
@@ -397,7 +397,7 @@ impl Engine {
                 let offset = mapping.offset_of(address);
                 let (rule, without) = self.rule(file, offset, cursor.now);
                 // Nobody called the function that a signal handler returns to, or that a stack
-                // begins with: its first instruction is the frame.
+                // starts with: its first instruction is the frame.
                 let named_at = match rule.entered && !cursor.exact {
                     true => FileOffset(offset.0.wrapping_add(1)),
                     false => offset,
@@ -715,7 +715,7 @@ impl Engine {
     }
 }
 
-/// True where a caller's frame does not lie above one that begins at `below`. Stacks grow down. A
+/// True where a caller's frame does not lie above one that starts at `below`. Stacks grow down. A
 /// signal handler may have run on a stack of its own, and a frame may be empty where the leaf saved
 /// nothing, or what a signal struck where calls leave nothing on the stack.
 fn is_no_progress(below: u64, caller: &Registers, rule: Rule, (leaf, exact): (bool, bool)) -> bool {

@@ -8,7 +8,7 @@
 //! from the start of the stack.
 //!
 //! So what watched reads saw, and what the thread's next complete stack shows, is remembered by
-//! function and by the place of its return address within a page. The stacks of threads begin at a
+//! function and by the place of its return address within a page. The stacks of threads start at a
 //! fixed place within a page (the C library lays them out), so another chain of callers has the
 //! same place only if all its frames together are as large. A cut stack is completed where two
 //! processes of a cgroup had the same callers and none had others. A thread below a larger frame is

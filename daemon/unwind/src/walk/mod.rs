@@ -192,7 +192,7 @@ impl Unwinder {
         }
     }
 
-    /// Begins a drain; asks for what the one before missed. `send` returns false when nobody can be
+    /// Starts a drain; asks for what the one before missed. `send` returns false when nobody can be
     /// asked now.
     pub fn begin_drain(&mut self, mut send: impl FnMut(Missed) -> bool) {
         self.engine.modules.set_bytes_max(self.bounds.unwind());
@@ -348,7 +348,7 @@ impl Unwinder {
             out.frames.truncate(out.user_at);
             return StackEnd::Complete;
         }
-        // Tables would have told what frame pointers did not: the chain broke for want of them.
+        // Tables would have told what frame pointers did not: the chain broke for lack of them.
         let chain_end = match (end, chain_end) {
             (StackEnd::ModuleLoading, StackEnd::BrokenChain) => end,
             _ => chain_end,

@@ -191,7 +191,7 @@ impl Modules {
         self.counts.over_bound_bytes = largest;
     }
 
-    /// Begins a drain: uses from now on are younger than those before.
+    /// Starts a drain: uses from now on are younger than those before.
     pub fn tick(&mut self) {
         self.clock = self.clock.wrapping_add(1);
     }
@@ -403,7 +403,7 @@ impl Modules {
     }
 
     /// True while the module of a file is likely to come soon: it was asked for a moment ago. Not
-    /// one that was turned away for want of room, nor one that was asked for in vain, as those of
+    /// one that was turned away for lack of room, nor one that was asked for in vain, as those of
     /// owners who have used up their share are.
     pub fn is_awaited(&self, file: FileId) -> bool {
         let slot = self.entries.get(&file).map(|entry| &entry.slot);
@@ -453,7 +453,7 @@ struct Rules {
     /// Above: the hash of the place, without the [`PLACE_BITS`] that say where the word is. Below,
     /// in as many bits: the number of the rule. 0: none.
     words: Box<[u64]>,
-    /// The first that is used: where a large page begins.
+    /// The first that is used: where a large page starts.
     first: usize,
     /// By number; the first is nobody's.
     rules: Vec<Rule>,

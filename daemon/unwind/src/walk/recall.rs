@@ -143,7 +143,7 @@ fn hash_of(
 }
 
 impl Recall {
-    /// Begins to note what a walk reads.
+    /// Starts to note what a walk reads.
     pub fn begin(&mut self) {
         self.reads.clear();
     }

@@ -13,7 +13,7 @@ use profile::{StackEnd, Unnamed};
 use std::cell::Cell;
 use symbolize::budget::FileBudget;
 
-/// Where the functions of the tables begin.
+/// Where the functions of the tables start.
 const CODE: u64 = 0x1000;
 /// The stack pointer of every leaf.
 const SP: u64 = 0x7f00;

@@ -44,7 +44,7 @@ impl Word {
         self.is(0xd503_201f, 0xffff_f01f)
     }
 
-    /// `adrp x16`, with which entries of linkage tables begin.
+    /// `adrp x16`, with which entries of linkage tables start.
     fn begins_stub(self) -> bool {
         self.is(0x9000_0010, 0x9f00_001f)
     }
