@@ -27,7 +27,7 @@ const STARTS: &[&str] = &[
 ];
 
 /// How many frames at the root end may be the start function. A stripped program's `_start` and the
-/// C library's local functions have no name, and yet the stack is whole.
+/// C library's local functions have no name, and yet the stack is complete.
 const ROOT_FRAMES: usize = 3;
 
 /// True when a stack, leaf first, reaches a start function.

@@ -4,7 +4,7 @@
 //! Rows of samples say what was taken and lost; [`Account`]s say how much CPU time the kernel
 //! counted for a cgroup and all below it. The ledger puts both into one tree of paths. The kernel's
 //! figure of a cgroup alone is what its subtree has less what the nearest accounted cgroups below
-//! it have, so sums over any selection of cgroups are exact wherever a subtree is whole.
+//! it have, so sums over any selection of cgroups are exact wherever a subtree is complete.
 
 use crate::coverage::{Coverage, share};
 use crate::dictionary::Dictionary;

@@ -224,7 +224,7 @@ proptest! {
         if let Ok(chunk) = wire::ProfileChunk::decode(&bytes[..])
             && let Ok(profile) = assemble([chunk])
         {
-            // What was taken is whole: every id leads somewhere.
+            // What was taken is complete: every id leads somewhere.
             let _ = content(&profile);
         }
     }

@@ -1,7 +1,7 @@
 //! JVMs that nobody prepared: what is said of them, and their names once the daemon may attach.
 //!
 //! What the attach itself refuses, and in which namespaces it works, is tested beside it
-//! (daemon/jit/src/ask/tests.rs). Here the way of a sample to its name is whole.
+//! (daemon/jit/src/ask/tests.rs). Here the way of a sample to its name is complete.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use proto::agent::RuntimeStatus;
@@ -215,7 +215,7 @@ fn frame_pointers_are_advised_only_to_a_jvm_without_needs_root() {
     let with = runtime(&daemon, with.pid, enough);
     let without = runtime(&daemon, without.pid, enough);
     assert!(!advised(&with), "{with:#?}");
-    // What the stacks say counts: one that is whole anyway needs no advice.
+    // What the stacks say counts: one that is complete anyway needs no advice.
     let whole = without.samples_complete * 50 >= without.samples * 49;
     assert_eq!(advised(&without), !whole, "{without:#?}");
     assert!(

@@ -1,5 +1,5 @@
 //! Losses: a daemon that was stopped, while a known load ran, says afterwards what it missed, when
-//! and whose it was, and is whole again.
+//! and whose it was, and is complete again.
 
 use profile::{Coverage, StackEnd, Tally};
 use proto::agent::{LedgerRow, QueryProfileRequest, TimeRange};

@@ -1,6 +1,7 @@
-//! `benches zoo`: ordinary programs of the distribution in many languages, a few seconds each, two
-//! at a time: how many of their stacks are whole and how many leaves named, from their first sample
-//! on, beside `perf record --call-graph dwarf` and `perf record -g` on the same seconds.
+//! `benches zoo`: runs ordinary programs of the distribution in many languages, a few seconds each,
+//! two at a time. It reports how many of their stacks are complete and how many leaves named, from
+//! their first sample on, next to `perf record --call-graph dwarf` and `perf record -g` on the same
+//! seconds.
 
 mod programs;
 

@@ -37,7 +37,7 @@ pub struct Chain {
 struct Tail {
     file: File,
     path: PathBuf,
-    /// How long the file is, by what is known to be whole lines.
+    /// How long the file is, counting complete lines only.
     bytes: u64,
     head: Head,
 }

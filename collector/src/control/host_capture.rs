@@ -97,7 +97,7 @@ pub enum IncomingError {
     /// It is no profile.
     #[error(transparent)]
     Malformed(#[from] AssembleError),
-    /// It ended before it was whole.
+    /// It ended before it was complete.
     #[error("it ended before its profile was complete")]
     Incomplete,
     /// It takes more memory than one sender has.
@@ -278,7 +278,7 @@ impl Incoming {
         self.weigh()
     }
 
-    /// Takes more of the capture, once what came of the time before is whole.
+    /// Takes more of the capture, once what came of the time before is complete.
     ///
     /// # Errors
     /// When it cannot be; nothing can after that.

@@ -196,7 +196,7 @@ struct Session<'s> {
     /// Those of them that brought frames.
     defining: usize,
     needing: Option<Needing>,
-    /// When the unfinished window must be whole.
+    /// When the unfinished window must be complete.
     parts_deadline: Option<Instant>,
     last_message: Instant,
 }

@@ -109,7 +109,7 @@ fn read(file: &File, offset: u64, len: u64, most: u64) -> Result<Vec<u8>, Extrac
     Ok(bytes)
 }
 
-/// The entries of a table, as far as there are whole ones.
+/// Returns the complete entries of a table; a cut last one is left out.
 fn entries<T: Pod>(bytes: &[u8]) -> &[T] {
     slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }

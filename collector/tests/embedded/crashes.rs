@@ -118,7 +118,7 @@ fn run_until_killed(dir: &Path, stored: &[u64], acks: u64, after: Duration) -> V
 /// A window by host and number.
 type Id = (u64, u64);
 
-/// The windows that are answered; each must be whole, and rows and sums must agree.
+/// The windows that are answered; each must be complete, and rows and sums must agree.
 fn found(store: &EmbeddedStore, fleet: &Fleet, windows: u64) -> BTreeSet<Id> {
     let scope = Scope {
         range: TimeRange {

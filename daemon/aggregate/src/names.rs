@@ -14,7 +14,7 @@ use symbolize::Symbolizer;
 /// is forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
 
-/// Functions at which a stack starts: a frame-pointer chain whose root is one of them is whole.
+/// Functions at which a stack starts: a frame-pointer chain whose root is one of them is complete.
 const START_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",

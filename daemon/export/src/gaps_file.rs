@@ -6,7 +6,7 @@
 //! file is changed in place that takes no new ones. On file systems that copy on write nothing is
 //! reserved, and a disk that is full to the last byte may refuse it all the same. Each text has a
 //! version, so that the newest of the three is read; a slot has a checksum, and the one not written
-//! last stays whole when a write is torn.
+//! last stays complete when a write is torn.
 
 use host::private_dir::options;
 use std::fs::File;

@@ -26,7 +26,7 @@ const GENERATION: Duration = Duration::from_secs(60);
 pub struct StackCounts {
     /// Samples.
     pub samples: u64,
-    /// Those whose stack is whole.
+    /// Those whose stack is complete.
     pub complete: u64,
     /// Those whose stack is not whole and ends at a frame in generated code.
     pub cut: u64,

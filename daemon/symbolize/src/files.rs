@@ -415,7 +415,7 @@ impl FileStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // The table is whole between any two statements that can panic.
+        // The table is complete between any two statements that can panic.
         lock(&self.table)
     }
 }

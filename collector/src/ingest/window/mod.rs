@@ -40,7 +40,7 @@ use tables::Tables;
 pub enum Decoded {
     /// More parts follow.
     More,
-    /// It is whole.
+    /// It is complete.
     Whole(Box<Pending>),
     /// It will never be taken.
     Refused {

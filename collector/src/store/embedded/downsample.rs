@@ -1,7 +1,7 @@
-//! A partition's file rewritten with coarser data, to take the place of the finer one.
+//! Rewrites a partition's file with coarser data; the new file takes the place of the finer one.
 //!
-//! The new file is built beside the old one in small steps and gets its name when it is whole and
-//! on disk. From then on it is the partition: a start that finds both removes the finer one.
+//! The new file is built next to the old one in small steps and gets its name when it is complete
+//! and on disk. From then on it is the partition: a start that finds both removes the finer one.
 //! Numbers of windows, records of the log and hosts are taken over, so repeats are known as before.
 //!
 //! Minutes and ten minutes keep the dictionary and all ids. At the level of service hours samples
@@ -239,7 +239,7 @@ impl Downsampling {
     }
 }
 
-/// A file that is whole and durable and has no name yet.
+/// A file that is complete and durable and has no name yet.
 pub struct Written {
     /// What it is of.
     pub partition: Arc<Partition>,

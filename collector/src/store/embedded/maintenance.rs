@@ -357,7 +357,7 @@ impl Maintenance {
     }
 
     /// Renames files that cannot be read. What memory has of them goes into a new file: the
-    /// dictionary is whole in memory wherever windows are.
+    /// dictionary is complete in memory wherever windows are.
     fn quarantine_damaged(&self, undone: &mut Vec<String>) {
         for partition in self.catalog.all_partitions() {
             if !partition.damaged.load(Ordering::Acquire) {

@@ -132,7 +132,7 @@ struct DictCopy {
 }
 
 impl DictCopy {
-    /// What of a copy is whole; an empty one where it cannot be read.
+    /// What of a copy is complete; an empty one where it cannot be read.
     fn open(place: LogLocation, mut part: impl FnMut(&[u8])) -> DictCopy {
         let mut version = DictVersion::EMPTY;
         let opened = Wal::open(place.clone(), |_, payload| {

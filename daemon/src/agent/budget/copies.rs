@@ -2,7 +2,7 @@
 //!
 //! What is configured reaches the start of nearly every program. Where compilers or other deep code
 //! take a share of the machine, their stacks are cut; then as much is copied as a record holds, and
-//! less again once nearly all stacks would be whole with less. The kernel writes only as much as
+//! less again once nearly all stacks would be complete with less. The kernel writes only as much as
 //! there is of a stack, so what a larger copy costs is mostly room in the rings.
 
 use host::time::MonotonicTime;

@@ -94,7 +94,7 @@ pub fn roles<R: ReadAt + ?Sized>(
         if is_last {
             return Ok(found);
         }
-        // A name across two pieces is whole in the next; longer ones are none of these.
+        // A name across two pieces is complete in the next; longer ones are none of these.
         at += match into {
             0 => (PIECE_BYTES - NAME_BYTES_MAX) as u64,
             into => into as u64,

@@ -1,5 +1,5 @@
 //! The caller of generated code of whose frame nothing is known: the nearest word on its stack that
-//! may be a return address and from which the stack is whole.
+//! may be a return address and from which the stack is complete.
 //!
 //! Compilers that keep no frame pointer and tell no unwinding information (LuaJIT, Guile) run their
 //! code in one frame below the function that entered it. What lies in that frame is not known; what
@@ -150,7 +150,8 @@ impl Engine {
         }
     }
 
-    /// The registers of the nearest caller from which the stack is whole, whose frames are added.
+    /// Returns the registers of the nearest caller from which the stack is complete; the frames on
+    /// the way are added.
     ///
     /// # Errors
     /// How the stack ends where none is found.
