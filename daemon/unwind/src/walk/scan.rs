@@ -150,8 +150,8 @@ impl Engine {
         }
     }
 
-    /// Returns the registers of the nearest caller from which the stack is complete; the frames on
-    /// the way are added.
+    /// Returns the registers of the nearest caller from which the stack is complete; its frames are
+    /// added.
     ///
     /// # Errors
     /// How the stack ends where none is found.
