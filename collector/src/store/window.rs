@@ -143,8 +143,8 @@ impl NewWindow {
 /// with frames, so they are computed once, from the frames and not from what an agent says, and
 /// kept.
 ///
-/// Some stacks have no frames here and are named by their contents, which the store should know.
-/// The contents of what is called from them follow from these.
+/// Some stacks have no frames here and are named by their contents: the store should know them. The
+/// contents of what is called from them follow from these.
 #[derive(Default)]
 pub struct Defined {
     /// Strings and frames.

@@ -140,8 +140,7 @@ pub fn sampling_quality_is_added_up(_: &dyn Engine, place: Box<dyn Place>) {
                     malformed: 1000 * factor,
                     reduced: 10_000 * factor,
                     lost_late: 100_000 * factor,
-                    // The store must ignore this and count the rows: windows carry it for single
-                    // label sets.
+                    // The store must ignore this: it counts from the rows, by label set.
                     taken: 77,
                     ..Quality::default()
                 }
