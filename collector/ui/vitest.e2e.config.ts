@@ -6,7 +6,8 @@ export default defineConfig({
   test: {
     include: ['tests/e2e/**/*.test.ts'],
     environment: 'node',
-    fileParallelism: false,
+    // Each file has a browser and a server of its own, and mostly waits for them.
+    maxWorkers: 3,
     // A loaded machine is slow, not wrong.
     testTimeout: 240_000,
     hookTimeout: 60_000,
