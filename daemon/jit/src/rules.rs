@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use trampolines::{Looked, ScanRequest};
-use unwind::arch::READS_INSTRUCTIONS;
+use unwind::arch::READS_RUNTIME_CODE;
 use unwind::info::generated::{BeamStacks, GeneratedRules, Rows};
 use unwind::info::rule::Rule;
 pub use written::Unwinding;
@@ -209,7 +209,7 @@ impl RulesBuilder {
         };
         let trampolines = self.unseen_trampolines(pid, code, changed);
         // Erlang's code has its stack elsewhere than x86-64's.
-        let beam = READS_INSTRUCTIONS
+        let beam = READS_RUNTIME_CODE
             && matches!(self.beam, Beam::Unknown)
             && self.asked.is_power_of_two();
         (beam || stubs || trampolines.is_some()).then_some(ToLook {
@@ -222,7 +222,7 @@ impl RulesBuilder {
 
     fn unseen_trampolines(&self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ScanRequest> {
         // Trampolines of other architectures keep frame pointers.
-        if !READS_INSTRUCTIONS || self.arenas.len() >= ARENAS_MAX {
+        if !READS_RUNTIME_CODE || self.arenas.len() >= ARENAS_MAX {
             return None;
         }
         let due = self.asked.is_power_of_two() || self.asked.is_multiple_of(UNNAMED_EVERY);

@@ -171,9 +171,9 @@ fn what_was_looked_at_is_not_looked_at_again() {
     assert!(builder.unseen(Pid(1), &code, true).is_none());
     code.load(0x3000..0x300b, "py::unseen", Default::default(), when);
     code.load(0x4000..0x400b, "JS:*other", Default::default(), when);
-    // Where instructions are not read nothing is looked at.
+    // Where code of runtimes is not read nothing is looked at.
     let looks = builder.unseen(Pid(1), &code, true).is_some();
-    assert_eq!(looks, READS_INSTRUCTIONS);
+    assert_eq!(looks, READS_RUNTIME_CODE);
 }
 
 proptest::proptest! {

@@ -73,8 +73,9 @@ pub const LINK_REGISTER: Option<u16> = Some(number::LR);
 /// The saved frame pointer and return address are anywhere in their frame, mostly where it starts.
 pub const FRAME_RECORD_IS_LAST: bool = false;
 
-/// Code that nothing describes is read for what its instructions tell: those of x86-64 alone.
-pub const READS_INSTRUCTIONS: bool = false;
+/// Code of runtimes (Haskell, Erlang, trampolines of Python) is read for where its frames are: that
+/// of x86-64 alone.
+pub const READS_RUNTIME_CODE: bool = false;
 
 /// `e_machine` of ELF files.
 pub const ELF_MACHINE: u16 = 183;

@@ -59,9 +59,8 @@ pub const LINK_REGISTER: Option<u16> = None;
 /// Behind the saved frame pointer and return address is the caller's frame.
 pub const FRAME_RECORD_IS_LAST: bool = true;
 
-/// Code that nothing describes is read for what its instructions tell
-/// ([`mod@crate::info::derive`]).
-pub const READS_INSTRUCTIONS: bool = true;
+/// Code of runtimes (Haskell, Erlang, trampolines of Python) is read for where its frames are.
+pub const READS_RUNTIME_CODE: bool = true;
 
 /// `e_machine` of ELF files.
 pub const ELF_MACHINE: u16 = 62;

@@ -161,18 +161,17 @@ impl Module {
         headers: &Headers,
         budget: &FileBudget<'_>,
     ) -> Result<(), Over> {
-        if !arch::READS_INSTRUCTIONS {
-            return Ok(());
-        }
         let base = lowest(&self.segments);
         let pieces = derive::undescribed(headers, &self.tables, base);
         if pieces.is_empty() {
             return Ok(());
         }
-        match lender::find(image, headers, &self.tables, &pieces, budget) {
-            Ok(lender) => self.lender = lender,
-            Err(Over::Later) => return Err(Over::Later),
-            Err(Over::Memory | Over::Time) => {}
+        if arch::READS_RUNTIME_CODE {
+            match lender::find(image, headers, &self.tables, &pieces, budget) {
+                Ok(lender) => self.lender = lender,
+                Err(Over::Later) => return Err(Over::Later),
+                Err(Over::Memory | Over::Time) => {}
+            }
         }
         let begin = derive::EntryPoint::of(image, headers);
         match derive::table(image, &pieces, base, begin, budget) {

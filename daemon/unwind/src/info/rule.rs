@@ -133,16 +133,21 @@ impl Rule {
     }
 
     /// The rule that instructions lead to: the register and the distance of the CFA from it, and
-    /// the distances of saved registers from the CFA. Unit: bytes. `None` where they are too large.
+    /// the distances of the return address, unless that is in the link register, and of saved
+    /// registers from the CFA. Unit: bytes. `None` where they are too large.
     pub fn derived(
         (base, offset): (u16, i32),
+        returns: Option<i32>,
         saved: impl Iterator<Item = (u16, i32)>,
     ) -> Option<Rule> {
+        let word = |distance: i32| i16::try_from(distance / 8).ok().filter(|&at| at != SAME);
         let mut places = [SAME; PLACES.len()];
-        places[0] = -1;
+        if let Some(returns) = returns {
+            places[0] = word(returns)?;
+        }
         for (register, distance) in saved {
             let place = PLACES.iter().position(|&known| known == register)?;
-            places[place] = i16::try_from(distance / 8).ok().filter(|&at| at != SAME)?;
+            places[place] = word(distance)?;
         }
         let step = Step::Saved {
             base: u8::try_from(base).ok()?,

@@ -5,7 +5,7 @@
 use super::code::Code;
 use super::explore::{Derived, derive};
 use super::frame::{Frame, Value};
-use super::{PIECE_BYTES_MAX, held_for, kind, number_of};
+use super::{PIECE_BYTES_MAX, aarch64, held_for, kind, number_of};
 use crate::arch::psabi as number;
 use crate::info::module::Module;
 use crate::info::rule::{Kind, Rule, Step};
@@ -51,6 +51,9 @@ pub fn compare<R: ReadAt + ?Sized>(
     let Ok(headers) = elf::read_headers(image) else {
         return Ok(None);
     };
+    if headers.is_64 && headers.machine == aarch64::compare::ELF_MACHINE {
+        return aarch64::compare::compare(image, &headers, budget);
+    }
     let (Some(module), Some(text)) = (
         Module::of(image, &headers, budget)?,
         headers.section(b".text"),

@@ -13,6 +13,7 @@
 //! Input is code as a stranger wrote it; each byte of it is worth a bounded number of decoded
 //! instructions. Called by `fp-files`, once a file.
 
+pub mod aarch64;
 mod code;
 pub mod compare;
 mod explore;
@@ -25,9 +26,9 @@ mod tests;
 use super::pack::build::{Builder, put};
 use super::rule::{ComputedRow, Kind, Rule};
 use super::table::{ROWS_MAX, Table};
-use crate::arch::psabi as number;
+use crate::arch::{self, psabi as number};
 use code::Code;
-use explore::{Derived, Run, address_taken, derive};
+use explore::{Derived, address_taken, derive};
 use frame::{Frame, Value};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use std::ops::Range;
@@ -101,6 +102,10 @@ impl EntryPoint {
         };
         let mut code = [0; ENTRY_BYTES];
         let len = image.read_some_at(&mut code, offset).unwrap_or(0);
+        let first_argument = match arch::ELF_MACHINE {
+            aarch64::compare::ELF_MACHINE => aarch64::first_argument,
+            _ => first_argument,
+        };
         entry.main = first_argument(&code[..len], headers.entry);
         entry
     }
@@ -161,8 +166,21 @@ pub fn table<R: ReadAt + ?Sized>(
                 break;
             }
             let mut check = || in_time() && budget.check().is_ok();
-            let code = Code::new(&bytes, piece.address, &mut check);
-            add(&mut builder, code, piece.starts_function, base, entry)?;
+            let starts_function = piece.starts_function;
+            match arch::ELF_MACHINE {
+                aarch64::compare::ELF_MACHINE => aarch64::add(
+                    &mut builder,
+                    (&bytes, piece.address),
+                    &mut check,
+                    starts_function,
+                    base,
+                    (entry.entry, entry.main),
+                )?,
+                _ => {
+                    let code = Code::new(&bytes, piece.address, &mut check);
+                    add(&mut builder, code, starts_function, base, entry)?;
+                }
+            }
             budget.check()?;
             left -= len;
             piece = Piece {
@@ -302,9 +320,9 @@ fn add(
         if ahead.peek().is_some_and(|at| at.contains(&run.start)) {
             continue;
         }
-        if run.entry || !function.takes(&run) {
+        if run.entry || !function.takes(run.start) {
             function.add_to(builder, start);
-            function = Function::start(&run);
+            function = Function::start(run.start, run.end);
         }
         let offset = run.start - function.start;
         put(&mut function.rows, offset, kinds[usize::from(run.frame)]);
@@ -330,16 +348,17 @@ struct Function {
 }
 
 impl Function {
-    fn start(run: &Run) -> Function {
+    fn start(start: u32, end: u32) -> Function {
         Function {
-            start: run.start,
-            end: run.end,
+            start,
+            end,
             rows: Vec::new(),
         }
     }
 
-    fn takes(&self, run: &Run) -> bool {
-        self.end == run.start && !self.rows.is_empty() && self.rows.len() < ROWS_MAX
+    /// True when rows that start there go on with it.
+    fn takes(&self, start: u32) -> bool {
+        self.end == start && !self.rows.is_empty() && self.rows.len() < ROWS_MAX
     }
 
     fn add_to(&self, builder: &mut Builder, base: u32) {
@@ -389,7 +408,7 @@ fn kind(frame: &Frame) -> Kind {
             Value::At(below) => Some((register, -below)),
             Value::Same | Value::Lost => None,
         });
-    let rule = base.and_then(|base| Rule::derived(base, saved));
+    let rule = base.and_then(|base| Rule::derived(base, Some(-8), saved));
     rule.map_or(Kind::Nothing, Kind::Rule)
 }
 
