@@ -3,6 +3,7 @@
 use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::loss;
+use crate::nothing;
 use crate::output::{OutputFile, by_name, deliver};
 use crate::peer::Connection;
 use crate::render::{self, DiffFormat};
@@ -238,6 +239,7 @@ impl SideArgs<'_> {
         let mut known = Known::ALL;
         let mut widened = None;
         let mut query = None;
+        let mut missing = None;
         let answer = match (side(self.text, clock)?, source) {
             (Side::File(path), _) => {
                 let (answer, found) = from_file(&path, args, self.selector)?;
@@ -247,7 +249,11 @@ impl SideArgs<'_> {
             (Side::Range(range), Some(source)) => {
                 let samples = samples(args, self.selector)?;
                 query = Some((range, samples.clone()));
-                let answer = source.profile(question(range, samples)).await?;
+                let asked = question(range, samples);
+                let answer = source.profile(asked.clone()).await?;
+                if answer.profile.samples.is_empty() {
+                    missing = nothing::why(source, &asked).await?;
+                }
                 let Info { start_unix_ns, .. } = answer.profile.info;
                 let covered = (start_unix_ns, summary::end_ns(&answer.profile.info));
                 widened = summary::widened(range, covered, clock);
@@ -257,7 +263,10 @@ impl SideArgs<'_> {
         };
         let name = self.name;
         match answer.profile.samples.is_empty() {
-            true => note!("{name}: no samples in {}", clean(self.text)),
+            true => match missing {
+                Some(why) => note!("{name}: {why}, in {}", clean(self.text)),
+                None => note!("{name}: no samples in {}", clean(self.text)),
+            },
             false => note!(
                 "{name}: {}",
                 summary::line_of_file(&answer.profile, known, clock)

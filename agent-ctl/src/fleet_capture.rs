@@ -159,9 +159,12 @@ pub async fn capture(
         Waited::Detached(plan) => {
             let id = plan.id;
             note!(
-                "agent-ctl: capture {id} goes on, on {} hosts: `agent-ctl captures get {id} -o FILE` has its \
-                 profile once it has ended",
-                plan.hosts.len()
+                "agent-ctl: capture {id} goes on, on {}: `agent-ctl captures get {id} -o FILE` has its profile once \
+                 it has ended",
+                match plan.hosts.len() {
+                    1 => "one host".to_owned(),
+                    hosts => format!("{hosts} hosts"),
+                }
             );
             out.write(&format!("{id}\n"))?;
             Ok(exit::OK)

@@ -120,8 +120,12 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         let left_out = units::count(left_out);
         note!("{left_out} hosts that were heard of longest ago are left out");
     }
-    // How many hosts and which gaps is in the table.
-    table.fleet.note_damage();
+    match args.trouble {
+        // A gap is no trouble of its host any more, and yet the answer is not complete.
+        true => table.fleet.note(),
+        // How many hosts and which gaps is in the table.
+        false => table.fleet.note_damage(),
+    }
     Ok(code)
 }
 

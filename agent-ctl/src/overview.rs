@@ -109,6 +109,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     }
     if answer.services.is_empty() {
         note!("agent-ctl: no host sent anything of it in this range");
+        fleet.note();
         return Ok(code);
     }
     let view = View {
@@ -117,6 +118,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         args: &args,
     };
     out.write(&view.show(out))?;
+    fleet.note();
     for service in &answer.functions_missing {
         let service = name(service);
         note!(

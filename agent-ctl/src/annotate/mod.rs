@@ -42,7 +42,7 @@ Examples:
   agent-ctl annotate handle_request --unit api
   agent-ctl annotate handle_request --pid 4711 --for 30s --instructions
   agent-ctl annotate '^db::.*::decode$' --source-map /build/api=$PWD
-  agent-ctl --collector c1 annotate decode --service api --binary target/release/api --json")]
+  agent-ctl --collector c1 annotate decode --unit api.service --binary target/release/api --json")]
 pub struct Args {
     /// Function: its name, or a part of it or a pattern that no other function matches
     #[arg(value_name = "FUNCTION")]

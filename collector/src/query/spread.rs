@@ -179,7 +179,11 @@ pub(super) fn judge(
         // The binomial variance is of both sides together: half of it stands for each.
         let binomial = share.std_error.powi(2);
         let spread = [before, after].map(|side| side.and_then(|parts| parts.variance(row)));
-        let variance: f64 = spread.iter().flatten().map(|(variance, _)| variance).sum();
+        // That of one side alone says nothing of the change.
+        let variance = match spread {
+            [Some((before, _)), Some((after, _))] => before + after,
+            _ => 0.0,
+        };
         let (variance, freedom) = match variance > binomial {
             true => (variance, welch(&spread)),
             false => (binomial, f64::INFINITY),

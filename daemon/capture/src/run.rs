@@ -382,7 +382,9 @@ impl Run {
         if profile.samples.is_empty() {
             notices.push(match all.taken {
                 0 => "nothing was sampled".to_owned(),
-                taken => format!("none of the {taken} samples taken is of what was selected"),
+                taken => format!(
+                    "none of the {taken} samples taken matches the selection and the frame filters"
+                ),
             });
         }
     }

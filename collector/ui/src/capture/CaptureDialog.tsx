@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Link } from '../app/Link';
 import { Icon, TroubleBox } from '../app/parts';
 import { SelectorInput } from '../query/SelectorInput';
+import { writeSent } from '../query/selector';
 import * as format from '../text/format';
 import { clipped, shown } from '../text/printable';
 import type { Range } from '../time/range';
@@ -369,7 +370,9 @@ export function whatOf(request: Shown['request']): string {
       : '';
   const before = capture?.beforeNs ? `, with ${format.duration(Number(capture.beforeNs))} before` : '';
   const lines = capture?.lines ? ', by source line' : '';
-  return `${capture?.event || 'cpu-clock'}${rate}${lines} for ${format.duration(Number(capture?.durationNs ?? 0n))}${before}, of ${request.selector || 'everything'}`;
+  // Commands send what they parsed.
+  const selected = [request.selector, writeSent(capture?.matchers ?? [])].filter(Boolean).join(', ');
+  return `${capture?.event || 'cpu-clock'}${rate}${lines} for ${format.duration(Number(capture?.durationNs ?? 0n))}${before}, of ${selected || 'everything'}`;
 }
 
 /** How many hosts of one that runs are how far. */

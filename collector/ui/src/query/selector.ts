@@ -3,6 +3,8 @@
 // Parsed here to tell a mistake while it is typed, to complete names and values, and to add and
 // remove matchers by click. The collector parses the text again; patterns are judged there alone.
 
+import { type LabelMatcher, MatchOp } from '../gen/fleetprof/agent/v1/agent_pb';
+
 /** `^=` is the cgroup path itself and everything below it. */
 export type Op = '=' | '!=' | '=~' | '!~' | '^=';
 
@@ -204,6 +206,20 @@ export function quote(value: string): string {
 export function write(matcher: Matcher): string {
   const plain = /^[A-Za-z_][A-Za-z0-9_.]*$/.test(matcher.label);
   return `${plain ? matcher.label : quote(matcher.label)}${matcher.op}${quote(matcher.value)}`;
+}
+
+const OPS: Record<MatchOp, Op> = {
+  [MatchOp.UNSPECIFIED]: '=',
+  [MatchOp.EQUAL]: '=',
+  [MatchOp.NOT_EQUAL]: '!=',
+  [MatchOp.REGEX]: '=~',
+  [MatchOp.NOT_REGEX]: '!~',
+  [MatchOp.SUBTREE]: '^=',
+};
+
+/** The text of matchers as they are sent. */
+export function writeSent(matchers: readonly LabelMatcher[]): string {
+  return writeAll(matchers.map(({ label, op, value }) => ({ label, op: OPS[op], value })));
 }
 
 /** The text of matchers. */
